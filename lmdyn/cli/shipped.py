@@ -58,17 +58,17 @@ def with_shipped(args: Sequence[str]) -> list[str]:
 
 
 def _unknown(option: str, value: str) -> str:
-    from lmdyn.analysis.inspection.attributes import nearest  # costs seconds, by what is next to it
+    from lmdyn.analysis.inspection.attributes import nearest  # slow import
 
     names = list(shipped_files())
-    # a name without its folder is compared with names without theirs
+    # a name without a folder is compared with names without folders
     near = nearest(value.removeprefix("configs/").removesuffix(".yaml"), names, number=3)
     if not near:
         last = {name.rpartition("/")[2]: name for name in reversed(names)}
         near = [last[found] for found in nearest(Path(value).stem, last, number=3)]
     close = f" Close names: {', '.join(near)}." if near else ""
     return (
-        f"{option} {value!r}: expected a file, or the name of a configuration of lmdyn's, and there is neither.{close} "
+        f"{option} {value!r}: expected a file or the name of a shipped configuration, neither exists.{close} "
         "`lmdyn configs` lists all names"
     )
 

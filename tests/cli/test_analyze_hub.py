@@ -401,7 +401,7 @@ def test_refusals(series, observers, tmp_path, warnings_of):
         analyze(mixed, configs=[observers], out=tmp_path / "mixed_out")
     (mixed / "checkpoint-20" / "config.json").unlink()
     with pytest.raises(
-        FileNotFoundError, match=r"checkpoint-20 is no model of transformers' \(no config.json"
+        FileNotFoundError, match=r"checkpoint-20 is not a model of transformers \(no config.json"
     ):
         analyze(mixed, **out)
     (mixed / "checkpoint-20").rename(mixed / "checkpoint-final")

@@ -219,7 +219,7 @@ WRONG = {
     "inspected_own.GPT": ("requires config (GPTConfig): give it, --model.config.block_size VALUE",),
     "inspected_own.Lit --model.n_layer x": ("n_layer",),
     "inspected_own.Lit --model.width 3": ("width",),
-    "inspected_own.NoLogits": ("expected an output with `.logits`", "give the observer `forward:`"),
+    "inspected_own.NoLogits": ("expected an output with `.logits`", "pass `forward:` to the observer"),
     "no_head": ("which does not tell whether it is causal or masked: give the objective",),
     "too_many": (f"the tokenizer has {2 * VOCABULARY} tok", f"{VOCABULARY} rows: use the"),
     "llama --data empty.txt": ("--data empty.txt is empty: expected a file with text",),
@@ -281,7 +281,7 @@ def test_page_of_a_users_gpt(here, capsys):
     assert "called forward(idx=input_ids, targets" in page
     assert "returns logits (4, 16, 200)" in page
     assert (
-        "reads causal: logits do not depend on later tokens (measured)" in page or "reads not known" in page
+        "reads causal: logits do not depend on later tokens (measured)" in page or "reads unknown" in page
     )
     assert "labels aligned: " in page
     assert "loops not looped: 3 blocks, each of which runs once" in page

@@ -280,7 +280,7 @@ def test_runs_and_profiles_are_found(runs, tmp_path):
         find_runs([tmp_path / "absent"])
     with pytest.raises(FileNotFoundError, match=r"^no run in"):
         find_runs([runs / "logs"])
-    with pytest.raises(ValueError, match="two runs called 'large_2'"):
+    with pytest.raises(ValueError, match="two runs are called 'large_2'"):
         find_runs([runs, tmp_path / "records" / "study" / "organism"])
 
 
