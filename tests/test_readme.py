@@ -102,6 +102,14 @@ def test_example_runs(name, text, tmp_path):
     assert ObservationStore(found / "learning_curves").about()["settings"]["labels"] == labels
 
 
+@pytest.mark.parametrize("name", ["measures", "streaming"])
+def test_an_example_of_measures_runs(name, capsys):
+    exec(code_block(f"example: {name}"), {})
+    similarities = [float(number) for number in re.findall(r"tensor\(([\d.]+)", capsys.readouterr().out)]
+    assert similarities
+    assert all(0 < number < 1 for number in similarities)
+
+
 def test_interdependence_example_runs(capsys):
     exec(code_block("example: interdependence"), {})
     printed = capsys.readouterr().out
