@@ -13,9 +13,9 @@ __all__ = ["reset"]
 
 
 def reset(gallery_conf: dict[str, Any], name: str) -> None:
-    """Called before each script: one thread, sharp images, no advice of Lightning's, no file among the scripts."""
+    """Called before each script: one thread, sharp images, no notes of runs, no file among the scripts."""
     torch.set_num_threads(1)
-    for logger in ("lightning.pytorch", "lightning.fabric"):
+    for logger in ("lightning.pytorch", "lightning.fabric", "lmdyn"):
         logging.getLogger(logger).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module=r"lightning\.")
     mpl.rcParams.update({"savefig.dpi": 150, "axes.spines.top": False, "axes.spines.right": False})

@@ -35,6 +35,7 @@ left.legend(frameon=False, fontsize=8)
 end = curves[f"half step {half}"].iloc[-1]
 right.bar(list(labels.values()), [1 - end[site] for site in labels], color=["C0", "C1", "C2"])
 right.set(ylabel=f"1 − CKA of step {run.last} with step {half}")
+right.tick_params(axis="x", labelsize=8)
 
 # %%
 # The geometry is made in the first half: it changes most between steps 32 and 100, where the loss begins to fall
