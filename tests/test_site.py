@@ -4,6 +4,7 @@ import html
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -14,7 +15,12 @@ ELSEWHERE = re.compile(r"https?:|mailto:|data:|javascript:")
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def begun():
+    return time.time()
+
+
+@pytest.fixture(scope="module")
+def site(begun, tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     words = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "-n", "-W", "--keep-going"]
     built = subprocess.run(
@@ -31,6 +37,21 @@ def test_no_page_loads_anything_from_elsewhere(site):
     script = r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"(?:https?:)?//"
     style = r"<link\b[^>]*\brel=\"stylesheet\"[^>]*href=\"(?:https?:)?//"
     assert not [path for path, text in site.items() if re.search(f"{script}|{style}", text)]
+
+
+@pytest.mark.slow
+def test_the_gallery_was_run(begun, site):
+    """Each script has a page with the numbers that its text rests on, and with what it drew in this very build."""
+    scripts = sorted((ROOT / "docs" / "gallery").glob("*/plot_*.py"))
+    assert len(scripts) > 20
+    pages = {path.stem: text for path, text in site.items() if path.parent.parent.name == "auto_gallery"}
+    for script in scripts:
+        assert "sphx-glr-script-out" in pages[script.stem], script
+        figure = f"sphx_glr_{script.stem}_001.png"
+        assert f"_images/{figure}" in pages[script.stem], script
+        drawn = (ROOT / "docs" / "auto_gallery" / script.parent.name / "images" / figure).stat()
+        assert drawn.st_mtime > begun, f"{script} was not run"
+        assert drawn.st_size > 5000, script
 
 
 @pytest.mark.slow

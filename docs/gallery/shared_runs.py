@@ -47,6 +47,10 @@ FEWER = {
     "n_names": 16,
     "n_facts": 16,
 }
+QUIET: dict[str, Any] = {
+    "accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+}  # fmt: skip
 SCHEDULE = Steps(per_decade=4, epochs=True)
 
 
@@ -196,11 +200,8 @@ def _trained(
     if not folder.exists():
         part = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=RUNS))  # another build may train the same
         L.seed_everything(seed)
-        trainer = L.Trainer(
-            default_root_dir=part, accelerator="cpu", logger=False,
-            callbacks=[ScheduledCheckpoint(SCHEDULE), *observers],
-            enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, **length,
-        )  # fmt: skip
+        savers = [ScheduledCheckpoint(SCHEDULE)]
+        trainer = L.Trainer(default_root_dir=part, callbacks=[*savers, *observers], **QUIET, **length)
         trainer.fit(model(), datamodule=data)
         data.tokenizer.save_pretrained(part / "tokenizer")
         (part / "config.yaml").write_text(

@@ -43,12 +43,12 @@ of_sentences = rows[
 for step, style, label in ((0, "C1s-", "ALBERT, untrained"), (run.last, "C0o-", "ALBERT, trained")):
     curve = of_sentences[of_sentences["step"] == step].sort_values("t")
     ax.plot(curve["t"], curve["value"], style, ms=3, label=label)
-times = torch.arange(1, STEPS // TAU + 1) * TAU
+times = torch.arange(STEPS // TAU) * TAU
 for (gain, exponents), style in zip(random.items(), ("k:", "k--"), strict=True):
     ax.plot(times, exponents.mean(1), style, label=f"random network, g = {gain}")
 ax.axhline(0, color="0.7", lw=0.8, zorder=0)
 ax.set(xlabel="applications of the layer", ylabel=f"λ of windows of {TAU}, nats a step")
-ax.legend(frameon=False, fontsize=8)
+ax.legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1, 0.72))
 
 # %%
 # This one is not. The trained ALBERT contracts: every sentence ends on a fixed point. The untrained one, whose

@@ -45,9 +45,9 @@ ax.legend(frameon=False, fontsize=8)
 
 # %%
 # Points are words, bars their means. Before training no tower prefers anything; after it they have divided the
-# words among them. But here the verbs are not one tower's: some are predicted better by either, and the same holds
-# for the other parts of speech. Output layers from other first weights give nearly the same preferences, so they
-# are of the encoders. Which of two towers leads is chance: another seed names the other one.
+# words among them. But here the verbs are not one tower's: some are better predicted by the one, some by the
+# other. Output layers from other first weights give similar preferences, so they are mostly of the encoders. Which
+# tower is called primary is no finding: it is the one with the higher mean probability.
 verbs = words[(words["step"] == run.last) & (words["upos"] == "VERB")]["value"]
 print(
     f"{len(verbs)} verbs, mean {verbs.mean():+.2f}; {(verbs > 0).mean():.0%} are better predicted by the primary tower"

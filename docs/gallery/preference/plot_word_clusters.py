@@ -44,7 +44,7 @@ ax.set_yticklabels(shown)
 ax.spines["bottom"].set_visible(False)
 tags_shown = [tag for tag in colors if tag in set(last[last["group"].isin(shown)]["tag"])]
 handles = [plt.Line2D([], [], marker="s", ls="", color=colors[tag]) for tag in tags_shown]
-figure.legend(handles, tags_shown, loc="outside lower center", ncols=8, frameon=False, fontsize=8)
+figure.legend(handles, tags_shown, loc="outside lower center", ncols=9, frameon=False, fontsize=8)
 
 # %%
 # The nine largest clusters, their strongest words first. After training they hold words of one part of speech

@@ -51,11 +51,14 @@ collate = DataCollatorForLanguageModeling(tokenizer, mlm=False)
 train = DataLoader(rows[300:], batch_size=16, shuffle=True, collate_fn=collate)
 validation = DataLoader(rows[:300], batch_size=50, collate_fn=collate)
 observers = [Observer(schedule=Steps(per_decade=4)) for Observer in (LearningCurves, Similarity)]
+folder = shared_runs.folder("hugging_face")
 trainer = L.Trainer(
-    max_steps=200, callbacks=observers, logger=False, default_root_dir=shared_runs.folder("hugging_face"),
-    accelerator="cpu",
-    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-)  # fmt: skip
+    max_steps=200,
+    callbacks=observers,
+    default_root_dir=folder,
+    enable_checkpointing=False,
+    **shared_runs.QUIET,
+)
 trainer.fit(module, train, validation)
 curves, similarity = (observer.store.read() for observer in observers)
 

@@ -53,11 +53,14 @@ class BinSums:
 
 observer = Calibration(schedule=Steps(per_decade=4, every=40), max_tokens=5000)
 L.seed_everything(4)
+folder = shared_runs.folder("own_observer")
 trainer = L.Trainer(
-    max_steps=240, callbacks=[observer], logger=False, default_root_dir=shared_runs.folder("own_observer"),
-    accelerator="cpu",
-    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-)  # fmt: skip
+    max_steps=240,
+    callbacks=[observer],
+    default_root_dir=folder,
+    enable_checkpointing=False,
+    **shared_runs.QUIET,
+)
 model = LSTMLanguageModel(
     embedding_size=64,
     hidden_size=64,

@@ -34,7 +34,7 @@ ax.legend(handles[::-1], names[::-1], loc="center left", bbox_to_anchor=(1, 0.5)
 
 # %%
 # Nouns and verbs pay most at the end, and more than their share of the words: they are chosen from many.
-# Punctuation pays nearly nothing.
+# Punctuation pays less than half of its share.
 share_of_words, share_of_loss = counts / counts.sum(), paid.iloc[-1] / paid.iloc[-1].sum()
 both = pd.DataFrame({"of words": share_of_words, "of loss": share_of_loss}).loc[order[:6]]
 print(both.round(2).to_string())

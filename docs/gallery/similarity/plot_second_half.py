@@ -35,17 +35,24 @@ left.legend(frameon=False, fontsize=8)
 end = curves[f"half step {half}"].iloc[-1]
 right.bar(list(labels.values()), [1 - end[site] for site in labels], color=["C0", "C1", "C2"])
 right.set(ylabel=f"1 − CKA of step {run.last} with step {half}")
+right.tick_params(axis="x", labelsize=8)
 
 # %%
-# The geometry is made in the first half: it changes most between steps 32 and 100, where the loss begins to fall
-# below what the frequencies of words give. The second half lowers the loss further and moves the layers a little,
-# and the word vectors least.
+# The geometry is made in the first half: it changes most between steps 32 and 100, while the loss falls below the
+# entropy of the words' frequencies, which is what can be had without a context. The second half lowers the loss
+# further and moves the layers a little, and the word vectors least.
 print(
     f"loss: {loss[0]:.2f} at step 0, {loss[half]:.2f} at step {half}, {loss[run.last]:.2f} at step {run.last}"
 )
 print("1 − CKA over the second half:", *(f"{label} {1 - end[site]:.2f}" for site, label in labels.items()))
+sparsity = pd.read_parquet(run.folder / "observations" / "sparsity")
+entropy = sparsity[sparsity["quantity"] == "unigram_entropy"]["value"].iloc[-1]
+print(
+    f"entropy of the words' frequencies {entropy:.2f}; loss {loss[32]:.2f} at step 32, {loss[100]:.2f} at step 100"
+)
 most = (1 - curves["previous"]).idxmax()
 print("most change up to step:", dict(most))
+assert loss[32] > entropy - 0.1 and loss[100] < entropy - 0.2
 assert most[["embedding", "h2"]].between(32, 100).all()
 assert 0.2 < loss[half] - loss[run.last] < loss[0] - loss[half]
 assert end["embedding"] > max(end["h1"], end["h2"]) and end.min() > 0.7

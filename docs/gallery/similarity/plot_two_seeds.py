@@ -33,8 +33,8 @@ panels[0].legend(frameon=False, fontsize=8, loc="lower left")
 
 # %%
 # At the end the layers of the two models agree far beyond the floor. Their word vectors do not. The curves of the
-# layers are not to be read before step 100: there the floor is as high, since one or two directions hold 99 % of
-# the variance, and what two models have in common in one direction is mostly how frequent a word is.
+# last layer are not to be read before step 100: there the floor is higher than the curve, since one or two
+# directions hold 99 % of the variance.
 end = curves.iloc[-1]
 print(f"two seeds; at step {curves.index[-1]} (trained, floor):")
 print(
@@ -49,4 +49,4 @@ print(f"directions of the last layer at step 10: {rank[10]:.0f}, at the end: {ra
 assert all(end["trained", site] > end["untrained", site] + 0.15 for site in ("h1", "h2"))
 assert end["trained", "embedding"] < end["untrained", "embedding"] + 0.1
 assert rank[10] <= 4 < rank.iloc[-1]
-assert curves["untrained"]["h2"][10] > curves["trained"]["h2"][10]
+assert curves["untrained"]["h2"][10] > curves["trained"]["h2"][10] + 0.2

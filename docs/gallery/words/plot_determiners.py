@@ -11,7 +11,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import shared_runs
 
-run = shared_runs.lstm()  # L.Trainer(callbacks=[LearningCurves(schedule=...), ...]).fit(module, data)
+# trained by L.Trainer(callbacks=[LearningCurves(schedule=...), ...])
+run = shared_runs.lstm()
 rows = pd.read_parquet(run.folder / "observations" / "learning_curves")
 losses = rows.query("quantity == 'loss' and by == 'upos'").pivot(
     index="step", columns="group", values="value"
