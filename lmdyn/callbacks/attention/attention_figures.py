@@ -115,9 +115,9 @@ def _maps(last: pd.DataFrame, sites: Sequence[str]) -> Figure:
             if len(of_head):
                 image = _map(ax, of_head)
             if head == 0:
-                (ax.set_title if across else ax.set_ylabel)(fig.site_label(site), fontsize=8)
+                (ax.set_title if across else ax.set_ylabel)(fig.site_label(site), fontsize=8, loc="center")
             if i == 0:
-                (ax.set_ylabel if across else ax.set_title)(f"head {head}", fontsize=8)
+                (ax.set_ylabel if across else ax.set_title)(f"head {head}", fontsize=8, loc="center")
     _colour_bar(panels, image)
     panels.figure.suptitle(
         f"mean attention at step {int(last['step'].iloc[0]):,}: query positions 0–{int(rows['query'].max())} "
@@ -168,7 +168,7 @@ class _DiagonalFrames(Sequence[Figure]):
         self._images = []
         for ax, square, (site, head) in zip(panels, self._maps[0][1], heads, strict=True):
             self._images.append(_map(ax, square))
-            ax.set_title(f"{fig.site_label(site)}, head {head}")
+            ax.set_title(f"{fig.site_label(site)}, head {head}", loc="center")
             ax.set_xlabel("key position")
         panels.set_ylabel("query position")
         _colour_bar(panels, self._images[-1])

@@ -102,7 +102,7 @@ def _attention(ax: Axes, maps: pd.DataFrame, half: float) -> None:
     for t, values in zip(shown.index, shown.to_numpy(), strict=True):
         inset = ax.inset_axes((t - 0.9 * half, 0, 1.8 * half, 0.86), transform=ax.get_xaxis_transform())
         image = inset.imshow(values.reshape(side, side), vmin=0, vmax=highest, cmap="viridis")
-        inset.set_title(f"t = {t}", fontsize=8, pad=2)
+        inset.set_title(f"t = {t}", loc="center", fontsize=8, pad=2)
         inset.set(xticks=[], yticks=[])
     bar = ax.inset_axes((1.02, 0.05, 0.012, 0.8))
     ax.figure.colorbar(image, cax=bar)

@@ -234,7 +234,7 @@ def _word_clouds(rows: pd.DataFrame, of: str) -> Figure | None:
         cloud.generate_from_frequencies({str(word)[:30]: float(n) for word, n in words.items()})
         fig.show_image(ax, cloud.to_array(), interpolation="bilinear")
         ax.set(xticks=[], yticks=[])
-        ax.set_title(f"cluster {cluster_name(cluster)}: {len(words)} words")
+        ax.set_title(f"cluster {cluster_name(cluster)}: {len(words)} words", loc="center")
     title = f"the largest clusters, {of}; size grows with frequency"
     panels.figure.suptitle(title, x=0.01, ha="left")
     return panels.figure

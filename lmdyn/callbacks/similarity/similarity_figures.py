@@ -213,7 +213,7 @@ def _layer_matrix(rows: pd.DataFrame, measure: str, sites: Sequence[str]) -> Fig
         here = select(rows, step=step)
         matrix = _matrix(names, here["site"], here["reference_site"], here["value"], measure)
         image = _image(ax, matrix, measure)
-        ax.set_title(f"step {step}")
+        ax.set_title(f"step {step}", loc="center")
         _name_cells(ax, names, 13)
         if i:
             ax.set_yticks(ax.get_yticks(), [])

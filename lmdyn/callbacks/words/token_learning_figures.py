@@ -121,8 +121,7 @@ def _lines(
     for ax, values in zip(axes, (table, _rescaled(table)), strict=False):
         for group, label in labels.items():
             line = values[group].dropna()
-            if len(line):
-                ax.plot(line.index, line, marker=".", label=label, **styles[group])
+            ax.plot(line.index, line, marker=".", label=label, **styles[group])
 
 
 def _finish(axes: Sequence[Axes], steps: Sequence[int]) -> None:
@@ -134,7 +133,7 @@ def _finish(axes: Sequence[Axes], steps: Sequence[int]) -> None:
     from_zero(axes[0])
     axes[0].set_ylim(top=max(0.02, axes[0].get_ylim()[1]))
     for ax in axes[1:]:
-        if not len(ax.lines):
+        if not any(len(line.get_xdata()) for line in ax.lines):
             say_why_empty(ax, f"not drawn: at the last step\nat most {LEAST:.0%} of the words are right")
             continue
         from_zero(ax, min(1.5, ax.get_ylim()[1]))  # what ends near 0 was many times that by chance
@@ -171,7 +170,7 @@ def _by_group(rows: pd.DataFrame, quantity: str, by: str) -> Figure:
         labels = {}
         for group, value in half[part].sort_values(kind="stable", na_position="last").items():
             group = str(group)
-            told = [_step(value)] * several + [f"n = {words[group]:,.0f}"] * (group in words)
+            told = [_step(value)] * several + ([f"n = {words[group]:,.0f}"] if group in words else [])
             labels[group] = _LONG.get(group, group) + (f" ({', '.join(told)})" if told else "")
         _lines(axes, table, labels, line_styles(part))
         _finish(axes, list(table.index))

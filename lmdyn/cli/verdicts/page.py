@@ -25,7 +25,7 @@ from lmdyn.cli.verdicts.words import how_words, number_words, quantity_words
 __all__ = ["draw_figures", "figure_files", "group_figure", "write_page"]
 
 _DPI = 110
-_MOST_PIXELS = 2_400_000  # of a picture: taller ones are made smaller
+_MOST_PIXELS = 1_900_000  # of a picture: taller ones are made smaller
 _COLOURS = 64
 
 
@@ -47,7 +47,7 @@ def _save(figure: Figure, path: Path) -> None:
     width, height = figure.get_size_inches()
     figure.set_dpi(min(_DPI, math.sqrt(_MOST_PIXELS / (width * height))))
     picture = Image.fromarray(pixels(figure))
-    picture.quantize(_COLOURS, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
+    picture.quantize(_COLOURS, Image.Quantize.FASTOCTREE).save(path, optimize=True)
 
 
 def figure_files(judged: Sequence[Judged], folder: Path) -> dict[tuple[str, str], Path]:

@@ -501,7 +501,13 @@ def test_figures():
     figures = DepthPerformance.figures(observations(), {})
     assert set(figures) == {"masked_tokens", "similarity", "over_training"}
     ax = figures["masked_tokens"].axes[0]
-    assert len(ax.get_lines()) == 2 * 2 * 2 + 2  # runs, decoders, first and last step; a depth each
+    drawn = [line for line in ax.get_lines() if len(line.get_xdata())]
+    assert len(drawn) == 2 * 2 * 2 + 2  # runs, decoders, first and last step; a depth each
+    names = [
+        text.get_text() for text in ax.get_legend().get_texts()
+    ]  # one for each colour, and each way to draw a line
+    assert len(names) == len(set(names)) == 1 + 2 + 2 + 1 + 2
+    assert {"the model's depth", "the model's decoder", "pale: at the first step"} < set(names)
     best = figures["over_training"].axes[0].get_lines()
     assert np.allclose(best[0].get_ydata(), [0.05, 0.25, 0.45])
     one = observations(["x"], [5], task=False).drop(columns="run")

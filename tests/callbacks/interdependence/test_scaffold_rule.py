@@ -13,6 +13,7 @@ from torch import nn
 import lmdyn.callbacks.interdependence.scaffold_rule as scaffold_rule
 from lmdyn.analysis import contextual_decomposition
 from lmdyn.callbacks import Interdependence, Run, ScaffoldRule
+from lmdyn.callbacks.observing.figures import COLOURS
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.cli.report import write_report
 from lmdyn.datamodules import GrammarCorpus, ScaffoldCorpus
@@ -374,7 +375,7 @@ def test_runs_are_drawn_together(runs):
                 scaffold, k = name.split("_")
                 one = drawn[f"k = {k}, {scaffold}"]
                 assert one.get_linestyle() == ("--" if scaffold == "familiar" else "-")
-                assert one.get_color() == {"2": "C0", "3": "C1"}[k]
+                assert one.get_color() == {"2": COLOURS["blue"], "3": COLOURS["vermilion"]}[k]
                 table = tables[name]
                 if title in curves:
                     x = list(STEPS)

@@ -598,7 +598,7 @@ def test_figures_show_floors_and_ranks(tmp_path):
     figures = observer.figures(table, observer.settings)
     assert list(figures) == ["svcca", "svcca_3", "rank"]
     axes = figures["svcca_3"].axes[0]
-    assert "SVCCA, 3 directions" in {
+    assert "SVCCA, 3 directions\nwith the reference" in {
         figures["svcca_3"].axes[0].get_ylabel(),
         figures["svcca_3"].get_supylabel(),
     }
