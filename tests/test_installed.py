@@ -92,7 +92,9 @@ def test_a_name_that_is_mistyped(tmp_path, monkeypatch, typed, close):
     assert stop.value.code == 1
     with pytest.raises(ValueError, match="`lmdyn configs` lists all names") as error:
         with_shipped(["fit", f"--config={typed}"])
-    assert str(error.value).startswith(f"--config {typed!r}: expected a file or the name of a shipped configuration")
+    assert str(error.value).startswith(
+        f"--config {typed!r}: expected a file or the name of a shipped configuration"
+    )
     assert "\n" not in str(error.value)
     named = str(error.value).partition("Close names: ")[2].partition(". ")[0].split(", ")
     assert named == [""] if close is None else close in named

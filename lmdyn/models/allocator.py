@@ -1,25 +1,25 @@
-"""Speed of training on CPU: memory that is freed stays with the process."""
+"""Speed of training on CPU: freed memory stays with the process."""
 
 import ctypes
 import os
 
 __all__ = ["keep_freed_memory"]
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # constants of malloc.h
 GIBIBYTE = 1 << 30
 
 
 def keep_freed_memory() -> bool:
     """Let glibc reuse freed blocks of up to 1 GiB instead of returning each to the system at once.
 
-    By default glibc takes every block above 32 MiB fresh from the system and gives it back when freed. The
-    logits of a language model are such blocks (88 MB for 1400 tokens and 15,800 words), made anew in each
-    step, and half of a step on CPU went into the page faults of touching them for the first time
-    (``benchmarks/lstm_throughput.py``: 4,700 tokens a second without, 8,200 with this call). Blocks above
-    1 GiB, and free memory above 2 GiB, are still returned. Numbers computed do not change.
+    By default, glibc allocates every block above 32 MiB from the system and returns it when freed. The logits of a
+    language model are such blocks (88 MB for 1400 tokens and 15,800 words), allocated in each step, and half of the
+    time of a step on CPU was spent in page faults on the first access to them (``benchmarks/lstm_throughput.py``:
+    4,700 tokens per second without this call, 8,200 with it). Blocks above 1 GiB, and free memory above 2 GiB, are
+    still returned. Computed numbers do not change.
 
-    The setting is the whole process's. Where ``MALLOC_MMAP_THRESHOLD_`` or ``GLIBC_TUNABLES`` is set in the
-    environment, it is left as it is.
+    The setting applies to the whole process. If ``MALLOC_MMAP_THRESHOLD_`` or ``GLIBC_TUNABLES`` is set in the
+    environment, it is not changed.
 
     Returns:
         Whether the setting was made; False without glibc (macOS, Windows, musl).

@@ -1,4 +1,4 @@
-"""Causal transformers from scratch: a language model, and a tagger of the same architecture."""
+"""Causal transformers trained from scratch: a language model, and a tagger of the same architecture."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -21,28 +21,29 @@ __all__ = ["CausalLanguageModel", "CausalOutput", "CausalTagger"]
 
 @dataclass
 class CausalOutput:
-    """What a causal transformer returns.
+    """Output of a causal transformer.
 
     Attributes:
-        logits: (batch, time, outputs) of the word, or the tag, that follows the token at each position.
+        logits: (batch, time, outputs) for the word, or the tag, that follows the token at each position.
     """
 
     logits: Tensor
 
 
 class CausalTransformer(LanguageModule):
-    """What the language model and the tagger share: transformers' decoder, one linear layer on it, the losses.
+    """Base of the language model and the tagger: a decoder of transformers, one linear layer on it, the losses.
 
     Args:
         family: ``model_type`` of a causal model of transformers: ``gpt2``, ``llama``, ``gpt_neox``, …
-        config: arguments of the family's configuration, but ``vocab_size``.
-        vocab_size: number of token types; None takes the datamodule's tokenizer's, which is then recorded.
-        optimizer: makes the optimizer from two groups of parameters: with and without weight decay (biases and norms).
-        warmup_steps: the learning rate rises linearly over these updates.
-        decay_power: after them it falls to 0 at ``decay_steps`` as ((N − t) / (N − warmup))^power: 1 is linear; None
-            stays constant.
-        decay_steps: updates until the rate is 0; None: the Trainer's own number of updates.
-        gradient_clip_val: highest norm of the gradient; None does not clip. The Trainer's own setting wins.
+        config: arguments of the family's configuration, except ``vocab_size``.
+        vocab_size: number of token types; None uses that of the datamodule's tokenizer, which is then recorded.
+        optimizer: creates the optimizer from two groups of parameters: with and without weight decay (biases and
+            norms).
+        warmup_steps: number of updates over which the learning rate rises linearly.
+        decay_power: after the warmup, the rate falls to 0 at ``decay_steps`` as ((N − t) / (N − warmup))^power; 1 is
+            linear, None keeps it constant.
+        decay_steps: number of updates until the rate is 0; None uses the Trainer's number of updates.
+        gradient_clip_val: maximum norm of the gradient; None does not clip. The Trainer's setting takes precedence.
     """
 
     def __init__(
@@ -58,7 +59,9 @@ class CausalTransformer(LanguageModule):
     ) -> None:
         super().__init__(vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val)
         if "vocab_size" in (config or {}):
-            raise ValueError("vocab_size is an argument of its own, not of the config: move it there")
+            raise ValueError(
+                "vocab_size must be passed as an argument, not in the config: move it out of the config"
+            )
         check_schedule(warmup_steps, decay_power, decay_steps)
         self.save_hyperparameters(ignore=["optimizer"])
         self.family = family
@@ -70,41 +73,47 @@ class CausalTransformer(LanguageModule):
 
     @abstractmethod
     def head(self, width: int) -> nn.Linear:
-        """A new layer from hidden states of a width to the outputs."""
+        """Return a new layer from hidden states of a width to the outputs."""
 
     def build(self) -> None:
-        """Make the layers, with the weights that transformers' own initialisation draws."""
+        """Create the layers, with the weights that transformers' initialisation draws."""
         self.model = self.transformer()
         self.decoder = self.head(int(self.model.config.hidden_size))
 
     def transformer(self) -> PreTrainedModel:
-        """A new transformer of the configuration, without head.
+        """Return a new transformer of the configuration, without a head.
 
         Raises:
-            ValueError: a family that is no causal transformer.
+            ValueError: if the family is not a causal transformer.
         """
         config = self.configuration()
         if config.is_encoder_decoder:
-            raise ValueError(f"{self.family!r} is an encoder-decoder: expected gpt2, llama, gpt_neox, …")
+            raise ValueError(
+                "expected a causal family such as gpt2, llama or gpt_neox, got the encoder-decoder "
+                f"{self.family!r}"
+            )
         return cast(PreTrainedModel, AutoModel.from_config(config))
 
     def configuration(self) -> PreTrainedConfig:
-        """The family's configuration.
+        """Return the family's configuration.
 
         Raises:
-            ValueError: a family or an argument that transformers does not have.
+            ValueError: if transformers does not have the family or an argument.
         """
         assert self.vocab_size is not None
         try:
             known = AutoConfig.for_model(self.family)
         except ValueError as error:
             raise ValueError(
-                f"transformers has no family {self.family!r}: expected gpt2, llama, …"
+                f"expected a family of transformers, such as gpt2 or llama, got {self.family!r}"
             ) from error
         names = {*known.to_dict(), *known.attribute_map}
         if unknown := sorted(set(self.config) - names):
-            raise ValueError(f"{type(known).__name__} has no {unknown}: it has {sorted(names)}")
-        own = {"use_cache": False, "bos_token_id": None, "eos_token_id": None}  # the published vocabulary's
+            raise ValueError(
+                f"{type(known).__name__} has no arguments {unknown}: expected some of {sorted(names)}"
+            )
+        # ids of the published vocabulary
+        own = {"use_cache": False, "bos_token_id": None, "eos_token_id": None}
         settings = {**own, **self.config, "vocab_size": self.vocab_size}
         return AutoConfig.for_model(self.family, **settings)
 
@@ -120,7 +129,7 @@ class CausalTransformer(LanguageModule):
 
     @property
     def encoder(self) -> PreTrainedModel:
-        """The transformer without the layer on it."""
+        """The transformer without the output layer."""
         return self.model
 
     def forward(
@@ -128,46 +137,46 @@ class CausalTransformer(LanguageModule):
         input_ids: Int[Tensor, "batch time"],
         attention_mask: Int[Tensor, "batch time"] | None = None,
     ) -> CausalOutput:
-        """Logits at each position, which sees the tokens up to it.
+        """Compute logits at each position, from the tokens up to and including it.
 
         Args:
             input_ids: tokens.
-            attention_mask: 1, 0 on padding; None: there is none.
+            attention_mask: 1 for tokens, 0 for padding; None without padding.
 
         Raises:
-            ValueError: rows longer than the model has positions for.
+            ValueError: if rows are longer than the model's number of positions.
         """
         self.check_positions(input_ids.shape[1])
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return CausalOutput(self.decoder(hidden))
 
     def check_positions(self, length: int) -> None:
-        """Refuse rows longer than the model has positions for.
+        """Raise an error for rows that are longer than the model's number of positions.
 
         Raises:
-            ValueError: they are.
+            ValueError: if they are.
         """
         most = getattr(self.model.config, "max_position_embeddings", None)
         if most is not None and length > most:
             raise ValueError(
-                f"rows of {length} tokens are longer than the positions of the model, {most}: take a lower "
+                f"rows of {length} tokens are longer than the positions of the model, {most}: use a smaller "
                 "sequence_length, or a larger max_position_embeddings (n_positions of GPT-2)"
             )
 
     # Training and evaluation ------------------------------------------------------------------------------
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """The optimizer that was asked for, over two groups, and a rate that changes with each update."""
+        """Return the configured optimizer over two groups, and a schedule of the rate for each update."""
         return scheduled_optimizer(self, self.warmup_steps, self.decay_power, self.decay_steps)
 
     @abstractmethod
     def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
-        """What is to be predicted at each token, -100 where nothing is."""
+        """Return the label of each token, -100 for none."""
 
     def evaluate(
         self, batch: Mapping[str, Tensor]
     ) -> tuple[Float[Tensor, "batch time outputs"], Int[Tensor, "batch time"], Float[Tensor, "batch time"]]:
-        """Logits, labels and losses in nats; the loss of a token without label is 0."""
+        """Return logits, labels and losses in nats; the loss of a token without a label is 0."""
         labels = self.labels_of(batch)
         logits = self(batch["input_ids"], batch.get("attention_mask")).logits.float()
         return logits, labels, self.losses_of(logits, labels)
@@ -176,11 +185,11 @@ class CausalTransformer(LanguageModule):
     def losses_of(
         logits: Float[Tensor, "batch time outputs"], labels: Int[Tensor, "batch time"]
     ) -> Float[Tensor, "batch time"]:
-        """Cross-entropy in nats; 0 of a token without label."""
+        """Compute the cross-entropy in nats; 0 for a token without a label."""
         return F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none", ignore_index=IGNORED)
 
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
-        """Mean cross-entropy over the labelled tokens, in nats; 0 of a batch without any."""
+        """Compute the mean cross-entropy over the labelled tokens, in nats; 0 for a batch without labels."""
         _, labels, losses = self.evaluate(batch)
         count = (labels != IGNORED).sum()
         loss = losses.sum() / count.clamp(min=1)
@@ -194,7 +203,7 @@ class CausalTransformer(LanguageModule):
         self.evaluation_loss.update(losses, labels)
 
     def compute_metrics(self) -> dict[str, Tensor]:
-        """Loss and perplexity over all batches and ranks."""
+        """Compute loss and perplexity over all batches and ranks."""
         loss = self.evaluation_loss.compute()
         return {"loss": loss, "perplexity": loss.exp()}
 
@@ -203,31 +212,32 @@ class CausalLanguageModel(CausalTransformer):
     """A causal language model of transformers (GPT-2, Llama, …), trained from scratch on the data's vocabulary.
 
     ``logits[b, t]`` is the prediction for ``labels[b, t]``, the next token: the data does the shift. The output layer
-    shares the word vectors unless the configuration says ``tie_word_embeddings: false``. Weights start as transformers
-    draws them.
+    shares the word vectors unless the configuration has ``tie_word_embeddings: false``. Weights are initialised as in
+    transformers.
 
-    Batches: ``input_ids``, ``labels``, ``attention_mask`` where there is padding.
+    Batches: ``input_ids``, ``labels``, and ``attention_mask`` if there is padding.
 
-    Logged: ``train_loss``, ``val_loss``, ``val_perplexity``, ``test_loss``, ``test_perplexity``, in nats a token.
+    Logged: ``train_loss``, ``val_loss``, ``val_perplexity``, ``test_loss``, ``test_perplexity``, in nats per token.
 
     Args:
         family: ``model_type`` of a causal model of transformers: ``gpt2``, ``llama``, ``gpt_neox``, …
-        config: arguments of the family's configuration, but ``vocab_size``; its defaults are the published sizes.
-        vocab_size: number of token types; None takes the datamodule's tokenizer's, which is then recorded.
-        optimizer: makes the optimizer from two groups of parameters: with and without weight decay (biases and norms).
-        warmup_steps: the learning rate rises linearly over these updates.
-        decay_power: after them it falls to 0 at ``decay_steps`` as ((N − t) / (N − warmup))^power: 1 is linear; None
-            stays constant.
-        decay_steps: updates until the rate is 0; None: the Trainer's own number of updates.
-        gradient_clip_val: highest norm of the gradient; None does not clip. The Trainer's own setting wins.
+        config: arguments of the family's configuration, except ``vocab_size``; its defaults are the published sizes.
+        vocab_size: number of token types; None uses that of the datamodule's tokenizer, which is then recorded.
+        optimizer: creates the optimizer from two groups of parameters: with and without weight decay (biases and
+            norms).
+        warmup_steps: number of updates over which the learning rate rises linearly.
+        decay_power: after the warmup, the rate falls to 0 at ``decay_steps`` as ((N − t) / (N − warmup))^power; 1 is
+            linear, None keeps it constant.
+        decay_steps: number of updates until the rate is 0; None uses the Trainer's number of updates.
+        gradient_clip_val: maximum norm of the gradient; None does not clip. The Trainer's setting takes precedence.
 
     Attributes:
-        model: transformers' model without head.
+        model: the transformer without a head.
 
     Raises:
-        ValueError: a family or an argument that transformers does not have; rows longer than its positions.
+        ValueError: if transformers does not have the family or an argument; if rows are longer than its positions.
 
-    Reference: Radford et al. 2019 (GPT-2); of the studies here, Saphra 2021, sections 4.1.1, 5.1.2 and 6.1.2.
+    Reference: Radford et al. 2019 (GPT-2); used here as in Saphra 2021, sections 4.1.1, 5.1.2 and 6.1.2.
 
     Example:
         >>> model = CausalLanguageModel(config=dict(n_embd=8, n_layer=1, n_head=2, n_positions=16), vocab_size=20)
@@ -253,7 +263,7 @@ class CausalLanguageModel(CausalTransformer):
             self.build()
 
     def head(self, width: int) -> nn.Linear:
-        """The output layer, with the word vectors as its weights where the configuration ties them."""
+        """Return the output layer, with the word vectors as its weights if the configuration ties them."""
         words = cast(nn.Embedding, self.model.get_input_embeddings())
         head = nn.Linear(words.embedding_dim, words.num_embeddings, bias=False)
         if getattr(self.model.config, "tie_word_embeddings", True) and words.embedding_dim == width:
@@ -263,47 +273,47 @@ class CausalLanguageModel(CausalTransformer):
         return head
 
     def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
-        """The next word."""
+        """Return the next words."""
         if "labels" not in batch:
             raise ValueError(
-                f"expected `labels` in the batch, got {sorted(batch)}: take a datamodule that makes them"
+                f"expected `labels` in the batch, got {sorted(batch)}: use a datamodule that creates them"
             )
         return batch["labels"]
 
     def predict_step(
         self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
     ) -> Float[Tensor, "batch time"]:
-        """Surprisal of each token to be predicted, −log p(labels), in nats; NaN where there is none."""
+        """Compute the surprisal of each label, −log p(labels), in nats; NaN for none."""
         _, labels, losses = self.evaluate(batch)
         return losses.masked_fill(labels == IGNORED, torch.nan)
 
 
 class CausalTagger(CausalTransformer):
-    """Tags words with a causal transformer: what its attention looks like when it learned one category only.
+    """Tags words with a causal transformer: the attention of a model that learned one category only.
 
-    The counterpart of :class:`LSTMTagger` for attention (Saphra 2021, section 4.1.1): with ``target="next"`` it
-    predicts the tag of the word to come, as a language model must implicitly, with ``"current"`` that of the word just
-    read. Labels are ``target_<task>`` (next) or ``<task>`` (current) in the batch.
+    It is the counterpart of :class:`LSTMTagger` for attention (Saphra 2021, section 4.1.1): with ``target="next"`` it
+    predicts the tag of the next word, as a language model must implicitly; with ``"current"`` it predicts that of the
+    word just read. Labels are ``target_<task>`` (next) or ``<task>`` (current) in the batch.
 
-    Logged: as of :class:`LSTMTagger`: ``train_loss``; ``val_loss``, ``val_perplexity``, ``val_accuracy``,
-    ``val_majority`` (what the most frequent of these labels scores), and the same with ``test_``.
+    Logged: as in :class:`LSTMTagger`, ``train_loss``; ``val_loss``, ``val_perplexity``, ``val_accuracy``,
+    ``val_majority`` (accuracy of always predicting the most frequent of these labels), and the same with ``test_``.
 
     Args:
-        task: the label layer to learn, such as ``upos``.
+        task: label layer to learn, such as ``upos``.
         target: ``"next"`` for the label of the following token, ``"current"`` for that of the input token.
-        shuffled_labels: learn the randomly shuffled labels of the layer.
-        family: see :class:`CausalLanguageModel`, as the other arguments.
+        shuffled_labels: whether to learn the randomly shuffled labels of the layer.
+        family: see :class:`CausalLanguageModel`, also for the other arguments.
         config: arguments of the family's configuration.
-        vocab_size: number of token types; None takes the datamodule's tokenizer's.
-        num_labels: number of classes; None takes ``len(datamodule.label_names[task])``, which is then recorded.
-        optimizer: makes the optimizer.
-        warmup_steps: updates of the warmup.
-        decay_power: of the decay.
-        decay_steps: updates until the rate is 0.
-        gradient_clip_val: highest norm of the gradient.
+        vocab_size: number of token types; None uses that of the datamodule's tokenizer.
+        num_labels: number of classes; None uses ``len(datamodule.label_names[task])``, which is then recorded.
+        optimizer: creates the optimizer.
+        warmup_steps: number of updates of the warmup.
+        decay_power: power of the decay.
+        decay_steps: number of updates until the rate is 0.
+        gradient_clip_val: maximum norm of the gradient.
 
     Raises:
-        ValueError: a ``target`` other than next and current; a batch without the label layer; as
+        ValueError: if ``target`` is not next or current; if the batch does not have the label layer; as in
             :class:`CausalLanguageModel`.
 
     Example:
@@ -342,12 +352,12 @@ class CausalTagger(CausalTransformer):
             self.build()
 
     def build(self) -> None:
-        """Make the layers, the head first: a tagger is not to start as the language model of its seed does."""
+        """Create the layers, the head first, so that a tagger does not start as the language model of its seed."""
         self.decoder = self.head(int(self.configuration().hidden_size))
         self.model = self.transformer()
 
     def head(self, width: int) -> nn.Linear:
-        """A layer to the labels, counted in the datamodule if need be."""
+        """Return a layer to the labels, whose number is read from the datamodule if needed."""
         if self.num_labels is None:
             names = self.from_datamodule("label_names", "num_labels")
             if self.task not in names:
@@ -361,7 +371,7 @@ class CausalTagger(CausalTransformer):
         return nn.Linear(width, self.num_labels)
 
     def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
-        """The tag to predict at each token."""
+        """Return the tag to predict at each token."""
         if self.label_key not in batch:
             raise ValueError(
                 f"expected `{self.label_key}` in the batch, got {sorted(batch)}; "
@@ -377,14 +387,14 @@ class CausalTagger(CausalTransformer):
         self.majority.update(labels)
 
     def compute_metrics(self) -> dict[str, Tensor]:
-        """Loss, perplexity, accuracy and that of the most frequent label, over all batches and ranks."""
+        """Compute loss, perplexity, accuracy and that of the most frequent label, over all batches and ranks."""
         floors = {"accuracy": self.accuracy.compute(), "majority": self.majority.compute()}
         return super().compute_metrics() | floors
 
     def predict_step(
         self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
     ) -> Int[Tensor, "batch time"]:
-        """The likeliest label at each token, an index into the layer's names; -100 on padding."""
+        """Return the most likely label at each token, an index into the layer's names; -100 on padding."""
         labels = self(batch["input_ids"], batch.get("attention_mask")).logits.argmax(-1)
         if batch.get("attention_mask") is not None:
             labels = labels.masked_fill(batch["attention_mask"] == 0, IGNORED)

@@ -11,23 +11,23 @@ __all__ = ["LAMB"]
 
 
 class LAMB(Optimizer):
-    """Adam whose update of each parameter tensor is as long as the tensor itself, times the learning rate.
+    """Adam with the update of each parameter tensor scaled to the norm of the tensor, times the learning rate.
 
-    With m̂ and v̂ Adam's bias-corrected moments and r = m̂ / (√v̂ + ε) + λ w, a tensor w goes to
-    w − η (‖w‖ / ‖r‖) r. The factor ‖w‖ / ‖r‖ is 1 where either norm is 0, and for tensors without weight decay
-    (λ = 0: biases and norms), as in ALBERT's released training code. That code leaves the bias correction out, which
-    ``bias_correction: false`` does too; the printed algorithm has it.
+    With m̂ and v̂ Adam's bias-corrected moments and r = m̂ / (√v̂ + ε) + λ w, a tensor w is updated to w − η (‖w‖ /
+    ‖r‖) r. The factor ‖w‖ / ‖r‖ is 1 if either norm is 0, and for tensors without weight decay (λ = 0: biases and
+    norms), as in ALBERT's released training code. That code omits the bias correction, as ``bias_correction: false``
+    does; the printed algorithm includes it.
 
     Args:
         params: parameters or groups of them.
-        lr: η.
-        betas: decay of the two moments.
-        eps: ε.
-        weight_decay: λ.
-        bias_correction: divide the moments by 1 − βᵗ.
+        lr: learning rate η.
+        betas: decay rates of the two moments.
+        eps: ε of the denominator.
+        weight_decay: weight decay λ.
+        bias_correction: whether to divide the moments by 1 − βᵗ.
 
     Raises:
-        ValueError: numbers out of range.
+        ValueError: if a number is out of range.
 
     Reference: You et al. 2020, algorithm 2, with φ(x) = x.
 
@@ -50,7 +50,7 @@ class LAMB(Optimizer):
     ) -> None:
         if lr < 0 or eps < 0 or weight_decay < 0 or not all(0 <= b < 1 for b in betas):
             raise ValueError(
-                "expected lr, eps and weight_decay from 0 and betas in [0, 1), got "
+                "expected lr, eps and weight_decay of at least 0 and betas in [0, 1), got "
                 f"{lr}, {eps}, {weight_decay}, {betas}"
             )
         defaults = {
@@ -67,7 +67,7 @@ class LAMB(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One update of all parameters that have a gradient; nothing waits for the device."""
+        """Update all parameters that have a gradient, without synchronizing with the device."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

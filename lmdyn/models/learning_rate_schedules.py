@@ -1,4 +1,4 @@
-"""Warmup and decay of the learning rate in pretraining, and the parameters that have weight decay."""
+"""Warmup and decay of the learning rate in pretraining, and the parameters with weight decay."""
 
 import math
 from typing import Any, cast
@@ -13,7 +13,7 @@ __all__ = ["check_schedule", "decay_groups", "scheduled_optimizer", "warmup_deca
 
 
 def decay_groups(module: nn.Module) -> list[dict[str, Any]]:
-    """Two groups of trainable parameters: with the optimizer's weight decay, and without: biases and norms.
+    """Return two groups of trainable parameters: with the optimizer's weight decay, and without (biases and norms).
 
     Example:
         >>> [len(group["params"]) for group in decay_groups(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)))]
@@ -26,16 +26,16 @@ def decay_groups(module: nn.Module) -> list[dict[str, Any]]:
         for name, p in part.named_parameters(recurse=False):
             if p.requires_grad and id(p) not in seen:
                 seen.add(id(p))
-                # those of several towers have more axes than one
+                # biases and norms of several towers have more than one axis
                 plain = p.ndim <= 1 or name == "bias" or "Norm" in type(part).__name__
                 (others if plain else decayed).append(p)
     return [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
 
 
 def warmup_decay(step: int, warmup_steps: int, total_steps: int, power: float | None) -> float:
-    """Factor of the learning rate for the update after ``step`` updates, in [0, 1].
+    """Compute the factor of the learning rate for the update after ``step`` updates, in [0, 1].
 
-    (t + 1) / warmup in the warmup, so that the first update does something; then ((N − t) / (N − warmup))^power.
+    It is (t + 1) / warmup in the warmup, so that the first update is not 0; then ((N − t) / (N − warmup))^power.
 
     Example:
         >>> [warmup_decay(step, 2, 6, 1.0) for step in range(7)]
@@ -50,14 +50,14 @@ def warmup_decay(step: int, warmup_steps: int, total_steps: int, power: float | 
 
 
 def check_schedule(warmup_steps: int, decay_power: float | None, decay_steps: int | None) -> None:
-    """Refuse numbers that :func:`scheduled_optimizer` cannot mean.
+    """Raise an error for invalid arguments of :func:`scheduled_optimizer`.
 
     Raises:
-        ValueError: a number out of range.
+        ValueError: if a number is out of range.
     """
     if warmup_steps < 0 or (decay_power is not None and decay_power <= 0) or (decay_steps or 1) < 1:
         raise ValueError(
-            "expected warmup_steps from 0, decay_power above 0 and decay_steps from 1, got "
+            "expected warmup_steps >= 0, decay_power > 0 and decay_steps >= 1, got "
             f"{warmup_steps}, {decay_power}, {decay_steps}"
         )
 
@@ -65,27 +65,27 @@ def check_schedule(warmup_steps: int, decay_power: float | None, decay_steps: in
 def scheduled_optimizer(
     module: LanguageModule, warmup_steps: int, decay_power: float | None, decay_steps: int | None
 ) -> OptimizerLRScheduler:
-    """The optimizer that a module was asked for, over :func:`decay_groups`, with :func:`warmup_decay` at each update.
+    """Return the optimizer of a module over :func:`decay_groups`, with :func:`warmup_decay` at each update.
 
     Args:
-        module: attached to a trainer when the rate is asked for.
-        warmup_steps: updates of the warmup.
-        decay_power: of the decay; None stays constant.
-        decay_steps: updates until the rate is 0; None: the Trainer's own number of updates.
+        module: module with an optimizer; attached to a trainer when the rate is computed.
+        warmup_steps: number of updates of the warmup.
+        decay_power: power of the decay; None keeps the rate constant.
+        decay_steps: number of updates until the rate is 0; None uses the Trainer's number of updates.
 
     Raises:
-        ValueError: with the second update, where nobody knows how long training lasts.
+        ValueError: at the second update, if the length of the training is unknown.
     """
     optimizer = module.optimizer(cast(Any, decay_groups(module)))
     if not warmup_steps and decay_power is None:
         return optimizer
 
     def factor(step: int) -> float:
-        # Lightning forgets where the data of a resumed run stood if it has to count batches before it restores
+        # Lightning loses the position of the data of a resumed run if it has to count batches before it restores
         total = decay_steps or (module.trainer.estimated_stepping_batches if step else 1)
         if math.isinf(total):
             raise ValueError(
-                "how long training lasts is not known: give max_steps, decay_steps, or no decay_power"
+                "the length of the training is unknown: set max_steps, decay_steps, or no decay_power"
             )
         return warmup_decay(step, warmup_steps, int(total), decay_power)
 

@@ -14,33 +14,33 @@ __all__ = ["LSTMLanguageModel"]
 
 
 class LSTMLanguageModel(RecurrentModule):
-    """Predicts the next word from a stack of LSTM layers.
+    """Predicts the next word with a stack of LSTM layers.
 
-    Two layers of 200, dropout 0.2, SGD with gradients clipped at 0.25, a learning rate that "begins at 20 and
-    is quartered whenever loss fails to improve", batches of 40 windows of 35 words: the language model of
-    Saphra & Lopez 2019. Embedding and decoder weights start in U(-0.1, 0.1), the decoder's bias at 0.
+    The defaults are the language model of Saphra & Lopez 2019: two layers of 200, dropout 0.2, SGD with gradients
+    clipped at 0.25, a learning rate that "begins at 20 and is quartered whenever loss fails to improve", batches of 40
+    windows of 35 words. Embedding and decoder weights start in U(-0.1, 0.1), the decoder's bias at 0.
 
-    Observe ``embedding``, ``lstm.layers.0`` … ``lstm.layers.{n-1}`` and ``decoder``.
+    Sites: ``embedding``, ``lstm.layers.0`` … ``lstm.layers.{n-1}`` and ``decoder``.
 
     Logged: ``train_loss`` (mean over the batch's tokens), ``val_loss``, ``val_perplexity``, ``test_loss``,
     ``test_perplexity`` (mean over all tokens, and its exponential), in nats.
 
     Args:
-        vocab_size: number of word types; None takes the datamodule's tokenizer's, which is then recorded.
-        embedding_size: dimensions of the word vectors.
-        hidden_size: dimensions of each layer.
+        vocab_size: number of word types; None uses that of the datamodule's tokenizer, which is then recorded.
+        embedding_size: number of dimensions of the word vectors.
+        hidden_size: number of dimensions of each layer.
         num_layers: number of LSTM layers.
-        dropout: probability of zeroing an entry of the word vectors, between layers and of the last output.
-        tie_weights: use one matrix for the word vectors and the decoder (Press & Wolf 2017).
-        optimizer: makes the optimizer from the parameters.
-        anneal_factor: the learning rate is divided by it after a validation whose loss is not the lowest so
-            far; None never anneals.
-        gradient_clip_val: highest norm of the gradient; None does not clip. The Trainer's own setting wins.
-        init_range: embedding and decoder weights start uniformly within ± this.
+        dropout: probability of zeroing an entry of the word vectors, between layers, and of the last output.
+        tie_weights: whether to use one matrix for the word vectors and the decoder (Press & Wolf 2017).
+        optimizer: creates the optimizer from the parameters.
+        anneal_factor: divisor of the learning rate after a validation whose loss is not the lowest so far; None never
+            anneals.
+        gradient_clip_val: maximum norm of the gradient; None does not clip. The Trainer's setting takes precedence.
+        init_range: embedding and decoder weights start uniformly within ± this value.
 
     Raises:
-        ValueError: ``tie_weights`` with different sizes; ``anneal_factor`` not above 1; ``vocab_size`` None
-            without a datamodule that has a tokenizer, when the layers are built.
+        ValueError: for ``tie_weights`` with different sizes; if ``anneal_factor`` is not above 1; when the layers are
+            built, if ``vocab_size`` is None and no datamodule has a tokenizer.
 
     Reference: Saphra & Lopez 2019, section 3 (Saphra 2021, chapter 4).
 
@@ -49,7 +49,7 @@ class LSTMLanguageModel(RecurrentModule):
         >>> first = model(torch.tensor([[1, 2, 3]]))
         >>> first.logits.shape
         torch.Size([1, 3, 10])
-        >>> second = model(torch.tensor([[4, 5]]), state=first.state)  # goes on after 1, 2, 3
+        >>> second = model(torch.tensor([[4, 5]]), state=first.state)  # continues after 1, 2, 3
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class LSTMLanguageModel(RecurrentModule):
             self.build()
 
     def num_outputs(self) -> int:
-        """One output for each word type."""
+        """Return one output for each word type."""
         assert self.vocab_size is not None
         return self.vocab_size
 
     def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
-        """The next word."""
+        """Return the next words."""
         if "labels" not in batch:
             raise ValueError(f"expected `labels` in the batch, got {sorted(batch)}")
         return batch["labels"]
@@ -95,7 +95,7 @@ class LSTMLanguageModel(RecurrentModule):
     def predict_step(
         self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
     ) -> Float[Tensor, "batch time"]:
-        """Surprisal of the next word, -log p(labels), in nats; NaN where there is none to predict."""
+        """Compute the surprisal of the next word, -log p(labels), in nats; NaN for none."""
         labels = self.labels_of(batch)
         losses = self.token_losses(self.evaluate(batch).logits, labels)
         return losses.masked_fill(labels == IGNORED, torch.nan)

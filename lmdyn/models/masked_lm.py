@@ -1,4 +1,4 @@
-"""ALBERT, BERT and ELECTRA, pretrained: transformers' own models with their published objectives."""
+"""Pretraining of ALBERT, BERT and ELECTRA: models of transformers with their published objectives."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,13 +50,13 @@ _DISCRIMINATOR_WEIGHT = 50.0  # Clark et al. 2020, section 3
 
 @dataclass
 class MaskedLMOutput:
-    """What a :class:`MaskedLanguageModel` returns.
+    """Output of a :class:`MaskedLanguageModel`.
 
     Attributes:
-        logits: (batch, time, vocab) of the token at each position, or (n, vocab) at the positions asked for; of
-            ELECTRA, the generator's.
-        pair_logits: (batch, 2) sentence order (ALBERT) or next sentence (BERT); None of ELECTRA.
-        discriminator_logits: (batch, time) of a token having been replaced; None but of ELECTRA.
+        logits: (batch, time, vocab) for the token at each position, or (n, vocab) at the requested positions; for
+            ELECTRA, those of the generator.
+        pair_logits: (batch, 2) sentence order (ALBERT) or next sentence (BERT); None for ELECTRA.
+        discriminator_logits: (batch, time) logits of a token being replaced; None except for ELECTRA.
     """
 
     logits: Tensor
@@ -65,53 +65,55 @@ class MaskedLMOutput:
 
 
 class MaskedLanguageModel(LanguageModule):
-    """Pretrains transformers' ALBERT, BERT or ELECTRA, from scratch or from published weights.
+    """Pretrains ALBERT, BERT or ELECTRA of transformers, from scratch or from published weights.
 
-    The objectives: masked tokens, mean cross-entropy over the batch's labelled positions; for ALBERT also sentence
-    order, for BERT next sentence, the mean cross-entropy over pairs where the batch has such labels. ELECTRA trains a
-    generator on the masked tokens, and a discriminator to tell which tokens of the text are the generator's samples:
-    its mean binary cross-entropy over all tokens counts 50 times. The two share their embeddings. The vocabulary
-    projection is computed only where something is predicted.
+    The objective is the mean cross-entropy over the batch's labelled positions of masked tokens. For ALBERT, the mean
+    cross-entropy of sentence order over pairs is added, for BERT that of next sentence, if the batch has such labels.
+    ELECTRA trains a generator on the masked tokens, and a discriminator that predicts which tokens of the text are
+    samples of the generator: its mean binary cross-entropy over all tokens has weight 50. The two share their
+    embeddings. The projection to the vocabulary is computed only for predicted positions.
 
-    Losses and logits are those of transformers' ``AlbertForPreTraining``, ``BertForPreTraining``,
+    Losses and logits equal those of transformers' ``AlbertForPreTraining``, ``BertForPreTraining``,
     ``ElectraForMaskedLM`` and ``ElectraForPreTraining`` with the same weights.
 
-    Batches: ``input_ids``, ``token_type_ids``, ``attention_mask`` where there is padding, ``labels`` (−100 but where a
-    token is to be predicted), ``sentence_order_label`` or ``next_sentence_label``, and ``masked_positions`` (batch, P),
-    where the labels are, −100 where there are fewer: with it, all shapes are static and no step waits for a GPU.
+    Batches: ``input_ids``, ``token_type_ids``, ``attention_mask`` if there is padding, ``labels`` (−100 except for
+    tokens to predict), ``sentence_order_label`` or ``next_sentence_label``, and ``masked_positions`` (batch, P), the
+    positions of the labels, −100 if there are fewer: with it, all shapes are static and no step synchronizes with a
+    GPU.
 
-    Observe ``layer_sites(module)``: ``layer@0`` … of ALBERT, whose layers share their weights, ``layer1`` … of BERT and
-    of ELECTRA's discriminator. ELECTRA's generator predicts the tokens, as ``.logits``.
+    Sites are those of ``layer_sites(module)``: ``layer@0`` … for ALBERT, whose layers share their weights, ``layer1``
+    … for BERT and for ELECTRA's discriminator. ELECTRA's generator predicts the tokens, as ``.logits``.
 
     Logged: ``train_loss`` (the sum), ``train_mlm_loss``, ``train_pair_loss`` or ``train_discriminator_loss``;
     ``val_loss`` (of the masked tokens), ``val_perplexity``, ``val_accuracy``, ``val_pair_accuracy`` or
-    ``val_discriminator_loss`` (mean binary cross-entropy of a token), and the same with ``test_``; in nats.
+    ``val_discriminator_loss`` (mean binary cross-entropy per token), and the same with ``test_``; in nats.
 
     Args:
         family: ``albert``, ``bert`` or ``electra``.
-        config: arguments of the family's transformers configuration; its defaults are the published base sizes but
-            for ALBERT's, which are those of xxlarge. ``vocab_size`` comes from the tokenizer.
-        pretrained: instead of ``config``, a hub name or a folder of ``save_pretrained`` to start from. Of ELECTRA, the
-            folder that :meth:`save_pretrained` wrote, or what ``-generator`` and ``-discriminator`` are put behind
-            (``google/electra-base``).
+        config: arguments of the family's transformers configuration; its defaults are the published base sizes, except
+            for ALBERT, whose defaults are those of xxlarge. ``vocab_size`` comes from the tokenizer.
+        pretrained: a hub name or a folder of ``save_pretrained`` to start from, instead of ``config``. For ELECTRA,
+            the folder written by :meth:`save_pretrained`, or the name to which ``-generator`` and ``-discriminator``
+            are appended (``google/electra-base``).
         generator_size: hidden size, heads and feed-forward size of ELECTRA's generator, as a share of the
             discriminator's.
-        vocab_size: number of token types; None takes the datamodule's tokenizer's, which is then recorded.
-        optimizer: makes the optimizer from two groups of parameters: with and without weight decay (biases and norms).
-        warmup_steps: the learning rate rises linearly over these updates.
-        decay_power: after them it falls to 0 at ``decay_steps`` as ((N − t) / (N − warmup))^power: 1 is linear; None
-            stays constant.
-        decay_steps: updates until the rate is 0; None: the Trainer's own number of updates.
-        gradient_clip_val: highest norm of the gradient; None does not clip. The Trainer's own setting wins.
-        compile: compile the encoders with ``torch.compile`` for training.
-        checkpoint_activations: compute activations again in the backward pass instead of keeping them.
-        initialization: how weights are drawn: ``truncated_normal`` (at two deviations, as published),
-            ``clipped_normal`` at them, ``normal``, or ``normal_everywhere``, gains of norms too; σ is the
-            configuration's ``initializer_range``. One seed draws the same numbers for each.
+        vocab_size: number of token types; None uses that of the datamodule's tokenizer, which is then recorded.
+        optimizer: creates the optimizer from two groups of parameters: with and without weight decay (biases and
+            norms).
+        warmup_steps: number of updates over which the learning rate rises linearly.
+        decay_power: after the warmup, the rate falls to 0 at ``decay_steps`` as ((N − t) / (N − warmup))^power; 1 is
+            linear, None keeps it constant.
+        decay_steps: number of updates until the rate is 0; None uses the Trainer's number of updates.
+        gradient_clip_val: maximum norm of the gradient; None does not clip. The Trainer's setting takes precedence.
+        compile: whether to compile the encoders with ``torch.compile`` for training.
+        checkpoint_activations: whether to recompute activations in the backward pass instead of storing them.
+        initialization: distribution of the initial weights: ``truncated_normal`` (at two deviations, as published),
+            ``clipped_normal`` (at two deviations), ``normal``, or ``normal_everywhere``, which includes the gains of
+            norms; σ is the configuration's ``initializer_range``. One seed draws the same numbers for each.
 
     Raises:
-        ValueError: an unknown family; both or neither of ``config`` and ``pretrained``; a configuration that
-            transformers refuses; weights that cannot be loaded.
+        ValueError: if the family is unknown; if both or neither of ``config`` and ``pretrained`` are given; if
+            transformers does not accept the configuration; if weights cannot be loaded.
 
     Reference: Devlin et al. 2019; Lan et al. 2020; Clark et al. 2020; Chiang, Huang & Lee 2020, section 2, appendix B.
 
@@ -142,14 +144,16 @@ class MaskedLanguageModel(LanguageModule):
     ) -> None:
         super().__init__(vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val)
         if family not in get_args(Family):
-            raise ValueError(f"family is one of {list(get_args(Family))}, got {family!r}")
+            raise ValueError(f"family must be one of {list(get_args(Family))}, got {family!r}")
         if (config is None) == (pretrained is None):
-            raise ValueError("give either a config, to start from scratch, or pretrained weights")
+            raise ValueError("expected either a config, to start from scratch, or pretrained weights")
         if "vocab_size" in (config or {}):
-            raise ValueError("vocab_size is an argument of its own, not of the config: move it there")
+            raise ValueError(
+                "vocab_size must be passed as an argument, not in the config: move it out of the config"
+            )
         if initialization not in get_args(Initialization):
             raise ValueError(
-                f"initialization is one of {list(get_args(Initialization))}, got {initialization!r}"
+                f"initialization must be one of {list(get_args(Initialization))}, got {initialization!r}"
             )
         check_schedule(warmup_steps, decay_power, decay_steps)
         self.save_hyperparameters(ignore=["optimizer"])
@@ -172,11 +176,11 @@ class MaskedLanguageModel(LanguageModule):
     # Building ---------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Make transformers' models, with weights drawn as asked for, or load them."""
+        """Create the models of transformers, with weights drawn by ``initialization``, or load them."""
         self.model: Any
         if self.family == "electra":
             self.generator, self.model = self._electra()
-            # all of it is shared: tables of words, positions and types, and their norm
+            # all embeddings are shared: tables of words, positions and types, and their norm
             self.generator.electra.embeddings = self.model.electra.embeddings
             self.generator.tie_weights()
         else:
@@ -197,7 +201,10 @@ class MaskedLanguageModel(LanguageModule):
         settings = {**(self.config or {}), "vocab_size": self.vocab_size, **changes}
         known = set(_CONFIGS[self.family]().to_dict())
         if unknown := sorted(set(settings) - known):
-            raise ValueError(f"{_CONFIGS[self.family].__name__} has no {unknown}: it has {sorted(known)}")
+            raise ValueError(
+                f"{_CONFIGS[self.family].__name__} has no arguments {unknown}: expected some of "
+                f"{sorted(known)}"
+            )
         return _CONFIGS[self.family](**settings)
 
     def _electra(self) -> tuple[Any, Any]:
@@ -217,7 +224,7 @@ class MaskedLanguageModel(LanguageModule):
         return ElectraForMaskedLM(cast(Any, generator)), ElectraForPreTraining(cast(Any, whole))
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write what transformers' ``from_pretrained`` reads; of ELECTRA, two folders: generator and discriminator."""
+        """Write files for transformers' ``from_pretrained``; for ELECTRA, two folders: generator and discriminator."""
         if self.family == "electra":
             self.generator.save_pretrained(Path(folder) / "generator")
             self.model.save_pretrained(Path(folder) / "discriminator")
@@ -225,7 +232,7 @@ class MaskedLanguageModel(LanguageModule):
             self.model.save_pretrained(folder)
 
     def configure_model(self) -> None:
-        """Build the layers with the datamodule's vocabulary, once; published weights must fit it."""
+        """Build the layers with the datamodule's vocabulary, once; published weights must match it."""
         if not hasattr(self, "model"):
             self.find_vocab_size()
             self.build()
@@ -234,7 +241,7 @@ class MaskedLanguageModel(LanguageModule):
 
     @property
     def encoder(self) -> PreTrainedModel:
-        """The transformer without heads; of ELECTRA, the discriminator's."""
+        """The transformer without heads; for ELECTRA, that of the discriminator."""
         return cast(PreTrainedModel, self.model.base_model)
 
     # Running ----------------------------------------------------------------------------------------------
@@ -246,14 +253,14 @@ class MaskedLanguageModel(LanguageModule):
         token_type_ids: Int[Tensor, "batch time"] | None = None,
         predict: Bool[Tensor, "batch time"] | None = None,
     ) -> MaskedLMOutput:
-        """Logits of the token at each position.
+        """Compute logits for the token at each position.
 
         Args:
             input_ids: tokens.
-            attention_mask: 1, 0 on padding; None: there is none.
-            token_type_ids: 0 in the first and 1 in the second segment; None: all 0.
-            predict: project only these positions onto the vocabulary, in row-major order; of ELECTRA, run the generator
-                only.
+            attention_mask: 1 for tokens, 0 for padding; None without padding.
+            token_type_ids: 0 in the first and 1 in the second segment; None means all 0.
+            predict: if given, project only these positions to the vocabulary, in row-major order; for ELECTRA, run
+                only the generator.
         """
         self._check_length(input_ids)
         inputs = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
@@ -273,7 +280,7 @@ class MaskedLanguageModel(LanguageModule):
         if input_ids.shape[1] > most:
             raise ValueError(
                 f"rows of {input_ids.shape[1]} positions are longer than the model's max_position_embeddings, {most}: "
-                "take shorter rows (sequence_length; max_pieces of a SpanCorpus), or a larger max_position_embeddings"
+                "use shorter rows (sequence_length; max_pieces of a SpanCorpus), or a larger max_position_embeddings"
             )
 
     @staticmethod
@@ -299,7 +306,7 @@ class MaskedLanguageModel(LanguageModule):
     # Training ---------------------------------------------------------------------------------------------
 
     def on_fit_start(self) -> None:
-        """Compile, checkpoint activations, if that was asked for."""
+        """Enable compilation and activation checkpointing, if requested."""
         if self.trainer.strategy.root_device.type == "cpu":
             keep_freed_memory()
         for model in (self.model, *([self.generator] if self.family == "electra" else [])):
@@ -309,11 +316,11 @@ class MaskedLanguageModel(LanguageModule):
                 model.base_model.compile()
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """The optimizer that was asked for, over two groups, and a rate that changes with each update."""
+        """Return the configured optimizer over two groups, and a schedule of the rate for each update."""
         return scheduled_optimizer(self, self.warmup_steps, self.decay_power, self.decay_steps)
 
     def losses(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The parts of the training loss of a batch: ``mlm``, and ``pair`` or ``discriminator``; means in nats."""
+        """Compute the parts of a batch's training loss: ``mlm``, and ``pair`` or ``discriminator``; means in nats."""
         self._check_length(batch["input_ids"])
         inputs = {key: batch.get(key) for key in ("attention_mask", "token_type_ids")}
         labels = batch["labels"]
@@ -343,7 +350,7 @@ class MaskedLanguageModel(LanguageModule):
         expected: Tensor,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Mean binary cross-entropy over all tokens of the text, masked ones replaced by the generator's samples."""
+        """Compute the mean binary cross-entropy over all tokens, masked ones replaced by the generator's samples."""
         labels = batch["labels"]
         original = torch.where(labels == IGNORED, batch["input_ids"], labels)
         with torch.no_grad():
@@ -351,7 +358,7 @@ class MaskedLanguageModel(LanguageModule):
                 -torch.empty_like(logits, dtype=torch.float32).exponential_(generator=generator).log()
             )  # Gumbel
             drawn = (logits.float() + noise).argmax(-1)
-            # places that predict nothing point at position 0, whose token they must not change
+            # unused entries of masked_positions point to position 0, whose token they must not change
             drawn = torch.where(expected == IGNORED, original.gather(1, at), drawn)
             corrupted = original.scatter(1, at, drawn)
         replaced = corrupted != original
@@ -363,7 +370,7 @@ class MaskedLanguageModel(LanguageModule):
         return (loss * mask).sum() / mask.sum()
 
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
-        """The sum of the losses (nats); logged as ``train_loss``, and its parts."""
+        """Compute the sum of the losses (nats); it is logged as ``train_loss``, and its parts."""
         parts = self.losses(batch)
         loss = self._weighed({name: value.detach() for name, value in parts.items()})
         self.log("train_loss", loss, prog_bar=True, logger=False)
@@ -373,11 +380,11 @@ class MaskedLanguageModel(LanguageModule):
         parts["mlm"] = parts["mlm"] * self.rank_weight((batch["labels"] != IGNORED).sum())
         if "discriminator" in parts and (mask := batch.get("attention_mask")) is not None:
             parts["discriminator"] = parts["discriminator"] * self.rank_weight(mask.sum())
-        return self._weighed(parts)  # ranks have equally many pairs
+        return self._weighed(parts)  # ranks have equal numbers of pairs
 
     @staticmethod
     def _weighed(parts: Mapping[str, Tensor]) -> Tensor:
-        """The sum of the parts of a loss."""
+        """Sum the weighted parts of a loss."""
         return sum(
             (_DISCRIMINATOR_WEIGHT * p if name == "discriminator" else p for name, p in parts.items()),
             start=torch.zeros((), device=parts["mlm"].device),
@@ -402,7 +409,7 @@ class MaskedLanguageModel(LanguageModule):
             logits[at != IGNORED] = output.logits
             own = torch.Generator(labels.device).manual_seed(
                 0
-            )  # an evaluation leaves training's numbers alone
+            )  # evaluation does not affect the random numbers of training
             loss = self._discriminator_loss(batch, inputs, logits, at.clamp(min=0), expected, own)
             tokens = batch["input_ids"] if inputs["attention_mask"] is None else inputs["attention_mask"]
             count = int(tokens.numel() if inputs["attention_mask"] is None else tokens.sum())
@@ -416,12 +423,10 @@ class MaskedLanguageModel(LanguageModule):
             )
 
     def compute_metrics(self) -> dict[str, Tensor]:
-        """Loss, perplexity and accuracy of masked tokens, and of the other objective."""
+        """Compute loss, perplexity and accuracy of masked tokens, and of the other objective."""
         loss = self.evaluation_loss.compute()
         metrics = {"loss": loss, "perplexity": loss.exp(), "accuracy": self.evaluation_accuracy.compute()}
-        nothing = torch.full(
-            (1, 1), IGNORED, device=self.device
-        )  # a metric warns where it was never judged anything
+        nothing = torch.full((1, 1), IGNORED, device=self.device)  # a metric without updates warns
         self.evaluation_extra.update(torch.zeros(1, 1, device=self.device), nothing)
         extra = self.evaluation_extra.compute()
         name = "discriminator_loss" if self.family == "electra" else "pair_accuracy"
@@ -430,7 +435,7 @@ class MaskedLanguageModel(LanguageModule):
     def predict_step(
         self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
     ) -> Float[Tensor, "batch time"]:
-        """Surprisal of each token to be predicted, −log p(labels), in nats; NaN where there is none."""
+        """Compute the surprisal of each label, −log p(labels), in nats; NaN for none."""
         inputs = {key: batch.get(key) for key in ("attention_mask", "token_type_ids")}
         labels = batch["labels"]
         predict = labels != IGNORED

@@ -1,4 +1,4 @@
-"""What all of our models share: sizes from the data, clipping, and how they are evaluated and logged."""
+"""Base of all models: sizes from the data, gradient clipping, evaluation and logging."""
 
 import logging
 from collections.abc import Mapping
@@ -17,15 +17,15 @@ __all__ = ["IGNORED", "LanguageModule", "MajorityShare", "TokenMean"]
 log = logging.getLogger(__name__)
 
 IGNORED = -100
-"""The label of a token that has none, as everywhere in Hugging Face's libraries."""
+"""Label of a token without a label, as in all libraries of Hugging Face."""
 
 
 class TokenMean(Metric):
-    """Mean of a quantity over the labelled tokens of all batches and ranks, each token weighing the same.
+    """Mean of a quantity over the labelled tokens of all batches and ranks, with equal weight for each token.
 
-    Sums are in float64 (float32 on MPS, which lacks it), so that rounding does not decide about annealing.
-    NaN goes through: a diverged run must not report the loss of the batches that did not diverge.
-    torchmetrics' MeanMetric cannot do this: with ``nan_strategy="disable"`` it forgets its weights (1.9).
+    Sums are in float64 (float32 on MPS, which does not support it), so that rounding does not affect annealing. NaN is
+    propagated: a diverged run must not report the loss of the batches that did not diverge. MeanMetric of torchmetrics
+    is not suitable: with ``nan_strategy="disable"`` it ignores its weights (1.9).
 
     Example:
         >>> mean = TokenMean()
@@ -46,17 +46,17 @@ class TokenMean(Metric):
     def update(self, values: Tensor, labels: Int[Tensor, "batch time"]) -> None:
         """Add the values of the tokens that have a label."""
         labelled = labels != IGNORED
-        # not in place: an evaluation before a fit leaves tensors of inference mode behind
+        # not in place: an evaluation before a fit leaves tensors in inference mode
         self.total = self.total + values.to(self.total.dtype).where(labelled, 0.0).sum()
         self.tokens = self.tokens + labelled.sum()
 
     def compute(self) -> Tensor:
-        """The mean; NaN where no token had a label."""
+        """Compute the mean; NaN if no token had a label."""
         return self.total / self.tokens
 
 
 class MajorityShare(Metric):
-    """Share of the most frequent label among the labelled tokens of all batches and ranks: what a constant scores.
+    """Share of the most frequent label among the labelled tokens of all batches and ranks, the score of a constant.
 
     Args:
         num_labels: number of classes.
@@ -75,11 +75,11 @@ class MajorityShare(Metric):
         self.add_state("counts", torch.zeros(num_labels, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, labels: Int[Tensor, "batch time"]) -> None:
-        """Count the labels that there are."""
+        """Count the labels."""
         self.counts = self.counts + torch.bincount(labels[labels != IGNORED], minlength=len(self.counts))
 
     def compute(self) -> Tensor:
-        """The share; NaN where no token had a label."""
+        """Compute the share; NaN if no token had a label."""
         precision = torch.float32 if self.counts.device.type == "mps" else torch.float64
         share: Tensor = self.counts.max().to(precision) / self.counts.sum()
         return share
@@ -88,12 +88,12 @@ class MajorityShare(Metric):
 class LanguageModule(L.LightningModule):
     """A language model whose vocabulary may be the datamodule's, with evaluation by torchmetrics.
 
-    A subclass calls ``save_hyperparameters(ignore=["optimizer"])`` in its own ``__init__``.
+    A subclass calls ``save_hyperparameters(ignore=["optimizer"])`` in its ``__init__``.
 
     Args:
-        vocab_size: number of token types; None takes the datamodule's tokenizer's.
-        optimizer: makes the optimizer from the parameters.
-        gradient_clip_val: highest norm of the gradient; None does not clip. The Trainer's own setting wins.
+        vocab_size: number of token types; None uses that of the datamodule's tokenizer.
+        optimizer: creates the optimizer from the parameters.
+        gradient_clip_val: maximum norm of the gradient; None does not clip. The Trainer's setting takes precedence.
     """
 
     _logger_failed = False
@@ -110,19 +110,19 @@ class LanguageModule(L.LightningModule):
     # Sizes ------------------------------------------------------------------------------------------------
 
     def find_vocab_size(self) -> None:
-        """Take the vocabulary's size from the datamodule's tokenizer, and record it."""
+        """Read the vocabulary's size from the datamodule's tokenizer, and record it."""
         self.vocab_size = len(self.from_datamodule("tokenizer", "vocab_size"))
         self.hparams["vocab_size"] = self.vocab_size
 
     def from_datamodule(self, name: str, size: str) -> Any:
-        """Attribute ``name`` of the datamodule, from which the unknown ``size`` is read."""
+        """Return attribute ``name`` of the datamodule, from which the unknown ``size`` is read."""
         datamodule = self._datamodule
         found = getattr(datamodule, name, None)
         if found is None:
             owner = "no datamodule" if datamodule is None else f"a {type(datamodule).__name__} without it"
             raise ValueError(
-                f"{type(self).__name__}(vocab_size={self.vocab_size}) expects a trainer with a datamodule that "
-                f"has a `{name}`, got {owner}; give {size} a number"
+                f"{type(self).__name__}(vocab_size={self.vocab_size}) requires a trainer with a datamodule that "
+                f"has a `{name}`, got {owner}; set {size} to a number"
             )
         return found
 
@@ -131,42 +131,43 @@ class LanguageModule(L.LightningModule):
         return None if self._trainer is None else getattr(self._trainer, "datamodule", None)
 
     def check_vocabulary(self, size: int) -> None:
-        """Refuse a datamodule whose tokenizer has more token types than the model.
+        """Raise an error for a datamodule whose tokenizer has more token types than the model.
 
         Raises:
-            ValueError: it has.
+            ValueError: if it has.
         """
         tokenizer = getattr(self._datamodule, "tokenizer", None)
         if tokenizer is not None and len(tokenizer) > size:
             raise ValueError(
-                f"the tokenizer has {len(tokenizer)} token types, the model {size}: give the corpus the tokenizer that "
-                "the weights were trained with, or a new model vocab_size: null"
+                f"the tokenizer has {len(tokenizer)} token types, the model {size}: use the tokenizer that the weights "
+                "were trained with, or set vocab_size: null for a new model"
             )
 
     def check_objective(self, expected: str) -> None:
-        """Refuse a datamodule that says it is for another objective: a model that reads what it predicts only copies.
+        """Raise an error for data of another objective: a model that reads its labels only copies them.
 
         Raises:
-            ValueError: the datamodule's ``objective`` is another one.
+            ValueError: if the datamodule's ``objective`` is another one.
         """
         found = getattr(self._datamodule, "objective", expected)
         if found != expected:
             raise ValueError(
-                f"this {type(self).__name__} is trained for the objective {expected!r}, the data is made for "
+                f"this {type(self).__name__} is trained for the objective {expected!r}, got data for "
                 f"{found!r}: set data.init_args.objective to {expected}"
             )
 
     # Training ---------------------------------------------------------------------------------------------
 
     def rank_weight(self, count: Tensor | int) -> Tensor | float:
-        """What a rank's mean loss is multiplied by, to be trained with the mean over the batch of all ranks.
+        """Return the factor of a rank's mean loss that gives the mean over the batch of all ranks.
 
-        Strategies train with the mean over ranks. Where ranks have unequally many labels, as at the end of a text, that
-        is another one; with this weight, the mean over ranks of mean × weight is that over all tokens. 1 where counts
-        are equal, and in a run begun by several ranks of version 0.1, which goes on as it began. Every rank must enter.
+        Strategies train with the mean over ranks. If ranks have unequal numbers of labels, for example at the end of a
+        text, this differs from the mean over tokens; with this weight, the mean over ranks of mean × weight is the
+        mean over all tokens. It is 1 if counts are equal, and in a run that several ranks of version 0.1 started,
+        which continues as it began. Every rank must call it.
 
         Args:
-            count: terms of this rank's mean.
+            count: number of terms of this rank's mean.
         """
         ranks = 1 if self._trainer is None else self.trainer.world_size
         if ranks == 1 or self._mean_over == "ranks":
@@ -179,36 +180,36 @@ class LanguageModule(L.LightningModule):
         return own / mean.clamp(min=1 / ranks)
 
     def setup(self, stage: str) -> None:
-        """A fit weighs ranks by their tokens; one that is resumed does as before."""
+        """Weight ranks by their tokens in a fit; a resumed fit continues as before."""
         if stage == "fit":
             self._mean_over = "tokens"
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Note over what the loss of several ranks is a mean."""
+        """Record over what the loss of several ranks is averaged."""
         checkpoint["mean_over"] = self._mean_over
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on with the same; checkpoints of version 0.1 do not say it."""
+        """Continue with the recorded average; checkpoints of version 0.1 do not record it."""
         ranks = len(checkpoint.get("lmdyn", {}).get("ranks", ()))
         self._mean_over = checkpoint.get("mean_over", "ranks" if ranks > 1 else "tokens")
 
     def write(self, metrics: dict[str, float]) -> None:
-        """To every logger, at the number of updates done (what ``self.log`` writes is one step behind).
+        """Write to every logger, at the number of completed updates (``self.log`` writes one step earlier).
 
-        An error of a logger does not end the training: it is logged, the first time, with its traceback.
+        An error of a logger does not stop the training: it is logged once, with its traceback.
         """
         for logger in self.loggers:
             try:
                 logger.log_metrics(metrics, step=self.trainer.global_step)
             except Exception:
                 if not self._logger_failed:
-                    log.exception("%s failed; the training goes on (logged once)", type(logger).__name__)
+                    log.exception("%s failed; the training continues (logged once)", type(logger).__name__)
                 self._logger_failed = True
 
     def log_periodically(self, metrics: dict[str, Tensor], batch_idx: int) -> None:
-        """In a training step: write every ``log_every_n_steps`` updates, of the weights after so many.
+        """Write metrics in a training step every ``log_every_n_steps`` updates, for the weights after these updates.
 
-        ``.item()`` waits for the device, so not in each step.
+        ``.item()`` synchronizes with the device, so it is not called in each step.
         """
         step = self.trainer.global_step
         every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
@@ -221,7 +222,7 @@ class LanguageModule(L.LightningModule):
         gradient_clip_val: int | float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip by the norm of all gradients, unless the Trainer has a setting of its own, which wins."""
+        """Clip by the norm of all gradients, unless the Trainer has a setting, which takes precedence."""
         if gradient_clip_val is None:
             gradient_clip_val = self.gradient_clip_val
         if gradient_clip_val is not None:
@@ -250,19 +251,19 @@ class LanguageModule(L.LightningModule):
         self.finish_evaluation("test")
 
     def compute_metrics(self) -> dict[str, Tensor]:
-        """The metrics over all batches and ranks since they were reset: at least ``loss``."""
+        """Compute the metrics over all batches and ranks since the last reset: at least ``loss``."""
         raise NotImplementedError
 
     def finish_evaluation(self, prefix: str) -> dict[str, float]:
-        """Log each metric as ``<prefix>_<name>`` and start the sums anew."""
+        """Log each metric as ``<prefix>_<name>`` and reset the sums."""
         metrics = {name: float(value) for name, value in self.compute_metrics().items()}
         for metric in self.children():
             if isinstance(metric, Metric):
                 metric.reset()
         named = {f"{prefix}_{name}": value for name, value in metrics.items()}
         fitting = self.trainer.state.fn == TrainerFn.FITTING
-        # The same on each rank already; sync_dist only tells Lightning so. trainer.validate() and test()
-        # return what goes to the loggers; in a fit we write ourselves, at our step.
+        # The values are already equal on all ranks; sync_dist only informs Lightning. trainer.validate() and test()
+        # return what goes to the loggers; in a fit, we write at our own step.
         self.log_dict(named, prog_bar=True, logger=False if fitting else None, sync_dist=True)
         if fitting and not self.trainer.sanity_checking:
             self.write(named)

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 Objective = Literal["causal", "masked"]
 
 PAIR_HEAD = ("pooler", "sop_classifier", "seq_relationship")
-"""Parts of ALBERT and BERT that tell pairs of sentences, which published weights may lack (ALBERT v2's do)."""
+"""Parts of ALBERT and BERT for pairs of sentences, which published weights may lack (those of ALBERT v2 do)."""
 
 _TEXT = ["*.json", "*.txt", "*.model"]
 _WEIGHTS = (["*.safetensors"], ["pytorch_model*.bin"])
@@ -45,45 +45,45 @@ _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks?)\.(\d+)\.")
 """The number of a layer in the name of its weights."""
-_MOST_LAYERS = 10_000  # ten times the deepest there are; to make more takes hours
+_MOST_LAYERS = 10_000  # ten times the deepest known models; creating more layers takes hours
 
 
 @dataclass
 class PretrainedOutput:
-    """What a :class:`PretrainedLM` returns.
+    """Output of a :class:`PretrainedLM`.
 
     Attributes:
-        logits: (batch, time, vocab) of the token at each position, or (n, vocab) at the positions asked for.
+        logits: (batch, time, vocab) for the token at each position, or (n, vocab) at the requested positions.
     """
 
     logits: Tensor
 
 
 class PretrainedLM(LanguageModule):
-    """A causal or masked language model that transformers can load: to observe it, or to train it on.
+    """A causal or masked language model that transformers can load, to observe it or to continue its training.
 
     ``logits[b, t]`` is the prediction for ``labels[b, t]``: the data does the shift of causal models, whose own
-    forward is never given labels. The weights are loaded as float32 whatever they are stored as, from safetensors or
-    by ``torch.load(weights_only=True)``, and all of the model must be in the files. No code of the hub is run.
+    forward never receives labels. The weights are loaded as float32 whatever their stored type, from safetensors or by
+    ``torch.load(weights_only=True)``, and all weights of the model must be in the files. No code from the hub is run.
 
-    Batches: ``input_ids``, ``attention_mask`` where there is padding, ``token_type_ids`` (read by models that have
-    more than one type), ``labels`` (-100 but where a token is to be predicted).
+    Batches: ``input_ids``, ``attention_mask`` if there is padding, ``token_type_ids`` (read by models with more than
+    one type), ``labels`` (-100 except for tokens to predict).
 
-    Logged: ``train_loss``, ``val_loss``, ``val_perplexity``, ``test_loss``, ``test_perplexity``, in nats a token.
+    Logged: ``train_loss``, ``val_loss``, ``val_perplexity``, ``test_loss``, ``test_perplexity``, in nats per token.
 
     Args:
-        name: a folder that ``save_pretrained`` or transformers' Trainer wrote, or a name of the Hugging Face hub.
+        name: a folder written by ``save_pretrained`` or transformers' Trainer, or a name of the Hugging Face hub.
         revision: branch, tag or commit of a hub model, such as ``step3000``; None is ``main``.
-        objective: ``causal``, ``masked``, or None: what the configuration's ``architectures`` say.
-        optimizer: makes the optimizer from the parameters.
-        gradient_clip_val: highest norm of the gradient; None does not clip. The Trainer's own setting wins.
+        objective: ``causal``, ``masked``, or None to use the configuration's ``architectures``.
+        optimizer: creates the optimizer from the parameters.
+        gradient_clip_val: maximum norm of the gradient; None does not clip. The Trainer's setting takes precedence.
 
     Attributes:
-        model: transformers' model.
+        model: the model of transformers.
 
     Raises:
-        ValueError: a name that is no folder and cannot be reached on the hub, with the remedy; an objective that
-            cannot be recognized; files that cannot be read, or lack weights of the model.
+        ValueError: if the name is not a folder and cannot be reached on the hub, with the remedy; if the objective
+            cannot be recognized; if files cannot be read, or lack weights of the model.
 
     Example:
         >>> import tempfile
@@ -126,12 +126,12 @@ class PretrainedLM(LanguageModule):
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        """The tokenizer next to the weights, loaded when first asked for.
+        """The tokenizer next to the weights, loaded at the first access.
 
         Raises:
-            ValueError: there is none, or it is no fast one.
+            ValueError: if there is none, or if it is not a fast one.
         """
-        # without its files, AutoTokenizer may make an empty one up from config.json
+        # without its files, AutoTokenizer may create an empty one from config.json
         if not any(any(self.folder.glob(pattern)) for pattern in _TOKENIZERS):
             raise ValueError(
                 f"{self._label} has no tokenizer: expected one of {list(_TOKENIZERS)} in {self.folder}; save it there, "
@@ -139,7 +139,7 @@ class PretrainedLM(LanguageModule):
             )
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(self.folder), trust_remote_code=False)
-        except Exception as error:  # OSError, ValueError, and plain Exception from the rust side
+        except Exception as error:  # OSError, ValueError, and plain Exception from the Rust code
             raise ValueError(
                 f"the tokenizer of {self._label} cannot be loaded ({_in_a_line(error)})"
             ) from error
@@ -158,16 +158,16 @@ class PretrainedLM(LanguageModule):
         token_type_ids: Int[Tensor, "batch time"] | None = None,
         predict: Bool[Tensor, "batch time"] | None = None,
     ) -> PretrainedOutput:
-        """Logits of the token at each position.
+        """Compute logits for the token at each position.
 
         Args:
             input_ids: tokens.
-            attention_mask: 1, 0 on padding; None: there is none.
-            token_type_ids: 0 in the first and 1 in the second segment; models of one type do not read them.
-            predict: project only these positions onto the vocabulary, in row-major order.
+            attention_mask: 1 for tokens, 0 for padding; None without padding.
+            token_type_ids: 0 in the first and 1 in the second segment; models with one type do not read them.
+            predict: if given, project only these positions to the vocabulary, in row-major order.
         """
         inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
-        # GPT-2 would add the embeddings of words 0 and 1, RoBERTa has one type only
+        # GPT-2 would add the embeddings of words 0 and 1, RoBERTa has only one type
         if getattr(self.model.config, "type_vocab_size", 0) > 1:
             inputs["token_type_ids"] = token_type_ids
         if self.objective == "causal":
@@ -181,16 +181,16 @@ class PretrainedLM(LanguageModule):
     # Training and evaluation ------------------------------------------------------------------------------
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """The optimizer that was asked for."""
+        """Return the configured optimizer."""
         return self.optimizer(self.parameters())
 
     def _predict_labels(
         self, batch: Mapping[str, Tensor]
     ) -> tuple[Float[Tensor, "n vocab"], Int[Tensor, "n"]]:
-        """Logits and labels of the labelled tokens."""
+        """Compute logits and labels of the labelled tokens."""
         if "labels" not in batch:
             raise ValueError(
-                f"expected `labels` in the batch, got {sorted(batch)}: take a datamodule that makes them"
+                f"expected `labels` in the batch, got {sorted(batch)}: use a datamodule that creates them"
             )
         labels = batch["labels"]
         predict = labels != IGNORED
@@ -198,7 +198,7 @@ class PretrainedLM(LanguageModule):
         return self(batch["input_ids"], predict=predict, **inputs).logits.float(), labels[predict]
 
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
-        """Mean cross-entropy over the labelled tokens, in nats; 0 of a batch without any."""
+        """Compute the mean cross-entropy over the labelled tokens, in nats; 0 for a batch without labels."""
         logits, labels = self._predict_labels(batch)
         loss = F.cross_entropy(logits, labels, reduction="sum") / max(1, len(labels))
         self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
@@ -208,7 +208,7 @@ class PretrainedLM(LanguageModule):
     def predict_step(
         self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
     ) -> Float[Tensor, "batch time"]:
-        """Surprisal of each token to be predicted, −log p(labels), in nats; NaN where there is none."""
+        """Compute the surprisal of each label, −log p(labels), in nats; NaN for none."""
         logits, labels = self._predict_labels(batch)
         surprisal = torch.full(batch["labels"].shape, torch.nan, device=logits.device)
         surprisal[batch["labels"] != IGNORED] = F.cross_entropy(logits, labels, reduction="none")
@@ -221,7 +221,7 @@ class PretrainedLM(LanguageModule):
         self.evaluation_loss.update(losses[None], labels[None])
 
     def compute_metrics(self) -> dict[str, Tensor]:
-        """Loss and perplexity over all batches and ranks."""
+        """Compute loss and perplexity over all batches and ranks."""
         loss = self.evaluation_loss.compute()
         return {"loss": loss, "perplexity": loss.exp()}
 
@@ -230,17 +230,19 @@ class PretrainedLM(LanguageModule):
 
 
 def hub_folder(name: str, revision: str | None = None) -> Path:
-    """The folder of a model: ``name`` where it is one, else the hub model's, fetched into Hugging Face's cache.
+    """Return the folder of a model: ``name`` if it is one, else the hub model's, downloaded to Hugging Face's cache.
 
-    Only configuration, tokenizer and weights are fetched, these as safetensors where there are any.
+    Only configuration, tokenizer and weights are downloaded, the weights as safetensors if available.
 
     Raises:
-        ValueError: no such folder, and the hub cannot be reached or has no such model or revision.
+        ValueError: if there is no such folder, and the hub cannot be reached or has no such model or revision.
     """
     path = Path(name).expanduser()
     if path.is_dir():
         if revision is not None:
-            raise ValueError(f"{name} is a folder, which has no revision {revision!r}: leave it out")
+            raise ValueError(
+                f"{name} is a folder, which has no revision {revision!r}: leave out the revision"
+            )
         return path
     folder = path
     for weights in _WEIGHTS:
@@ -250,13 +252,14 @@ def hub_folder(name: str, revision: str | None = None) -> Path:
                     name, revision=revision, allow_patterns=[*_TEXT, *weights], ignore_patterns=["*/*"]
                 )
             )
-        except Exception as error:  # of the hub's library, of its HTTP client, of the file system
+        except Exception as error:  # from the hub's library, its HTTP client, or the file system
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise ValueError(
-                f"{name!r} at revision {revision or 'main'!r} cannot be reached ({reason[0]}): it is no folder here, "
-                "and the Hugging Face hub does not answer with it nor is it in the local cache; check name, revision "
-                f"and connection, or run `hf download {name} --revision {revision or 'main'}` where there is one, and "
-                "name the folder that it prints"
+                f"{name!r} at revision {revision or 'main'!r} cannot be reached ({reason[0]}): it is not a "
+                "folder here, "
+                "not available from the Hugging Face hub, and not in the local cache; check name, revision and "
+                f"connection, or run `hf download {name} --revision {revision or 'main'}` on a connected machine, and "
+                "use the folder that it prints as name"
             ) from error
         if any(folder.glob(weights[0])):
             return folder
@@ -264,7 +267,7 @@ def hub_folder(name: str, revision: str | None = None) -> Path:
 
 
 def cached_folder(name: str, revision: str | None = None) -> Path | None:
-    """The folder of a hub model in Hugging Face's cache, if all that :func:`hub_folder` would fetch is there."""
+    """Return the folder of a hub model in Hugging Face's cache, if all files of :func:`hub_folder` are in it."""
     for weights in _WEIGHTS:
         patterns = [*_TEXT, *weights]
         try:
@@ -277,7 +280,7 @@ def cached_folder(name: str, revision: str | None = None) -> Path | None:
                     local_files_only=True,
                 )
             )
-        except Exception:  # not there; of the hub's library
+        except Exception:  # not in the cache; raised by the hub's library
             return None
         index = next(folder.glob("*.index.json"), None)
         parts = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()) if index else set()
@@ -288,7 +291,7 @@ def cached_folder(name: str, revision: str | None = None) -> Path | None:
 
 
 def objective_of(architecture: str | None) -> Objective | None:
-    """The objective that the name of one of transformers' classes tells; None where it tells none.
+    """Return the objective that follows from the name of a class of transformers; None if none does.
 
     Example:
         >>> objective_of("GPTNeoXForCausalLM"), objective_of("AlbertForPreTraining"), objective_of("BertModel")
@@ -304,48 +307,46 @@ def objective_of(architecture: str | None) -> Objective | None:
 def _load(folder: Path, objective: Objective | None, label: str) -> tuple[Objective, Any]:
     try:
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
-    except Exception as error:  # as the tokenizer's
-        raise ValueError(f"{label} is no model of transformers' ({_in_a_line(error)})") from error
+    except Exception as error:  # as for the tokenizer
+        raise ValueError(f"{label} is not a model of transformers ({_in_a_line(error)})") from error
     named = getattr(config, "architectures", None) or [None]
     if not isinstance(named, list) or not isinstance(named[0], str | None):
         raise ValueError(
-            f"{label} is no model of transformers': `architectures` is {str(named)[:100]}, expected names"
+            f"{label} is not a model of transformers: `architectures` is {str(named)[:100]}, expected names"
         )
     architecture: str | None = named[0]
     depth = getattr(config, "num_hidden_layers", None)
     if isinstance(depth, int) and depth > _MOST_LAYERS:
         raise ValueError(
-            f"{label} would have {depth} layers, expected at most {_MOST_LAYERS}: look at its config.json"
+            f"{label} would have {depth} layers, expected at most {_MOST_LAYERS}: check its config.json"
         )
     objective = objective or objective_of(architecture)
     if objective is None:
-        raise ValueError(
-            f"{label} is a {architecture}, which does not tell whether it is causal or masked: give the objective"
-        )
+        raise ValueError(f"{label} is a {architecture}, which may be causal or masked: set the objective")
     auto: Any = AutoModelForCausalLM if objective == "causal" else AutoModelForMaskedLM
     if objective == "masked" and architecture is not None and architecture.endswith("ForPreTraining"):
-        auto = AutoModelForPreTraining  # with its second head, where the files have it
+        auto = AutoModelForPreTraining  # with its second head, if the files have it
     model = load_model(auto, folder, label, optional=PAIR_HEAD, config=config)
     if model.get_output_embeddings() is None:
         raise ValueError(
-            f"{label} is a {architecture}, which predicts no tokens (ELECTRA's discriminator): take the generator"
+            f"{label} is a {architecture}, which predicts no tokens (ELECTRA's discriminator): use the generator"
         )
     return objective, model
 
 
 def load_model(cls: Any, folder: Path, label: str, *, optional: Sequence[str] = (), **kwargs: Any) -> Any:
-    """A model of transformers' from a folder, in float32 and in train mode; observers set eval.
+    """Load a model of transformers from a folder, in float32 and in train mode; observers set eval mode.
 
     Args:
-        cls: one of transformers' classes.
-        folder: what ``save_pretrained`` wrote.
-        label: what to call it in messages.
-        optional: parts of the model, as parts of the names of its weights, that the files may lack: they stay as they
-            are drawn, and a warning says so.
-        **kwargs: of ``from_pretrained``.
+        cls: a class of transformers.
+        folder: folder written by ``save_pretrained``.
+        label: name of the model in messages.
+        optional: parts of the model, as parts of the names of its weights, that the files may lack: these keep their
+            initial weights, with a warning.
+        **kwargs: arguments of ``from_pretrained``.
 
     Raises:
-        ValueError: files that cannot be read, or lack weights of the model.
+        ValueError: if files cannot be read, or lack weights of the model.
     """
     try:
         with _quiet():
@@ -353,7 +354,7 @@ def load_model(cls: Any, folder: Path, label: str, *, optional: Sequence[str] = 
                 str(folder),
                 dtype=torch.float32, weights_only=True, trust_remote_code=False, output_loading_info=True, **kwargs,
             )  # fmt: skip
-    except Exception as error:  # as the tokenizer's
+    except Exception as error:  # as for the tokenizer
         raise ValueError(f"{label} cannot be loaded by {cls.__name__} ({_in_a_line(error)})") from error
     lacking = {key: set(optional) & set(key.split(".")) for key in info["missing_keys"]}
     if needed := sorted(key for key, parts in lacking.items() if not parts):
@@ -370,7 +371,7 @@ def load_model(cls: Any, folder: Path, label: str, *, optional: Sequence[str] = 
         )
     if lacking:
         log.warning(
-            "%s has no weights of %s, as published models often: these stay untrained, and predict no tokens",
+            "%s has no weights of %s, as is common for published models: these stay untrained, and predict no tokens",
             label, ", ".join(sorted(set().union(*lacking.values()))),
         )  # fmt: skip
     return model.train()
@@ -382,7 +383,7 @@ def _in_a_line(error: Exception) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without a progress bar for each checkpoint."""
+    """Disable the progress bar for each checkpoint."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
@@ -402,10 +403,10 @@ def _token_logits(output: Any) -> Tensor:
 
 @contextmanager
 def _projecting(model: Any, predict: Bool[Tensor, "batch time"]) -> Iterator[list[bool]]:
-    """Within, the output embeddings see only the positions of ``predict``; the list stays empty where they do not run.
+    """Project only the positions of ``predict`` in this context; the list stays empty if the projection is not called.
 
-    A hook on them serves every architecture, with whatever its forward does before and after; the few that multiply
-    by their weights without calling them project everything.
+    A hook on the output embeddings works for every architecture, whatever its forward does before and after; the few
+    that multiply by their weights without calling them project everything.
     """
     done: list[bool] = []
 

@@ -1,4 +1,4 @@
-"""What pretraining a transformer needs next to the model: its first weights, its labelled positions, its memory."""
+"""Tools for pretraining a transformer: initial weights, labelled positions, memory."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,13 +21,13 @@ __all__ = [
 ]
 
 Initialization = Literal["truncated_normal", "clipped_normal", "normal", "normal_everywhere"]
-"""How weights are drawn."""
+"""Distribution of the initial weights."""
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:
-    """Keep no activations within layers while training, but compute them again in the backward pass.
+    """Do not store activations within layers in training, but recompute them in the backward pass.
 
-    transformers does it for BERT and ELECTRA; ALBERT's groups of layers are wrapped here.
+    transformers does this for BERT and ELECTRA; ALBERT's groups of layers are wrapped here.
     """
     if model.supports_gradient_checkpointing:
         model.activation_checkpointing_enable()
@@ -45,17 +45,17 @@ def _checkpointed(module: nn.Module, plain: Callable[..., Any], *args: Any, **kw
 
 @torch.no_grad()
 def draw_weights(model: PreTrainedModel, how: Initialization = "truncated_normal") -> None:
-    """Draw weights of matrices and tables anew, normal with the configuration's deviation σ.
+    """Draw the weights of matrices and tables again, normal with the configuration's deviation σ.
 
-    Biases and norms stay as transformers made them (0; 1 and 0), and the row of the padding token is 0. All ways take
-    the same numbers of the global generator, so that one seed gives weights that correspond: they are equal but for
-    those beyond two deviations, 4.6 % of them.
+    Biases and norms keep their values of transformers (0; 1 and 0), and the row of the padding token is 0. All methods
+    draw the same numbers from the global generator, so weights of one seed correspond: they are equal except those
+    beyond two deviations, 4.6 % of them.
 
     - ``truncated_normal``: cut at two deviations and drawn again beyond, as TensorFlow's initialiser does; the
-      deviation is 0.88 σ then.
-    - ``clipped_normal``: what lies beyond two deviations is set to them; 0.96 σ.
+      deviation is then 0.88 σ.
+    - ``clipped_normal``: values beyond two deviations are set to two deviations; the deviation is 0.96 σ.
     - ``normal``: not cut.
-    - ``normal_everywhere``: not cut, and gains of norms too: they are then about 0, not 1.
+    - ``normal_everywhere``: not cut, also for the gains of norms, which are then about 0, not 1.
 
     Example:
         >>> from transformers import BertConfig, BertForPreTraining
@@ -73,13 +73,13 @@ def draw_weights(model: PreTrainedModel, how: Initialization = "truncated_normal
         for module in model.modules():
             if isinstance(module, nn.LayerNorm):
                 _draw(module.weight, deviation, how)
-    for module in model.modules():  # a decoder may share the table, and comes later
+    for module in model.modules():  # a decoder may share the table, and follows later
         if isinstance(module, nn.Embedding) and module.padding_idx is not None:
             module.weight[module.padding_idx].zero_()
 
 
 def _draw(weight: Tensor, deviation: float, how: Initialization) -> None:
-    """One tensor; whatever the way, the generator is afterwards where the truncated normal leaves it."""
+    """Draw one tensor; for every method, the generator ends in the state that the truncated normal leaves."""
     first = None
     if how != "truncated_normal":
         with torch.random.fork_rng([weight.device] if weight.is_cuda else []):
@@ -90,7 +90,7 @@ def _draw(weight: Tensor, deviation: float, how: Initialization) -> None:
 
 
 def labelled_positions(labels: Int[Tensor, "batch time"]) -> Int[Tensor, "batch p"]:
-    """Where the labels are in each row, −100 where a row has fewer than others; waits for the device.
+    """Return the positions of labels in each row, −100 if a row has fewer than others; synchronizes with the device.
 
     Example:
         >>> labelled_positions(torch.tensor([[-100, 5, 6], [7, -100, -100]]))
@@ -108,7 +108,7 @@ def gather_labelled(
     labels: Int[Tensor, "batch time"],
     positions: Int[Tensor, "batch p"],
 ) -> tuple[Float[Tensor, "batch p d"], Int[Tensor, "batch p"]]:
-    """Vectors and labels at some positions of each row; the label is −100 where a row has fewer positions.
+    """Gather vectors and labels at some positions of each row; the label is −100 if a row has fewer positions.
 
     Example:
         >>> labels = torch.tensor([[-100, 5, 6], [7, -100, -100]])

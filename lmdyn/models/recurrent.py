@@ -1,4 +1,4 @@
-"""What the recurrent models share: the recipe that trains them, and how they are evaluated and resumed."""
+"""Base of the recurrent models: their training recipe, evaluation and resuming."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -21,16 +21,16 @@ log = logging.getLogger(__name__)
 
 
 class RecurrentModule(LanguageModule):
-    """Embedding, stacked LSTM, linear decoder, and the published recipe of training them.
+    """Embedding, stacked LSTM, linear decoder, and the published training recipe.
 
-    The recipe: mean cross-entropy, back-propagation truncated to the window while the state goes on where the
-    batch says ``continues``, gradients clipped by their norm, and a learning rate divided by
-    ``anneal_factor`` whenever the validation loss fails to improve on the best so far.
+    The recipe is mean cross-entropy, back-propagation truncated to the window while the state is carried in rows that
+    the batch marks as ``continues``, gradients clipped by their norm, and a learning rate divided by ``anneal_factor``
+    whenever the validation loss fails to improve on the best so far.
 
-    A subclass says what the labels of a batch are (:meth:`labels_of`) and how many outputs the decoder has
-    (:meth:`num_outputs`). It calls ``save_hyperparameters(ignore=["optimizer"])`` in its own ``__init__``.
+    A subclass defines the labels of a batch (:meth:`labels_of`) and the number of outputs of the decoder
+    (:meth:`num_outputs`). It calls ``save_hyperparameters(ignore=["optimizer"])`` in its ``__init__``.
 
-    A batch without ``continues`` starts from a zero state. Padding, if any, is on the right, with no labels.
+    A batch without ``continues`` starts from a zero state. Padding, if any, is on the right, without labels.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class RecurrentModule(LanguageModule):
         super().__init__(vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val)
         if tie_weights and embedding_size != hidden_size:
             raise ValueError(
-                f"tie_weights expects embedding_size == hidden_size, got {embedding_size} and {hidden_size}; "
+                f"tie_weights requires embedding_size == hidden_size, got {embedding_size} and {hidden_size}; "
                 "make them equal or set tie_weights to false"
             )
         if anneal_factor is not None and anneal_factor <= 1:
@@ -63,28 +63,28 @@ class RecurrentModule(LanguageModule):
         self.anneal_factor = anneal_factor
         self.dropout = nn.Dropout(dropout)
         self.best_val_loss: float | None = None
-        self._carried: State | None = None  # of training
-        self._evaluated: State | None = None  # of validation, test and prediction
+        self._carried: State | None = None  # state of training
+        self._evaluated: State | None = None  # state of validation, test and prediction
         self.evaluation_loss = TokenMean()
 
     # What a subclass says ---------------------------------------------------------------------------------
 
     def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
-        """The label of each token, -100 where it has none."""
+        """Return the label of each token, -100 for none."""
         raise NotImplementedError
 
     def num_outputs(self) -> int:
-        """The number of classes; called when ``vocab_size`` is known."""
+        """Return the number of classes; called when ``vocab_size`` is known."""
         raise NotImplementedError
 
     def sizes_known(self) -> bool:
-        """Whether the layers can be built without a datamodule."""
+        """Return whether the layers can be built without a datamodule."""
         return self.vocab_size is not None
 
     # Building ---------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Make the layers: embedding and decoder weights U(±init_range), the bias 0, PyTorch's own LSTMs."""
+        """Create the layers: embedding and decoder weights U(±init_range), bias 0, LSTMs with PyTorch's defaults."""
         assert self.vocab_size is not None
         self.embedding = nn.Embedding(self.vocab_size, self.embedding_size)
         self.lstm = StackedLSTM(self.embedding_size, self.hidden_size, self.num_layers, self.dropout.p)
@@ -111,12 +111,12 @@ class RecurrentModule(LanguageModule):
         state: State | None = None,
         continues: Bool[Tensor, " batch"] | None = None,
     ) -> RecurrentOutput:
-        """Logits for each token, from the tokens up to and including it; keeps nothing between calls.
+        """Compute logits for each token, from the tokens up to and including it; keeps nothing between calls.
 
         Args:
             input_ids: tokens.
-            state: what the call on the batch before answered as ``.state``; None is zeros.
-            continues: rows that go on from ``state``, the others start from zero; None: all go on.
+            state: ``.state`` of the output for the previous batch; None means zeros.
+            continues: whether each row continues from ``state``; other rows start from zero. None: all continue.
         """
         if continues is not None:
             state = carry_state(state, continues)
@@ -124,11 +124,11 @@ class RecurrentModule(LanguageModule):
         return RecurrentOutput(logits=self.decoder(self.dropout(hidden)), state=after)
 
     def _start(self, previous: State | None, batch: Mapping[str, Tensor]) -> State | None:
-        """The state in which this batch starts."""
+        """Return the state in which this batch starts."""
         continues = batch.get("continues")
         if continues is None:
             return None
-        if previous is None and bool(continues.any()):  # only at the start of a run or of an evaluation
+        if previous is None and bool(continues.any()):  # only at the start of a run or an evaluation
             log.warning(
                 "a batch continues a previous one, but no state was carried, so it starts from zero; "
                 "a resumed run needs the RunState callback, in both the first run and this one"
@@ -138,7 +138,7 @@ class RecurrentModule(LanguageModule):
     # Training ---------------------------------------------------------------------------------------------
 
     def setup(self, stage: str) -> None:
-        """A fit starts with no carried state and no best loss; a resumed one gets its own after this."""
+        """Start a fit without a carried state and a best loss; a resumed fit restores its own after this."""
         super().setup(stage)
         if stage == "fit":
             self._carried = None
@@ -147,11 +147,11 @@ class RecurrentModule(LanguageModule):
                 keep_freed_memory()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """The optimizer that was asked for, over all parameters."""
+        """Return the configured optimizer, over all parameters."""
         return self.optimizer(self.parameters())
 
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
-        """Mean cross-entropy over the labelled tokens (nats); logged as ``train_loss``."""
+        """Compute the mean cross-entropy over the labelled tokens (nats); logged as ``train_loss``."""
         output = self(batch["input_ids"], state=self._start(self._carried, batch))
         self._carried = tuple((h.detach(), c.detach()) for h, c in output.state)
         labels = self.labels_of(batch)
@@ -173,7 +173,7 @@ class RecurrentModule(LanguageModule):
     def token_losses(
         self, logits: Float[Tensor, "batch time classes"], labels: Int[Tensor, "batch time"]
     ) -> Float[Tensor, "batch time"]:
-        """Cross-entropy of each token in nats, 0 where the label is -100."""
+        """Compute the cross-entropy of each token in nats, 0 if the label is -100."""
         losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
         return losses.view(labels.shape)
 
@@ -183,16 +183,16 @@ class RecurrentModule(LanguageModule):
         self.update_metrics(output.logits, labels, self.token_losses(output.logits, labels))
 
     def update_metrics(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
-        """Add a batch to each metric; each token weighs the same."""
+        """Add a batch to each metric, with equal weight for each token."""
         self.evaluation_loss.update(losses, labels)
 
     def compute_metrics(self) -> dict[str, Tensor]:
-        """The metrics over all batches and ranks since they were reset: at least ``loss``."""
+        """Compute the metrics over all batches and ranks since the last reset: at least ``loss``."""
         loss = self.evaluation_loss.compute()
         return {"loss": loss, "perplexity": loss.exp()}
 
     def on_validation_epoch_start(self) -> None:
-        """An evaluation starts from zero."""
+        """Start an evaluation from a zero state."""
         self._evaluated = None
 
     def on_validation_epoch_end(self) -> None:
@@ -226,7 +226,7 @@ class RecurrentModule(LanguageModule):
         self.best_val_loss = checkpoint.get("best_val_loss")
 
     def resume_state(self) -> dict[str, Tensor]:
-        """What this rank needs besides the checkpoint to go on exactly: the carried recurrent state.
+        """Return this rank's carried recurrent state, which exact resuming requires in addition to the checkpoint.
 
         Returns:
             ``{"h", "c"}``, each (layers, batch, hidden); empty before the first training batch.
@@ -242,15 +242,15 @@ class RecurrentModule(LanguageModule):
     def redistribute_resume_state(
         states: Sequence[Mapping[str, Tensor]], rank: int, world_size: int
     ) -> dict[str, Tensor]:
-        """What :meth:`resume_state` returned on each rank, for one of another number of ranks.
+        """Convert the results of :meth:`resume_state` on each rank to those of another number of ranks.
 
-        Row b of a rank is row rank + b × ranks of the batch of all ranks, as
-        :class:`~lmdyn.datamodules.StreamLoader` deals out its streams.
+        Row b of a rank is row rank + b × ranks of the batch of all ranks, as :class:`~lmdyn.datamodules.StreamLoader`
+        distributes its streams.
 
         Args:
-            states: of rank 0, 1, …
-            rank: this one.
-            world_size: ranks there are now.
+            states: states of rank 0, 1, …
+            rank: this rank.
+            world_size: present number of ranks.
 
         Example:
             >>> of_two = [{"h": torch.tensor([[[0.0], [2.0]]])}, {"h": torch.tensor([[[1.0], [3.0]]])}]
@@ -266,7 +266,7 @@ class RecurrentModule(LanguageModule):
         return {name: tensor[:, rank::world_size].contiguous() for name, tensor in together.items()}
 
     def load_resume_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take up what :meth:`resume_state` returned on this rank."""
+        """Restore the result of :meth:`resume_state` on this rank."""
         if not state:
             self._carried = None
             return

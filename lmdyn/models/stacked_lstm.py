@@ -15,7 +15,7 @@ State = tuple[tuple[Tensor, Tensor], ...]
 
 @dataclass(frozen=True)
 class RecurrentOutput:
-    """What a recurrent model returns.
+    """Output of a recurrent model.
 
     Attributes:
         logits: unnormalised log-probabilities, (batch, time, classes).
@@ -27,17 +27,17 @@ class RecurrentOutput:
 
 
 def carry_state(state: State | None, continues: Bool[Tensor, " batch"]) -> State | None:
-    """The state in which the next batch starts: kept in rows that continue, zero in the others, detached.
+    """Return the state in which the next batch starts: kept in rows that continue, zero in the others, detached.
 
     Args:
-        state: the state after the previous batch, or None where there was none.
-        continues: whether each row of the next batch goes on where the same row of the previous one ended.
+        state: the state after the previous batch, or None if there was none.
+        continues: whether each row of the next batch continues the same row of the previous one.
 
     Returns:
-        A state without a graph that shares no memory with ``state``; None (zeros) where nothing is carried.
+        A state without a graph that shares no memory with ``state``; None (zeros) if nothing is carried.
 
     Raises:
-        ValueError: rows continue, but the previous batch had another number of rows.
+        ValueError: if rows continue, but the previous batch had another number of rows.
 
     Example:
         >>> import torch
@@ -52,7 +52,7 @@ def carry_state(state: State | None, continues: Bool[Tensor, " batch"]) -> State
     if rows != len(continues):
         if bool(continues.any()):
             raise ValueError(
-                f"expected a batch of {rows} rows, as the one it continues, got {len(continues)}; "
+                f"expected a batch of {rows} rows, like the one it continues, got {len(continues)}; "
                 "a batch of another size must have `continues` False in every row"
             )
         return None
@@ -63,15 +63,15 @@ def carry_state(state: State | None, continues: Bool[Tensor, " batch"]) -> State
 def run_lstm(
     lstm: nn.LSTM, inputs: Tensor, state: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """What an LSTM returns, in mixed precision also on processors without half precision.
+    """Run an LSTM, in mixed precision also on processors without half precision.
 
-    oneDNN has LSTMs in half precision for processors with instructions for it only, and PyTorch raises on others: there
-    the recurrence runs in float32.
+    oneDNN has LSTMs in half precision only for processors with the instructions for it, and PyTorch raises an error on
+    others: on these, the recurrence runs in float32.
 
     Args:
-        lstm: PyTorch's.
-        inputs: its input.
-        state: (h, c) that it begins with; zeros by default.
+        lstm: LSTM of PyTorch.
+        inputs: input of the LSTM.
+        state: initial (h, c); zeros by default.
 
     Example:
         >>> with torch.autocast("cpu", torch.bfloat16):
@@ -89,17 +89,17 @@ def run_lstm(
 
 
 class StackedLSTM(nn.Module):
-    """LSTM layers on top of each other, each a module of its own, so that each can be observed.
+    """A stack of LSTM layers, each a separate module, so that each can be observed.
 
-    With the default initialisation this is what ``nn.LSTM(num_layers=...)`` computes; ``layers[i]`` is a
-    single-layer ``nn.LSTM`` with ``batch_first=True``. Its equations are those of Hochreiter & Schmidhuber
-    1997 with forget gates: i, f, o = σ(W x + b + U h + b'), g = tanh(...), c' = f c + i g, h' = o tanh(c').
+    With the default initialisation, it computes the same as ``nn.LSTM(num_layers=...)``; ``layers[i]`` is a
+    single-layer ``nn.LSTM`` with ``batch_first=True``. Its equations are those of Hochreiter & Schmidhuber 1997 with
+    forget gates: i, f, o = σ(W x + b + U h + b'), g = tanh(...), c' = f c + i g, h' = o tanh(c').
 
     Args:
-        input_size: dimensions of the input.
-        hidden_size: dimensions of each layer.
+        input_size: number of dimensions of the input.
+        hidden_size: number of dimensions of each layer.
         num_layers: number of layers.
-        dropout: probability of zeroing an entry of what one layer hands to the next.
+        dropout: probability of zeroing an entry between two layers.
 
     Example:
         >>> import torch
@@ -121,7 +121,7 @@ class StackedLSTM(nn.Module):
     def forward(
         self, inputs: Float[Tensor, "batch time inputs"], state: State | None = None
     ) -> tuple[Float[Tensor, "batch time hidden"], State]:
-        """The last layer's output and the state of every layer after the last token."""
+        """Compute the last layer's output and the state of every layer after the last token."""
         if state is not None and len(state) != len(self.layers):
             raise ValueError(f"expected a state of {len(self.layers)} layers, got {len(state)}")
         after: list[tuple[Tensor, Tensor]] = []

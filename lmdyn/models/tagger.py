@@ -1,4 +1,4 @@
-"""The LSTM tagger of Saphra (2021): what a network looks like that learned one linguistic category only."""
+"""The LSTM tagger of Saphra (2021): a network that learned one linguistic category only."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -15,40 +15,40 @@ __all__ = ["LSTMTagger"]
 
 
 class LSTMTagger(RecurrentModule):
-    """Tags words from a single LSTM layer that reads from the left.
+    """Tags words with a single LSTM layer that reads from the left.
 
-    Its representations are compared (SVCCA) with those of a language model of the same sizes. With
-    ``target="next"`` it predicts the tag of the word to come, as a language model must implicitly; with
-    ``"current"`` the tag of the word just read. Trained on shuffled tags, it gives the lower baseline: what
-    a network that memorises arbitrary labels shares with the language model.
+    Its representations are compared (SVCCA) with those of a language model of the same sizes. With ``target="next"``
+    it predicts the tag of the next word, as a language model must implicitly; with ``"current"`` it predicts the tag
+    of the word just read. Trained on shuffled tags, it is the lower baseline: what a network that memorises arbitrary
+    labels shares with the language model.
 
-    Labels are ``target_<task>`` (next) or ``<task>`` (current) in the batch, with ``shuffled_`` before the
-    task for ``shuffled_labels``; -100 has no label. The hidden state at a token has seen the tokens up to it.
+    Labels are ``target_<task>`` (next) or ``<task>`` (current) in the batch, with ``shuffled_`` before the task for
+    ``shuffled_labels``; -100 is no label. The hidden state at a token depends on the tokens up to it.
 
-    Observe ``embedding``, ``lstm.layers.0`` and ``decoder``.
+    Sites: ``embedding``, ``lstm.layers.0`` and ``decoder``.
 
     Logged: ``train_loss`` (mean over the batch's tokens); ``val_loss``, ``val_perplexity``, ``val_accuracy``,
-    ``val_majority`` (what the most frequent of these labels scores, the floor of the accuracy) and the same
-    with ``test_`` (over all labelled tokens; loss in nats, accuracy and majority in [0, 1]).
+    ``val_majority`` (accuracy of always predicting the most frequent of these labels, a floor) and the same with
+    ``test_`` (over all labelled tokens; loss in nats, accuracy and majority in [0, 1]).
 
     Args:
-        task: the label layer to learn, such as ``upos``, ``xpos``, ``semtag`` or ``topic``.
+        task: label layer to learn, such as ``upos``, ``xpos``, ``semtag`` or ``topic``.
         target: ``"next"`` for the label of the following token, ``"current"`` for that of the input token.
-        shuffled_labels: learn the randomly shuffled labels of the layer.
-        vocab_size: number of word types; None takes the datamodule's tokenizer's, which is then recorded.
-        num_labels: number of classes; None takes ``len(datamodule.label_names[task])``, likewise.
-        embedding_size: dimensions of the word vectors.
-        hidden_size: dimensions of the LSTM layer.
+        shuffled_labels: whether to learn the randomly shuffled labels of the layer.
+        vocab_size: number of word types; None uses that of the datamodule's tokenizer, which is then recorded.
+        num_labels: number of classes; None uses ``len(datamodule.label_names[task])``, which is then recorded.
+        embedding_size: number of dimensions of the word vectors.
+        hidden_size: number of dimensions of the LSTM layer.
         dropout: probability of zeroing an entry of the word vectors and of the output.
-        optimizer: makes the optimizer from the parameters.
-        anneal_factor: the learning rate is divided by it after a validation whose loss is not the lowest so
-            far; None never anneals.
-        gradient_clip_val: highest norm of the gradient; None does not clip. The Trainer's own setting wins.
-        init_range: embedding and decoder weights start uniformly within ± this.
+        optimizer: creates the optimizer from the parameters.
+        anneal_factor: divisor of the learning rate after a validation whose loss is not the lowest so far; None never
+            anneals.
+        gradient_clip_val: maximum norm of the gradient; None does not clip. The Trainer's setting takes precedence.
+        init_range: embedding and decoder weights start uniformly within ± this value.
 
     Raises:
-        ValueError: a ``target`` other than next and current; a batch without the label layer; sizes of None
-            without a datamodule that has them, when the layers are built.
+        ValueError: if ``target`` is not next or current; if the batch does not have the label layer; when the layers
+            are built, if a size is None and no datamodule provides it.
 
     Reference: Saphra & Lopez 2019, section 3.1 and table 2 (Saphra 2021, chapter 4).
 
@@ -96,11 +96,11 @@ class LSTMTagger(RecurrentModule):
             self.build()
 
     def sizes_known(self) -> bool:
-        """Whether the layers can be built without a datamodule."""
+        """Return whether the layers can be built without a datamodule."""
         return super().sizes_known() and self.num_labels is not None
 
     def num_outputs(self) -> int:
-        """One output for each label, counted in the datamodule if need be."""
+        """Return one output for each label, whose number is read from the datamodule if needed."""
         if self.num_labels is None:
             names = self.from_datamodule("label_names", "num_labels")
             if self.task not in names:
@@ -113,12 +113,12 @@ class LSTMTagger(RecurrentModule):
         return self.num_labels
 
     def build(self) -> None:
-        """Make the layers, and what counts the labels."""
+        """Create the layers, and the metric that counts labels."""
         super().build()
         self.majority = MajorityShare(self.num_outputs())
 
     def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
-        """The tag to predict at each token."""
+        """Return the tag to predict at each token."""
         if self.label_key not in batch:
             raise ValueError(
                 f"expected `{self.label_key}` in the batch, got {sorted(batch)}; "
@@ -133,14 +133,14 @@ class LSTMTagger(RecurrentModule):
         self.majority.update(labels)
 
     def compute_metrics(self) -> dict[str, Tensor]:
-        """Loss, perplexity, accuracy and that of the most frequent label, over all batches and ranks."""
+        """Compute loss, perplexity, accuracy and that of the most frequent label, over all batches and ranks."""
         floors = {"accuracy": self.accuracy.compute(), "majority": self.majority.compute()}
         return super().compute_metrics() | floors
 
     def predict_step(
         self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
     ) -> Int[Tensor, "batch time"]:
-        """The likeliest label at each token, an index into the layer's names; -100 on padding."""
+        """Return the most likely label at each token, an index into the layer's names; -100 on padding."""
         labels = self.evaluate(batch).logits.argmax(-1)
         if "attention_mask" in batch:
             labels = labels.masked_fill(batch["attention_mask"] == 0, IGNORED)

@@ -1,4 +1,4 @@
-"""Several encoders of one configuration, side by side: what a two-tower model is made of."""
+"""Several parallel encoders of one configuration, the parts of a two-tower model."""
 
 from typing import Any, Literal, cast
 
@@ -18,13 +18,14 @@ __all__ = ["LSTMTowers", "TowerLinear", "TowerNorm", "TransformerTowers", "side_
 
 
 class TowerLinear(nn.Module):
-    """Linear maps of K towers as one batched product: rows of tower k go through map k.
+    """Linear maps of K towers as one batched product: rows of tower k are multiplied by map k.
 
     Args:
-        towers: K.
-        in_features: of each map.
-        out_features: of each map.
-        init_range: standard deviation of the weights, drawn from a normal that is cut at two deviations; biases are 0.
+        towers: number K of towers.
+        in_features: number of input features of each map.
+        out_features: number of output features of each map.
+        init_range: standard deviation of the weights, drawn from a normal distribution that is cut at two deviations;
+            biases are 0.
 
     Example:
         >>> TowerLinear(2, 3, 5, init_range=0.02)(torch.zeros(2 * 4, 7, 3)).shape  # 4 rows of 7 vectors for each tower
@@ -38,19 +39,19 @@ class TowerLinear(nn.Module):
         nn.init.trunc_normal_(self.weight, std=init_range, a=-2 * init_range, b=2 * init_range)
 
     def forward(self, x: Float[Tensor, "rows *time in"]) -> Float[Tensor, "rows *time out"]:
-        """Map k of the k-th part of the rows."""
+        """Apply map k to the k-th part of the rows."""
         towers, in_features, out_features = self.weight.shape
         y = torch.baddbmm(self.bias, x.reshape(towers, -1, in_features), self.weight)
         return y.view(*x.shape[:-1], out_features)
 
 
 class TowerNorm(nn.Module):
-    """Layer normalisation with scales and shifts of K towers: rows of tower k have those of tower k.
+    """Layer normalisation with scales and shifts of K towers: rows of tower k use those of tower k.
 
     Args:
-        towers: K.
-        size: of the vectors.
-        eps: added to the variance.
+        towers: number K of towers.
+        size: size of the vectors.
+        eps: constant added to the variance.
 
     Example:
         >>> TowerNorm(2, 3, eps=1e-5)(torch.zeros(8, 7, 3)).shape
@@ -64,7 +65,7 @@ class TowerNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Float[Tensor, "rows *time size"]) -> Float[Tensor, "rows *time size"]:
-        """Normalised vectors, scaled and shifted by their tower's."""
+        """Return normalised vectors, scaled and shifted by their tower's parameters."""
         towers, _, size = self.weight.shape
         plain = F.layer_norm(x, (size,), eps=self.eps).view(towers, -1, size)
         return torch.addcmul(self.bias, plain, self.weight).view_as(x)
@@ -73,12 +74,12 @@ class TowerNorm(nn.Module):
 def side_by_side(module: nn.Module, towers: int, init_range: float) -> nn.Module:
     """Turn an encoder's block into the same block of K towers, in place: each of its linear maps and norms into K.
 
-    The block then takes (K × batch, time, d), the rows of the first tower first. Attention, activations and dropout
-    treat each row by itself, and need no change.
+    The block then takes (K × batch, time, d), with the rows of the first tower first. Attention, activations and
+    dropout process each row separately, and are not changed.
 
     Args:
-        module: of transformers; it has no other weights than those of linear maps and norms.
-        towers: K.
+        module: a block of transformers whose weights are all in linear maps and norms.
+        towers: number K of towers.
         init_range: see :class:`TowerLinear`.
 
     Example:
@@ -89,7 +90,7 @@ def side_by_side(module: nn.Module, towers: int, init_range: float) -> nn.Module
         new: nn.Module | None = None
         if isinstance(child, nn.Linear):
             new = TowerLinear(towers, child.in_features, child.out_features, init_range)
-        elif isinstance(child, Conv1D):  # GPT-2's own linear map
+        elif isinstance(child, Conv1D):  # GPT-2's linear map
             new = TowerLinear(towers, child.nx, child.nf, init_range)
         elif isinstance(child, nn.LayerNorm):
             new = TowerNorm(towers, child.normalized_shape[0], child.eps)
@@ -104,17 +105,18 @@ def side_by_side(module: nn.Module, towers: int, init_range: float) -> nn.Module
 class TransformerTowers(nn.Module):
     """K stacks of GPT-2's or BERT's blocks from transformers, run as one batched program.
 
-    GPT: pre-norm blocks that see the past and the token itself, and a norm at the end. BERT: a norm and dropout first,
-    then post-norm blocks that see the whole row. Attention is PyTorch's fused one (SDPA, flash where there is).
+    GPT: pre-norm blocks that attend to the past and the token itself, and a norm at the end. BERT: a norm and dropout
+    first, then post-norm blocks that attend to the whole row. Attention is the fused one of PyTorch (SDPA, with flash
+    attention if available).
 
     Args:
         kind: ``gpt`` or ``bert``.
-        towers: K.
-        hidden_size: d.
-        num_layers: blocks of a stack.
-        num_attention_heads: of a block.
-        intermediate_size: units of the feed-forward layer.
-        dropout: of activations and attention weights.
+        towers: number K of towers.
+        hidden_size: hidden size d.
+        num_layers: number of blocks of a stack.
+        num_attention_heads: number of attention heads of a block.
+        intermediate_size: number of units of the feed-forward layer.
+        dropout: dropout rate of activations and attention weights.
         init_range: see :class:`TowerLinear`.
     """
 
@@ -157,7 +159,7 @@ class TransformerTowers(nn.Module):
     def forward(
         self, x: Float[Tensor, "towers batch time d"], attention_mask: Int[Tensor, "batch time"] | None
     ) -> Float[Tensor, "towers batch time d"]:
-        """Encodings of word vectors, each tower's of its own; padding (0 in the mask) is seen by none."""
+        """Encode the word vectors of each tower; padding (0 in the mask) is masked in all."""
         hidden = x.flatten(0, 1)
         if attention_mask is not None:
             attention_mask = attention_mask.repeat(self.towers, 1)
@@ -178,18 +180,19 @@ class LSTMTowers(nn.Module):
     """K pairs of LSTM stacks as in ELMo, one that reads forward and one that reads backward.
 
     The forward stack reads the tokens before a position and the backward stack those after it: inputs are shifted by
-    one, so that no position sees its own token. States are projected to d in each layer, and an encoding is the sum of
-    the two directions, not their concatenation as in ELMo: so it is as wide as a word vector's share, as equation 1
-    needs it, and still a linear map of both states. What is read at the first (last) position is a zero vector.
+    one, so no position depends on its own token. States are projected to d in each layer, and an encoding is the sum
+    of the two directions, not their concatenation as in ELMo: it is therefore as wide as a word vector's share, as
+    equation 1 requires, and still a linear map of both states. The input at the first (last) position is a zero
+    vector.
 
-    PyTorch's fused LSTMs take one set of weights in a call, so towers and directions run one after the other.
+    The fused LSTMs of PyTorch take one set of weights per call, so towers and directions run one after the other.
 
     Args:
-        towers: K.
-        hidden_size: d, of word vectors and encodings.
-        lstm_size: units of a layer; projected to d where it is another number.
-        num_layers: of a stack.
-        dropout: between layers.
+        towers: number K of towers.
+        hidden_size: width d of word vectors and encodings.
+        lstm_size: number of units of a layer; projected to d if it differs from d.
+        num_layers: number of layers of a stack.
+        dropout: dropout rate between layers.
     """
 
     def __init__(
@@ -213,7 +216,7 @@ class LSTMTowers(nn.Module):
     def forward(
         self, x: Float[Tensor, "towers batch time d"], attention_mask: Int[Tensor, "batch time"] | None
     ) -> Float[Tensor, "towers batch time d"]:
-        """Encodings of word vectors, each tower's of its own; padding, on the right, is never read before text."""
+        """Encode the word vectors of each tower; padding, on the right, is never read before text."""
         backwards = _reversal(x, attention_mask)
         encodings = []
         for vectors, ahead, back in zip(x, self.forwards, self.backwards, strict=True):
@@ -224,17 +227,17 @@ class LSTMTowers(nn.Module):
 
 
 def _shifted(x: Tensor) -> Tensor:
-    """Each position has the vector of the one before, the first has zeros."""
+    """Give each position the vector of the position before, and the first position zeros."""
     return F.pad(x, (0, 0, 1, -1))
 
 
 def _reversal(x: Tensor, attention_mask: Tensor | None) -> Int[Tensor, "batch time d"]:
-    """Where each position's vector is in rows that are read from their last token on; its own inverse."""
+    """Return the index of each position's vector in rows that are read from their last token; its own inverse."""
     _, batch, length, size = x.shape
     time = torch.arange(length, device=x.device)
     if attention_mask is None:
         index = (length - 1 - time).expand(batch, -1)
     else:
         index = attention_mask.sum(1, keepdim=True) - 1 - time
-        index = torch.where(index < 0, time, index)  # padding stays where it is, after the text
+        index = torch.where(index < 0, time, index)  # padding keeps its position, after the text
     return index[..., None].expand(-1, -1, size)

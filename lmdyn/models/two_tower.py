@@ -1,4 +1,4 @@
-"""Two language models trained side by side as one, which divide the work between them."""
+"""Two language models trained together as one, which divide the work between them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,58 +26,61 @@ _OBJECTIVES: dict[str, str] = {"elmo": "cloze", "gpt": "causal", "bert": "masked
 
 @dataclass
 class TwoTowerOutput:
-    """What a :class:`TwoTowerLanguageModel` returns.
+    """Output of a :class:`TwoTowerLanguageModel`.
 
     Attributes:
-        logits: (batch, time, vocab) of the token at each position, or (n, vocab) at the positions asked for.
+        logits: (batch, time, vocab) for the token at each position, or (n, vocab) at the requested positions.
     """
 
     logits: Tensor
 
 
 class TwoTowerLanguageModel(LanguageModule):
-    """Encoders of one configuration, side by side, trained together to predict tokens.
+    """Parallel encoders of one configuration, trained together to predict tokens.
 
-    Word vectors of width K·d, K being the number of towers, are mapped to d for each tower by a map of its own; the
+    Word vectors of width K·d, with K the number of towers, are mapped to d for each tower by a separate map; the
     towers' encodings of width d are concatenated, and predict the token by a softmax against the word vectors, which
-    are tied. ``elmo`` predicts each token from those before and after it, ``gpt`` from those before it, ``bert`` masked
-    tokens from the whole row. The towers differ in their random weights only.
+    are tied. ``elmo`` predicts each token from those before and after it, ``gpt`` from those before it, ``bert``
+    masked tokens from the whole row. The towers differ only in their random weights.
 
-    Batches, of a :class:`~lmdyn.datamodules.PretrainingCorpus` with the objective ``cloze``, ``causal`` or ``masked``:
-    ``input_ids``, ``labels`` (−100 but where a token is to be predicted), ``attention_mask`` where there is padding, on
-    the right, and ``masked_positions`` where few tokens are labelled.
+    Batches, from a :class:`~lmdyn.datamodules.PretrainingCorpus` with the objective ``cloze``, ``causal`` or
+    ``masked``: ``input_ids``, ``labels`` (−100 except for tokens to predict), ``attention_mask`` if there is padding,
+    on the right, and ``masked_positions`` if few tokens are labelled.
 
-    Transformers' towers run as one batched program; see :class:`~lmdyn.models.towers.TransformerTowers`.
+    Transformer towers run as one batched program; see :class:`~lmdyn.models.towers.TransformerTowers`.
 
-    Sites: ``encodings.0``, ``encodings.1`` … the encodings (batch, time, d) of each tower; ``embedding``.
+    Sites: ``encodings.0``, ``encodings.1`` …, the encodings (batch, time, d) of each tower; ``embedding``.
 
-    Logged: ``train_loss``; ``val_loss``, ``val_perplexity``, and the same with ``test_``; in nats a labelled token.
+    Logged: ``train_loss``; ``val_loss``, ``val_perplexity``, and the same with ``test_``; in nats per labelled token.
 
     Args:
         tower: ``elmo``, ``gpt`` or ``bert``.
-        n_towers: K; 1 is the baseline without division.
-        hidden_size: d, the width of a tower's encodings.
-        num_layers: LSTM layers of each direction, or transformer blocks.
-        num_attention_heads: of a transformer's block.
-        intermediate_size: feed-forward units of a transformer's block; None is 4·d.
-        lstm_size: units of each LSTM layer, projected to d; None is d, without projection.
-        max_position_embeddings: longest row of a transformer.
-        dropout: while training.
+        n_towers: number K of towers; 1 is the baseline without division.
+        hidden_size: width d of a tower's encodings.
+        num_layers: number of LSTM layers of each direction, or of transformer blocks.
+        num_attention_heads: number of attention heads of a transformer block.
+        intermediate_size: number of feed-forward units of a transformer block; None is 4·d.
+        lstm_size: number of units of each LSTM layer, projected to d; None is d, without projection.
+        max_position_embeddings: maximum length of a row of a transformer.
+        dropout: dropout rate in training.
         output: ``standard``: layer norm, dense layer, GELU and layer norm between encodings and softmax, which has a
-            bias, as the authors ran it; ``printed``: equation 1 to the letter, exp(xᵀh), without any of these.
+            bias, as the authors ran it; ``printed``: equation 1 exactly, exp(xᵀh), without any of these.
         init_range: deviation of all weights of embeddings and linear maps, normal and cut at two deviations (GPT-2's
-            own initialisation draws the maps into the residual stream smaller); LSTMs start as PyTorch's do.
-        vocab_size: number of token types; None takes the datamodule's tokenizer's, which is then recorded.
-        optimizer: makes the optimizer from two groups of parameters: with and without weight decay (biases and norms).
-            Published: ``torch.optim.AdamW`` with ``betas: [0.9, 0.98]``, which no default can say in yaml.
-        warmup_steps: the learning rate rises linearly over these updates.
-        decay_power: after them it falls to 0 at ``decay_steps`` as ((N − t) / (N − warmup))^power; None stays constant.
-        decay_steps: updates until the rate is 0; None: the Trainer's own number of updates.
-        gradient_clip_val: highest norm of the gradient; None does not clip. The Trainer's own setting wins.
-        compile: compile the towers with ``torch.compile`` for training.
+            own initialisation uses a smaller deviation for the maps into the residual stream); LSTMs start with
+            PyTorch's defaults.
+        vocab_size: number of token types; None uses that of the datamodule's tokenizer, which is then recorded.
+        optimizer: creates the optimizer from two groups of parameters: with and without weight decay (biases and
+            norms). Published: ``torch.optim.AdamW`` with ``betas: [0.9, 0.98]``, which a default cannot express in
+            yaml.
+        warmup_steps: number of updates over which the learning rate rises linearly.
+        decay_power: after the warmup, it falls to 0 at ``decay_steps`` as ((N − t) / (N − warmup))^power; None keeps
+            it constant.
+        decay_steps: number of updates until the rate is 0; None uses the Trainer's number of updates.
+        gradient_clip_val: maximum norm of the gradient; None does not clip. The Trainer's setting takes precedence.
+        compile: whether to compile the towers with ``torch.compile`` for training.
 
     Raises:
-        ValueError: an unknown kind of tower or output; sizes below 1, or that do not fit together.
+        ValueError: if the kind of tower or output is unknown, or if sizes are below 1 or do not match.
 
     Reference: He & Toyoizumi 2022, section 3.1, equation 1, table 1.
 
@@ -112,24 +115,28 @@ class TwoTowerLanguageModel(LanguageModule):
         super().__init__(vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val)
         for name, value, known in (("tower", tower, Tower), ("output", output, Output)):
             if value not in get_args(known):
-                raise ValueError(f"{name} is one of {list(get_args(known))}, got {value!r}")
+                raise ValueError(f"{name} must be one of {list(get_args(known))}, got {value!r}")
         sizes = {
             "n_towers": n_towers, "hidden_size": hidden_size, "num_layers": num_layers,
             "num_attention_heads": num_attention_heads, "intermediate_size": intermediate_size,
             "lstm_size": lstm_size, "max_position_embeddings": max_position_embeddings, "vocab_size": vocab_size,
         }  # fmt: skip
         if low := {name: value for name, value in sizes.items() if value is not None and value < 1}:
-            raise ValueError(f"expected sizes from 1, got {low}")
+            raise ValueError(f"expected sizes of at least 1, got {low}")
         if init_range <= 0 or not 0 <= dropout < 1:
             raise ValueError(
                 f"expected init_range above 0 and dropout in [0, 1), got {init_range}, {dropout}"
             )
         check_schedule(warmup_steps, decay_power, decay_steps)
         if tower != "elmo" and hidden_size % num_attention_heads:
-            raise ValueError(f"{num_attention_heads} attention heads do not divide hidden_size {hidden_size}")
+            raise ValueError(
+                f"hidden_size must be a multiple of num_attention_heads, got {hidden_size} and "
+                f"{num_attention_heads}"
+            )
         if tower == "elmo" and lstm_size is not None and lstm_size < hidden_size:
             raise ValueError(
-                f"lstm_size {lstm_size} is below hidden_size {hidden_size}: states are projected down, not up"
+                f"lstm_size {lstm_size} is below hidden_size {hidden_size}: states are projected to fewer "
+                "dimensions only"
             )
         self.save_hyperparameters(ignore=["optimizer"])
         self.tower, self.n_towers, self.hidden_size, self.num_layers = (
@@ -154,11 +161,11 @@ class TwoTowerLanguageModel(LanguageModule):
     # Building ---------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Make the layers."""
+        """Create the layers."""
         assert self.vocab_size is not None
         width = self.n_towers * self.hidden_size
         self.embedding = nn.Embedding(self.vocab_size, width)
-        self.input_projection = nn.Linear(width, width)  # K maps to d, in one product
+        self.input_projection = nn.Linear(width, width)  # K maps to d, as one product
         self.towers: nn.Module
         if self.tower == "elmo":
             self.towers = LSTMTowers(
@@ -173,7 +180,7 @@ class TwoTowerLanguageModel(LanguageModule):
                 dropout=self.dropout, init_range=self.init_range,
             )  # fmt: skip
         self.encodings = nn.ModuleList(nn.Identity() for _ in range(self.n_towers))
-        """Nothing but names for the towers' encodings, by which observers find them."""
+        """Identity modules that name the towers' encodings, by which observers find them."""
         self.head: nn.Module = nn.Identity()
         self.output_bias: nn.Parameter | None = None
         if self.output == "standard":
@@ -205,10 +212,10 @@ class TwoTowerLanguageModel(LanguageModule):
     def encode(
         self, input_ids: Int[Tensor, "batch time"], attention_mask: Int[Tensor, "batch time"] | None = None
     ) -> list[Float[Tensor, "batch time d"]]:
-        """The encodings of each tower.
+        """Compute the encodings of each tower.
 
         Raises:
-            ValueError: rows that are longer than a transformer's ``max_position_embeddings``.
+            ValueError: if rows are longer than a transformer's ``max_position_embeddings``.
         """
         batch, length = input_ids.shape
         x = self.embedding(input_ids)
@@ -216,7 +223,7 @@ class TwoTowerLanguageModel(LanguageModule):
             if length > self.max_position_embeddings:
                 raise ValueError(
                     f"rows of {length} positions are longer than max_position_embeddings, "
-                    f"{self.max_position_embeddings}: take a shorter sequence_length, or a larger table"
+                    f"{self.max_position_embeddings}: use a shorter sequence_length, or a larger table"
                 )
             x = x + self.position_embedding.weight[:length]
         x = self.input_projection(self.embedding_dropout(x))
@@ -230,12 +237,12 @@ class TwoTowerLanguageModel(LanguageModule):
         attention_mask: Int[Tensor, "batch time"] | None = None,
         predict: Bool[Tensor, "batch time"] | None = None,
     ) -> TwoTowerOutput:
-        """Logits of the token to be predicted at each position.
+        """Compute logits of the token to predict at each position.
 
         Args:
             input_ids: tokens.
-            attention_mask: 1, 0 on padding, which is on the right; None: there is none.
-            predict: project only these positions onto the vocabulary, in row-major order.
+            attention_mask: 1 for tokens, 0 for padding, which is on the right; None without padding.
+            predict: if given, project only these positions to the vocabulary, in row-major order.
         """
         hidden = torch.cat(self.encode(input_ids, attention_mask), -1)
         hidden = self.head(hidden if predict is None else hidden[predict])
@@ -244,9 +251,9 @@ class TwoTowerLanguageModel(LanguageModule):
     def predicted(
         self, batch: Mapping[str, Tensor]
     ) -> tuple[Float[Tensor, "n width"], Int[Tensor, "n"], Tensor]:
-        """What is multiplied with the word vectors, at least where there are labels; the labels; and their positions.
+        """Return the input of the product with the word vectors, the labels, and their positions.
 
-        The positions are flat, of (batch, time).
+        The input contains at least the labelled positions. The positions are flat, of (batch, time).
         """
         hidden = torch.cat(self.encode(batch["input_ids"], batch.get("attention_mask")), -1)
         labels = batch["labels"]
@@ -263,24 +270,24 @@ class TwoTowerLanguageModel(LanguageModule):
     # Training ---------------------------------------------------------------------------------------------
 
     def on_fit_start(self) -> None:
-        """Compile, if that was asked for."""
+        """Compile the towers, if requested."""
         if self.trainer.strategy.root_device.type == "cpu":
             keep_freed_memory()
         if self.compile_towers:
             self.towers.compile()
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """The optimizer that was asked for, over two groups, and a rate that changes with each update."""
+        """Return the configured optimizer over two groups, and a schedule of the rate for each update."""
         return scheduled_optimizer(self, self.warmup_steps, self.decay_power, self.decay_steps)
 
     def loss(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Mean cross-entropy over the labelled tokens of a batch, in nats."""
+        """Compute the mean cross-entropy over the labelled tokens of a batch, in nats."""
         hidden, labels, _ = self.predicted(batch)
         total = linear_cross_entropy(hidden, self.embedding.weight, self.output_bias, labels)
         return total / (labels != IGNORED).sum().clamp(min=1)
 
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
-        """The loss (nats); logged as ``train_loss``."""
+        """Compute the loss (nats); logged as ``train_loss``."""
         loss = self.loss(batch)
         self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
         self.log_periodically({"train_loss": loss.detach()}, batch_idx)
@@ -295,14 +302,14 @@ class TwoTowerLanguageModel(LanguageModule):
         self.evaluation_loss.update(-log_p[None], labels[None])
 
     def compute_metrics(self) -> dict[str, Tensor]:
-        """Loss and perplexity."""
+        """Compute loss and perplexity."""
         loss = self.evaluation_loss.compute()
         return {"loss": loss, "perplexity": loss.exp()}
 
     def predict_step(
         self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
     ) -> Float[Tensor, "batch time"]:
-        """Surprisal of each token to be predicted, −ln p(labels), in nats; NaN where there is none."""
+        """Compute the surprisal of each label, −ln p(labels), in nats; NaN for none."""
         hidden, labels, where = self.predicted(batch)
         log_p = target_log_probabilities(hidden, self.embedding.weight, self.output_bias, labels)
         surprisal: Any = log_p.new_full((batch["labels"].numel(),), torch.nan)

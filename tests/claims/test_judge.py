@@ -229,7 +229,9 @@ def test_void_not_measured_and_which_line_would_measure_it():
     )
     crossed = [run(i, {"x": 1.0 if i == j else math.inf}, order=j) for i in (2, 3, 4) for j in (2, 3, 4)]
     assert verdict([Part(X, Above(0))], crossed, floor=X).verdict == "holds"
-    with pytest.raises(ValueError, match=r"claim 'claim': 2.0 is not on scale 'fisher'"):
+    with pytest.raises(
+        ValueError, match=r"claim 'claim': scale 'fisher' requires numbers from -1.0 to 1.0, got 2.0"
+    ):
         verdict([Part(X, Above(0), scale="fisher")], runs([0.1, 0.2, 2.0]))
     # nothing there: the line; some there: judged by those, and said
     other = At(Rows("Interdependence", "rho"))

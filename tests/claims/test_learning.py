@@ -58,7 +58,7 @@ def test_somers_d_of_random_orders_is_0_on_average():
 
 def test_somers_d_of_bad_input():
     assert math.isnan(somers_d(np.array([1.0, 2.0]), np.array([1.0, math.nan])))
-    with pytest.raises(ValueError, match="as many values"):
+    with pytest.raises(ValueError, match="of equal length"):
         somers_d(np.array([1.0, 2.0]), np.array([1.0]))
 
 

@@ -90,7 +90,7 @@ def test_observations_under_mixed_precision_are_float32(config, tmp_path):
             "observers are called 'sparsity'",
         ),
         (["--data.init_args.n_train_tokens=0"], "n_train_tokens"),
-        (["--model.init_args.tie_weights=true", "--model.init_args.hidden_size=9"], "tie_weights expects"),
+        (["--model.init_args.tie_weights=true", "--model.init_args.hidden_size=9"], "tie_weights requires"),
         (
             ["--ckpt_path=/nowhere/step=000000001.ckpt"],
             "checkpoint /nowhere/step=000000001.ckpt does not exist",

@@ -220,7 +220,7 @@ WRONG = {
     "inspected_own.Lit --model.n_layer x": ("n_layer",),
     "inspected_own.Lit --model.width 3": ("width",),
     "inspected_own.NoLogits": ("expected an output with `.logits`", "pass `forward:` to the observer"),
-    "no_head": ("which does not tell whether it is causal or masked: give the objective",),
+    "no_head": ("which may be causal or masked: set the objective",),
     "too_many": (f"the tokenizer has {2 * VOCABULARY} tok", f"{VOCABULARY} rows: use the"),
     "llama --data empty.txt": ("--data empty.txt is empty: expected a file with text",),
     "llama --data absent.txt": ("--data absent.txt: neither a file nor a package 'absent' exists",),
@@ -280,9 +280,7 @@ def test_page_of_a_users_gpt(here, capsys):
     assert "model inspected_own.GPT (untrained): 1,992 parameters" in page
     assert "called forward(idx=input_ids, targets" in page
     assert "returns logits (4, 16, 200)" in page
-    assert (
-        "reads causal: logits do not depend on later tokens (measured)" in page or "reads unknown" in page
-    )
+    assert "reads causal: logits do not depend on later tokens (measured)" in page or "reads unknown" in page
     assert "labels aligned: " in page
     assert "loops not looped: 3 blocks, each of which runs once" in page
     assert "embedding wte (4, 16, 8) 1,600 80.3 %" in page

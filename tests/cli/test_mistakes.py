@@ -153,7 +153,8 @@ def lines(capsys):
     ("given", "change", "message"),
     [
         # of lmdyn, though a user's class passed the argument on
-        ({"model": "users_part.PassesOn", "callbacks": []}, ["--model.init_args.hidden_size=9"], "tie_weights expects"),
+        ({"model": "users_part.PassesOn", "callbacks": []}, ["--model.init_args.hidden_size=9"],
+         "tie_weights requires"),
         ({}, ["--model=users_part.Nothing"], "module 'users_part' has no attribute 'Nothing'"),
         ({}, ["--model=users_part.PasesOn"], "has no attribute 'PasesOn', did you mean 'PassesOn'?"),
         ({}, ["--model=nowhere.Model"], "No module named 'nowhere'"),

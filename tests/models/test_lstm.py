@@ -415,7 +415,7 @@ def test_a_logger_that_fails_ends_no_training(tmp_path, caplog):
     run.fit(module, Windows(windows=9), Windows())
     assert run.global_step == 9
     assert [r.getMessage() for r in caplog.records if r.name == "lmdyn.models.module"] == [
-        "LostLogger failed; the training goes on (logged once)"
+        "LostLogger failed; the training continues (logged once)"
     ]
 
 
@@ -437,7 +437,7 @@ def test_vocabulary_from_the_datamodule_is_in_the_checkpoint(tmp_path):
 
 
 def test_vocabulary_unknown_without_a_datamodule():
-    with pytest.raises(ValueError, match="got no datamodule; give vocab_size a number"):
+    with pytest.raises(ValueError, match="got no datamodule; set vocab_size to a number"):
         trainer().fit(LSTMLanguageModel(), Windows())
 
 

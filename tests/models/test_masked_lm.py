@@ -224,7 +224,7 @@ class TestInitialization:
         assert gains["normal_everywhere"].std() > 0.01
 
     def test_unknown(self):
-        with pytest.raises(ValueError, match="initialization is one of"):
+        with pytest.raises(ValueError, match="initialization must be one of"):
             MaskedLanguageModel("albert", config={}, initialization="xavier")
 
 
@@ -246,14 +246,14 @@ def test_warmup_and_decay():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"family": "gpt"}, "family is one of"),
+        ({"family": "gpt"}, "family must be one of"),
         ({"family": "bert"}, "either a config"),
         ({"family": "bert", "config": {}, "pretrained": "x"}, "either a config"),
         ({"family": "bert", "config": {"hiden_size": 3}, "vocab_size": 9}, "hiden_size"),
         ({"family": "bert", "config": {"hidden_size": 3}, "vocab_size": 9}, "multiple"),
         ({"family": "bert", "pretrained": "/nowhere/at/all"}, "cannot be reached"),
         ({"family": "bert", "config": {}, "warmup_steps": -1}, "warmup_steps"),
-        ({"family": "bert", "config": {"vocab_size": 9}}, "argument of its own"),
+        ({"family": "bert", "config": {"vocab_size": 9}}, "must be passed as an argument"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):

@@ -223,10 +223,10 @@ def test_a_hub_model_in_the_local_cache(tmp_path, monkeypatch):
 def test_what_is_no_language_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match="is a folder, which has no revision 'step3'"):
         PretrainedLM(str(tmp_path), revision="step3")
-    with pytest.raises(ValueError, match="is no model of transformers'"):
+    with pytest.raises(ValueError, match="is not a model of transformers"):
         PretrainedLM(str(tmp_path))
     BertModel(BertConfig(**SIZES)).save_pretrained(tmp_path / "encoder")
-    with pytest.raises(ValueError, match=r"is a BertModel, which does not tell .* give the objective"):
+    with pytest.raises(ValueError, match=r"is a BertModel, which may be causal or masked: set the objective"):
         PretrainedLM(str(tmp_path / "encoder"))
     with pytest.raises(ValueError, match=r"lacks weights of BertForMaskedLM: .*cls.predictions"):
         PretrainedLM(str(tmp_path / "encoder"), objective="masked")
@@ -265,7 +265,7 @@ def test_pickled_code_is_not_run(tmp_path):
         ({"num_hidden_layers": 0}, r"has weights of more layers than its config\.json, 0: .*layer\.0\."),
         ({"num_hidden_layers": 1}, r"has weights of more layers than its config\.json, 1: .*layer\.1\."),
         ({"num_hidden_layers": 3}, r"lacks weights of BertForMaskedLM: .*layer\.2\."),
-        ({"hidden_dropout_prob": [[]]}, "is no model of transformers'"),
+        ({"hidden_dropout_prob": [[]]}, "is not a model of transformers"),
     ],
 )
 def test_a_damaged_configuration(tmp_path, changed, message):

@@ -150,7 +150,7 @@ def test_missing_layer_is_named():
         tagger(task="xpos", shuffled_labels=True).labels_of(batch)
     with pytest.raises(ValueError, match="label layer 'xpos' in the datamodule, got \\['upos'\\]"):
         trainer().fit(LSTMTagger("xpos"), Data())
-    with pytest.raises(ValueError, match="got no datamodule; give num_labels a number"):
+    with pytest.raises(ValueError, match="got no datamodule; set num_labels to a number"):
         trainer().fit(LSTMTagger("upos", vocab_size=3), Tagged(cyclic=True), Tagged(cyclic=True))
     with pytest.raises(ValueError, match='expected target "next" or "current", got \'previous\''):
         tagger(target="previous")

@@ -230,14 +230,14 @@ def test_it_learns_what_a_row_tells():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"tower": "lstm"}, "tower is one of"),
-        ({"output": "bare"}, "output is one of"),
-        ({"n_towers": 0}, "sizes from 1"),
-        ({"num_attention_heads": 3}, "do not divide"),
-        ({"tower": "elmo", "lstm_size": 4}, "projected down"),
+        ({"tower": "lstm"}, "tower must be one of"),
+        ({"output": "bare"}, "output must be one of"),
+        ({"n_towers": 0}, "sizes of at least 1"),
+        ({"num_attention_heads": 3}, "must be a multiple of num_attention_heads"),
+        ({"tower": "elmo", "lstm_size": 4}, "projected to fewer dimensions"),
         ({"init_range": 0.0}, "init_range"),
         ({"warmup_steps": -1}, "warmup_steps"),
-        ({"intermediate_size": 0}, "sizes from 1"),
+        ({"intermediate_size": 0}, "sizes of at least 1"),
     ],
 )
 def test_bad_arguments(arguments, message):
@@ -249,7 +249,7 @@ def test_bad_arguments(arguments, message):
 def test_data_of_another_objective_is_refused(tower, objective):
     model = model_of(tower)
     model._trainer = mock.Mock(datamodule=mock.Mock(objective=objective, tokenizer=range(VOCAB)))
-    with pytest.raises(ValueError, match=f"made for '{objective}'"):
+    with pytest.raises(ValueError, match=f"got data for '{objective}'"):
         model.configure_model()
 
 

@@ -122,7 +122,7 @@ SIMILARITY = [
     *(Measure("similarity.covariance.CrossCovariance", streamed(measure), low=-1, high=1,
               invariant={0: "shift rotation scale" if measure != "pwcca" else "shift scale",
                          1: "shift rotation scale", "all": "rows"}, variant=measure,
-              lengths=NO_CASE, **{**_alike, "empty": Refused("no samples so far")})
+              lengths=NO_CASE, **{**_alike, "empty": Refused("no samples yet")})
       for measure in ("cca", "svcca", "pwcca", "linear_cka", "procrustes")),
     Measure("similarity.sweep.sweep similarity.sweep.measure_of",
             lambda x, y: A.sweep([x, x.flip(1)], y, ["svcca_1", "pwcca", "debiased_linear_cka"]), low=-1, high=1,
@@ -130,7 +130,7 @@ SIMILARITY = [
     Measure("similarity.block_jackknife.jackknife_similarity",
             lambda x, y: A.jackknife_similarity(parts_of(x, y), ["svcca", "linear_cka"]),
             make=lambda s: I.pair(Sample(s.seed, 40, s.d1, s.d2)), nan=not_finite, constant=is_constant,
-            one=Refused("one block of several"), empty=Refused("one block of several"), lengths=NO_CASE,
+            one=Refused("at least 2 blocks"), empty=Refused("at least 2 blocks"), lengths=NO_CASE,
             invariant={0: "shift rotation scale", 1: "shift rotation scale"}),
     Measure("similarity.cka.kernel_cka similarity.kernels.rbf_kernel", A.kernel_cka, low=0, high=1, symmetric=True,
             invariant={0: "shift rotation scale", 1: "shift rotation scale", "all": "rows"}, variant="rbf",
@@ -172,7 +172,7 @@ SIMILARITY = [
             lambda s: (I.normal(s, s.d1).abs().sort(descending=True).values,), low=0, high=4, nan=not_finite,
             inf=not_finite, invariant={0: "scale"}, constant=AS_USUAL, one=AS_USUAL, empty=is_empty, half=NONE),
     *(Measure(f"similarity.divergence.{call.__name__}", call, I.two_distributions, low=0, high=high, symmetric=both,
-              nan=Refused("no distributions"), invariant={"all": "last"}, constant=Refused("no distributions"),
+              nan=Refused("not distributions"), invariant={"all": "last"}, constant=Refused("not distributions"),
               one=AS_USUAL, empty=NOTHING, integers=NO_CASE, half=FLOAT16)
       for call, high, both in ((A.kullback_leibler, torch.inf, False), (A.jensen_shannon, np.log(2), True))),
 ]  # fmt: skip
@@ -301,7 +301,7 @@ STATISTICS = [
             integers=NO_CASE),
     Measure("statistics.variance_components.variance_components", arrays(variance_components),
             lambda s: (I.normal(s, s.n, s.d1 + 1),), nan=Refused("finite"), invariant={0: "rows units"},
-            constant=AS_USUAL, one=Refused("two or more"), empty=Refused("two or more"), half=FLOAT16),
+            constant=AS_USUAL, one=Refused("at least two"), empty=Refused("at least two"), half=FLOAT16),
     Measure("statistics.grouped.GroupedMeans", grouped, in_groups, lengths=NO_CASE, nan=LEFT_OUT, inf=AS_USUAL,
             constant=AS_USUAL,
             one=AS_USUAL, empty=NOTHING),
@@ -477,13 +477,13 @@ ORBITS = [
             I.exponents, nan=AS_USUAL, inf=AS_USUAL, constant=AS_USUAL, one=AS_USUAL, empty=AS_USUAL),
     Measure("orbits.growth_rate.arrival", arrival, I.exponents, low=0, high=40, nan=AS_USUAL, inf=AS_USUAL,
             invariant={0: "sign scale"}, constant=AS_USUAL, one=Value(0),
-            empty=Refused("no windows"), half=NONE),
+            empty=Refused("at least one window"), half=NONE),
     Measure("orbits.kaplan_yorke.kaplan_yorke_dimension", A.kaplan_yorke_dimension,
             lambda s: (I.normal(s, s.n, 3) - 0.3,), low=0, high=3, nan=SAME_OR_NAN, minus_inf=AS_USUAL,
             invariant={0: "units scale"}, one=AS_USUAL, empty=NOTHING),
     Measure("orbits.spectral_lines.spectral_lines orbits.spectral_lines.SpectralLines", A.spectral_lines, some_series,
             low=0, high=1, nan=SOME_NAN, invariant={0: "shift rotation scale sign"}, constant=NAN,
-            one=Refused("256 or more"), empty=Refused("256 or more")),
+            one=Refused("at least 256"), empty=Refused("at least 256")),
     Measure("orbits.zero_one_test.zero_one_test orbits.zero_one_test.ZeroOne",
             partial(A.zero_one_test, n_frequencies=5), scalar_series, low=-1, high=300, nan=SOME_NAN,
             invariant={0: "shift scale sign"}, one=Refused("longer series"), empty=Refused("longer series"),
@@ -547,8 +547,8 @@ def embeddings(s: Sample) -> Args:
 
 
 _towers: dict[str, Any] = {
-    "make": I.log_probabilities, "nan": Refused("no probabilities"), "minus_inf": AS_USUAL,
-    "inf": Refused("no probabilities"), "rows": I.positions_of_towers, "one": AS_USUAL, "integers": NO_CASE,
+    "make": I.log_probabilities, "nan": Refused("not probabilities"), "minus_inf": AS_USUAL,
+    "inf": Refused("not probabilities"), "rows": I.positions_of_towers, "one": AS_USUAL, "integers": NO_CASE,
 }  # fmt: skip
 _unusable: dict[str, Any] = {
     "nan": Refused("finite"), "one": Refused("more words than components"),
@@ -576,7 +576,7 @@ PREFERENCE = [
             half=FLOAT16),
     Measure("preference.independent_components.principal_components",
             lambda x: A.principal_components(x, 2).abs(), embeddings, invariant={0: "shift rotation scale sign"},
-            constant=Refused("vary in [01] directions"), tolerance=1e-5, **_unusable),
+            constant=Refused("got rank [01]"), tolerance=1e-5, **_unusable),
     Measure("preference.independent_components.amari_ica preference.independent_components.IndependentComponents",
             partial(A.amari_ica, learning_rate=0.1, max_iterations=40), lambda s: (I.normal(s, 40, 2),),
             nan=Refused("finite"), constant=AS_USUAL, one=AS_USUAL, empty=Refused("no samples"), tolerance=1e-6),
@@ -591,7 +591,7 @@ PREFERENCE = [
             "preference.word_clusters.Clustering",
             lambda x: A.word_clusters(x, A.Clustering(components=2, learning_rate=0.1,
             max_iterations=100)).values.abs(),
-            embeddings, constant=Refused("vary in [01] directions"), invariant={0: "shift scale"}, tolerance=1e-4,
+            embeddings, constant=Refused("got rank [01]"), invariant={0: "shift scale"}, tolerance=1e-4,
             **_unusable),
     Measure("preference.word_clusters.cluster_means preference.word_clusters.typical_words "
             "preference.word_clusters.Membership", members, lambda s: (I.normal(s, s.n),), nan=AS_USUAL, inf=AS_USUAL,

@@ -32,8 +32,8 @@ def attention_scores(
                                                               keys; excludes the token itself
     ``itself``   p_ii                                         0 to 1
     ``vertical`` Σ p_ij over special tokens j                 0 to 1; uniform: their share of the keys
-    ``block``    Σ p_ij over j of i's segment, less the       −1 to 1; uniform: 0; all within the own one of two
-                 segment's share of the keys                  equal segments: 0.5
+    ``block``    Σ p_ij over j of i's segment, minus the      −1 to 1; uniform: 0; all in the query's segment, one
+                 segment's share of the keys                  of two equal ones: 0.5
     ============ ============================================ ======================================================
 
     Kovaleva et al. 2019 name the classes vertical ([CLS], [SEP]), diagonal (the previous or following token), block

@@ -1,4 +1,4 @@
-"""How a looped model converges with depth: its state, its prediction, and its loss beyond the trained depth."""
+"""Convergence of a looped model with depth: its state, its prediction, and its loss beyond the trained depth."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,18 +14,19 @@ from lmdyn.analysis.statistics.distributed import all_reduce_sum
 __all__ = ["RULES", "LoopSums", "relative_change", "settling_depth"]
 
 RULES = ("argmax", "divergence")
-"""By what a prediction counts as settled."""
+"""The criterion by which a prediction counts as settled."""
 
 
 def relative_change(
     before: Float[Tensor, "*batch d"], after: Float[Tensor, "*batch d"]
 ) -> Float[Tensor, "*batch"]:
-    """‖after − before‖ / ‖before‖ of each vector, in float64; infinite where only ``before`` is 0, NaN where both are.
+    """Compute ‖after − before‖ / ‖before‖ of each vector, in float64.
 
-    Infinite, too, where only ``after`` is; NaN where ``before`` is infinite, and where one of both is NaN.
+    The value is infinite if only ``before`` is 0 or only ``after`` is infinite, and NaN if both are 0, if ``before``
+    is infinite, or if one of them is NaN.
 
     Raises:
-        ValueError: different shapes.
+        ValueError: if the shapes differ.
 
     Example:
         >>> relative_change(torch.tensor([[3.0, 4.0]]), torch.tensor([[3.0, 4.5]]))
@@ -33,7 +34,7 @@ def relative_change(
     """
     if before.shape != after.shape:
         raise ValueError(
-            f"before is {tuple(before.shape)} and after {tuple(after.shape)}: expected the same vectors"
+            f"expected before and after of one shape, got {tuple(before.shape)} and {tuple(after.shape)}"
         )
     before, after = before.double(), after.double()
     change: Tensor = (after - before).norm(dim=-1) / before.norm(dim=-1)
@@ -41,37 +42,37 @@ def relative_change(
 
 
 def settling_depth(same: Bool[Tensor, "times *n"]) -> Int[Tensor, "*n"]:
-    """The first t from which something is the same as at the last time, at that time and all later ones.
+    """Return the first t from which on something is the same as at the last time.
 
-    At the last time, the horizon, it is by definition; a depth that equals the horizon is therefore right-censored:
-    when it would settle, or whether, was not seen.
+    At the last time, the horizon, this holds by definition. A depth that equals the horizon is therefore
+    right-censored: it was not observed when, or whether, it settles.
 
     Args:
-        same: for t = 0, 1, …, the horizon.
+        same: whether it is the same as at the horizon, for t = 0, 1, …, the horizon.
 
     Raises:
-        ValueError: no times.
+        ValueError: if there are no times.
 
     Example:
         >>> settling_depth(torch.tensor([[True, False, True], [False, False, True], [True, True, True]]))
         tensor([2, 2, 0])
     """
     if not len(same):
-        raise ValueError("there are no times: expected what was the same at t = 0 at least")
+        raise ValueError("expected at least one time, t = 0, got none")
     times = torch.arange(1, len(same) + 1, device=same.device).reshape(-1, *[1] * (same.ndim - 1))
     return torch.where(same, 0, times).amax(0).clamp(max=len(same) - 1)
 
 
 class LoopSums:
-    """Sums over tokens of what is measured at each depth t from 0 to the horizon T.
+    """Sums over tokens of quantities measured at each depth t from 0 to the horizon T.
 
-    The map is iterated to T, where the prediction is what others are compared with, and then again: memory does not
-    grow with T.
+    The map is iterated to T, whose prediction the others are compared with, and then again: memory does not grow with
+    T.
 
     Args:
         horizon: T, at least 1.
-        positions: tokens of the longest row.
-        tolerance: KL(p_T ‖ p_t) up to which a prediction counts as that of T, nats.
+        positions: number of tokens of the longest row.
+        tolerance: maximum KL(p_T ‖ p_t), in nats, at which a prediction counts as that of T.
 
     Attributes:
         horizon: T.
@@ -98,7 +99,9 @@ class LoopSums:
 
     def __init__(self, horizon: int, positions: int, tolerance: float = 0.01) -> None:
         if horizon < 1 or tolerance <= 0:
-            raise ValueError(f"expected a horizon from 1 and a tolerance above 0, got {horizon}, {tolerance}")
+            raise ValueError(
+                f"expected a horizon of at least 1 and a tolerance above 0, got {horizon} and {tolerance}"
+            )
         self.horizon, self._positions, self._tolerance = horizon, positions, tolerance
         shapes = {
             "residual": (horizon + 1, positions), "norm": (horizon + 1,), "divergence": (horizon + 1,),
@@ -120,9 +123,9 @@ class LoopSums:
         Args:
             f: the map of the module.
             batch: tensors by name, on its device.
-            tokens: which positions hold a token of the text.
-            labels: ``logits[b, t]`` is the prediction for ``labels[b, t]``; −100 where nothing is to be predicted.
-                Predictions at labelled positions are looked at, without labels those at all tokens.
+            tokens: whether each position holds a token of the text.
+            labels: ``logits[b, t]`` is the prediction for ``labels[b, t]``; −100 for none. With labels, predictions
+                are evaluated at labelled positions, otherwise at all tokens.
         """
         g, start = f.of(batch), f.start(batch)
         at = tokens if labels is None else tokens & (labels != IGNORED)
@@ -164,20 +167,20 @@ class LoopSums:
         return logits[at].log_softmax(-1)
 
     def _by_place(self, values: Tensor, where: Tensor) -> Tensor:
-        """Sums over rows, at each position."""
+        """Sum over rows, at each position."""
         found = torch.zeros(self._positions, dtype=torch.float64)
         found[: values.shape[1]] = torch.where(where, values, 0.0).sum(0).cpu()
         return found
 
     def means(self) -> dict[str, Tensor]:
-        """Means over all tokens of all ranks; every rank enters.
+        """Compute the means over all tokens of all ranks; every rank must call it.
 
         Returns:
-            By name, float64. Of depth t, (T + 1,): ``residual`` ‖x_{t+1} − x_t‖ / ‖x_t‖, NaN at T; ``norm``, the root
-            mean square of a state's entries; ``divergence`` KL(p_T ‖ p_t), nats; with labels ``accuracy`` and
-            ``cross_entropy``, nats; ``settled_<rule>``, the share of predictions that have settled by t, below T of
-            which the others are censored. Of depth and position, (T + 1, positions): ``residual_at``. Of the position:
-            ``depth_<rule>``, the mean settling depth, restricted to T; NaN where there is no token.
+            A dict by name, float64. For depth t, (T + 1,): ``residual`` ‖x_{t+1} − x_t‖ / ‖x_t‖, NaN at T; ``norm``,
+            the root mean square of a state's entries; ``divergence`` KL(p_T ‖ p_t), nats; with labels ``accuracy`` and
+            ``cross_entropy``, nats; ``settled_<rule>``, the share of predictions that have settled by t; those not
+            settled below T are censored. For depth and position, (T + 1, positions): ``residual_at``. For the
+            position: ``depth_<rule>``, the mean settling depth, restricted to T; NaN if no token has this position.
         """
         sums = {name: all_reduce_sum(value) for name, value in self._sums.items()}
         tokens, predicted, labelled = sums["tokens"], sums["predicted"], sums["labelled"]

@@ -1,4 +1,4 @@
-"""The effective number of principal components of a cloud of states."""
+"""Effective number of principal components of a set of states."""
 
 import torch
 from jaxtyping import Float
@@ -9,28 +9,28 @@ from lmdyn.analysis.statistics.precision import UNDERFLOW, exact_float, scatter_
 
 __all__ = ["EffectiveDimension", "effective_dimension"]
 
-_CHUNK = 1 << 22  # numbers of x that are held in float64 at a time, 32 MiB
-_ROUNDING = 100  # deviations of at most so many times the spacing of their precision say nothing
+_CHUNK = 1 << 22  # numbers of x that are in float64 at a time, 32 MiB
+_ROUNDING = 100  # deviations of at most this many spacings of their precision are rounding errors
 
 
 @torch.no_grad()
 def effective_dimension(x: Float[Tensor, "samples dims"]) -> Float[Tensor, ""]:
-    """Effective dimension N_eff = 1 / Σ s̃² of centred samples, s̃ the eigenvalues of their covariance scaled to sum 1.
+    """Compute N_eff = 1 / Σ s̃² of centred samples, with s̃ the eigenvalues of their covariance, scaled to a sum of 1.
 
-    From 1 (all samples on a line) to min(samples − 1, dims) (the same variance in each direction); d for isotropic
-    d-dimensional noise and many samples. Since Σ s = tr C and Σ s² = ‖C‖², it is tr(C)²/‖C‖² without eigenvalues, of
-    the covariance or the Gram matrix of the samples, whichever is smaller. Invariant to shifts, scale, rotations and
-    the order of samples. NaN for samples that are constant up to the rounding of their precision, as those that
-    all reached one fixed point, and where a value is NaN or infinite.
+    The value ranges from 1 (all samples on a line) to min(samples − 1, dims) (equal variance in each direction); it is
+    d for isotropic d-dimensional noise and many samples. Since Σ s = tr C and Σ s² = ‖C‖², it is computed as
+    tr(C)²/‖C‖² without eigenvalues, from the covariance or the Gram matrix of the samples, whichever is smaller. It is
+    invariant to shifts, scale, rotations and the order of samples. It is NaN for samples that are constant up to
+    rounding, such as samples that all reached one fixed point, and if a value is NaN or infinite.
 
     Args:
-        x: (samples, dims) states, a joint state flattened. Only a part of x is in float64 at a time.
+        x: (samples, dims) states; flatten a joint state. Only a part of x is in float64 at a time.
 
     Returns:
-        () float64, on the device of x.
+        Scalar float64 tensor, on the device of x.
 
     Raises:
-        ValueError: fewer than 2 samples.
+        ValueError: if there are fewer than 2 samples.
 
     Reference: Inoue et al. 2022, equation 6.
 
@@ -62,8 +62,8 @@ def effective_dimension(x: Float[Tensor, "samples dims"]) -> Float[Tensor, ""]:
 class EffectiveDimension:
     """Streaming :func:`effective_dimension` of any number of samples, batch by batch and over ranks.
 
-    Keeps a (dims, dims) matrix in float64: for at most a few thousand dimensions. Sums are taken around the first
-    batch's mean, so that a mean far from 0 costs no digits (:class:`lmdyn.analysis.CrossCovariance`).
+    It keeps a (dims, dims) matrix in float64, for at most a few thousand dimensions. Sums are taken around the mean of
+    the first batch, so that a mean far from 0 does not cost precision (:class:`lmdyn.analysis.CrossCovariance`).
 
     Example:
         >>> x = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
@@ -80,27 +80,27 @@ class EffectiveDimension:
 
     @property
     def n(self) -> int:
-        """Number of samples so far."""
+        """Number of samples added so far."""
         return self._covariance.n
 
     def update(self, x: Float[Tensor, "samples dims"]) -> None:
-        """Add samples; none is allowed.
+        """Add samples; the batch may be empty.
 
         Raises:
-            ValueError: another number of dimensions than before.
+            ValueError: if the number of dimensions is not that of earlier samples.
         """
         self._dtype = x.dtype
-        self._covariance.update(x, x[:, :0])  # the second representation, of no dimensions, costs nothing
+        self._covariance.update(x, x[:, :0])  # the second representation has no dimensions and costs nothing
 
     def reduce(self) -> None:
-        """Add up over ranks; call it once, on every rank, after the last update. A rank may have no samples."""
+        """Sum over ranks; call it once, on every rank, after the last update. A rank may have no samples."""
         self._covariance.reduce()
 
     def result(self) -> Float[Tensor, ""]:
-        """N_eff of all samples so far, () float64.
+        """Return N_eff of all samples so far, a scalar float64 tensor.
 
         Raises:
-            ValueError: fewer than 2 samples.
+            ValueError: if there are fewer than 2 samples.
         """
         _check_samples(self.n)
         mean = self._covariance.mean
@@ -109,11 +109,11 @@ class EffectiveDimension:
 
 def _check_samples(n: int) -> None:
     if n < 2:
-        raise ValueError(f"the covariance of {n} samples is undefined: give 2 samples or more")
+        raise ValueError(f"the covariance requires at least 2 samples, got {n}")
 
 
 def _participation(scatter: Tensor, size: Tensor, dtype: torch.dtype) -> Tensor:
-    """tr(C)²/‖C‖² of a scatter or Gram matrix; NaN where it is the rounding of constants with squares of this sum."""
+    """Compute tr(C)²/‖C‖² of a scatter or Gram matrix; NaN if it is rounding of constants with squares of this sum."""
     trace = scatter.trace()
     rounding = torch.finfo(dtype if dtype.is_floating_point else torch.float64).eps
     varies = trace > ((_ROUNDING * rounding) ** 2 * size).clamp(min=UNDERFLOW)  # False for NaN

@@ -1,4 +1,4 @@
-"""A model as a dynamical system: what it iterates as a map of token vectors, where texts start, what is read out."""
+"""A model as a dynamical system: the map of token vectors that it iterates, initial states of texts, and readouts."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -41,57 +41,59 @@ Map = Callable[[Tensor], Tensor]
 
 
 class EncoderMap:
-    """The layers that a model applies again and again, as a map x ↦ f(x) of all token vectors.
+    """The layers that a model applies repeatedly, as a map x ↦ f(x) of all token vectors.
 
-    ``x`` is (batch, tokens, hidden). What the map computes is what the module's own forward computes between the end of
-    one iteration and the end of the next: its layers, norms and activation, without dropout; what it adds or
-    concatenates to the state in between; its own positions, and its own mask of the future. A kept cache is never part
-    of it. The module is copied when the map is made, in the asked precision and in eval mode, and may go on training.
-    GELU's tanh approximation is computed by one kernel, equal to rounding. What a model computes in float32 whatever
-    its precision (Llama's norms, the softmax of eager attention) rounds like float32 in float64 too.
+    ``x`` is (batch, tokens, hidden). The map computes what the module's own forward computes between the end of one
+    iteration and the end of the next: its layers, norms and activation, without dropout; what it adds or concatenates
+    to the state in between; its own positions, and its own causal mask. A cache is never part of it. The module is
+    copied when the map is created, in the requested precision and in eval mode, and may continue training. GELU's tanh
+    approximation is computed by one kernel, equal up to rounding. What a model always computes in float32 (Llama's
+    norms, the softmax of eager attention) rounds like float32 in float64, too.
 
-    *The core*, the layers of one iteration, is given by ``sites`` or found: one layer called again and again (ALBERT, a
-    looped Llama), a group of several, or what repeats between a prelude and a coda. The state is what its last layer
-    answers; the state at depth 0 is what leads to the input of its first layer. Where layers hand the state on
-    unchanged, they are called one after the other with the arguments that the model makes for so many rows and tokens.
-    Else the model's own forward is run from one state to the next, and the modules before the core answer what they did
-    for the same batch. In both cases it is measured on the example that the steps are one map: from the same state,
-    each iteration must lead to the same next one.
+    *The core*, the layers of one iteration, is given by ``sites`` or found: one layer that is called repeatedly
+    (ALBERT, a looped Llama), a group of several, or the layers that repeat between a prelude and a coda. The state is
+    the output of its last layer; the state at depth 0 is the one that leads to the input of its first layer. If layers
+    pass the state on unchanged, they are called one after the other with the arguments that the model creates for this
+    number of rows and tokens. Otherwise, the model's own forward is run from one state to the next, and the modules
+    before the core return their recorded outputs for the same batch. In both cases, it is measured on the example that
+    the steps are one map: from the same state, each iteration must lead to the same next state.
 
-    *Rows.* Where the step sees the text itself (:attr:`injected`), or masks of it (:attr:`masked`), the map belongs to
-    a batch: ``f.of(batch)`` is that of its rows, once or several times one after the other, as in
-    ``torch.cat([x, x + δ])``. Else ``f`` is applied to any number of rows and tokens.
+    *Rows.* If the step depends on the text itself (:attr:`injected`), or on masks of it (:attr:`masked`), the map
+    belongs to a batch: ``f.of(batch)`` is the map of its rows, once or several times one after the other, as in
+    ``torch.cat([x, x + δ])``. Otherwise, ``f`` is applied to any number of rows and tokens.
 
-    Where all layers differ (BERT, GPT), there is no such map: :attr:`maps` are the layers, and time is depth.
+    If all layers differ (BERT, GPT), there is no such map: :attr:`maps` are the layers, and time is depth.
 
     Args:
-        module: one of transformers' models, or a module around it; or a model of your own.
-        batch: an example batch; its first row is run. With a mask: the rows that the map will be applied to.
+        module: a model of transformers, a module that contains one, or your own model.
+        batch: an example batch, of which the first row is run. With a mask: the rows that the map will be applied to.
         dtype: float32 or float64.
-        masked: attend only where ``attention_mask`` of the batch is 1. The map is then that of the rows of this batch,
-            once or several times one after the other. The publication's has no mask.
-        forward: see ``call_module``, for modules that are not called in Hugging Face's names.
-        attention: transformers' implementation: ``sdpa``, or ``eager``, which forward-mode differentiation needs.
-        sites: display name to module path of the layers of the core, in order. By default those of ``layer_sites``,
-            else the blocks of ``find_sites`` (of an encoder-decoder, the encoder's); else the outermost modules that
-            the forward calls several times.
-        seed: of what the module draws in its forward, as a random state at depth 0.
+        masked: whether to attend only to positions with ``attention_mask`` 1 in the batch. The map is then that of the
+            rows of this batch, once or several times one after the other. The publication uses no mask.
+        forward: see ``call_module``, for modules whose forward does not take Hugging Face's arguments.
+        attention: attention implementation of transformers: ``sdpa``, or ``eager``, which forward-mode differentiation
+            requires.
+        sites: display name to module path of the layers of the core, in order. The default is the result of
+            ``layer_sites``, else the blocks of ``find_sites`` (the encoder's, for an encoder-decoder), else the
+            outermost modules that the forward calls several times.
+        seed: seed of what the module draws in its forward, such as a random state at depth 0.
 
     Attributes:
-        maps: what is applied in a pass through the model, in order: of a core the same map again and again.
-        shared: whether they are one.
-        layers: the layers of a single application, copies.
-        unit: their paths.
-        masked: whether attention leaves padding out.
+        maps: the maps that are applied in a pass through the model, in order; for a core, the same map repeatedly.
+        shared: whether they are all the same map.
+        layers: the layers of a single application (copies).
+        unit: paths of these layers.
+        masked: whether attention ignores padding.
         injected: whether the step depends on the text beyond the state.
         width: size of a token's vector.
 
     Raises:
-        ValueError: no layers found, or recurrent ones; a core whose steps are no one map of the state; layers that are
-            no map of the token vectors, as the model changes these between two layers, or as the width differs; another
-            precision; a mask without ``attention_mask``; a batch without tokens.
+        ValueError: if no layers are found, or recurrent ones; if the steps of a core are not one map of the state; if
+            layers are not a map of the token vectors, because the model changes these between two layers or the width
+            differs; if the precision is not supported; for a mask without ``attention_mask``; for a batch without
+            tokens.
 
-    Reference: Inoue et al. 2022, equations 1 to 4; of loops with an injected input, Geiping et al. 2025.
+    Reference: Inoue et al. 2022, equations 1 to 4; for loops with an injected input, Geiping et al. 2025.
 
     Example:
         >>> from transformers import AlbertConfig, AlbertModel
@@ -105,7 +107,7 @@ class EncoderMap:
         >>> f.shared, len(f.maps), torch.allclose(x.float(), model(**batch).last_hidden_state, atol=1e-5)
         (True, 3, True)
 
-        A loop of your own, with an input that is injected at each step:
+        A loop with an input that is injected at each step:
 
         >>> class Loop(nn.Module):
         ...     def __init__(self):
@@ -140,12 +142,10 @@ class EncoderMap:
     ) -> None:
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(
-                f"dtype is {dtype}: dynamics need float32 or float64, less precision is synchronized at once"
+                f"dtype must be float32 or float64, got {dtype}: in lower precision, tokens synchronize at once"
             )
         if masked and "attention_mask" not in batch:
-            raise ValueError(
-                f"a mask is asked for, and the batch has no attention_mask, only {sorted(batch)}"
-            )
+            raise ValueError(f"masked=True requires an attention_mask in the batch, got {sorted(batch)}")
         configs = [getattr(m, "config", None) for m in module.modules()]
         if forward is None and any(getattr(config, "is_encoder_decoder", False) for config in configs):
             module = encoder_of(module)
@@ -153,7 +153,7 @@ class EncoderMap:
         given = self._read(batch)
         if not any(value.numel() for value in given.values()):
             raise ValueError(
-                "the batch has no tokens: expected what the model's forward is given, such as input_ids (rows, "
+                "the batch has no tokens: expected the inputs of the model's forward, such as input_ids (rows, "
                 f"tokens), got {({name: tuple(value.shape) for name, value in given.items()}) or sorted(batch)}"
             )
         self._example, *self._others = some_texts(given, {0, *padding_of(configs)})
@@ -164,7 +164,7 @@ class EncoderMap:
         except ValueError as error:
             if attention == "eager" or isinstance(error, NoMapError):
                 raise
-            # of a model that has no other (Gemma 2); else the error is raised again
+            # for a model without another one (Gemma 2); otherwise the error is raised again
             self._make(private_copy(module, dtype, "eager"), rows)
         self._batch: dict[str, Tensor] | None = rows if masked else None
         self._bind()
@@ -180,7 +180,7 @@ class EncoderMap:
         self.width = state.shape[2]
         check_rows_first(state, rows_of(rows), type(module).__name__)
         self.injected = self._depends_on_text(state[:1])
-        self._ends = False  # whether what follows the core was seen to read the last state alone
+        self._ends = False  # whether it was checked that the part after the core reads only the last state
 
     def _bind(self) -> None:
         self._known: dict[tuple[int, int], list[Map]] = {}
@@ -203,7 +203,7 @@ class EncoderMap:
             core = core_of(order_of(self._module, layers, run))
             if silent := sorted(layers.keys() - {*core.unit}):
                 raise ValueError(
-                    f"sites {silent} of {model} do not run in each iteration, or not at all, but {list(core.unit)}: "
+                    f"sites {silent} of {model} do not run in each iteration, or not at all, but {list(core.unit)} do: "
                     "name the layers of one iteration, in order"
                 )
             return self._as_steps(layers, core, rows)
@@ -213,7 +213,9 @@ class EncoderMap:
             layers = self._found_layers(rows)
             order = order_of(self._module, layers, run)
             if not order:
-                raise ValueError(f"the layers {list(layers)} of {model} did not run: is there an encoder?")
+                raise ValueError(
+                    f"the layers {list(layers)} of {model} did not run: expected layers that its forward calls"
+                )
             blocks = layers, core_of(order)
             return self._as_steps(*blocks, rows, only_called=True)
         except ValueError as error:
@@ -242,7 +244,7 @@ class EncoderMap:
         rows: Mapping[str, Tensor],
         only_called: bool = False,
     ) -> tuple[Passage, CalledLayers | Passages, Recorded]:
-        """The core as a map, and what the module did for the example."""
+        """Return the core as a map, and the recording of the module on the example."""
         passage = Passage(
             self._module, {path: layers[path] for path in dict.fromkeys(core.unit)}, self._forward, self._seed
         )
@@ -262,7 +264,7 @@ class EncoderMap:
             if recurrent or "input_ids" not in rows or not static_blocks(self._module):
                 refuse_recurrent(recurrent, self._module)
                 raise
-            found = find_sites(self._module, rows, self._forward)  # of several lists, those that run
+            found = find_sites(self._module, rows, self._forward)  # of several lists, the one that runs
             sites = {name: path for name, path in found.sites.items() if found.kinds[name] == "block"}
             if not sites:
                 raise
@@ -273,7 +275,7 @@ class EncoderMap:
     def _loops(
         self, rows: Mapping[str, Tensor], run: Callable[[], Any]
     ) -> tuple[list[dict[str, nn.Module]], Exception | None]:
-        """Candidates for a core, or why the module cannot be run."""
+        """Return candidates for a core, or the reason why the module cannot be run."""
         ids = {name: t for name, t in rows.items() if name == "input_ids"}
         try:
             return repeated_modules(self._module, run, ids), None
@@ -283,7 +285,7 @@ class EncoderMap:
     # ---------------------------------------------------------------- rows
 
     def _depends_on_text(self, state: Tensor) -> bool:
-        """Whether another text of the same length changes the step."""
+        """Return whether another text of the same length changes the step."""
         texts = (self._example, *self._others)
         if isinstance(self._steps, CalledLayers):
             return self._steps.depend_on_text(texts)
@@ -296,7 +298,7 @@ class EncoderMap:
         return not self._others
 
     def of(self, batch: Mapping[str, Any]) -> "EncoderMap":
-        """The map of the rows of a batch; the map itself where the step sees nothing of the text but the state.
+        """Return the map of the rows of a batch; the map itself if the step depends on the state only.
 
         Args:
             batch: tensors by name. The map is then applied to states of these rows, in this order, once or several
@@ -310,45 +312,46 @@ class EncoderMap:
         return bound
 
     def part(self, rows: Tensor | slice) -> "EncoderMap":
-        """The map of some of the rows that it belongs to; the map itself where it belongs to none.
+        """Return the map of some of the rows that it belongs to; the map itself if it belongs to none.
 
         Args:
-            rows: their numbers, or a mask of all.
+            rows: their numbers, or a mask of all rows.
         """
         if self._batch is None:
             return self
         return self.of(rows_at(self._batch, rows))
 
     def _read(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
-        """What the forward is given."""
+        """Return the inputs of the forward."""
         tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim}
         return {name: value for name, value in tensors.items() if self.masked or name != "attention_mask"}
 
     def _applied_to(self, x: Tensor) -> list[Map]:
-        """The layers of an iteration, or the step, for so many rows and tokens."""
+        """Return the layers of an iteration, or the step, for this number of rows and tokens."""
         rows, tokens = x.shape[:2]
         any_rows = self._steps.any_rows and self._batch is None
         key = (0 if any_rows else rows, tokens)
         if key not in self._known:
-            # kept as long as the map is: CUDA graphs of it read these arguments
+            # kept as long as the map: CUDA graphs of it read these arguments
             self._known[key] = [*self._steps.bind(self._text(1 if any_rows else rows, tokens))]
         return self._known[key]
 
     def _text(self, rows: int, tokens: int) -> dict[str, Tensor]:
-        """The batch of so many rows; of a map that belongs to none, any text of this length."""
+        """Return the batch with this number of rows; for a map that belongs to none, any text of this length."""
         if self._batch is not None:
             count, length = rows_of(self._batch), tokens_of(self._batch)
             if rows % count or (length is not None and length != tokens):
                 what = "masks" if self.masked else "texts"
                 raise ValueError(
                     f"the map has {what} of {count} rows of {length} tokens, and is applied to {rows} rows of {tokens}"
-                    ": apply it to states of these rows, once or several times one after the other; a function that "
-                    "goes on with some of the rows (`orbit_kind`) is given the map of one row at a time"
+                    ": apply it to states of these rows, once or several times one after the other; pass the "
+                    "map of one "
+                    "row at a time to a function that continues with some of the rows (`orbit_kind`)"
                 )
             return repeated(self._batch, rows // count)
         if self.injected:
             raise ValueError(
-                f"the step of {type(self._module).__name__} sees the text itself, not the state alone: apply "
+                f"the step of {type(self._module).__name__} depends on the text itself, not only on the state: apply "
                 "`f.of(batch)`, the map of the rows of a batch, to their states"
             )
         return resized(self._example, rows, tokens)
@@ -356,45 +359,45 @@ class EncoderMap:
     # ---------------------------------------------------------------- states
 
     def __call__(self, x: Float[Tensor, "batch tokens hidden"]) -> Float[Tensor, "batch tokens hidden"]:
-        """The token vectors one step later.
+        """Return the token vectors one step later.
 
         Raises:
-            ValueError: the layers differ; the map belongs to other rows.
+            ValueError: if the layers differ, or if the map belongs to other rows.
         """
         if not self.shared:
             n, name = len(self.maps), type(self._module).__name__
             what = f"the {n} layers of {name} differ" if n > 1 else f"{name} passes its one layer once"
             raise ValueError(
-                f"{what}: time is depth, and there is no one map to iterate; take `maps`, a sequence, with at most so "
-                "many steps"
+                f"{what}: time is depth, and there is no single map to iterate; use `maps`, a sequence, with at most "
+                "as many steps"
             )
-        if len(x) == 0:  # of a process that has none
+        if len(x) == 0:  # on a process without rows
             return x
         for step in self._applied_to(x):
             x = step(x)
         return x
 
     def start(self, batch: Mapping[str, Any]) -> Float[Tensor, "batch tokens hidden"]:
-        """Where texts start: the state at depth 0, of ALBERT after embedding and projection to the hidden size.
+        """Return the initial states of texts: the state at depth 0, for ALBERT after embedding and projection.
 
         Args:
-            batch: ``input_ids`` (batch, tokens), and what else the module's forward names; an ``attention_mask``
-                has no influence here.
+            batch: ``input_ids`` (batch, tokens), and the other arguments of the module's forward; an
+                ``attention_mask`` has no influence here.
         """
         return self._steps.start(self._read(batch)).detach()
 
     def finish(self, batch: Mapping[str, Any], x: Float[Tensor, "batch tokens hidden"]) -> Any:
-        """What the module answers if ``x`` is the state at the end of its core.
+        """Return the output of the module if ``x`` is the state at the end of its core.
 
         Args:
-            batch: of the same rows; those of x may be these several times one after the other.
+            batch: a batch of the same rows; x may contain them several times one after the other.
             x: the state.
 
         Returns:
             The output of the module's forward in the map's precision, usually with ``.logits``.
 
         Raises:
-            NoMapError: it depends on states before the last one as well.
+            NoMapError: if the output also depends on states before the last one.
         """
         if not self._ends:
             self._check_ending()
@@ -406,26 +409,27 @@ class EncoderMap:
         return self._passage.finish(self._finished[2], x, len(self.unit), self._n)
 
     def _check_ending(self) -> None:
-        """What follows the core must read its last state alone: of others it is not known at another depth."""
+        """Check that the part after the core reads only its last state: otherwise other depths are unknown."""
         if self._n == 1:
             return
         whole = self._passage.record(self._example)
         last, unit = cast(Tensor, whole.calls[-1].answer), len(self.unit)
         expected = _answer(whole.output)
-        # of two iterations the first one's answer is its own, and is changed
+        # with two iterations, the output of the first one is recorded, and is changed
         first = self._passage.record(self._example, until=unit)
         found = self._passage.finish(first, last, unit, self._n, changed=self._n == 2)
         off = apart(_answer(found), expected)
         if off > tolerance(expected.dtype):
             raise NoMapError(
-                f"what {type(self._module).__name__} makes of the last state of its core depends on states before it, "
-                f"too (without them its answer is apart by {off:.1e} of the largest entry): what it would answer at "
-                "another depth is not known; exponents and kinds of orbits, which read states alone, are"
+                f"the output of {type(self._module).__name__} after the last state of its core also depends on states "
+                f"before it (without them, it differs by {off:.1e} of the largest entry), so its output at "
+                "another depth "
+                "is unknown; exponents and kinds of orbits, which read only states, are available"
             )
 
 
 def _answer(output: Any) -> Tensor:
-    """Logits, or the first tensor."""
+    """Return the logits, or the first tensor."""
     try:
         return logits_of(output)
     except ValueError:
@@ -445,5 +449,5 @@ class _Layer:
 def _groups_of_albert(module: nn.Module) -> Any:
     try:
         return getattr(getattr(encoder_of(module), "config", None), "num_hidden_groups", None)
-    except ValueError:  # none of transformers' models
+    except ValueError:  # not a model of transformers
         return None

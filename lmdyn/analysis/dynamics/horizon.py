@@ -1,4 +1,4 @@
-"""Where trajectories are at the end of a long run: on which attractors, and what they do there."""
+"""Trajectories at the end of a long run: their attractors, and their behaviour on them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,30 +20,30 @@ class Horizon:
     """What trajectories end on.
 
     Attributes:
-        kinds: what each is: see :func:`~lmdyn.analysis.attractor_types`.
-        label: (batch,) equal where two are on the same closed orbit, from 0; −1 where none was found.
+        kinds: kind of each trajectory: see :func:`~lmdyn.analysis.attractor_types`.
+        label: (batch,) equal for two trajectories on the same closed orbit, from 0; −1 if none was found.
     """
 
     kinds: list[str]
     label: Int[Tensor, "batch"]
 
     def share(self, kind: str) -> float:
-        """Share of the trajectories that are of this kind."""
+        """Return the share of the trajectories of this kind."""
         return self.kinds.count(kind) / len(self.kinds)
 
     @property
     def attractors(self) -> int:
-        """Number of different closed orbits."""
+        """Return the number of different closed orbits."""
         return int(self.label.max()) + 1
 
     @property
     def largest_share(self) -> float:
-        """Share of all trajectories that are on the most frequent closed orbit; 0 where there is none."""
+        """Return the share of all trajectories that are on the most frequent closed orbit; 0 if there is none."""
         return float(torch.bincount(self.label[self.label >= 0], minlength=1).max()) / len(self.label)
 
 
 def late_exponents(exponents: Float[Tensor, "windows batch"], windows: int = _LATE) -> Float[Tensor, "batch"]:
-    """Mean λ of each row's last windows that have a value; NaN where none has.
+    """Return the mean λ of each row's last windows that have a value; NaN if none has.
 
     Example:
         >>> late_exponents(torch.tensor([[0.5], [-0.1], [-0.3], [float("nan")]]), windows=2)
@@ -56,9 +56,9 @@ def late_exponents(exponents: Float[Tensor, "windows batch"], windows: int = _LA
 def carried_on(
     values: Float[Tensor, "times batch"], constant: Float[Tensor, "batch"], start: Int[Tensor, "batch"]
 ) -> Float[Tensor, "times batch"]:
-    """The values, replaced by each row's constant from its ``start`` on, where this is above 0.
+    """Replace the values by each row's constant from its ``start`` on, if ``start`` is above 0.
 
-    So that a mean over rows is not one of those alone that are still followed.
+    A mean over rows then also includes those that are no longer followed.
 
     Example:
         >>> carried_on(torch.tensor([[1.0, 1.0], [2.0, 2.0]]), torch.tensor([9.0, 9.0]), torch.tensor([1, -1]))
@@ -79,19 +79,19 @@ def ends(
     tolerance: float,
     resolution: float,
 ) -> Horizon:
-    """Name what trajectories end on, and tell their attractors apart.
+    """Classify what trajectories end on, and distinguish their attractors.
 
-    Only those are searched for a period whose late λ is at most the resolution: the others still part from their
-    neighbours. Attractors of different maps are not compared.
+    A period is searched only for trajectories whose late λ is at most the resolution: the others still separate from
+    their neighbours. Attractors of different maps are not compared.
 
     Args:
-        exponents: (windows, batch) λ, NaN where there is none; on the CPU.
-        parts: a map (of all rows, where it belongs to rows), (batch, *state) last states under it, and which of the
-            rows (on the CPU) these are for.
-        recurred: (batch,) rows known to have come back to a state.
-        max_period: longest period to look for.
+        exponents: (windows, batch) λ, NaN for none; on the CPU.
+        parts: a map (of all rows, if it belongs to rows), the last states under it, (batch, *state), and the rows (on
+            the CPU) that these belong to.
+        recurred: (batch,) whether the row is known to have returned to a state.
+        max_period: longest period to search for.
         tolerance: relative distance at which states count as the same.
-        resolution: |λ| that is not told from 0.
+        resolution: |λ| below which λ counts as 0.
 
     Example:
         >>> wells, calm = (lambda x: 1.5 * x - 0.5 * x**3), torch.full((30, 3), -0.5)

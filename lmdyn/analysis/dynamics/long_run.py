@@ -24,26 +24,29 @@ __all__ = ["LongRun", "long_run"]
 
 @dataclass(frozen=True)
 class LongRun:
-    """What :func:`long_run` found.
+    """Result of :func:`long_run`.
 
     Attributes:
-        exponents: (windows, batch) float64, λ of each window in nats a step. NaN in the window in which the reduced map
-            took over, after a trajectory was ended, and from where a state was not finite.
-        saturated: (windows, batch) the perturbation shrank below what the precision resolves; the exponent is then an
-            upper bound.
-        deviations: (kept + 1, batch) float64 D(t), t = 0 … kept, as long as the full map ran; NaN afterwards.
-        synchronized_at: (batch,) first t with D(t) below the threshold; −1: not within the steps.
-        switched_at: (batch,) step from which the reduced map was iterated; −1: never.
-        recurred_at: (batch,) step of a state to which the trajectory came back, and back again; −1: none was found.
-        ended_at: (batch,) step after which a recurrent trajectory was no longer followed; −1: it was to the end.
-        diverged: (batch,) some state, or the perturbed one, was not finite.
-        observed: (windows, batch) first component of the mean token at the end of each window; NaN where none was run.
+        exponents: (windows, batch) float64, λ of each window in nats per step. NaN in the window in which the reduced
+            map took over, after a trajectory was ended, and from the window on in which a state was not finite.
+        saturated: (windows, batch) whether the perturbation shrank below what the precision resolves; the exponent is
+            then an upper bound.
+        deviations: (kept + 1, batch) float64 D(t), t = 0 … kept, while the full map ran; NaN afterwards.
+        synchronized_at: (batch,) first t with D(t) below the threshold; −1 for none within the steps.
+        switched_at: (batch,) step from which the reduced map was iterated; −1 for never.
+        recurred_at: (batch,) step of a state to which the trajectory returned twice; −1 for none.
+        ended_at: (batch,) step after which a recurrent trajectory was no longer followed; −1 if it was followed to the
+            end.
+        diverged: (batch,) whether some state, or the perturbed one, was not finite.
+        observed: (windows, batch) first component of the mean token at the end of each window; NaN for windows that
+            were not run.
         final: (batch, d) mean token of the last state.
         final_full: (batch, tokens, d) last state of trajectories on the full map; NaN after the reduced one took over.
-        delta: (batch, d) last perturbation of trajectories on the reduced map, scaled back; NaN of others.
-        delta_full: (batch, tokens, d) that of trajectories on the full map; NaN after the reduced one took over.
-        floor: deviation that rounding keeps up among equal tokens; NaN without a reduced map.
-        tau: steps of a window.
+        delta: (batch, d) last perturbation of trajectories on the reduced map, rescaled; NaN for others.
+        delta_full: (batch, tokens, d) last perturbation of trajectories on the full map; NaN after the reduced one
+            took over.
+        floor: deviation that rounding maintains among equal tokens; NaN without a reduced map.
+        tau: number of steps of a window.
         epsilon: norm of the joint perturbation.
         dtype: precision of the states.
     """
@@ -85,35 +88,36 @@ def long_run(
     rows: Sequence[int] | None = None,
     variant: DeviationVariant = "printed",
 ) -> LongRun:
-    """Local Lyapunov exponents along long trajectories, and what happens on the way.
+    """Compute local Lyapunov exponents along long trajectories, and detect synchronization and recurrence.
 
-    The publication's algorithm: a random perturbation of norm ε over the joint state; every τ steps λ = ln(‖δ‖/ε)/τ,
-    and δ is scaled back to ε. With ``reduced``, a trajectory goes over to the map of one token at the end of the window
-    in which its tokens have synchronized: from their mean token and the mean of their perturbations, whose norm
-    ε over N equal tokens is ε/√N of one. That window is marked, its exponent left out.
+    This is the publication's algorithm: a random perturbation of norm ε over the joint state; every τ steps λ =
+    ln(‖δ‖/ε)/τ, and δ is rescaled to ε. With ``reduced``, a trajectory switches to the map of one token at the end of
+    the window in which its tokens have synchronized. It starts from their mean token and the mean of their
+    perturbations, whose norm ε over N equal tokens is ε/√N for one. The exponent of that window is NaN.
 
-    Memory does not grow with the steps, but for two numbers a window (and D(t) while it is kept).
+    Memory does not grow with the steps, except for two numbers per window (and D(t) while it is kept).
 
     Args:
-        f: the map of (batch, tokens, d); of these rows, where it belongs to rows.
-        x: where the trajectories start.
-        tau: steps of a window.
-        steps: steps in all, a multiple of ``tau``.
-        reduced: the map of (batch, d) where all tokens are equal, of
-            :func:`~lmdyn.analysis.synchronized_map`; None: the full map all the way.
+        f: the map of (batch, tokens, d); for these rows, if it belongs to rows.
+        x: initial states of the trajectories.
+        tau: number of steps of a window.
+        steps: total number of steps, a multiple of ``tau``.
+        reduced: the map of (batch, d) for equal tokens, as returned by :func:`~lmdyn.analysis.synchronized_map`; None
+            uses the full map throughout.
         epsilon: norm of the joint perturbation.
         threshold: D below which tokens count as synchronized.
-        keep: keep D(t) up to this step.
-        end_recurrent: do not follow a trajectory further that came back to a state for the second time.
+        keep: last step t for which D(t) is kept.
+        end_recurrent: whether to stop following a trajectory that has returned to a state for the second time.
         tolerance: distance, relative to the norm of the state, at which a state counts as the same.
-        batch_size: rows that the full map is applied to at once, perturbed ones apart; the reduced one takes all.
-        seed: of the first perturbations.
-        rows: number of each row in the whole set, by which its perturbation is drawn; 0 … batch − 1 by default.
-        variant: of D, see :func:`~lmdyn.analysis.deviation`.
+        batch_size: number of rows, without their perturbed copies, to which the full map is applied at once; the
+            reduced map takes all.
+        seed: seed of the first perturbations.
+        rows: number of each row in the whole set, from which its perturbation is drawn; 0 … batch − 1 by default.
+        variant: variant of D, see :func:`~lmdyn.analysis.deviation`.
 
     Raises:
-        ValueError: a precision that dynamics cannot do with; ``tau`` that does not divide ``steps``; numbers that are
-            not above 0; with ``reduced``, a numerical floor of D that is not below the threshold.
+        ValueError: if the precision is below float32; if ``tau`` does not divide ``steps``; if numbers are not above
+            0; with ``reduced``, if the numerical floor of D is not below the threshold.
 
     Reference: Inoue et al. 2022, algorithm A1; sections II.A and II.B.
 
@@ -121,18 +125,18 @@ def long_run(
         >>> f = lambda x: 2 * (x - x.mean(1, keepdim=True)) / 8 + (3.8 * x * (1 - x)).mean(1, keepdim=True)
         >>> x = torch.rand(2, 4, 1, generator=torch.Generator().manual_seed(0)).double()
         >>> run = long_run(f, x, 10, 2000, reduced=lambda x: 3.8 * x * (1 - x), epsilon=1e-6)
-        >>> run.switched_at.tolist(), round(float(run.exponents.nanmean()), 1)  # 0.43 of one token
+        >>> run.switched_at.tolist(), round(float(run.exponents.nanmean()), 1)  # 0.43 for one token
         ([10, 10], 0.4)
     """
     check_precision(x)
     if getattr(f, "masked", False):
         raise ValueError(
-            "trajectories are left out as they end, and masks belong to rows: make the map without a mask"
+            "trajectories are dropped when they end, but masks belong to rows: create the map without a mask"
         )
     check_windows(tau, steps)
     if epsilon <= 0 or batch_size < 1 or tolerance <= 0 or keep < 0:
         raise ValueError(
-            "expected epsilon and tolerance above 0, batch_size from 1 and keep from 0, got "
+            "expected epsilon and tolerance above 0, batch_size >= 1 and keep >= 0, got "
             f"{epsilon}, {tolerance}, {batch_size}, {keep}"
         )
     state = _State(x, tau, steps, min(keep, steps), epsilon, tolerance, variant)
@@ -157,7 +161,7 @@ def long_run(
 
 
 class _State:
-    """Everything that is kept of all trajectories."""
+    """All records of all trajectories."""
 
     def __init__(
         self,
@@ -194,7 +198,7 @@ class _State:
     def grown(
         self, x: Tensor, delta: Tensor, first: Tensor, window: int, rows: Tensor, epsilon: float
     ) -> Tensor:
-        """Record the exponents of a window; the perturbations, scaled back."""
+        """Record the exponents of a window, and return the rescaled perturbations."""
         delta, growth, lost, finite = rescaled(x, delta, first, epsilon)
         self.exponents[window, rows] = torch.where(finite, growth / self.tau, torch.nan)
         self.saturated[window, rows] = lost
@@ -202,7 +206,7 @@ class _State:
         return delta
 
     def result(self, floor: float) -> LongRun:
-        """All of it, frozen."""
+        """Return the records, frozen."""
         return LongRun(
             self.exponents, self.saturated, self.deviations, self.synchronized_at, self.switched_at,
             self.recurred_at, self.ended_at, self.diverged, self.observed, self.final, self.final_full, self.delta,
@@ -226,10 +230,10 @@ def _full(
     threshold: float | None,
     end_recurrent: bool,
 ) -> _Synchronized:
-    """The full map, until all of these rows have synchronized, or to the end."""
+    """Iterate the full map, until all of these rows have synchronized, or to the end."""
     found = _Synchronized(_mean(x) * torch.nan, torch.zeros_like(_mean(x)))
     first = delta
-    here = torch.arange(len(rows), device=rows.device)  # rows that still run, among these
+    here = torch.arange(len(rows), device=rows.device)  # indices of the rows that still run
     returns = _Returns(state, rows, 0) if end_recurrent else None
     for window in range(state.windows):
         for step in range(window * state.tau, (window + 1) * state.tau):
@@ -255,7 +259,7 @@ def _full(
             over |= done
         if returns is not None:
             over |= returns.found(x.flatten(1), here, window)
-        if bool(over.any()):  # the only wait for the device in a window
+        if bool(over.any()):  # the only synchronization with the device in a window
             x, delta, here, f = x[~over], delta[~over], here[~over], part_of(f, ~over)
         if len(here) == 0:
             break
@@ -274,7 +278,7 @@ def _look(state: _State, x: Tensor, step: int, rows: Tensor, threshold: float | 
 def _reduced(
     state: _State, reduced: Map, x: Tensor, delta: Tensor, epsilon: float, end_recurrent: bool
 ) -> None:
-    """The map of one token, for all rows that have synchronized, each from its own window on."""
+    """Iterate the map of one token, for all rows that have synchronized, each from its own window on."""
     goes_on = (state.switched_at >= 0) & (state.ended_at < 0)
     begins = torch.where(goes_on, state.switched_at // state.tau, state.windows).cpu()
     there = begins[begins < state.windows]
@@ -297,7 +301,7 @@ def _reduced(
         if len(rows) == 0:
             if window >= last:
                 return
-            if returns is not None:  # its clock goes on
+            if returns is not None:  # its clock continues
                 returns.found(now, rows, window)
             continue
         both = _run_padded(run, torch.cat([now, now + apart]))
@@ -308,12 +312,12 @@ def _reduced(
         over = ~now.isfinite().all(1)
         if returns is not None:
             over |= returns.found(now, rows, window)
-        if bool(over.any()):  # the only wait for the device in a window
+        if bool(over.any()):  # the only synchronization with the device in a window
             now, apart, rows = now[~over], apart[~over], rows[~over]
 
 
 class _Returns:
-    """Looks at the end of each window for trajectories on closed orbits: any period shows as one in windows."""
+    """Detects trajectories on closed orbits at the end of each window: any period appears as a period in windows."""
 
     def __init__(self, state: _State, rows: Int[Tensor, "rows"], first: int) -> None:
         self._state, self._rows, self._first = state, rows, first
@@ -322,7 +326,7 @@ class _Returns:
     def found(
         self, x: Float[Tensor, "running d"], here: Int[Tensor, "running"], window: int
     ) -> Bool[Tensor, "running"]:
-        """Which of the rows that still run, by their places among all, are known to be closed; recorded."""
+        """Return which of the running rows, as indices among all rows, are known to be closed, and record them."""
         every = torch.full((len(self._rows), x.shape[1]), float("nan"), dtype=x.dtype, device=x.device)
         every[here] = x
         self._tracker.update(every)
@@ -336,7 +340,7 @@ class _Returns:
 
 
 def _run_padded(run: Map, x: Tensor) -> Tensor:
-    """On a GPU with rows up to a power of two, for which few CUDA graphs are captured."""
+    """Pad rows to a power of two on a GPU, so that few CUDA graphs are captured."""
     if not x.is_cuda:
         return run(x)
     more = (1 << (len(x) - 1).bit_length()) - len(x)

@@ -1,4 +1,4 @@
-"""When the token vectors of an iterated encoder become one: deviation, synchronization offset, numerical floor."""
+"""Synchronization of the token vectors of an iterated encoder: deviation, offset, numerical floor."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
@@ -21,29 +21,29 @@ __all__ = [
 ]
 
 THRESHOLD = 1e-5
-"""Below this deviation token vectors count as synchronized: Inoue et al. 2022, figure 2."""
+"""Token vectors with a deviation below this value count as synchronized: Inoue et al. 2022, figure 2."""
 
 
 DeviationVariant = Literal["printed", "released"]
-"""How far tokens are apart: the publication's equation, or what its code computes."""
+"""Definition of the deviation: the publication's equation, or what its code computes."""
 
 
 def deviation(
     x: Float[Tensor, "*batch tokens d"], variant: DeviationVariant = "printed"
 ) -> Float[Tensor, "*batch"]:
-    """D = (1/N) Σᵢ ‖xᵢ − x̄‖₂, how far the N token vectors are from their mean; computed and answered in float64.
+    """Compute D = (1/N) Σᵢ ‖xᵢ − x̄‖₂, how far the N token vectors are from their mean, in float64.
 
-    0 where all are the same, at least 0, in the units of the state; NaN where the state is NaN or infinite. The
-    variant ``released`` is what the publication's code computes: the standard deviation over tokens of each of the d
-    units, mean over units, (1/d) Σⱼ √((1/N) Σᵢ (xᵢⱼ − x̄ⱼ)²). It is about √d times smaller, so that at one threshold
-    tokens count as synchronized earlier.
+    It is in the units of the state; 0 if all are equal, NaN if the state is NaN or infinite. The variant ``released``
+    is what the publication's code computes: the standard deviation over tokens of each of the d units, averaged over
+    units, (1/d) Σⱼ √((1/N) Σᵢ (xᵢⱼ − x̄ⱼ)²). It is about √d times smaller, so at the same threshold tokens count as
+    synchronized earlier.
 
     Args:
         x: (…, tokens, d) token vectors.
         variant: ``printed`` or ``released``.
 
     Raises:
-        ValueError: another variant.
+        ValueError: if the variant is unknown.
 
     Reference: Inoue et al. 2022, equation 5.
 
@@ -52,7 +52,7 @@ def deviation(
         tensor(5., dtype=torch.float64)
     """
     if variant not in get_args(DeviationVariant):
-        raise ValueError(f"variant is one of {list(get_args(DeviationVariant))}, got {variant!r}")
+        raise ValueError(f"variant must be one of {list(get_args(DeviationVariant))}, got {variant!r}")
     x = x.double()
     if not x.numel():
         return x.new_full(x.shape[:-2], torch.nan)
@@ -69,33 +69,33 @@ def deviation_floor(
     steps: int = 32,
     variant: DeviationVariant = "printed",
 ) -> Float[Tensor, ""]:
-    """The deviation that rounding keeps up: the highest D(t) of states whose tokens were equal but for their last bits.
+    """Compute the deviation that rounding maintains: the highest D(t) of tokens that differ only in their last bits.
 
-    Tokens that differ in their last bits are rounded differently at each step, and what the map contracts to is the
-    balance of the two. Deviations at or below this floor tell nothing. Where synchronization itself is unstable the
-    tokens part again, and the floor, which is then no matter of precision, is large too.
+    Tokens that differ in their last bits are rounded differently at each step, while the map contracts them; the floor
+    is the balance of both. Deviations at or below this floor are not meaningful. If synchronization itself is
+    unstable, the tokens separate again, and the floor is large for a reason other than precision.
 
     Args:
         f: the map.
-        x: states; all tokens start at the mean of theirs, times 1 ± 4 ε, the precision's, at random.
-        steps: how long they are followed; the first half counts as settling.
-        variant: of :func:`deviation`.
+        x: states; all tokens start at the mean of their state, times 1 ± 4 ε at random, with ε of the precision.
+        steps: number of steps; the first half counts as settling.
+        variant: variant of :func:`deviation`.
 
     Returns:
-        () float64, the highest over the second half of the steps and the rows that stay finite; NaN if none does,
-        0 of no rows.
+        Scalar float64 tensor, the maximum over the second half of the steps and the rows that stay finite; NaN if none
+        does, 0 without rows.
 
     Raises:
-        ValueError: fewer than 2 steps, states that are no floating-point numbers.
+        ValueError: if there are fewer than 2 steps, or if the states are not floating-point numbers.
 
     Example:
         >>> bool(deviation_floor(lambda x: 1 - x / 2, torch.ones(1, 3, 4)) < 1e-6)
         True
     """
     if steps < 2:
-        raise ValueError(f"steps is {steps}: expected 2 at least")
+        raise ValueError(f"steps must be at least 2, got {steps}")
     if not x.is_floating_point():
-        raise ValueError(f"expected states of floating-point numbers, which have a precision, got {x.dtype}")
+        raise ValueError(f"expected floating-point states, got {x.dtype}")
     noise = torch.rand(x.shape[1:], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     factor = 1 + 8 * torch.finfo(x.dtype).eps * (noise - 0.5)
     x = (x.double().mean(-2, keepdim=True) * factor.to(x.device)).to(x.dtype)
@@ -115,16 +115,16 @@ def synchronization_offset(
     floor: Float[Tensor, ""] | float,
     threshold: float = THRESHOLD,
 ) -> Int[Tensor, "batch"]:
-    """The first t with D(t) < threshold; −1 where there is none among the times. A NaN is not below it.
+    """Return the first t with D(t) < threshold; −1 for none among the times. NaN is not below it.
 
     Args:
         deviations: (times, batch) D(t) for t = 0, 1, 2, …
-        floor: the numerical floor of the precision, of :func:`deviation_floor`.
-        threshold: below it tokens count as synchronized.
+        floor: the numerical floor of the precision, from :func:`deviation_floor`.
+        threshold: tokens count as synchronized below it.
 
     Raises:
-        ValueError: the floor is not below the threshold: "never synchronized" could not be told from "not resolved".
-            No times.
+        ValueError: if the floor is not below the threshold, because "never synchronized" and "not resolved" could not
+            be distinguished; if there are no times.
 
     Reference: Inoue et al. 2022, section II.A and figure 2B.
 
@@ -134,17 +134,18 @@ def synchronization_offset(
     """
     check_floor(floor, threshold)
     if not len(deviations):
-        raise ValueError("there are no times: expected D(t) from t = 0 on")
+        raise ValueError("expected D(t) from t = 0 on, got no times")
     below = deviations < threshold
     return torch.where(below.any(0), below.int().argmax(0), -1)
 
 
 class Synchronization(NamedTuple):
-    """What :func:`synchronize` found.
+    """Result of :func:`synchronize`.
 
     Attributes:
-        offset: (batch,) first t with D(t) below the threshold; −1: not within the steps, or the state became NaN.
-        token: (batch, d) the mean token then, or after the last step.
+        offset: (batch,) first t with D(t) below the threshold; −1 for none within the steps, or if the state became
+            NaN.
+        token: (batch, d) the mean token at this step, or after the last step.
     """
 
     offset: Int[Tensor, "batch"]
@@ -160,17 +161,17 @@ def synchronize(
     batch_size: int = 16,
     variant: DeviationVariant = "printed",
 ) -> Synchronization:
-    """Iterate until all token vectors of a row are one, each row for itself.
+    """Iterate until all token vectors of a row are equal, separately for each row.
 
     Check the :func:`deviation_floor` first.
 
     Args:
         f: the map.
         x: states at t = 0.
-        max_steps: at most so many steps.
-        threshold: below it tokens count as synchronized.
-        batch_size: rows that the map is applied to at once.
-        variant: of :func:`deviation`.
+        max_steps: maximum number of steps.
+        threshold: tokens count as synchronized below it.
+        batch_size: number of rows to which the map is applied at once.
+        variant: variant of :func:`deviation`.
 
     Example:
         >>> halved = lambda x: x.mean(1, keepdim=True) + (x - x.mean(1, keepdim=True)) / 10
@@ -186,7 +187,9 @@ def synchronize(
             offset[rows] = torch.where(first, t, offset[rows])
             open_ = (offset[rows] < 0) | first
             token[rows] = torch.where(open_[:, None], now.double().mean(1).to(x.dtype), token[rows])
-            if t % 10 == 9 and bool((offset[rows] >= 0).all()):  # waits for the device now and then only
+            if t % 10 == 9 and bool(
+                (offset[rows] >= 0).all()
+            ):  # synchronizes with the device only every 10 steps
                 break
             if t < max_steps:
                 now = here(now)
@@ -194,14 +197,15 @@ def synchronize(
 
 
 def check_floor(floor: Float[Tensor, ""] | float, threshold: float) -> None:
-    """Refuse a precision that cannot tell synchronized tokens from others.
+    """Raise an error if a precision cannot distinguish synchronized tokens from others.
 
     Raises:
-        ValueError: the floor is not below the threshold.
+        ValueError: if the floor is not below the threshold.
     """
-    if not float(floor) < threshold:  # NaN too
+    if not float(floor) < threshold:  # also for NaN
         raise ValueError(
-            f"exactly equal token vectors part to a deviation of {float(floor):.1e}, which is not below the threshold "
-            f"of {threshold:.1e}: either this precision cannot resolve synchronization (take float64, or a higher "
+            f"exactly equal token vectors separate to a deviation of {float(floor):.1e}, which is not below "
+            "the threshold "
+            f"of {threshold:.1e}: either this precision cannot resolve synchronization (use float64, or a higher "
             "threshold), or synchronized tokens are unstable in this model"
         )

@@ -1,4 +1,4 @@
-"""An encoder whose token vectors have become one: the map of a single token, and whether they would stay together."""
+"""An encoder with equal token vectors: the map of a single token, and whether tokens stay together."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -26,12 +26,13 @@ _ALBERT = (
 
 
 class SynchronizedMap:
-    """The map of one token, where all tokens are equal: attention is then uniform, and answers what each token has.
+    """The map of one token if all tokens are equal: attention is then uniform, and returns the value of each token.
 
-    x ↦ LN₂(y + FFN(y)) with y = LN₁(x + x·W + b), where W is the product of the value and the output matrix. Of N
-    tokens it is N times less work than the full map, and less still, since there are no queries, keys or scores.
+    x ↦ LN₂(y + FFN(y)) with y = LN₁(x + x·W + b), where W is the product of the value and the output matrix. It
+    requires N times less work than the full map of N tokens, and even less because there are no queries, keys or
+    scores.
 
-    Made by :func:`synchronized_map`.
+    Created by :func:`synchronized_map`.
 
     Example:
         >>> from transformers import AlbertConfig
@@ -49,7 +50,7 @@ class SynchronizedMap:
         self._layers = [_Layer(layer) for layer in layers]
 
     def __call__(self, x: Float[Tensor, "batch d"]) -> Float[Tensor, "batch d"]:
-        """The token vector one step later."""
+        """Return the token vector one step later."""
         for layer in self._layers:
             x = layer(x)
         return x
@@ -60,7 +61,7 @@ class _Layer:
         whole = cast(Any, layer)
         value, dense = whole.attention.value, whole.attention.dense
         outer = dense.weight.detach().double()
-        # in float64: two roundings less than one after the other
+        # in float64: fewer roundings than one product after the other
         self._weight = (outer @ value.weight.detach().double()).to(dense.weight.dtype)
         self._bias = (outer @ value.bias.detach().double() + dense.bias.detach().double()).to(
             dense.weight.dtype
@@ -74,31 +75,33 @@ class _Layer:
 
 
 def synchronized_map(layer: nn.Module | EncoderMap) -> Callable[[Tensor], Tensor]:
-    """The map of one token vector, which an encoder is on the manifold where all tokens are equal.
+    """Return the map of one token vector, to which an encoder reduces if all tokens are equal.
 
     Args:
-        layer: a layer as transformers' ``AlbertLayer`` in eval mode, or the map of an encoder with shared layers. Of
-            other shared layers than ALBERT's, the map of a row with one token: attention to itself alone is uniform.
+        layer: a layer such as ``AlbertLayer`` of transformers in eval mode, or the map of an encoder with shared
+            layers. For shared layers other than ALBERT's, the result is the map of a row with one token, whose
+            attention to itself is uniform.
 
     Returns:
-        (batch, d) to (batch, d), in the layer's precision.
+        Function of (batch, d) to (batch, d), in the layer's precision.
 
     Raises:
-        ValueError: layers that differ; a step that treats tokens by their places, as causal attention and positions at
-            each step do, or that sees the text itself; one that does not map equal tokens to equal tokens.
+        ValueError: if the layers differ; if the step depends on the positions of tokens, as with causal attention or
+            positions at each step, or on the text itself; if it does not map equal tokens to equal tokens.
 
     Reference: Inoue et al. 2022, section II.A: after synchronization all attention probabilities are identical.
     """
     if isinstance(layer, EncoderMap):
         if layer.masked:
-            raise ValueError("with padding left out attention is not uniform: make the map without a mask")
+            raise ValueError("if padding is masked, attention is not uniform: create the map without a mask")
         if not layer.shared:
             raise ValueError(
-                f"the {len(layer.maps)} layers differ: there is no one map to iterate, nor a reduced one"
+                f"the {len(layer.maps)} layers differ: there is no single map to iterate, and no reduced one"
             )
         if layer.injected:
             raise ValueError(
-                "the step sees the text itself: each token has an input of its own, tokens do not become one, and this "
+                "the step depends on the text itself: each token has its own input, so tokens do not become "
+                "equal, and this "
                 "model has no reduced map; iterate the full map"
             )
         if all(_is_albert(part) for part in layer.layers):
@@ -113,7 +116,8 @@ def synchronized_map(layer: nn.Module | EncoderMap) -> Callable[[Tensor], Tensor
         return reduced
     if not _is_albert(layer):
         raise ValueError(
-            f"{type(layer).__name__} is no ALBERT layer (expected {list(_ALBERT)}): give the EncoderMap of its encoder"
+            f"{type(layer).__name__} is not an ALBERT layer (expected {list(_ALBERT)}): pass the EncoderMap of "
+            "its encoder"
         )
     return SynchronizedMap([layer])
 
@@ -125,15 +129,15 @@ def _is_albert(layer: nn.Module) -> bool:
 
 @torch.no_grad()
 def _check(full: EncoderMap, reduced: Callable[[Tensor], Tensor]) -> None:
-    """Compare the two maps on three equal tokens, and the full one on three tokens in another order."""
+    """Compare the two maps on three equal tokens, and the full map on three tokens in a different order."""
     draw = torch.Generator().manual_seed(0)
     like = next(full.layers[0].parameters())
     x = torch.randn(1, full.width, generator=draw).to(like)
     there, expected = reduced(x)[:, None], full(x[:, None].expand(-1, 3, -1))
     if not (error := _apart(there, expected)) < _EQUAL:
         raise ValueError(
-            f"equal tokens are not mapped as one token is (relative difference {error:.1e}): this encoder has no "
-            "reduced map, as where attention or layers look at positions; iterate the full map"
+            f"equal tokens are not mapped like one token (relative difference {error:.1e}): this encoder has no "
+            "reduced map, as if attention or layers depend on positions; iterate the full map"
         )
     tokens = torch.randn(1, 3, full.width, generator=draw).to(like)
     order = torch.tensor([2, 0, 1], device=like.device)
@@ -143,12 +147,12 @@ def _check(full: EncoderMap, reduced: Callable[[Tensor], Tensor]) -> None:
     later = torch.cat([tokens[:, :2], -tokens[:, 2:]], 1)
     if _apart(full(later)[:, :2], after[:, :2]) < _EQUAL:
         raise ValueError(
-            "attention is causal: a token sees the earlier ones only, perturbations of later tokens do not reach "
+            "attention is causal: a token sees only earlier ones, so perturbations of later tokens do not reach "
             "earlier ones, and this model has no reduced map; iterate the full map"
         )
     raise ValueError(
-        f"tokens in another order are not mapped to the same tokens in that order (relative difference {error:.1e}): "
-        "positions enter at each step, and this model has no reduced map; iterate the full map"
+        f"reordered tokens are not mapped to the same tokens in the new order (relative difference {error:.1e}): "
+        "positions enter at each step, so this model has no reduced map; iterate the full map"
     )
 
 
@@ -163,25 +167,25 @@ def _apart(found: Tensor, expected: Tensor) -> float:
 def transverse_exponents(
     f: Callable[[Tensor], Tensor], x: Float[Tensor, "batch d"], tau: int, steps: int, seed: int = 0
 ) -> Float[Tensor, "windows batch"]:
-    """How fast token vectors part, or approach each other, along a synchronized trajectory: λ⊥ of each window.
+    """Compute the rate λ⊥ at which token vectors separate or approach along a synchronized trajectory, per window.
 
-    Below 0 synchronization is stable. Perturbations that leave the mean token where it is do not change uniform
+    If it is below 0, synchronization is stable. Perturbations that do not change the mean token do not change uniform
     attention to first order (the weights change, but all values are equal), so two tokens with opposite perturbations
-    tell of any number.
+    represent any number of tokens.
 
     Args:
-        f: the full map; it must allow forward-mode differentiation (``EncoderMap(…, attention="eager")``).
-        x: (batch, d) token vectors on the manifold.
-        tau: steps of a window.
-        steps: steps in all, a multiple of ``tau``.
-        seed: of the first perturbation.
+        f: the full map; it must support forward-mode differentiation (``EncoderMap(…, attention="eager")``).
+        x: (batch, d) token vectors of synchronized states.
+        tau: number of steps of a window.
+        steps: total number of steps, a multiple of ``tau``.
+        seed: seed of the first perturbation.
 
     Returns:
-        (windows, batch) float64, per step, in nats; −∞ where differences are lost altogether, NaN from where the
-        state is not finite.
+        Tensor of shape (windows, batch), float64, in nats per step; −∞ if differences vanish entirely, NaN from the
+        window on in which the state is not finite.
 
     Raises:
-        ValueError: ``tau`` does not divide ``steps``.
+        ValueError: if ``tau`` does not divide ``steps``.
 
     Example:
         >>> transverse_exponents(lambda x: 0.9 * x + 0.1 * x.mean(1, keepdim=True), torch.ones(1, 4), 5, 10).exp()
@@ -202,7 +206,7 @@ def transverse_exponents(
             norm = state_norm(u)[:, None]
             growth = growth + norm[:, 0].log()
             u = torch.where(norm > 0, u / norm, u).to(x.dtype)
-        # where the derivative does not depend on the state it is finite yet
+        # if the derivative does not depend on the state, it is still finite
         finite = state_norm(x).isfinite()
         found.append(torch.where(finite, growth / tau, torch.nan))
     return torch.stack(found)

@@ -1,4 +1,4 @@
-"""Linear readouts of trajectories over windows of time, where vectors have more dimensions than there are rows."""
+"""Linear readouts of trajectories over windows of time, for vectors with more dimensions than rows."""
 
 from collections.abc import Iterator, Sequence
 
@@ -20,33 +20,34 @@ from lmdyn.analysis.statistics.precision import exact_float
 
 __all__ = ["WindowKernels"]
 
-_CHUNK = 2**22  # numbers of the vectors that are float64 at a time
+_CHUNK = 2**22  # numbers of the vectors that are in float64 at a time
 
 
 class WindowKernels:
-    """The readouts of :func:`window_regressions` from inner products of the vectors, not from their covariances.
+    """The readouts of :func:`window_regressions`, from inner products of the vectors instead of their covariances.
 
-    For the readouts are the same: with centred rows X and targets Y of a window, the weights (XᵀX + r)⁻¹XᵀY of the
-    normal matrix are Xᵀ(XXᵀ + r)⁻¹Y of the Gram matrix. Memory is O((N T)²) for N training sentences at T times
-    besides the vectors themselves, whatever the number d of dimensions, where sums of scatter have O(T d²); a window of
-    ΔT steps costs O((N ΔT)³ / 3). So this is for vectors of many dimensions, as all tokens' together, and few
-    sentences.
+    The readouts are the same: with centred rows X and targets Y of a window, the weights (XᵀX + r)⁻¹XᵀY of the normal
+    matrix are Xᵀ(XXᵀ + r)⁻¹Y of the Gram matrix. Memory is O((N T)²) for N training sentences at T times, in addition
+    to the vectors themselves, whatever the number d of dimensions, whereas sums of scatter require O(T d²); a window
+    of ΔT steps costs O((N ΔT)³ / 3). Use it for vectors of many dimensions, such as those of all tokens together, and
+    few sentences.
 
-    Sums and products are in float64, of vectors about the mean of the training vectors.
+    Sums and products are in float64, of vectors minus the mean of the training vectors.
 
     Args:
         x: (T, N, d) vectors of the training sentences, the same on every rank.
         classes: (N,) their classes, from 0.
 
     Raises:
-        ValueError: no sentences, another number of classes than of sentences, or vectors that are not finite.
+        ValueError: if there are no sentences, if the numbers of classes and sentences differ, or if vectors are not
+            finite.
 
     Example:
         >>> g = torch.Generator().manual_seed(0)
         >>> x, classes = torch.randn(4, 5, 300, generator=g), torch.arange(5) % 2
         >>> targets = lambda n: torch.stack([torch.ones(n, 1), -torch.ones(n, 1)])
         >>> found = WindowKernels(x, classes).regressions(x, classes, targets, [0], [4])
-        >>> bool(found.nmse < 1e-12)  # 20 rows of 300 dimensions: any targets are met
+        >>> bool(found.nmse < 1e-12)  # 20 rows of 300 dimensions: any targets can be fitted
         True
     """
 
@@ -54,7 +55,7 @@ class WindowKernels:
         n = x.shape[1]
         if n == 0 or len(classes) != n:
             raise ValueError(
-                f"expected a class for each of at least one sentence, got {len(classes)} for {n}"
+                f"expected at least one sentence and a class for each, got {len(classes)} classes for {n} sentences"
             )
         if not bool(x.isfinite().all()):
             raise ValueError("vectors are not finite: leave out the sentences whose states diverge")
@@ -66,7 +67,7 @@ class WindowKernels:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(T, N, d)."""
+        """Shape (T, N, d)."""
         times, n, d = self._x.shape
         return times, n, d
 
@@ -78,7 +79,7 @@ class WindowKernels:
             yield part, exact_float(rows[part]) - self._centre
 
     def _products(self, x: Tensor) -> Tensor:
-        """Inner products of some vectors, times before sentences, with those of training."""
+        """Compute inner products of vectors, times before sentences, with those of training."""
         times, n, _ = self.shape
         found = self._centre.new_empty(x.shape[0] * x.shape[1], times * n)
         for part, rows in self._pieces(x):
@@ -97,28 +98,29 @@ class WindowKernels:
         *,
         ridge: float = 1e-12,
     ) -> WindowMap:
-        """The readout of every window, with its errors on development sentences.
+        """Fit the readout of every window, and compute its errors on development sentences.
 
         Args:
             x: (T, M, d) vectors of this rank's development sentences.
             classes: (M,) their classes.
             targets: see :func:`window_regressions`.
-            starts: the t₀.
-            lengths: the ΔT.
-            ridge: relative ridge, as there: to the trace of the centred normal matrix, divided by d.
+            starts: the start times t₀.
+            lengths: the window lengths ΔT.
+            ridge: relative ridge, as in :func:`window_regressions`: relative to the trace of the centred normal matrix
+                divided by d.
 
         Returns:
             See :class:`WindowMap`. The condition number is that of the centred rows in the space that they span, with
             the ridge.
 
         Raises:
-            ValueError: windows that cannot be, or vectors of other times or dimensions.
+            ValueError: if a window is not possible, or if the vectors have other times or dimensions.
         """
         times, n, d = self.shape
         check_windows(times, starts, lengths, ridge)
         if (x.shape[0], x.shape[2]) != (times, d) or len(classes) != x.shape[1]:
             raise ValueError(
-                f"expected development vectors of (times, d) = {(times, d)} and a class of each, got "
+                f"expected development vectors of (times, d) = {(times, d)} and a class for each, got "
                 f"{tuple(x.shape)} and {len(classes)} classes"
             )
         cross = self._products(x).unflatten(0, x.shape[:2]).unflatten(2, (times, n))
@@ -136,7 +138,7 @@ class WindowKernels:
                 expected = self._targets_of(targets, length, classes)
                 errors = (outputs - expected).square().sum((0, 2)) / expected.square().sum((0, 2))
                 nmse[i, j] = all_reduce_sum(errors.sum()) / count
-        # 0 / 0 of a target that is 0 throughout is NaN; so is any number of sentences that are there
+        # 0 / 0 of a target that is 0 throughout is NaN; so is any number without sentences
         return WindowMap(
             tuple(starts), tuple(lengths), nmse.masked_fill(nmse.isinf(), torch.nan), condition, used
         )
@@ -145,27 +147,27 @@ class WindowKernels:
     def fit(
         self, targets: Targets, start: int, length: int, *, ridge: float = 1e-12
     ) -> Float[Tensor, "_ outputs"]:
-        """The readout of one window: (d + 1, outputs) weights, of which the last row is the bias.
+        """Fit the readout of one window: (d + 1, outputs) weights, of which the last row is the bias.
 
         Raises:
-            ValueError: a window that cannot be.
+            ValueError: if the window is not possible.
         """
         times, _, d = self.shape
         check_windows(times, [start], [length], ridge)
         if start + length > times:
-            raise ValueError(f"the window [{start}, {start + length}) ends after the last of {times} times")
+            raise ValueError(f"the window [{start}, {start + length}) must end within the {times} times")
         y, steps = self._targets_of(targets, length, self._classes), slice(start, start + length)
         dual, *_ = self._solve(y, steps, ridge)
         weights = self._centre.new_zeros(d, y.shape[2])
         for part, rows in self._pieces(
             self._x[steps]
-        ):  # the dual adds up to 0: any one vector may be taken from all
+        ):  # the dual adds up to 0, so any vector may be subtracted from all
             weights += rows.T @ dual[part]
         mean = self._means[steps].mean(0, keepdim=True)
         return torch.cat([weights, y.flatten(0, 1).mean(0, keepdim=True) - mean @ weights])
 
     def _solve(self, y: Tensor, steps: slice, ridge: float) -> tuple[Tensor, Tensor, float, float]:
-        """Of a window: (ΔT N, outputs) dual weights, the products of its mean vector, its condition, and its ridge."""
+        """Solve a window: (ΔT N, outputs) dual weights, products of its mean vector, its condition, and its ridge."""
         times, n, d = self.shape
         gram = self._gram.unflatten(0, (times, n)).unflatten(2, (times, n))[steps, :, steps]
         gram = gram.flatten(2).flatten(0, 1).clone()
@@ -173,12 +175,12 @@ class WindowKernels:
         middle = gram.mean(0)
         gram += middle.mean() - middle - middle[:, None]
         mean = self._means[steps].mean(0)
-        # below it is the rounding of the vectors, and of their products about the centre
+        # below it are rounding errors of the vectors, and of their products about the centre
         constant = m * (
             self._resolution**2 * mean.square().sum() + 1e-13 * (mean - self._centre).square().sum()
         )
         unit, flat = ridge_unit(gram[None], d, ridge, constant[None])
-        # centred rows have nothing along the constant vector, nor have targets: a mean eigenvalue there changes nothing
+        # centred rows and targets have no component along the constant vector: a mean eigenvalue there has no effect
         gram += torch.where(flat, 1.0, gram.trace() / m) / m
         factor, used = ridged_factor(gram[None], ridge, unit)
         vectors = torch.randn(m, 2, dtype=gram.dtype, generator=torch.Generator().manual_seed(0)).to(gram)

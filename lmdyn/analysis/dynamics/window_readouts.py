@@ -16,11 +16,11 @@ __all__ = ["Readouts", "WindowsAsked", "by_products", "by_sums", "bytes_of_produ
 _PARTS = ("train", "development")
 
 Vectors = Callable[[str], Iterable[tuple[Tensor, Tensor]]]
-"""To ``train`` or ``development``, of this process's sentences, some at a time: the letters of n, and (T, n, d)."""
+"""Maps ``train`` or ``development`` to batches of this process's sentences: the letters of n, and (T, n, d)."""
 
 
 class WindowsAsked(NamedTuple):
-    """Which windows are looked at, and with what ridge."""
+    """The requested windows, and their ridge."""
 
     targets: Targets
     starts: range
@@ -29,13 +29,13 @@ class WindowsAsked(NamedTuple):
 
 
 class Readouts(NamedTuple):
-    """What the sentences gave.
+    """Result for the sentences.
 
     Attributes:
-        found: the map of windows; None where no sentence of a letter is left.
-        fit: to (t₀, ΔT) the readout of this window, (d + 1, 2).
-        numbers: of each part, the sentences of each letter.
-        dropped: sentences that were left out, as their states are not finite.
+        found: the map of windows; None if no sentence of a letter is left.
+        fit: function of (t₀, ΔT) that returns the readout of this window, (d + 1, 2).
+        numbers: numbers of sentences of each letter, for each part.
+        dropped: number of sentences that were left out because their states are not finite.
     """
 
     found: WindowMap | None
@@ -45,38 +45,38 @@ class Readouts(NamedTuple):
 
 
 def bytes_of_sums(times: int, width: int) -> int:
-    """Memory of :func:`by_sums`: covariances of the training set, and of each letter of the development set."""
+    """Return the memory of :func:`by_sums`: covariances of the training set, and of each development letter."""
     return 8 * 3 * times * width**2
 
 
 def bytes_of_products(n: int, m: int, times: int, width: int, longest: int) -> int:
-    """Memory of :func:`by_products`.
+    """Return the memory of :func:`by_products`.
 
     Args:
-        n: training sentences.
-        m: development sentences.
+        n: number of training sentences.
+        m: number of development sentences.
         times: T.
         width: d.
-        longest: steps of the longest window.
+        longest: number of steps of the longest window.
     """
     return 4 * times * (n + m) * width + 8 * (times**2 * n * (n + m) + 3 * (n * longest) ** 2)
 
 
 def by_sums(vectors: Vectors, asked: WindowsAsked, shape: tuple[int, int], device: torch.device) -> Readouts:
-    """From covariances, which all processes add to.
+    """Compute readouts from covariances, to which all processes contribute.
 
     Args:
-        vectors: of each part.
+        vectors: vectors of each part.
         asked: the windows.
         shape: (T, d).
-        device: where the sums are.
+        device: device of the sums.
     """
     sums, dropped = {}, 0
     for part in _PARTS:
         sums[part] = WindowSums(*shape, 2, pooled=part == "train", device=device)
         for letters, x in vectors(part):
             finite = x.isfinite().all(2).all(0)
-            letters = letters.masked_fill(~finite, -1)  # which belongs to no sum
+            letters = letters.masked_fill(~finite, -1)  # which is in no sum
             for t, rows in enumerate(x):
                 sums[part].update(t, rows.where(finite[:, None], 0), letters)
             dropped += int((~finite).sum())
@@ -98,7 +98,7 @@ def by_sums(vectors: Vectors, asked: WindowsAsked, shape: tuple[int, int], devic
 def by_products(
     vectors: Vectors, asked: WindowsAsked, shape: tuple[int, int], device: torch.device
 ) -> Readouts:
-    """From inner products: every process has the training sentences of all, and its own to develop on.
+    """Compute readouts from inner products: each process has all training and its own development sentences.
 
     The arguments are those of :func:`by_sums`.
     """

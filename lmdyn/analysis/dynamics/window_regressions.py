@@ -27,26 +27,26 @@ __all__ = [
 ]
 
 Targets = Callable[[int], Tensor] | Mapping[int, Tensor]
-"""The number of steps ΔT of a window to the target outputs in it, (classes, ΔT, outputs)."""
+"""Function of the number of steps ΔT of a window to the target outputs in it, (classes, ΔT, outputs)."""
 
 FIRST_ITERATIONS, ITERATIONS = 12, 2  # of the condition's estimate: without and with a neighbour's vectors
 
 
 @dataclass(frozen=True)
 class WindowMap:
-    """How well a linear readout writes in each window [t₀, t₀ + ΔT).
+    """Error of a linear readout in each window [t₀, t₀ + ΔT).
 
     Attributes:
-        starts: the t₀.
-        lengths: the ΔT.
-        nmse: (starts, lengths) float64: of development sentences, mean of Σ_k ‖error‖² / Σ_k ‖target‖². 0 is perfect;
-            an output of 0 has 1. NaN where the window ends after the last time, or a target is 0 throughout.
+        starts: the start times t₀.
+        lengths: the window lengths ΔT.
+        nmse: (starts, lengths) float64: mean over development sentences of Σ_k ‖error‖² / Σ_k ‖target‖². 0 is perfect;
+            an output of 0 has 1. NaN if the window ends after the last time, or if a target is 0 throughout.
         condition: (starts, lengths) estimate, from below, of the condition number of the centred design with its
-            ridge: root of the ratio of greatest and least eigenvalue of the normal matrix, by a few power and inverse
-            iterations that start from the vectors of the window before. Well below 1e6, the root of
-            1 / ``ridge``, the ridge has no influence. Infinite where the vectors of a window are all the same.
-        ridge: (starts, lengths) the relative ridge; greater than what was asked for where the normal matrix was not
-            positive definite.
+            ridge: the square root of the ratio of the largest and the smallest eigenvalue of the normal matrix, by a
+            few power and inverse iterations that start from the vectors of the window before. Well below 1e6, the
+            square root of 1 / ``ridge``, the ridge has no influence. Infinite if all vectors of a window are equal.
+        ridge: (starts, lengths) the relative ridge; larger than requested if the normal matrix was not positive
+            definite.
 
     Example:
         >>> nmse = torch.tensor([[0.9, 0.5]], dtype=torch.float64)
@@ -61,16 +61,16 @@ class WindowMap:
     ridge: Float[Tensor, "starts lengths"]
 
     def best(self, shortest: int = 1) -> tuple[int, int]:
-        """(t₀, ΔT) of the least NMSE among the windows of at least ``shortest`` steps.
+        """Return (t₀, ΔT) of the smallest NMSE among the windows of at least ``shortest`` steps.
 
         Raises:
-            ValueError: none of them has a value.
+            ValueError: if none of them has a value.
         """
         long_enough = torch.tensor([length >= shortest for length in self.lengths], device=self.nmse.device)
         nmse = torch.where(long_enough & ~self.nmse.isnan(), self.nmse, torch.inf)
         if not bool(nmse.isfinite().any()):
             raise ValueError(
-                f"no window of {shortest} steps or more has an NMSE: all end after the last time, or have no target"
+                f"no window of at least {shortest} steps has an NMSE: all end after the last time, or have no target"
             )
         i = int(nmse.argmin())
         return self.starts[i // len(self.lengths)], self.lengths[i % len(self.lengths)]
@@ -87,31 +87,31 @@ def window_regressions(
     ridge: float = 1e-12,
     memory: float = 2**28,
 ) -> WindowMap:
-    """Least squares for every window [t₀, t₀ + ΔT) at once, each with its error on development sentences.
+    """Compute least squares for every window [t₀, t₀ + ΔT) at once, each with its error on development sentences.
 
     One linear readout with bias, shared by all steps of the window, is fitted to the target outputs y_{c,k} of a
     sentence of class c at step k, over all training sentences and steps: the regression of N·ΔT rows on d + 1 columns.
-    Its normal matrix, centred within the window, is a running sum over ΔT of what each further time adds: the scatter
-    at this time, and that of its mean about the mean so far. No rows are needed, and all terms are positive. The error
-    on development sentences is a sum of positive terms of their means and scatter. A window costs O(d³ / 3), whatever
-    the number of sentences.
+    Its normal matrix, centred within the window, is a running sum over ΔT of the contribution of each further time:
+    the scatter at this time, and that of its mean about the mean so far. No rows are required, and all terms are
+    positive. The error on development sentences is a sum of positive terms of their means and scatter. A window costs
+    O(d³ / 3), whatever the number of sentences.
 
-    The weights W minimise Σ ‖Wᵀ(x − x̄) + ȳ − y‖² + r ‖W‖² where r is ``ridge`` times the mean diagonal of the centred
-    normal matrix; the bias is not penalised. As ``ridge`` → 0 that is the least-squares solution of minimum norm. Where
-    Cholesky's factorisation fails the ridge is raised tenfold until it does not.
+    The weights W minimise Σ ‖Wᵀ(x − x̄) + ȳ − y‖² + r ‖W‖², with r equal to ``ridge`` times the mean diagonal of the
+    centred normal matrix; the bias is not penalised. For ``ridge`` → 0, this is the least-squares solution of minimum
+    norm. If Cholesky's factorisation fails, the ridge is increased tenfold until it succeeds.
 
     Args:
         train: sums of the training sentences.
         development: sums of the development sentences, by class (not pooled).
-        targets: to a window's number of steps ΔT, its outputs (classes, ΔT, outputs).
-        starts: the t₀, from 0.
-        lengths: the ΔT, from 1.
+        targets: function of the number of steps ΔT of a window to its outputs (classes, ΔT, outputs).
+        starts: the start times t₀, from 0.
+        lengths: the window lengths ΔT, from 1.
         ridge: relative ridge.
-        memory: bytes of normal matrices that are held at a time.
+        memory: maximum bytes of normal matrices in memory at a time.
 
     Raises:
-        ValueError: sums of other times, widths or classes; pooled development sums; no sentences; sums that are not
-            finite; windows or targets that cannot be.
+        ValueError: if sums have different times, widths or classes; if development sums are pooled; if there are no
+            sentences; if sums are not finite; if windows or targets are not possible.
 
     Reference: Inoue et al. 2022, section III C, appendix E and figure 3C.
 
@@ -122,7 +122,7 @@ def window_regressions(
         >>> for t in range(9):
         ...     sums.update(t, x[t], classes)
         >>> found = window_regressions(sums, sums, lambda n: torch.ones(2, n, 1), range(5), range(1, 6))
-        >>> found.nmse.shape, bool((found.nmse < 1e-20).all())  # the bias alone does it
+        >>> found.nmse.shape, bool((found.nmse < 1e-20).all())  # the bias is sufficient
         (torch.Size([5, 5]), True)
     """
     _check(train, development, starts, lengths, ridge)
@@ -166,7 +166,7 @@ def window_regressions(
 def fit_window(
     train: WindowSums, targets: Targets, start: int, length: int, *, ridge: float = 1e-12
 ) -> Float[Tensor, "_ outputs"]:
-    """The readout of one window: (d + 1, outputs) weights, of which the last row is the bias.
+    """Fit the readout of one window: (d + 1, outputs) weights, of which the last row is the bias.
 
     See :func:`window_regressions`.
 
@@ -179,14 +179,12 @@ def fit_window(
     """
     _check(train, train, [start], [length], ridge)
     if start + length > train.shape[1]:
-        raise ValueError(
-            f"the window [{start}, {start + length}) ends after the last of {train.shape[1]} times"
-        )
+        raise ValueError(f"the window [{start}, {start + length}) must end within the {train.shape[1]} times")
     n = train.sizes()
     plan = _PaddedTargets.of(n, targets, [length])
     means, right = plan.right_hand_sides(train, n, start, length)
     for _, normals in _normal_matrices(train, n, start, length, at_once=1):
-        normal = normals  # the last is that of the whole window
+        normal = normals  # the last one is that of the whole window
     constant = train.resolution**2 * n.sum() * length * means.square().sum(1)
     unit, _ = ridge_unit(normal, train.shape[2], ridge, constant)
     weights = torch.cholesky_solve(right, ridged_factor(normal, ridge, unit)[0])[0]
@@ -194,11 +192,11 @@ def fit_window(
 
 
 class AppliedReadout(NamedTuple):
-    """The outputs of a readout for some sentences in a window, and their errors.
+    """Outputs of a readout for sentences in a window, and their errors.
 
     Attributes:
         outputs: (ΔT, sentences, outputs).
-        nmse: (sentences,) Σ_k ‖error‖² / Σ_k ‖target‖² of each.
+        nmse: (sentences,) Σ_k ‖error‖² / Σ_k ‖target‖² of each sentence.
     """
 
     outputs: Float[Tensor, "steps sentences outputs"]
@@ -210,12 +208,12 @@ def apply_readout(
     x: Float[Tensor, "steps sentences d"],
     targets: Float[Tensor, "sentences steps outputs"],
 ) -> AppliedReadout:
-    """Apply the readout of a window, of :func:`fit_window`, to the sentences' vectors in it.
+    """Apply the readout of a window, from :func:`fit_window`, to the sentences' vectors in it.
 
     Args:
         weights: (d + 1, outputs), the last row the bias.
         x: (ΔT, sentences, d).
-        targets: (sentences, ΔT, outputs) of each sentence.
+        targets: (sentences, ΔT, outputs) outputs of each sentence.
 
     Example:
         >>> line = torch.tensor([[1.0], [0.5]])
@@ -229,13 +227,13 @@ def apply_readout(
 
 @dataclass(frozen=True)
 class _PaddedTargets:
-    """The targets in windows of each length, padded with zeros to the longest, D.
+    """The targets in windows of each length, padded with zeros to the longest length D.
 
     Attributes:
-        lengths: (L,) the ΔT.
+        lengths: (L,) the window lengths ΔT.
         targets: (L, C, D, o) outputs.
-        output_means: (L, o) their mean over training sentences and steps.
-        inside: (L, 1, D, 1) 1 for the steps of the window, 0 beyond.
+        output_means: (L, o) mean of the outputs over training sentences and steps.
+        inside: (L, 1, D, 1) 1 for the steps of the window, 0 after them.
     """
 
     lengths: Int[Tensor, "lengths"]
@@ -264,20 +262,20 @@ class _PaddedTargets:
     def right_hand_sides(
         self, train: WindowSums, n: Tensor, start: int, steps: int
     ) -> tuple[Float[Tensor, "lengths d"], Float[Tensor, "lengths d outputs"]]:
-        """Mean vector of each window from ``start``, and Σ (x − x̄)(y − ȳ)ᵀ; what ends after ``steps`` is undefined."""
+        """Compute the mean of each window from ``start`` and Σ (x − x̄)(y − ȳ)ᵀ; undefined beyond ``steps``."""
         rows = train.means[:, start : start + steps]
         middle = torch.einsum("ckd,c->kd", rows, n) / n.sum()
         last = (self.lengths - 1).clamp(max=steps - 1)
         means = (middle.cumsum(0) / torch.arange(1, steps + 1, device=n.device)[:, None])[last]
         centred = ((self.targets - self.output_means[:, None, None]) * self.inside)[:, :, :steps]
-        # the y − ȳ of a window add up to 0, so any one vector may be taken from all x: one that is near them
+        # the y − ȳ of a window add up to 0, so any vector may be subtracted from all x: use one that is near them
         return means, torch.einsum("ckd,c,lcko->ldo", rows - middle[0], n, centred)
 
     def nmse(
         self, at: Tensor, weights: Tensor, means: Tensor, scatter: Tensor, development: WindowSums, m: Tensor,
         start: int, steps: int,
     ) -> Float[Tensor, "windows"]:  # fmt: skip
-        """Of the lengths ``at``: the errors of class means, and what scatters about them, are both positive."""
+        """Compute the NMSE for the lengths ``at``: errors of class means plus scatter about them, both positive."""
         rows = development.means[:, start : start + steps]
         middle = means[0]
         outputs = torch.einsum("ckd,ldo->lcko", rows - middle, weights)
@@ -294,13 +292,13 @@ class _PaddedTargets:
 def _normal_matrices(
     train: WindowSums, n: Tensor, start: int, steps: int, at_once: int
 ) -> Iterator[tuple[int, Float[Tensor, "some d d"]]]:
-    """Centred normal matrices of the windows of 1, 2, … steps from ``start``: how many came before, and some."""
+    """Yield centred normal matrices of the windows of 1, 2, … steps from ``start``, and the number of earlier ones."""
     rows = train.means[:, start : start + steps]
     total = n.sum()
     middle = torch.einsum("ckd,c->kd", rows, n) / total
     number = torch.arange(1, steps + 1, dtype=n.dtype, device=n.device)[:, None]
     so_far = middle.cumsum(0) / number
-    # a time adds its scatter, that of its class means, and its distance from the mean of the times before
+    # a time adds its scatter, that of its class means, and the distance from the mean of the times before
     moves = torch.zeros_like(middle)
     moves[1:] = (total * number[:-1] / number[1:]).sqrt() * (middle[1:] - so_far[:-1])
     between = n.sqrt()[:, None, None] * (rows - middle)
@@ -316,7 +314,7 @@ def _normal_matrices(
 
 
 def _running_sums(terms: Tensor, before: Tensor) -> Tensor:
-    """In place, along the second axis; matrix by matrix, several times as fast as ``cumsum``, which strides."""
+    """Cumulate in place along the second axis, matrix by matrix: several times as fast as the strided ``cumsum``."""
     for k in range(terms.shape[1]):
         terms[:, k] += before if k == 0 else terms[:, k - 1]
     return terms
@@ -325,23 +323,23 @@ def _running_sums(terms: Tensor, before: Tensor) -> Tensor:
 def ridge_unit(
     normal: Float[Tensor, "windows m m"], width: int, ridge: float, constant: Float[Tensor, "windows"]
 ) -> tuple[Float[Tensor, "windows"], Bool[Tensor, "windows"]]:
-    """What a relative ridge is relative to, the trace divided by ``width``; and which windows have no variance.
+    """Return the unit of a relative ridge, the trace divided by ``width``, and which windows have no variance.
 
     Args:
         normal: normal or Gram matrices.
-        width: dimensions d of a vector.
+        width: number of dimensions d of a vector.
         ridge: relative ridge.
-        constant: a trace of at most this is the rounding of vectors that are all the same.
+        constant: a trace of at most this is rounding of vectors that are all equal.
     """
     trace = normal.diagonal(dim1=-2, dim2=-1).sum(-1)
     flat = trace <= constant
-    return torch.where(flat, 1 / ridge, trace / width), flat  # of no influence where there is nothing to fit
+    return torch.where(flat, 1 / ridge, trace / width), flat  # without influence if there is nothing to fit
 
 
 def ridged_factor(
     normal: Float[Tensor, "windows m m"], ridge: float, unit: Float[Tensor, "windows"]
 ) -> tuple[Float[Tensor, "windows m m"], Float[Tensor, "windows"]]:
-    """Cholesky factors of matrices to which their ridge is added in place, and the relative ridge that it took."""
+    """Factorise matrices by Cholesky, with their ridge added in place; also return the relative ridge required."""
     diagonal = normal.diagonal(dim1=-2, dim2=-1)
     used = torch.full_like(unit, ridge)
     diagonal += (ridge * unit)[:, None]
@@ -357,7 +355,7 @@ def ridged_factor(
 def solve_windows(
     normal: Tensor, factor: Tensor, right: Tensor, vectors: Tensor, iterations: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights, the root of the ratio of extreme eigenvalues from below, and the vectors of both, (windows, m, 2)."""
+    """Return weights, the root of the ratio of extreme eigenvalues from below, and their vectors, (windows, m, 2)."""
     greatest, least = F.normalize(vectors, dim=1).split(1, 2)
     solved = torch.cholesky_solve(torch.cat([right, least], 2), factor)
     weights, least = solved.split([right.shape[2], 1], 2)
@@ -378,17 +376,17 @@ def _check(
             "of development sentences"
         )
     if development is not train and development.pooled:
-        raise ValueError("errors need the sums of each class of development sentences: pooled=False")
+        raise ValueError("errors require the development sums of each class: create them with pooled=False")
     n_times = train.shape[1]
     check_windows(n_times, starts, lengths, ridge)
 
 
 def check_windows(n_times: int, starts: Sequence[int], lengths: Sequence[int], ridge: float) -> None:
-    """Refuse windows that cannot be, and a ridge that is none."""
+    """Raise an error for windows that are not possible, and for a ridge that is not positive."""
     if not starts or not lengths or min(starts) < 0 or max(starts) >= n_times or min(lengths) < 1:
         raise ValueError(
             f"expected windows that start at times 0 to {n_times - 1} and have at least 1 step, got starts {starts} "
             f"and lengths {lengths}"
         )
     if not ridge > 0:
-        raise ValueError(f"ridge is {ridge}: expected a relative ridge above 0, such as 1e-12")
+        raise ValueError(f"ridge must be a relative ridge above 0, such as 1e-12, got {ridge}")

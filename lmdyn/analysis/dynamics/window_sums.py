@@ -1,4 +1,4 @@
-"""Streaming sums of labelled trajectories, by time: what linear readouts of any window of time depend on."""
+"""Streaming sums of labelled trajectories by time, sufficient for linear readouts of any window of time."""
 
 import torch
 from jaxtyping import Float, Int
@@ -11,25 +11,25 @@ __all__ = ["WindowSums"]
 
 
 class WindowSums:
-    """Streaming float64 sums of labelled trajectories: all that linear readouts of any window of time depend on.
+    """Streaming float64 sums of labelled trajectories, sufficient for linear readouts of any window of time.
 
-    Of each class of sentences and each time: their number, the mean of their vectors, and the scatter matrix about
-    it. Sums of scatter about the running mean are updated by the formulas of Chan, Golub & LeVeque (1983): all terms
-    are positive, so that no digits are lost, wherever the mean lies. Memory is O(times · width²), whatever the number
-    of sentences. Nothing waits for the device in :meth:`update`.
+    For each class of sentences and each time, they are the number of sentences, the mean of their vectors, and the
+    scatter matrix about it. Sums of scatter about the running mean are updated by the formulas of Chan, Golub &
+    LeVeque (1983): all terms are positive, so no precision is lost, wherever the mean lies. Memory is O(times ·
+    width²), whatever the number of sentences. :meth:`update` does not synchronize with the device.
 
     Args:
         n_times: number of times T.
         width: number of dimensions d of a vector.
         n_classes: number of classes C.
-        pooled: keep one scatter matrix a time, the sum over classes. It is all that training needs; errors on
-            development sentences need those of each class.
-        device: where the sums are.
+        pooled: whether to keep one scatter matrix for each time, the sum over classes. This is sufficient for
+            training; errors on development sentences require those of each class.
+        device: device of the sums.
 
     Attributes:
         counts: (C, T) number of sentences.
-        means: (C, T, d) their mean vectors.
-        resolution: deviations below this share of the mean are the rounding of what was added.
+        means: (C, T, d) mean vectors of the sentences.
+        resolution: deviations below this share of the mean are rounding errors.
         scatter: (C, T, d, d) Σ (x − mean)(x − mean)ᵀ within each class; pooled, (1, T, d, d).
 
     Example:
@@ -50,7 +50,7 @@ class WindowSums:
     ) -> None:
         if min(n_times, width, n_classes) < 1:
             raise ValueError(
-                f"expected n_times, width and n_classes from 1, got {n_times}, {width}, {n_classes}"
+                f"expected n_times, width and n_classes of at least 1, got {n_times}, {width}, {n_classes}"
             )
         self.pooled = pooled
         self.resolution = 1e-12
@@ -61,7 +61,7 @@ class WindowSums:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(C, T, d)."""
+        """Shape (C, T, d)."""
         classes, times, width = self.means.shape
         return classes, times, width
 
@@ -69,7 +69,7 @@ class WindowSums:
     def update(self, t: int, x: Float[Tensor, "n d"], classes: Int[Tensor, "n"]) -> None:
         """Add the vectors of n sentences at time t.
 
-        Every sentence is to be added at every time. Sentences of a class outside 0 … C − 1 are left out.
+        Every sentence must be added at every time. Sentences of a class outside 0 … C − 1 are ignored.
 
         Args:
             t: the time, 0 … T − 1.
@@ -77,12 +77,12 @@ class WindowSums:
             classes: (n,) the class of each sentence.
 
         Raises:
-            ValueError: a time or a width that is not there.
+            ValueError: if the time or the width does not exist.
         """
         n_classes, n_times, width = self.shape
         if not 0 <= t < n_times or x.shape[1] != width:
             raise ValueError(
-                f"expected a time of 0 to {n_times - 1} and vectors of {width} dimensions, got time {t} and "
+                f"expected a time from 0 to {n_times - 1} and vectors of {width} dimensions, got time {t} and "
                 f"{x.shape[1]} dimensions"
             )
         if x.dtype != torch.float64:
@@ -102,7 +102,7 @@ class WindowSums:
         self._move(t, n, mean)
 
     def _weight(self, t: int, n: Tensor) -> Tensor:
-        """Root of the weight of (mean − mean')(mean − mean')ᵀ where n samples join those at t."""
+        """Return the root of the weight of (mean − mean')(mean − mean')ᵀ if n samples join those at t."""
         here = self.counts[:, t]
         return (here * n / (here + n).clamp(min=1)).sqrt()
 
@@ -113,11 +113,12 @@ class WindowSums:
 
     @torch.no_grad()
     def __add__(self, other: "WindowSums") -> "WindowSums":
-        """The sums of the sentences of both."""
+        """Return the sums of the sentences of both."""
         if self.shape != other.shape or self.pooled != other.pooled:
             raise ValueError(
-                f"sums of (classes, times, width) = {self.shape}, pooled {self.pooled}, and of {other.shape}, pooled "
-                f"{other.pooled}, do not add up"
+                f"expected sums of equal (classes, times, width) and pooling, got {self.shape}, pooled "
+                f"{self.pooled}, and "
+                f"{other.shape}, pooled {other.pooled}"
             )
         classes, times, width = self.shape
         both = WindowSums(times, width, classes, pooled=self.pooled, device=self.means.device)
@@ -134,10 +135,10 @@ class WindowSums:
 
     @torch.no_grad()
     def reduce(self) -> None:
-        """Add up over ranks; call it once, on every rank, after the last update. A rank may have no sentences."""
+        """Sum over ranks; call it once, on every rank, after the last update. A rank may have no sentences."""
         counts = all_reduce_sum(self.counts)
         means = all_reduce_sum(self.counts[..., None] * self.means) / counts.clamp(min=1)[..., None]
-        for t in range(self.shape[1]):  # one at a time: reducing takes a copy
+        for t in range(self.shape[1]):  # one at a time, because reducing makes a copy
             move = self.counts[:, t, None].sqrt() * (self.means[:, t] - means[:, t])
             between = move[:, :, None] * move[:, None]
             self.scatter[:, t] = all_reduce_sum(
@@ -149,13 +150,14 @@ class WindowSums:
         """Number of sentences of each class.
 
         Raises:
-            ValueError: none at all, other numbers at other times, or sums that are not finite.
+            ValueError: if there are no sentences, if numbers differ between times, or if sums are not finite.
         """
         n = self.counts[:, 0]
         if n.sum() == 0 or (self.counts != n[:, None]).any():
             numbers = self.counts.sum(0).long().unique().tolist()
             raise ValueError(
-                f"expected the same sentences, at least one, at every time, got {numbers}: update() each time with all"
+                f"expected the same sentences, at least one, at every time, got {numbers}: call update() with "
+                "all at each time"
             )
         finite = (self.means.isfinite() & self.scatter.diagonal(dim1=-2, dim2=-1).isfinite()).all(-1).all(0)
         if not finite.all():

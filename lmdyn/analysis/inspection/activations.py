@@ -122,7 +122,7 @@ def resolve_sites(module: nn.Module, sites: Mapping[str, str]) -> dict[str, nn.M
             paths = [p for p in modules if p]
             raise ValueError(
                 f"site {name!r}: {type(module).__name__} has no module {path!r}{did_you_mean(plain, paths) or ';'} "
-                f"expected one of {nearest_first(plain, paths)}"
+                f"there are: {nearest_first(plain, paths)}"
             )
         found[name] = modules[plain]
     return found

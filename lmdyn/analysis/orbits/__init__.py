@@ -1,1 +1,1 @@
-"""Orbits of any map: of what kind they are, how long they are chaotic, and how sure one can be of it."""
+"""Orbits of any map: their kind, the length of their chaotic part, and the certainty of both."""

@@ -1,4 +1,4 @@
-"""The exponent of an orbit that is known to be closed: step by step, over whole periods."""
+"""Exponent of an orbit that is known to be closed: step by step, over whole periods."""
 
 import math
 from collections.abc import Sequence
@@ -26,27 +26,29 @@ def closed_orbit_rate(
     seed: int = 0,
     rows: Sequence[int] | None = None,
 ) -> GrowthRate:
-    """λ of fixed points and cycles, from a perturbation that is measured and scaled back after every step.
+    """Compute λ of fixed points and cycles from a perturbation that is measured and rescaled after every step.
 
     A trajectory that ends on a closed orbit is followed for a few windows only, in which a random perturbation mostly
-    turns towards the slowest direction: their mean is that of the turning. And a window of τ steps resolves no λ below
-    ½ ln eps / τ. Here 300 steps are made, or three periods if that is more; the first third is left out, and λ is the
-    mean over whole periods of the rest. A step resolves −½ |ln eps| nats (8 in float32, 18 in float64).
+    turns towards the slowest direction, so their mean is that of the turning. In addition, a window of τ steps does
+    not resolve λ below ½ ln eps / τ. This function makes 300 steps, or three periods if that is more, drops the first
+    third, and averages λ over whole periods of the rest. One step resolves λ down to −½ |ln eps| nats (8 in float32,
+    18 in float64).
 
     Args:
-        f: map of (batch, *state) to the same, rows of which do not see each other.
+        f: map of (batch, *state) to the same shape, with independent rows.
         x: (batch, *state) states on closed orbits, float32 or float64.
-        period: (batch,) in steps, from 1.
-        perturbation: (batch, *state) of any norm, as it is after a long trajectory; None: a random one, for whose
-            turning the first third of the steps may be too short where two directions have nearly the same rate.
-        seed: of the random one, and of what replaces a perturbation that is lost.
-        rows: number of each row in the whole set, by which these are drawn; 0 … batch − 1 by default.
+        period: (batch,) period in steps, at least 1.
+        perturbation: (batch, *state) of any norm, such as the perturbation after a long trajectory. None uses a random
+            one; the first third of the steps may be too short for it to turn if two directions have nearly the same
+            rate.
+        seed: seed of the random perturbation, and of the replacement of a lost one.
+        rows: number of each row in the whole set, from which random perturbations are drawn; 0 … batch − 1 by default.
 
     Returns:
-        λ with its error over blocks of steps, and T, the steps of the mean.
+        λ with its error over blocks of steps, and T, the number of averaged steps.
 
     Raises:
-        ValueError: a period below 1, precision below float32.
+        ValueError: if a period is below 1, or if the precision is below float32.
 
     Example:
         >>> slow_and_fast = torch.tensor([0.99, 0.5])
@@ -58,7 +60,7 @@ def closed_orbit_rate(
     check_precision(x)
     if bool((period < 1).any()):
         raise ValueError(
-            f"expected periods from 1, got {int(period.min())}: these orbits are not known to be closed"
+            f"expected periods of at least 1, got {int(period.min())}: these orbits are not known to be closed"
         )
     first = random_perturbation(x, 1.0, seed, rows)
     size = state_norm(x)
@@ -69,7 +71,7 @@ def closed_orbit_rate(
     step, grown = repeat(f, 1), []
     for _ in range(total):
         x, moved = step(torch.cat([x, x + delta * epsilon])).chunk(2)
-        # measured beside the row's own ε: a norm of 1 that was ε
+        # measured relative to the row's own ε: a norm of 1 that was ε
         delta, growth, _, finite = rescaled(x / epsilon, (moved - x) / epsilon, first, 1.0)
         grown.append(torch.where(finite, growth, torch.nan))
     kept = 2 * total // 3 // period * period

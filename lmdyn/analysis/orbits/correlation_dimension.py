@@ -1,4 +1,4 @@
-"""The correlation dimension of a set of points: of curves 1, of Cantor sets less."""
+"""Correlation dimension of a set of points: 1 for curves, less for Cantor sets."""
 
 import torch
 from jaxtyping import Float
@@ -11,24 +11,27 @@ __all__ = ["correlation_dimension"]
 def correlation_dimension(
     points: Float[Tensor, "times batch observables"], low: float = 5e-3, high: float = 5e-2, most: int = 1500
 ) -> Float[Tensor, "batch"]:
-    """Slope of ln C(r) over ln r, where C(r) is the share of pairs of points that are less than r apart.
+    """Compute the slope of ln C(r) over ln r, with C(r) the share of pairs of points that are less than r apart.
 
-    Between the distances below which a share ``low`` and a share ``high`` of the pairs lie; of at most ``most`` points,
-    evenly spaced in time. A rough number (±0.1 with 1,500 points), enough to tell a curve from a Cantor set, as the
-    attractor of the logistic map at the end of its period doublings, which has 0.50.
+    The slope is taken between the distances below which a share ``low`` and a share ``high`` of the pairs lie, for at
+    most ``most`` points, evenly spaced in time. It is a rough number (±0.1 with 1,500 points), sufficient to
+    distinguish a curve from a Cantor set such as the attractor of the logistic map at the end of its period doublings,
+    which has 0.50.
 
     Args:
-        points: (times, batch, observables) states, or as many observables as twice their dimension and one more.
-        low: least share of pairs.
-        high: greatest share.
-        most: points that are compared.
+        points: (times, batch, observables) states, or observables, of which 2 · (dimension of the states) + 1 are
+            enough.
+        low: smallest share of pairs.
+        high: largest share of pairs.
+        most: maximum number of points that are compared.
 
     Returns:
-        (batch,) float64; infinite where the shares lie at one distance, NaN where points are not finite or all equal.
+        Tensor of shape (batch,), float64; infinite if both shares lie at one distance, NaN if points are not finite or
+        all equal.
 
     Raises:
-        ValueError: points of another shape, such as (times, observables); fewer than 50 points, shares that do not rise
-            from above 0 to below 1.
+        ValueError: if ``points`` has a wrong shape, such as (times, observables); if there are fewer than 50 points, or
+            unless 0 < ``low`` < ``high`` < 1.
 
     Reference: Grassberger & Procaccia 1983.
 
@@ -40,12 +43,12 @@ def correlation_dimension(
     """
     if points.ndim != 3:
         raise ValueError(
-            f"expected points of shape (times, batch, observables), got {tuple(points.shape)}: of one set of (times, "
-            "observables) give points[:, None]"
+            f"expected points of shape (times, batch, observables), got {tuple(points.shape)}: for one set of (times, "
+            "observables) pass points[:, None]"
         )
     if len(points) < 50 or not 0 < low < high < 1:
         raise ValueError(
-            f"expected 50 points or more and 0 < low < high < 1, got {len(points)}, {low} and {high}"
+            f"expected at least 50 points and 0 < low < high < 1, got {len(points)}, {low} and {high}"
         )
     at = torch.linspace(0, len(points) - 1, min(most, len(points))).long().to(points.device)
     chosen = points[at].double()
@@ -58,7 +61,7 @@ def correlation_dimension(
             continue
         apart = torch.pdist(row)
         near, far = apart.kthvalue(ranks[0]).values, apart.kthvalue(ranks[1]).values
-        smallest = torch.finfo(torch.float64).tiny  # some pairs may be one point
+        smallest = torch.finfo(torch.float64).tiny  # pairs of points may coincide
         slope = row.new_tensor(ranks[1] / ranks[0]).log() / (far / near.clamp(min=smallest)).log()
         found.append(torch.where(far > 0, slope, torch.nan))
     return torch.stack(found) if found else chosen.new_empty(0)

@@ -1,4 +1,4 @@
-"""Orbits with a perturbation beside each, followed in windows until they are known to be closed."""
+"""Orbits, each with a perturbation, followed in windows until they are known to be closed."""
 
 import math
 from collections.abc import Sequence
@@ -13,39 +13,39 @@ from lmdyn.analysis.orbits.trajectories import Map, repeat, state_norm
 
 __all__ = ["FollowedOrbits", "refuse_noise"]
 
-_OBSERVABLES = 3  # numbers of a state whose spectrum is looked at
-_WIDENS = 1.5  # largest state of the last tenth to that of the first half, of orbits that stay nowhere
+_OBSERVABLES = 3  # number of observables of a state whose spectrum is computed
+_WIDENS = 1.5  # ratio of the largest state of the last tenth to that of the first half, for unbounded orbits
 
 
 def refuse_noise(f: Map, x: Tensor) -> None:
-    """Refuse a map that leads from one state to different ones, or writes where states are.
+    """Raise an error if a map is random, or if it writes into its argument or reuses its result.
 
     Raises:
-        ValueError: it leads to different ones, by more than rounding; it changes its argument, or returns the same
-            memory each time.
+        ValueError: if two results from one state differ by more than rounding, if the map changes its argument, or if
+            it returns the same memory each time.
     """
     given, kept = x.clone(), x.clone()
     first = f(given)
     before = first.clone()
     again = f(kept)
     writes = not torch.equal(given.nan_to_num(), x.nan_to_num())
-    if first.data_ptr() == again.data_ptr() and len(x):  # a constant may be
+    if first.data_ptr() == again.data_ptr() and len(x):  # a constant map may do so
         f(x * (1 + torch.finfo(x.dtype).eps ** 0.5) + torch.finfo(x.dtype).eps ** 0.5)
     if writes or not torch.equal(first.nan_to_num(), before.nan_to_num()):
         raise ValueError(
-            f"the map {'changes the state that it is given' if writes else 'writes its result where the last one was'}"
+            f"the map {'changes the state that it is given' if writes else 'writes its result into the previous one'}"
             ": orbits are compared with their earlier states; return a new tensor (x * 2, not x.mul_(2) or out=)"
         )
     apart, size = state_norm(again - first), state_norm(first)
     if bool((apart > torch.finfo(x.dtype).eps * 64 * size).any()):
         raise ValueError(
-            "two applications of the map to one state lead to different ones: it is drawn anew in each step (dropout, "
-            "noise), and its orbits have no kind; expected a map, such as a module in eval mode"
+            "two applications of the map to one state give different results: it draws random numbers (dropout, "
+            "noise), so its orbits have no kind; expected a deterministic map, such as a module in eval mode"
         )
 
 
 class FollowedOrbits:
-    """Orbits with their perturbations: exponents of all windows so far, recurrences, and which are still followed."""
+    """Orbits with their perturbations: exponents of all windows so far, recurrences, and the rows still followed."""
 
     def __init__(
         self,
@@ -91,12 +91,12 @@ class FollowedOrbits:
         self.steps = torch.full((n,), self.earlier * tau, dtype=torch.int64, device=x.device)
 
     def _epsilon(self) -> Tensor:
-        """Norms of the perturbations, to go with the states."""
+        """Return the norms of the perturbations, in proportion to the states."""
         size = self._share * torch.where(self.scale > 0, self.scale, 1.0)
         return size.reshape(-1, *[1] * (self.x.ndim - 1)).to(self.x.dtype)
 
     def advance(self, windows: int, *, look: bool = False) -> None:
-        """So many more windows of the rows that are still followed; those that closed are not."""
+        """Follow the remaining rows for this many more windows; closed orbits are dropped."""
         n = len(self.x)
         if look:
             self.looks = self.looks.new_full((windows, n, _OBSERVABLES), torch.nan)
@@ -110,12 +110,12 @@ class FollowedOrbits:
             x, epsilon = self.x[rows], of_all[rows]
             both = self.power(torch.cat([x, x + self.delta[rows]]))
             x, moved = both.chunk(2)
-            # measured beside the row's own ε: a norm of 1 that was ε
+            # measured relative to the row's own ε: a norm of 1 that was ε
             delta, growth, _, finite = rescaled(x / epsilon, (moved - x) / epsilon, self.first[rows], 1.0)
             norm = state_norm(x)
             finite &= (
                 norm.isfinite()
-            )  # in float64 a norm ends at 1e154, from where no perturbation goes with its state
+            )  # in float64, norms overflow from 1e154, and a perturbation of such a state is not defined
             more[window, rows] = torch.where(finite, growth / self.tau, torch.nan)
             self.diverged[rows] |= ~finite
             self.x[rows] = x
@@ -132,22 +132,22 @@ class FollowedOrbits:
                 seen[rows] = x
             self.recurrence.update(seen)
             ends = (self.recurrence.recurred_at[rows] >= 0) | ~finite
-            if bool(ends.any()):  # the only wait for the device in a window
+            if bool(ends.any()):  # the only synchronization with the device in a window
                 self.rest = rows[~ends]
         self.exponents, self.sizes = torch.cat([self.exponents, more]), torch.cat([self.sizes, sizes])
 
     @property
     def widens(self) -> Bool[Tensor, "batch"]:
-        """(batch,) whether states still grow, of rows that were followed to the end."""
+        """Return whether states still grow, (batch,), for rows that were followed to the end."""
         n = len(self.sizes)
         if n < 20:
             return torch.zeros_like(self.closed)
         early, late = self.sizes[: n // 2].nan_to_num(0).amax(0), self.sizes[-(n // 10) :].amax(0)
-        return late > _WIDENS * early  # NaN is not
+        return late > _WIDENS * early  # False for NaN
 
     @property
     def recurred_at(self) -> Int[Tensor, "batch"]:
-        """(batch,) window of a state that came back; −1 if there is none."""
+        """Window of a state that recurred, (batch,); −1 for none."""
         at = self.recurrence.recurred_at
         known = (~self.exponents.isnan()).sum(0)
         return torch.where(self.closed, known, torch.where(at >= 0, at + self.earlier, at))

@@ -1,4 +1,4 @@
-"""The exponent of an orbit from its windows: how well it is known, whether it is above 0, where it changed."""
+"""Exponent of an orbit from its windows: its error, whether it is above 0, and where it changed."""
 
 from dataclasses import dataclass
 
@@ -17,15 +17,15 @@ _LEAST_GROWTH = 10.0
 
 @dataclass(frozen=True)
 class GrowthRate:
-    """Mean exponents, and how well they are known.
+    """Mean exponents and their errors.
 
     Attributes:
-        exponent: (batch,) float64 mean λ, nats a step; NaN of a row without windows.
-        error: (batch,) its block standard error; infinite with fewer than five blocks.
-        low: (batch,) lower end of its two-sided interval.
-        high: (batch,) upper end.
-        resolution: (batch,) |λ| that is not told from 0: max(ln T / T, standard error).
-        steps: (batch,) T, the steps of the mean.
+        exponent: (batch,) float64 mean λ in nats per step; NaN for a row without windows.
+        error: (batch,) block standard error of the mean; infinite with fewer than five blocks.
+        low: (batch,) lower end of its two-sided confidence interval.
+        high: (batch,) upper end of the interval.
+        resolution: (batch,) |λ| below which λ cannot be distinguished from 0: max(ln T / T, standard error).
+        steps: (batch,) T, the number of averaged steps.
     """
 
     exponent: Float[Tensor, "batch"]
@@ -37,17 +37,17 @@ class GrowthRate:
 
     @property
     def chaotic(self) -> Bool[Tensor, "batch"]:
-        """(batch,) where λ is above what a regular orbit shows: its interval above the resolution, and λT ≥ 10."""
+        """Whether λ is above that of a regular orbit, (batch,): its interval is above the resolution, and λT ≥ 10."""
         return (self.low > self.resolution) & self.grows
 
     @property
     def grows(self) -> Bool[Tensor, "batch"]:
-        """(batch,) where λT ≥ 10, however well λ is known."""
+        """Whether λT ≥ 10, (batch,), whatever the error of λ."""
         return self.exponent * self.steps >= _LEAST_GROWTH
 
     @property
     def zero(self) -> Bool[Tensor, "batch"]:
-        """(batch,) where λ is not told from 0, although T is long enough to have an error."""
+        """Whether λ cannot be distinguished from 0, (batch,), although T is long enough for an error."""
         return (self.exponent.abs() <= self.resolution) & self.error.isfinite()
 
 
@@ -60,25 +60,25 @@ def growth_rate(
     *,
     confidence: float = 0.95,
 ) -> GrowthRate:
-    """Mean λ of windows of one orbit, with its block standard error, and the resolution that T steps have.
+    """Compute the mean λ of windows of one orbit, its block standard error, and the resolution of T steps.
 
-    Perturbations of a regular orbit grow, too, by a power of time: ln ‖δ‖ / T falls like ln T / T, at which λ is no
-    evidence of chaos. The standard error is the largest of those of the means of 20, 10 and 5 consecutive blocks (of as
-    many as there are windows, if fewer): longer blocks take the correlation of windows far apart into account, and
-    slow swings; the interval is Student's t.
+    Perturbations of a regular orbit also grow, by a power of time: ln ‖δ‖ / T decreases like ln T / T, and λ of this
+    size is no evidence of chaos. The standard error is the largest of those of the means of 20, 10 and 5 consecutive
+    blocks (or of as many as there are windows, if fewer): longer blocks take into account the correlation of distant
+    windows, and slow oscillations. The interval is Student's t.
 
-    Error: of windows that follow each other with autocorrelation ρ (normal, first order), a 95 % interval covers the
-    mean in 97 to 98 % for ρ = 0.5; for ρ = 0.9 in 90 % (100 windows) and 96 % (500); for ρ = 0.97 in 71 and 92 %; for
-    ρ = 0.99 in 46 and 80 %. Of 500 windows of 10 steps, mean 0 and standard deviation 0.02, 5 % are called chaotic for
-    ρ = 0.99 and 0.2 % for ρ = 0.5; of those of mean 0.004, 16 % for ρ = 0.5: windows should be longer than the
+    Error: for consecutive windows with autocorrelation ρ (normal, first order), a 95 % interval covers the mean in 97
+    to 98 % of cases for ρ = 0.5; in 90 % (100 windows) and 96 % (500) for ρ = 0.9; in 71 and 92 % for ρ = 0.97; in 46
+    and 80 % for ρ = 0.99. Of series of 500 windows of 10 steps with mean 0 and standard deviation 0.02, 5 % are called
+    chaotic for ρ = 0.99 and 0.2 % for ρ = 0.5; with mean 0.004, 16 % for ρ = 0.5. Windows should be longer than the
     correlation time, and many.
 
     Args:
-        exponents: (windows, batch) λ of each window; NaN windows are left out.
-        tau: steps of a window.
-        start: (batch,) first window that is looked at; None: 0.
-        stop: (batch,) window before which it ends; None: all.
-        confidence: of the interval.
+        exponents: (windows, batch) λ of each window; NaN windows are ignored.
+        tau: number of steps of a window.
+        start: (batch,) first window; None means 0.
+        stop: (batch,) the window after the last one; None means all.
+        confidence: confidence level of the interval.
 
     Reference: Flyvbjerg & Petersen 1989 (block averages); Skokos 2010, section 5 (ln T / T).
 
@@ -89,7 +89,7 @@ def growth_rate(
         (tensor([False,  True]), tensor([0.0069, 0.0069], dtype=torch.float64))
     """
     if tau < 1:
-        raise ValueError(f"tau is 1 or more, got {tau}")
+        raise ValueError(f"tau must be at least 1, got {tau}")
     n, device = len(exponents), exponents.device
     time = torch.arange(n, device=device)[:, None]
     known = ~exponents.isnan()
@@ -118,7 +118,7 @@ def _block_error(
     mean: Float[Tensor, "batch"],
     most: int,
 ) -> tuple[Float[Tensor, "batch"], Int[Tensor, "batch"]]:
-    """Standard error of the mean by blocks of windows that are known, so many at most, and its degrees of freedom."""
+    """Compute the standard error of the mean by at most this many blocks of windows, and its degrees of freedom."""
     count = known.sum(0)
     blocks = count.clamp(1, most)
     place = (known.cumsum(0) - 1).clamp(min=0)
@@ -137,29 +137,29 @@ def _block_error(
 def arrival(
     exponents: Float[Tensor, "windows batch"], stop: Int[Tensor, "batch"] | None = None
 ) -> Int[Tensor, "batch"]:
-    """The window from which on exponents have another mean than before: where a transient may have ended.
+    """Find the window from which on exponents have a different mean: the possible end of a transient.
 
-    The split in two with the least sum of squares about the means of both sides. There is one in any series: whether
-    it tells anything is seen from the two means and their errors, :func:`growth_rate` before and after.
+    It is the split in two parts with the smallest sum of squares about their means. Every series has one: whether it
+    is meaningful follows from the two means and their errors, :func:`growth_rate` before and after.
 
     Args:
-        exponents: (windows, batch) λ; NaN windows are left out.
-        stop: (batch,) the split is at this window at most; None: anywhere.
+        exponents: (windows, batch) λ; NaN windows are ignored.
+        stop: (batch,) latest window of the split; None means any.
 
     Returns:
-        (batch,) window at which the second part begins, from 0.
+        Tensor of shape (batch,): window at which the second part begins, from 0.
 
     Raises:
-        ValueError: no windows.
+        ValueError: if there are no windows.
 
-    Reference: the likeliest change of the mean of independent normal numbers: Hinkley 1970.
+    Reference: the most likely change of the mean of independent normal numbers: Hinkley 1970.
 
     Example:
         >>> arrival(torch.tensor([[0.2], [0.1], [0.2], [-0.3], [-0.3]]))
         tensor([3])
     """
     if not len(exponents):
-        raise ValueError("there are no windows to split: expected one at least")
+        raise ValueError("expected at least one window to split, got none")
     known = ~exponents.isnan()
     values = unit_size(torch.where(known, exponents.double(), 0))
     before, count = values.cumsum(0), known.cumsum(0)

@@ -1,4 +1,4 @@
-"""The Kaplan–Yorke dimension of an attractor, from its Lyapunov exponents."""
+"""Kaplan–Yorke dimension of an attractor, from its Lyapunov exponents."""
 
 import torch
 from jaxtyping import Float
@@ -12,18 +12,18 @@ __all__ = ["kaplan_yorke_dimension"]
 def kaplan_yorke_dimension(
     exponents: Float[Tensor, "*batch k"], state_size: int | None = None
 ) -> Float[Tensor, "*batch"]:
-    """Kaplan–Yorke dimension j + Σ_{i≤j} λ_i / |λ_{j+1}| of an attractor, j being the last with Σ_{i≤j} λ_i ≥ 0.
+    """Compute the Kaplan–Yorke dimension j + Σ_{i≤j} λ_i / |λ_{j+1}|, with j the last index for which Σ_{i≤j} λ_i ≥ 0.
 
-    0 where all exponents are negative. NaN where the sum of all k of them is not negative (more are needed), unless
-    they are all there are: then volumes do not shrink, and the dimension is that of the state. NaN for NaN and +∞; −∞,
-    of a direction that is lost at once, adds nothing.
+    The value is 0 if all exponents are negative. It is NaN if the sum of all k exponents is not negative (more
+    exponents are required), unless k is the dimension of the state: then volumes do not shrink, and the value is that
+    dimension. It is NaN for NaN and +∞; −∞, for a direction that is lost at once, adds nothing.
 
     Args:
-        exponents: (…, k) the greatest k exponents, in any order.
-        state_size: dimensions of the state, which tells whether k exponents are all of them; unknown by default.
+        exponents: (…, k) the largest k exponents, in any order.
+        state_size: number of dimensions of the state, to know whether k exponents are all of them; unknown by default.
 
     Raises:
-        ValueError: no exponents.
+        ValueError: if there are no exponents.
 
     Reference: Kaplan & Yorke 1979; Eckmann & Ruelle 1985, equation 4.22.
 
@@ -33,7 +33,7 @@ def kaplan_yorke_dimension(
     """
     k, out = exponents.shape[-1], exponents.dtype if exponents.is_floating_point() else torch.float32
     if k == 0:
-        raise ValueError(f"expected one exponent or more of each, got shape {tuple(exponents.shape)}")
+        raise ValueError(f"expected at least one exponent, got shape {tuple(exponents.shape)}")
     exponents = exponents.to(at_least_float32(exponents))
     falling = exponents.sort(-1, descending=True).values
     sums = falling.cumsum(-1)

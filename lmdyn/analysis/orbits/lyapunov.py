@@ -1,6 +1,6 @@
-"""How fast neighbouring trajectories of a map part: local Lyapunov exponents.
+"""Rate at which neighbouring trajectories of a map separate: local Lyapunov exponents.
 
-The first exponents at once are in ``lyapunov_spectrum.py``, the dimension they give in ``kaplan_yorke.py``.
+Several exponents at once are in ``lyapunov_spectrum.py``, the dimension computed from them in ``kaplan_yorke.py``.
 """
 
 import math
@@ -44,12 +44,13 @@ class LocalExponents:
     """Local Lyapunov exponents of a batch of trajectories.
 
     Attributes:
-        exponents: (windows, batch) float64 λ of each window, nats a step; NaN from that on in which the row diverged.
-        saturated: (windows, batch) the perturbation shrank below what the precision resolves: the exponent is an
-            upper bound; never with the method "tangent".
-        diverged: (batch,) the state, or the perturbed one, was not finite at the end of a window.
+        exponents: (windows, batch) float64 λ of each window in nats per step; NaN from the window on in which the row
+            diverged.
+        saturated: (windows, batch) whether the perturbation shrank below what the precision resolves: the exponent is
+            an upper bound; always False with the method "tangent".
+        diverged: (batch,) whether the state, or the perturbed one, was not finite at the end of a window.
         final: (batch, *state) state after the last window.
-        tau: steps in a window.
+        tau: number of steps in a window.
         epsilon: norm of the perturbation at the start of each window.
         method: "perturbation" or "tangent".
         dtype: precision of the state.
@@ -68,19 +69,19 @@ class LocalExponents:
 def random_perturbation(
     x: Float[Tensor, "batch *state"], epsilon: float = 1.0, seed: int = 0, rows: Sequence[int] | None = None
 ) -> Float[Tensor, "batch *state"]:
-    """A Gaussian direction for each row, scaled to norm ε over its whole state.
+    """Draw a Gaussian direction for each row, scaled to norm ε over its whole state.
 
-    A row's direction is drawn on the CPU by a generator of its own, seeded with a hash of ``seed`` and the row's
-    number: it depends on neither the batch, the device nor the number of ranks.
+    A row's direction is drawn on the CPU by a separate generator, seeded with a hash of ``seed`` and the row's number:
+    it depends on neither the batch, the device nor the number of ranks.
 
     Args:
-        x: (batch, *state) whose shape, dtype and device the perturbation has.
-        epsilon: its norm.
-        seed: of all rows.
-        rows: number of each row in the whole set, where the batch is a part of it; 0 … batch − 1 by default.
+        x: (batch, *state) state, from which the perturbation takes shape, dtype and device.
+        epsilon: norm ε of the perturbation.
+        seed: seed for all rows.
+        rows: number of each row in the whole set, if the batch is a part of it; 0 … batch − 1 by default.
 
     Raises:
-        ValueError: another number of ``rows`` than the batch has.
+        ValueError: if the number of ``rows`` is not the batch size.
 
     Example:
         >>> one = random_perturbation(torch.zeros(3, 2, 8), epsilon=0.5)
@@ -89,7 +90,7 @@ def random_perturbation(
     """
     rows = range(len(x)) if rows is None else rows
     if len(rows) != len(x):
-        raise ValueError(f"{len(rows)} row numbers for a batch of {len(x)}: give each row its own")
+        raise ValueError(f"expected one row number for each of {len(x)} rows, got {len(rows)}")
     keys = splitmix64(splitmix64(torch.tensor(seed)) + torch.tensor(list(rows), dtype=torch.int64))
     out = torch.empty(x.shape, dtype=x.dtype)
     for row, key in zip(out, keys.tolist(), strict=True):
@@ -102,7 +103,7 @@ def random_perturbation(
 def unit_perturbation(
     v: Float[Tensor, "batch *state"], instead: Float[Tensor, "batch *state"]
 ) -> Float[Tensor, "batch *state"]:
-    """Perturbations scaled to norm 1; where one is 0 or not finite, that of ``instead``.
+    """Scale perturbations to norm 1; one that is 0 or not finite is replaced by that of ``instead``.
 
     Example:
         >>> unit_perturbation(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
@@ -115,10 +116,10 @@ def unit_perturbation(
 
 
 def check_windows(tau: int, steps: int) -> None:
-    """Refuse steps that are no whole number of windows of τ.
+    """Raise an error unless the steps are a whole number of windows of τ.
 
     Raises:
-        ValueError: these.
+        ValueError: if they are not.
 
     Example:
         >>> check_windows(50, 120)
@@ -128,8 +129,8 @@ def check_windows(tau: int, steps: int) -> None:
     if tau < 1 or steps < tau or steps % tau:
         near = [s for s in (steps - steps % tau, steps - steps % tau + tau) if s > 0] if tau > 0 else []
         raise ValueError(
-            f"{steps} steps are no whole number of windows of tau={tau}: "
-            + (f"ask for {' or '.join(map(str, near))} steps" if near else "tau is 1 or more")
+            f"steps must be a multiple of tau={tau}, got {steps}: "
+            + (f"use {' or '.join(map(str, near))} steps" if near else "tau must be at least 1")
         )
 
 
@@ -141,17 +142,17 @@ def rescaled(
 ) -> tuple[
     Float[Tensor, "batch *state"], Float[Tensor, "batch"], Bool[Tensor, "batch"], Bool[Tensor, "batch"]
 ]:
-    """The end of a window of algorithm A1: the perturbation is measured, and scaled back to norm ε.
+    """End a window of algorithm A1: measure the perturbation, and rescale it to norm ε.
 
     Args:
         x: (batch, *state) state.
-        delta: what the perturbation, of norm ε at the start of the window, has become.
-        first: what replaces it where it is lost: the row's first perturbation, of norm ε.
+        delta: perturbation at the end of the window, of norm ε at its start.
+        first: replaces a lost perturbation: the row's first perturbation, of norm ε.
         epsilon: ε.
 
     Returns:
-        The next window's perturbation; ln(‖δ‖/ε), float64; where ‖δ‖ fell to what the precision resolves beside x,
-        ‖δ‖ ≤ eps·‖x‖ (the logarithm is then that of this bound); and where all of it is finite.
+        The next window's perturbation; ln(‖δ‖/ε), float64; whether ‖δ‖ fell to what the precision resolves relative to
+        x, ‖δ‖ ≤ eps·‖x‖ (the logarithm is then that of this bound); and whether all of it is finite.
 
     Example:
         >>> x, small = torch.ones(1, 2), torch.tensor([[1e-9, 0.0]])
@@ -160,11 +161,11 @@ def rescaled(
     """
     norm, size = state_norm(delta), state_norm(x)
     finite = norm.isfinite() & size.isfinite()
-    # the smallest normal number where even the state is 0
+    # the smallest normal number if the state is 0, too
     floor = (torch.finfo(x.dtype).eps * size).clamp(min=torch.finfo(x.dtype).tiny)
     lost = (norm <= floor) & finite
     growth = (torch.where(lost, floor, norm) / epsilon).log()
-    column = (-1, *[1] * (x.ndim - 1))  # (batch,) as (batch, 1, …), to go with (batch, *state)
+    column = (-1, *[1] * (x.ndim - 1))  # (batch,) as (batch, 1, …), to broadcast with (batch, *state)
     scaled = delta * (epsilon / norm).reshape(column).to(delta.dtype)
     return torch.where(lost.reshape(column), first, scaled), growth, lost, finite
 
@@ -173,20 +174,20 @@ def rescaled(
 def window(
     f: Map, x: Float[Tensor, "batch *state"], delta: Float[Tensor, "batch *state"], tau: int
 ) -> tuple[Float[Tensor, "batch *state"], Float[Tensor, "batch *state"], Float[Tensor, "batch"]]:
-    """One window of the publication's algorithm: x and x + δ, τ steps on, in one batch of twice the rows.
+    """Compute one window of the publication's algorithm: x and x + δ, τ steps later, in one batch of twice the rows.
 
-    δ is finite: nothing is linearised, and nothing rescaled here. A loop over windows passes ``repeat(f, tau)``,
-    made once, and ``tau=1``, so that its CUDA graph is used again.
+    δ is finite: nothing is linearised, and nothing is rescaled here. A loop over windows should create ``repeat(f,
+    tau)`` once and pass it with ``tau=1``, so that its CUDA graph is reused.
 
     Args:
-        f: map of (batch, *state) to the same.
+        f: map of (batch, *state) to the same shape.
         x: (batch, *state) state.
         delta: (batch, *state) perturbation of it.
-        tau: steps, at least 1.
+        tau: number of steps, at least 1.
 
     Returns:
         x' = f^τ(x); δ' = f^τ(x + δ) − f^τ(x); the log growth ln(‖δ'‖/‖δ‖), (batch,) float64, of norms over the joint
-        state: −∞ where nothing of δ is left.
+        state: −∞ if nothing of δ is left.
 
     Reference: Inoue et al. 2022, algorithm A1.
 
@@ -197,7 +198,7 @@ def window(
     """
     check_precision(x)
     if tau < 1:
-        raise ValueError(f"a window has 1 step or more, got tau={tau}")
+        raise ValueError(f"tau must be at least 1 step, got {tau}")
     return _perturbed(f if tau == 1 else repeat(f, tau), x, delta)
 
 
@@ -205,32 +206,32 @@ def window(
 def tangent_window(
     f: Map, x: Float[Tensor, "batch *state"], v: Float[Tensor, "batch *state"], tau: int
 ) -> tuple[Float[Tensor, "batch *state"], Float[Tensor, "batch *state"], Float[Tensor, "batch"]]:
-    """As :func:`window` for an infinitesimal perturbation: v goes through the derivative of f at each state.
+    """Compute a window like :func:`window` for an infinitesimal perturbation: v is mapped by the derivative of f.
 
     Args:
-        f: differentiable map of (batch, *state) to the same; its operations need forward-mode derivatives (attention
-            in its eager form, not the fused one), and it must not disable gradients itself, as :func:`repeat`
-            does: its derivative would be 0.
+        f: differentiable map of (batch, *state) to the same shape. Its operations require forward-mode derivatives
+            (attention in its eager form, not the fused one), and it must not disable gradients itself, as
+            :func:`repeat` does: its derivative would be 0.
         x: (batch, *state) state.
-        v: (batch, *state) tangent vector of any norm but 0.
-        tau: steps, at least 1.
+        v: (batch, *state) tangent vector of any nonzero norm.
+        tau: number of steps, at least 1.
 
     Returns:
-        x' = f^τ(x); the tangent vector of norm 1 then; the log growth ln ‖D f^τ(x) v‖/‖v‖, (batch,) float64, summed
-        over the steps, after each of which v is scaled to norm 1. Where f loses v altogether the growth is −∞ and v
-        keeps the direction that it had.
+        x' = f^τ(x); the tangent vector after τ steps, of norm 1; the log growth ln ‖D f^τ(x) v‖/‖v‖, (batch,) float64,
+        summed over the steps, after each of which v is scaled to norm 1. If f maps v to 0, the growth is −∞ and v
+        keeps its direction.
 
     Reference: Benettin et al. 1980.
 
     Example:
         >>> logistic = lambda x: 4 * x * (1 - x)
-        >>> x = torch.full((1, 1), 0.75, dtype=torch.float64)  # a fixed point of slope -2
+        >>> x = torch.full((1, 1), 0.75, dtype=torch.float64)  # a fixed point with slope -2
         >>> tangent_window(logistic, x, torch.ones_like(x), 5)[2] / 5
         tensor([0.6931], dtype=torch.float64)
     """
     check_precision(x)
     if tau < 1:
-        raise ValueError(f"a window has 1 step or more, got tau={tau}")
+        raise ValueError(f"tau must be at least 1 step, got {tau}")
     return _tangent([f] * tau, x, v)
 
 
@@ -245,28 +246,30 @@ def local_lyapunov_exponents(
     seed: int = 0,
     rows: Sequence[int] | None = None,
 ) -> LocalExponents:
-    """Local Lyapunov exponents λ = ln(‖δ‖/ε)/τ of each window of τ steps.
+    """Compute the local Lyapunov exponents λ = ln(‖δ‖/ε)/τ of each window of τ steps.
 
     The perturbation is random at first (:func:`random_perturbation`); after each window it is rescaled to norm ε and
-    keeps its direction. With the publication's ε = 1 it is finite, and λ differs from the exponent of the linearised
-    map, which the method "tangent" computes. Rows of f must not see each other.
+    keeps its direction. With the publication's ε = 1, it is finite, and λ differs from the exponent of the linearised
+    map, which the method "tangent" computes. Rows of f must be independent.
 
-    Where the perturbation falls to ‖δ‖ ≤ eps(dtype)·‖x‖, rounding is all that is left of it: λ is then the upper
-    bound ln(eps·‖x‖/ε)/τ, marked ``saturated``, and the next window starts from the row's first random direction
-    (rescaled noise, or a δ of 0, would say nothing).
+    If the perturbation falls to ‖δ‖ ≤ eps(dtype)·‖x‖, only rounding is left of it: λ is then the upper bound
+    ln(eps·‖x‖/ε)/τ, marked ``saturated``, and the next window starts from the row's first random direction (rescaled
+    noise, or a δ of 0, would be meaningless).
 
     Args:
-        f: map of (batch, *state) to the same; or a sequence of maps for models whose layers differ (time is depth).
+        f: map of (batch, *state) to the same shape; or a sequence of maps for models whose layers differ (time is
+            depth).
         x: (batch, *state) state at t = 0, float32 or float64.
-        tau: steps in a window.
-        steps: all steps, a multiple of τ.
-        epsilon: norm of the perturbation over the joint state of a row; for "tangent" it has no influence.
+        tau: number of steps in a window.
+        steps: total number of steps, a multiple of τ.
+        epsilon: norm of the perturbation over the joint state of a row; it has no influence with "tangent".
         method: "perturbation", the publication's, or "tangent", with forward-mode derivatives.
-        seed: of the first perturbation.
-        rows: number of each row in the whole set, by which its perturbation is drawn; 0 … batch − 1 by default.
+        seed: seed of the first perturbation.
+        rows: number of each row in the whole set, from which its perturbation is drawn; 0 … batch − 1 by default.
 
     Raises:
-        ValueError: τ that does not divide the steps, precision below float32, more steps than a sequence has maps.
+        ValueError: if τ does not divide the steps, if the precision is below float32, or if there are more steps than
+            maps in a sequence.
 
     Reference: Inoue et al. 2022, algorithm A1 (there k = ε); Wolf et al. 1985.
 
@@ -279,9 +282,9 @@ def local_lyapunov_exponents(
     check_steps(f, steps)
     check_windows(tau, steps)
     if not 0 < epsilon < math.inf:
-        raise ValueError(f"epsilon is the norm of the perturbation, above 0 and finite: got {epsilon}")
+        raise ValueError(f"epsilon must be a norm above 0 and finite, got {epsilon}")
     if method not in ("perturbation", "tangent"):
-        raise ValueError(f"method is 'perturbation' or 'tangent': got {method!r}")
+        raise ValueError(f"method must be 'perturbation' or 'tangent', got {method!r}")
     dtype, windows = x.dtype, steps // tau
     step = _window_at(f, tau, method)
     scale = epsilon if method == "perturbation" else 1.0
@@ -302,7 +305,7 @@ def local_lyapunov_exponents(
 def _window_at(
     f: Map | Sequence[Map], tau: int, method: Method
 ) -> Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]:
-    """The window that starts at time t, as a function of state, perturbation and t."""
+    """Return the window that starts at time t, as a function of state, perturbation and t."""
     if method == "perturbation":
         power = power_at(f, tau)
         return lambda x, delta, t: _perturbed(lambda both: power(both, t), x, delta)
@@ -332,19 +335,19 @@ def _tangent(maps: Sequence[Map], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor,
 
 
 def derivative(f: Map, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """f(x) and the derivative of f at x along v, by forward-mode differentiation.
+    """Compute f(x) and the derivative of f at x along v, by forward-mode differentiation.
 
     Raises:
-        ValueError: an operation of f has no forward-mode derivative.
+        ValueError: if an operation of f has no forward-mode derivative.
     """
     _load_forward_mode()
     try:
         both: Any = torch.func.jvp(f, (x,), (v,))
     except NotImplementedError as error:
         raise ValueError(
-            "the map has an operation without forward-mode derivative, as fused attention: make the map with "
-            "EncoderMap(…, attention='eager'), which reaches attention of transformers; where a module calls "
-            "scaled_dot_product_attention itself, take method='perturbation', or call this within "
+            "the map has an operation without forward-mode derivative, such as fused attention: create the map with "
+            "EncoderMap(…, attention='eager'), which sets the attention of transformers; if a module calls "
+            "scaled_dot_product_attention itself, use method='perturbation', or call this within "
             f"torch.nn.attention.sdpa_kernel(SDPBackend.MATH) ({str(error).splitlines()[0]})"
         ) from error
     return both[0], both[1]
@@ -352,7 +355,7 @@ def derivative(f: Map, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def _load_forward_mode() -> None:
-    """Let torch load its forward-mode decompositions, which it does with a deprecated function of its own."""
+    """Make torch load its forward-mode decompositions, for which it calls one of its deprecated functions."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         torch.func.jvp(torch.neg, (torch.zeros(1),), (torch.zeros(1),))
@@ -363,5 +366,5 @@ def _scaled(v: Tensor, length: float, norm: Tensor) -> Tensor:
 
 
 def _like(row_values: Tensor, x: Tensor) -> Tensor:
-    """(batch,) as (batch, 1, …), to go with (batch, *state)."""
+    """Reshape (batch,) to (batch, 1, …), to broadcast with (batch, *state)."""
     return row_values.reshape(-1, *[1] * (x.ndim - 1))

@@ -1,4 +1,4 @@
-"""The first Lyapunov exponents of a map at once, by orthonormalised tangent vectors."""
+"""The largest Lyapunov exponents of a map, by orthonormalised tangent vectors."""
 
 import math
 from collections.abc import Sequence
@@ -21,20 +21,21 @@ _BENT = 0.1
 
 
 class ResolutionError(ValueError):
-    """Perturbations that tell nothing of the derivative in this precision."""
+    """Raised if finite perturbations do not approximate the derivative in this precision."""
 
 
 @dataclass(frozen=True)
 class LyapunovSpectrum:
-    """The first k Lyapunov exponents of a batch of trajectories.
+    """The k largest Lyapunov exponents of a batch of trajectories.
 
     Attributes:
-        exponents: (batch, k) float64, falling, nats a step; NaN for a diverged row, −∞ for directions that f loses.
+        exponents: (batch, k) float64, in descending order, nats per step; NaN for a diverged row, −∞ for directions
+            that f maps to 0.
         errors: (batch, k) block standard errors, of the means of 20 consecutive blocks; NaN with fewer than five.
         kaplan_yorke: (batch,) dimension by :func:`lmdyn.analysis.kaplan_yorke_dimension`.
         final: (batch, *state) state after the last step.
-        steps: steps of the average.
-        skip: steps before them.
+        steps: number of averaged steps.
+        skip: number of steps before them.
         dtype: precision of the state.
     """
 
@@ -59,34 +60,36 @@ def lyapunov_spectrum(
     every: int = 1,
     method: Method = "tangent",
 ) -> LyapunovSpectrum:
-    """The first k Lyapunov exponents: k tangent vectors through the derivative of f, orthonormalised as they go.
+    """Compute the k largest Lyapunov exponents: k tangent vectors, mapped by the derivative of f and orthonormalised.
 
-    Needs memory and work of k states a row, whatever the steps. Over finitely many steps the average may break the
-    order of two nearly equal exponents: they are sorted. All of them (k = size of the state) add up to the mean of
-    ln |det Df|, whatever the steps. What is left of the first directions after ``skip`` steps falls like
-    exp(−(λᵢ − λᵢ₊₁)·skip); the average over T steps has an error of the order of ln T / T where the exponent is 0, and
-    the block standard error in chaos.
+    It requires memory and work of k states per row, whatever the number of steps. Over finitely many steps, the
+    average may reverse the order of two nearly equal exponents, so they are sorted. All exponents (k = size of the
+    state) add up to the mean of ln |det Df|, whatever the number of steps. The influence of the initial directions
+    after ``skip`` steps decreases like exp(−(λᵢ − λᵢ₊₁)·skip). The average over T steps has an error of the order of
+    ln T / T if the exponent is 0, and of the block standard error in chaos.
 
     Args:
         f: differentiable map as in :func:`tangent_window`, or a sequence of them (time is depth). For the method
-            "perturbation" any map whose rows do not see each other.
-        x: (batch, *state) state at t = 0, float32 or float64; the factorization is done in float64.
-        k: how many exponents, at most the size of a row's state.
-        steps: over which they are averaged.
-        skip: steps before, in which the state reaches its attractor and the tangent vectors their directions.
-        seed: of the random first directions, the same for all rows.
-        every: steps between orthonormalisations, a divisor of ``steps`` and of ``skip``. So few that
-            (λ₁ − λ_k)·every stays below about 10 in float32, 25 in float64: else the last directions are lost among
-            the rounding of the first.
-        method: "tangent", forward-mode derivatives; or "perturbation": k perturbed copies of each row, at √eps of the
-            norm of its state, which any map takes, with a relative error of that order. Whether these are small is
-            measured before the average and after it: twice of one must move twice as far, to a tenth.
+            "perturbation", any map with independent rows.
+        x: (batch, *state) state at t = 0, float32 or float64; the factorization is computed in float64.
+        k: number of exponents, at most the size of a row's state.
+        steps: number of averaged steps.
+        skip: number of steps before them, in which the state reaches its attractor and the tangent vectors their
+            directions.
+        seed: seed of the random initial directions, which are the same for all rows.
+        every: steps between orthonormalisations, a divisor of ``steps`` and of ``skip``. (λ₁ − λ_k)·every should be
+            below about 10 in float32, 25 in float64: otherwise the last directions are lost in the rounding of the
+            first.
+        method: "tangent", forward-mode derivatives; or "perturbation", which works for any map: k perturbed copies of
+            each row, at a distance of √eps of the norm of its state, with a relative error of that order. Whether this
+            distance is small enough is measured before and after the average: doubling it must double the movement, to
+            a tenth.
 
     Raises:
-        ResolutionError: perturbations that are not small, or are lost in rounding: of states that are long beside what
-            changes in them.
-        ValueError: k above the size of the state, no steps, ``every`` that does not divide them, precision below
-            float32, more steps than maps.
+        ResolutionError: if perturbations are not small enough, or are lost in rounding, for states whose norm is large
+            relative to what changes in them.
+        ValueError: if k is above the size of the state, if there are no steps, if ``every`` does not divide them, if
+            the precision is below float32, or if there are more steps than maps.
 
     Reference: Benettin et al. 1980; Eckmann & Ruelle 1985, section 5.C.
 
@@ -98,13 +101,14 @@ def lyapunov_spectrum(
     check_precision(x)
     size = math.prod(x.shape[1:])
     if not 1 <= k <= size:
-        raise ValueError(f"k={k} exponents of a state of {size} dimensions: ask for 1 to {size}")
+        raise ValueError(f"k must be from 1 to {size}, the dimensions of the state, got {k}")
     if steps < 1 or skip < 0 or every < 1 or steps % every or skip % every:
         raise ValueError(
-            f"steps is 1 or more, skip 0 or more, and every divides both: got steps={steps}, skip={skip}, every={every}"
+            f"expected steps >= 1, skip >= 0 and an `every` that divides both, got steps={steps}, skip={skip}, "
+            f"every={every}"
         )
     if method not in get_args(Method):
-        raise ValueError(f"method is one of {list(get_args(Method))}: got {method!r}")
+        raise ValueError(f"method must be one of {list(get_args(Method))}, got {method!r}")
     check_steps(f, skip + steps)
     dtype = x.dtype
     g = torch.Generator().manual_seed(seed)
@@ -131,8 +135,8 @@ def lyapunov_spectrum(
         epsilon = math.sqrt(torch.finfo(dtype).eps)
         raise ResolutionError(
             f"perturbations of {epsilon:.0e} of the state's norm are not small in {dtype}, for {int(bent.sum())} of "
-            f"{len(x)} rows (twice of one does not move twice as far): take float64, subtract what is constant in the "
-            'state, or take method="tangent"'
+            f"{len(x)} rows (doubling one does not double its movement): use float64, subtract what is constant in the "
+            'state, or use method="tangent"'
         )
     finite = state_norm(x).isfinite()
     total = torch.where(finite[:, None], sums.sum(0) / steps, torch.nan)
@@ -142,7 +146,7 @@ def lyapunov_spectrum(
 
 
 def _block_errors(sums: Float[Tensor, "blocks batch k"], n: int, every: int) -> Float[Tensor, "batch k"]:
-    """Standard errors of the mean exponents, from the growth in consecutive blocks of n factorizations."""
+    """Compute standard errors of the mean exponents, from the growth in consecutive blocks of n factorizations."""
     blocks = len(sums)
     if blocks < _LEAST_BLOCKS or not sums.numel():
         return torch.full_like(sums[0], torch.nan)
@@ -151,9 +155,9 @@ def _block_errors(sums: Float[Tensor, "blocks batch k"], n: int, every: int) -> 
 
 
 def _tangents(maps: Sequence[Map], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """X and (batch, size, k) tangent vectors, after these maps."""
+    """Return x and the (batch, size, k) tangent vectors after these maps."""
     k = v.shape[2]
-    # (k, batch, *state): the derivative sees one tangent at a time, the state itself only once
+    # (k, batch, *state): the derivative takes one tangent at a time, the state itself only once
     tangents = v.movedim(2, 0).reshape(k, *x.shape)
     for f in maps:
         x, tangents = _derivatives(f, x, tangents)
@@ -161,7 +165,7 @@ def _tangents(maps: Sequence[Map], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor
 
 
 def _perturbations(maps: Sequence[Map], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """As :func:`_tangents`, by copies of the state that are apart by √eps of its norm."""
+    """Compute :func:`_tangents` by copies of the state at a distance of √eps of its norm."""
     k, share = v.shape[2], math.sqrt(torch.finfo(x.dtype).eps)
     norm = state_norm(x)
     epsilon = (share * torch.where(norm > 0, norm, 1.0)).to(x.dtype)
@@ -175,7 +179,7 @@ def _perturbations(maps: Sequence[Map], x: Tensor, v: Tensor) -> tuple[Tensor, T
 
 
 def _is_bent(f: Map, x: Tensor, v: Tensor) -> Tensor:
-    """(batch,) where a step does not move twice a perturbation twice as far as the perturbation, to a tenth."""
+    """Return whether doubling a perturbation does not double its movement in a step, to a tenth, (batch,)."""
     _, once = _perturbations([f], x, v)
     _, twice = _perturbations([f], x, 2 * v)
     off = (twice - 2 * once).flatten(1).norm(dim=1)
@@ -184,8 +188,8 @@ def _is_bent(f: Map, x: Tensor, v: Tensor) -> Tensor:
 
 
 def _derivatives(f: Map, x: Tensor, tangents: Tensor) -> tuple[Tensor, Tensor]:
-    """f(x), computed once, and the derivative of f at x along each of (k, batch, *state) tangents."""
-    # without a batch dimension of its own, as out_dims states, the state is the same for all tangents
+    """Compute f(x), once, and the derivative of f at x along each of (k, batch, *state) tangents."""
+    # without a batch dimension, as out_dims states, the state is the same for all tangents
     out_dims: Any = (None, 0)
     along: Any = torch.func.vmap(partial(derivative, f, x), out_dims=out_dims, randomness="same")
     y, moved = along(tangents)

@@ -1,4 +1,4 @@
-"""What kind of orbit a map ends on: chaos, a torus, a cycle, a fixed point, or one that cannot be told."""
+"""The kind of orbit that a map ends on: chaos, torus, cycle, fixed point, or undetermined."""
 
 import math
 from collections.abc import Sequence
@@ -21,40 +21,41 @@ from lmdyn.analysis.orbits.trajectories import Map, check_precision, repeat, sta
 __all__ = ["KINDS", "OrbitKinds", "orbit_kind"]
 
 KINDS: Final = ("chaotic", "torus", "cycle", "fixed point", "undetermined")
-"""What an orbit may be."""
+"""The possible kinds of an orbit."""
 
-_DIMENSIONS = 3  # of tori that are looked for
-_KEPT, _FELL = 0.5, 0.5  # of λ at T, what is left at a multiple of T: of chaos more, of a regular orbit less
+_DIMENSIONS = 3  # of tori that are searched for
+_KEPT, _FELL = 0.5, 0.5  # shares of λ at T left at a multiple of T: chaos keeps more, a regular orbit less
 _CHANGE, _SHARE = 2e-3, 0.999  # of a spectrum of lines
-_MOVED = 0.1  # of its range, at the ends of which a torus of a few beats has not been as often
-_DIMENSION = 0.7  # correlation dimension of a curve, but for what few points leave of it
+_MOVED = 0.1  # tolerance, as a share of the range, whose ends a torus of a few beats has visited less often
+_DIMENSION = 0.7  # correlation dimension of a curve, less a tolerance for few points
 _APART = 3.0  # standard errors between the means before and after a change of kind
-_ENOUGH = 0.25  # of all windows, for chaos after a change: shorter parts are picked from slow swings about 0
-_ROUNDING, _LEAST_RATE = 1 / 16, 1e-4  # eps of 64, the tolerance's; the slowest approach that is allowed for
-_LOOKS = 8192  # numbers of a series whose spectrum is looked at, at most
+_ENOUGH = 0.25  # of all windows, for chaos after a change: shorter parts may be slow oscillations about 0
+_ROUNDING, _LEAST_RATE = 1 / 16, 1e-4  # rounding as a share of the tolerance (4 of 64 eps); slowest approach
+_LOOKS = 8192  # maximum length of a series whose spectrum is computed
 
 
 @dataclass(frozen=True)
 class OrbitKinds:
-    """What orbits are.
+    """Kinds of orbits.
 
     Attributes:
         kinds: one of :data:`KINDS` for each row.
-        exponent: (batch,) float64 mean λ of the windows that decided (those after an arrival), nats a step; of fixed
-            points and cycles that of :func:`~lmdyn.analysis.closed_orbit_rate`.
-        error: (batch,) its block standard error.
-        resolution: (batch,) |λ| that these windows do not tell from 0.
-        steps: (batch,) how far each was followed.
-        period: (batch,) of fixed points and cycles; 0 of others, and of cycles longer than was looked for.
-        length: (batch,) steps of the chaotic transient: up to the arrival on a regular kind; 0 where there is none;
-            all steps where the end was not seen.
-        censored: (batch,) the end of the transient was not seen: chaotic, or undetermined after chaos.
-        transient_undetermined: (batch,) whether there is a chaotic transient is open, and ``length`` is 0: the orbit is
-            undetermined, or before its arrival λ·steps is 10 and more, but the interval of λ reaches the resolution.
-        chaotic_exponent: (batch,) mean λ while the orbit is chaotic: of chaotic ones ``exponent``, of transients that
-            of the windows before the arrival; NaN of others.
-        zero_exponents: (batch,) dimensions of a torus; 0 of others.
-        line_change: (batch,) what :func:`spectral_lines` found of those that were looked at; NaN of others.
+        exponent: (batch,) float64 mean λ of the windows that decided (those after an arrival), in nats per step; for
+            fixed points and cycles that of :func:`~lmdyn.analysis.closed_orbit_rate`.
+        error: (batch,) block standard error of the exponent.
+        resolution: (batch,) |λ| below which these windows cannot distinguish λ from 0.
+        steps: (batch,) number of steps that each orbit was followed.
+        period: (batch,) period of fixed points and cycles; 0 for others, and for cycles longer than ``max_period``.
+        length: (batch,) steps of the chaotic transient, up to the arrival on a regular kind; 0 if there is none; all
+            steps if its end was not observed.
+        censored: (batch,) whether the end of the transient was not observed: chaotic, or undetermined after chaos.
+        transient_undetermined: (batch,) whether it is unknown if there is a chaotic transient, and ``length`` is 0:
+            the orbit is undetermined, or λ·steps before its arrival is at least 10, but the interval of λ reaches the
+            resolution.
+        chaotic_exponent: (batch,) mean λ while the orbit is chaotic: ``exponent`` for chaotic orbits, that of the
+            windows before the arrival for transients; NaN for others.
+        zero_exponents: (batch,) number of dimensions of a torus; 0 for others.
+        line_change: (batch,) result of :func:`spectral_lines` for orbits on which it was computed; NaN for others.
         final: (batch, *state) last state.
     """
 
@@ -73,13 +74,13 @@ class OrbitKinds:
     final: Float[Tensor, "batch *state"]
 
     def share(self, kind: str) -> float:
-        """Share of the orbits that are of this kind.
+        """Return the share of the orbits of this kind.
 
         Raises:
-            ValueError: no such kind.
+            ValueError: if the kind does not exist.
         """
         if kind not in KINDS:
-            raise ValueError(f"kind is one of {list(KINDS)}, got {kind!r}")
+            raise ValueError(f"kind must be one of {list(KINDS)}, got {kind!r}")
         return self.kinds.count(kind) / len(self.kinds) if self.kinds else math.nan
 
 
@@ -99,72 +100,73 @@ def orbit_kind(
     seed: int = 0,
     rows: Sequence[int] | None = None,
 ) -> OrbitKinds:
-    """Follow orbits until it is known of what kind they are, or say that it is not.
+    """Follow orbits until their kind is known, or report that it is not.
 
     - *Chaotic*: the interval of λ lies above its resolution max(ln T / T, block standard error), and λT ≥ 10
-      (:func:`~lmdyn.analysis.growth_rate`). What is not at T = ``steps`` is followed to ``follow`` · T, where λ must
-      in addition have kept its value: growth by a power of time, as on a regular orbit, leaves 0.3 of it.
-    - *Fixed point* and *cycle*: the state recurs to the precision, twice (:class:`~lmdyn.analysis.Recurrence`). Where
-      perturbations grow all the same (chaos in a band that is narrower than the precision, a state beside an unstable
-      cycle), the orbit is chaotic, unless it comes back to the very same numbers: that is an unstable cycle.
-    - *Torus*: neither, and each of four kinds of evidence at ``follow`` · T, more than once T: λ is not told from 0;
-      of the first exponents one to three are 0, and those after them below 0; the power spectrum is made of lines that
-      do not change (:func:`~lmdyn.analysis.spectral_lines`: by less than 0.2 %, 99.9 % of the power in 40 lines); the
-      orbit fills a curve at least (:func:`~lmdyn.analysis.correlation_dimension` of 0.7 or more) and stays there (the
-      ranges of both halves agree to a tenth).
-    - *Undetermined*: all others, as orbits that are still on their way, diverged ones, chaos too weak for T, and
+      (:func:`~lmdyn.analysis.growth_rate`). An orbit that is not chaotic at T = ``steps`` is followed to ``follow`` ·
+      T; there, λ must also have kept its value: growth by a power of time, as on a regular orbit, leaves 0.3 of it.
+    - *Fixed point* and *cycle*: the state recurs to the precision, twice (:class:`~lmdyn.analysis.Recurrence`). If
+      perturbations grow nevertheless (chaos in a band that is narrower than the precision, a state near an unstable
+      cycle), the orbit is chaotic, unless it returns to exactly the same numbers: then it is an unstable cycle.
+    - *Torus*: neither, and each of four kinds of evidence at ``follow`` · T, which must exceed T: λ cannot be
+      distinguished from 0; of the largest exponents, one to three are 0 and those after them below 0; the power
+      spectrum consists of lines that do not change (:func:`~lmdyn.analysis.spectral_lines`: by less than 0.2 %, 99.9 %
+      of the power in 40 lines); the orbit fills at least a curve (:func:`~lmdyn.analysis.correlation_dimension` of at
+      least 0.7) and stays there (the ranges of both halves agree to a tenth).
+    - *Undetermined*: all others, such as orbits that have not arrived yet, diverged ones, chaos too weak for T, and
       any orbit of fewer than five windows that does not recur.
 
-    If the mean of λ changes on the way (by 3 standard errors), what counts is the part after it, of which chaos needs
-    a quarter of all windows, and the part before is the transient: chaotic if it is by the same rule. A transient with
-    λ·length below 10 is therefore not told from none. Perturbations are finite, √eps of the norm of the largest state
-    on the way, so that any map will do; λ has a relative error of this order, and is a lower bound where λ·tau >
-    ½·|ln eps| − 3 (15 in float64, 5 in float32).
+    If the mean of λ changes on the way (by 3 standard errors), the part after the change determines the kind, and
+    chaos requires it to be at least a quarter of all windows. The part before is the transient, which is chaotic by
+    the same rule. A transient with λ·length below 10 therefore cannot be distinguished from none. Perturbations are
+    finite, √eps of the norm of the largest state on the way, so any map is possible; λ has a relative error of this
+    order, and is a lower bound if λ·tau > ½·|ln eps| − 3 (15 in float64, 5 in float32).
 
-    Error: of 100 random starts in float64, T = 10,000, at most 2 % are of a wrong kind on each of 24 maps (logistic
-    maps at full chaos, at λ = 0.011 in 100 contracting dimensions, at cycles of 3, 4 and 128 and at period doublings;
-    Hénon; Lorenz; circle maps, locked and not; tori of two frequencies; spirals and contractions, slow and fast; slow
-    swings), and where T is long enough at least 95 % are named (``tests/analysis/orbits/test_orbit_kind.py``).
+    Error: of 100 random starts in float64 with T = 10,000, at most 2 % are assigned a wrong kind on each of 24 maps
+    (logistic maps at full chaos, at λ = 0.011 in 100 contracting dimensions, at cycles of 3, 4 and 128 and at period
+    doublings; Hénon; Lorenz; circle maps, locked and not; tori of two frequencies; spirals and contractions, slow and
+    fast; slow oscillations), and if T is long enough, at least 95 % are determined
+    (``tests/analysis/orbits/test_orbit_kind.py``).
 
-    An orbit is undetermined, too, if its largest state of the last tenth is 1.5 times that of its first half, or its
-    norm is no number any more (from 1e154 in float64); λ is then that of the windows before. So is a neutral cycle
-    that rounding moves on (a rotation by 1/7): it comes back to the precision, and yet fills a curve after many steps.
+    An orbit is also undetermined if its largest state of the last tenth is 1.5 times that of its first half, or if its
+    norm overflows (from 1e154 in float64); λ is then that of the windows before. The same holds for a neutral cycle
+    that rounding displaces (a rotation by 1/7): it recurs to the precision, and yet fills a curve after many steps.
 
-    Limits, stated since nothing else is known of the map: in float32, chaos in bands narrower than the tolerance is
-    taken for a cycle; so are, for chaos with λ of some 1e-3, shears of maps that contract nothing; a coordinate that
-    is constant and large beside what moves (1e2 in float32, 1e6 in float64) makes λ too small, and a small cycle a
-    fixed point; a torus whose slowest period, or beat, is longer than about a tenth of T stays undetermined;
-    chaos with λ below 10 / (``follow`` · T) whose spectrum is of lines to 0.2 % is taken for a torus, and so are an
-    approach to a fixed point in a spiral, or from both sides in turn, that shrinks by less than this in T / 2 steps,
-    and a cycle longer than a fifth of all.
+    Limits, since nothing else is known of the map. In float32, chaos in bands narrower than the tolerance is
+    classified as a cycle, and shears of maps that contract nothing as chaos with λ of about 1e-3. A coordinate that is
+    constant and large relative to what moves (1e2 in float32, 1e6 in float64) makes λ too small, and a small cycle a
+    fixed point. A torus whose slowest period, or beat, is longer than about a tenth of T stays undetermined. Chaos
+    with λ below 10 / (``follow`` · T) whose spectrum consists of lines to 0.2 % is classified as a torus, and so are
+    an approach to a fixed point in a spiral, or from both sides in turn, that shrinks by less than this in T / 2
+    steps, and a cycle longer than a fifth of all steps.
 
     Args:
-        f: map of (batch, *state) to the same, rows of which do not see each other; it is also applied to some of the
-            rows, and to several copies of them.
-        x: (batch, *state) where orbits start, float32 or float64.
+        f: map of (batch, *state) to the same shape, with independent rows; it is also applied to some of the rows, and
+            to several copies of them.
+        x: (batch, *state) initial states, float32 or float64.
         steps: T, a multiple of ``tau``.
-        tau: steps of a window.
-        follow: how many times T undecided orbits are followed; 1: none is.
-        earlier: (windows, batch) exponents of the same orbits before ``x``, in windows of ``tau``, which count as well:
-            T is then their number and ``steps``, which may be 0, together. NaN at the end of those that were no longer
-            followed, since they recurred.
-        perturbation: (batch, *state) what the perturbation of these ``earlier`` windows has become, of any norm; None:
-            a random one, whose first windows tell how it turns.
-        closed: (batch,) orbits that are known to have come back twice before ``x``; they are not followed.
-        max_period: longest period of cycles that is told.
-        tolerance: distance at which states are the same, relative to the largest on the way; None: 64 eps.
-        seed: of first perturbations and observables.
-        rows: number of each row in the whole set, by which its perturbation is drawn; 0 … batch − 1 by default.
+        tau: number of steps of a window.
+        follow: undecided orbits are followed for ``follow`` · T steps; 1 follows none.
+        earlier: (windows, batch) exponents of the same orbits before ``x``, in windows of ``tau``, which also count: T
+            is then the sum of their steps and ``steps``, which may be 0. NaN at the end for orbits that were no longer
+            followed because they recurred.
+        perturbation: (batch, *state) perturbation at the end of these ``earlier`` windows, of any norm; None uses a
+            random one, whose first windows measure how it turns.
+        closed: (batch,) whether an orbit is known to have recurred twice before ``x``; it is not followed.
+        max_period: longest period of cycles that is determined.
+        tolerance: distance at which states are the same, relative to the largest on the way; None means 64 eps.
+        seed: seed of the first perturbations and of the observables.
+        rows: number of each row in the whole set, from which its perturbation is drawn; 0 … batch − 1 by default.
 
     Raises:
-        ValueError: precision below float32, windows that do not divide the steps, ``follow`` below 1, a map that is
-            drawn anew in each step.
+        ValueError: if the precision is below float32, if windows do not divide the steps, if ``follow`` is below 1, or
+            if the map is random.
 
-    Reference: Inoue et al. 2022, section II.B (by eye there); Eckmann & Ruelle 1985; Skokos 2010.
+    Reference: Inoue et al. 2022, section II.B (by inspection there); Eckmann & Ruelle 1985; Skokos 2010.
 
     Example:
         >>> rates = torch.tensor([[2.8], [3.2], [4.0]], dtype=torch.float64)
-        >>> x = torch.cat([rates, torch.full_like(rates, 0.3)], 1)  # the logistic map, its parameter in the state
+        >>> x = torch.cat([rates, torch.full_like(rates, 0.3)], 1)  # the logistic map, with its parameter in the state
         >>> logistic = lambda x: torch.stack([x[:, 0], x[:, 0] * x[:, 1] * (1 - x[:, 1])], 1)
         >>> orbit_kind(lambda x: x * (3.8 * (1 - x)), x[:, 1:], steps=1000).kinds
         ['chaotic', 'chaotic', 'chaotic']
@@ -176,7 +178,7 @@ def orbit_kind(
     if steps or not before:
         check_windows(tau, steps)
     if follow < 1:
-        raise ValueError(f"expected follow from 1, got {follow}")
+        raise ValueError(f"follow must be at least 1, got {follow}")
     refuse_noise(f, x)
     orbits = FollowedOrbits(f, x, tau, tolerance, seed, rows, earlier, perturbation, closed)
     orbits.advance(steps // tau)
@@ -217,7 +219,7 @@ class _Found:
 
 
 def _decided(orbits: FollowedOrbits, at_first: Tensor | None) -> _Found:
-    """Chaotic, closed ("cycle", for now) or undetermined; with λ at T, chaos must have kept it."""
+    """Return chaotic, closed ("cycle", for now) or undetermined; with λ at T given, chaos must have kept it."""
     exponents, tau = orbits.exponents.cpu(), orbits.tau
     closed = orbits.recurred_at.cpu() >= 0
     n = exponents.shape[1]
@@ -225,7 +227,7 @@ def _decided(orbits: FollowedOrbits, at_first: Tensor | None) -> _Found:
     early, late = growth_rate(exponents, tau, stop=at), growth_rate(exponents, tau, start=at)
     whole = growth_rate(exponents, tau)
     apart = (late.exponent - early.exponent).abs() > _APART * (early.error**2 + late.error**2).sqrt()
-    # a closed orbit is not followed, so that few windows are of it alone: too few for an error
+    # a closed orbit is not followed, so few windows belong to it alone: too few for an error
     at = torch.where(apart | closed, at, 0)
     after = growth_rate(exponents, tau, start=at)
     chaotic = after.chaotic & ((at == 0) | (after.steps >= _ENOUGH * whole.steps))
@@ -233,7 +235,7 @@ def _decided(orbits: FollowedOrbits, at_first: Tensor | None) -> _Found:
         kept = whole.exponent >= _KEPT * at_first.cpu()
         chaotic = chaotic & (kept | apart | ~orbits.followed.cpu())
     else:
-        # what was followed no longer has a reason that is to be found
+        # a row that did not recur and is no longer followed stopped for another reason, which is not known here
         chaotic = chaotic & (closed | ~exponents[-1].isnan())
     chaotic = chaotic & ~_leaves(orbits)
     kinds = ["chaotic" if chaotic[i] else "cycle" if closed[i] else "undetermined" for i in range(n)]
@@ -241,12 +243,12 @@ def _decided(orbits: FollowedOrbits, at_first: Tensor | None) -> _Found:
 
 
 def _leaves(orbits: FollowedOrbits) -> Bool[Tensor, "batch"]:
-    """Orbits that stay nowhere."""
+    """Return which orbits are unbounded."""
     return (orbits.diverged | orbits.widens | ~orbits.x.flatten(1).isfinite().all(1)).cpu()
 
 
 def _find_exact(f: Map, orbits: FollowedOrbits, found: _Found, most: int) -> None:
-    """Orbits that come back to the very same state are closed, however fast those beside them leave."""
+    """Mark orbits that return to exactly the same state as closed, even if neighbouring orbits separate quickly."""
     closed = orbits.recurred_at.cpu() >= 0
     rows = [i for i, kind in enumerate(found.kinds) if kind == "chaotic" and bool(closed[i])]
     if not rows:
@@ -259,7 +261,7 @@ def _find_exact(f: Map, orbits: FollowedOrbits, found: _Found, most: int) -> Non
 
 
 def _find_tori(f: Map, orbits: FollowedOrbits, found: _Found, steps: int, seed: int, most: int) -> None:
-    """Name the tori among those that are not known."""
+    """Mark the tori among undetermined orbits."""
     zero = found.rate.zero & ~_leaves(orbits)
     rows = torch.tensor(
         [i for i, kind in enumerate(found.kinds) if kind == "undetermined" and zero[i]], dtype=torch.int64
@@ -283,14 +285,14 @@ def _find_tori(f: Map, orbits: FollowedOrbits, found: _Found, steps: int, seed: 
     split = (
         torch.where(below, spectrum.exponents < -2 * error, none).all(1) & (q >= 1) & ((q < k) | (k == size))
     )
-    # what was seen on the way is enough for slow lines; where it is not, fast ones are looked at more often
+    # the observed series is long enough for slow lines; otherwise, fast ones are sampled more often
     series = orbits.looks[:, at]
     discrete, change, dimension = _discrete(series)
     again = split & ~discrete
     if bool(again.any()):
         fine = _series(f, x[again], orbits.along, max(256, min(_LOOKS, times)), every)
         discrete[again], change[again], dimension[again] = _discrete(fine)
-    # a cycle that rounding moves on, by less than it tells, fills a curve, too
+    # a cycle that rounding displaces by less than the tolerance also fills a curve
     drifts = _least_period(f, x, orbits.tolerance * orbits.scale[at], most) > 0
     torus = (split & discrete & (dimension > _DIMENSION) & ~drifts).cpu()
     found.line_change[rows] = change.cpu()
@@ -302,7 +304,7 @@ def _find_tori(f: Map, orbits: FollowedOrbits, found: _Found, steps: int, seed: 
 def _discrete(
     series: Float[Tensor, "times batch observables"],
 ) -> tuple[Bool[Tensor, "batch"], Float[Tensor, "batch"], Float[Tensor, "batch"]]:
-    """Whether a spectrum is of lines that stay, how much it changes, and what dimension the points have."""
+    """Return whether a spectrum consists of constant lines, its change, and the dimension of the points."""
     if len(series) < 256:
         unknown = torch.full_like(series[0, :, 0], torch.nan)
         return unknown > 0, unknown, unknown.clone()
@@ -312,7 +314,7 @@ def _discrete(
 
 
 def _stays(series: Float[Tensor, "times batch observables"]) -> Bool[Tensor, "batch"]:
-    """Whether both halves span the same range: a drift, of which the spectrum does not change either, goes on."""
+    """Return whether both halves span the same range: a drift, whose spectrum is also constant, does not."""
     early, late = series[: len(series) // 2], series[len(series) // 2 :]
     wide = series.amax(0) - series.amin(0)
     moved = torch.maximum((late.amax(0) - early.amax(0)).abs(), (late.amin(0) - early.amin(0)).abs())
@@ -322,7 +324,7 @@ def _stays(series: Float[Tensor, "times batch observables"]) -> Bool[Tensor, "ba
 def _series(
     f: Map, x: Tensor, along: Float[Tensor, "size observables"], times: int, every: int
 ) -> Float[Tensor, "times batch observables"]:
-    """Numbers along some directions of the state, every so many steps."""
+    """Record projections of the state on some directions, every ``every`` steps."""
     power, kept = repeat(f, every), []
     for _ in range(times):
         kept.append((x.flatten(1) @ along).double())
@@ -331,11 +333,11 @@ def _series(
 
 
 def _find_periods(f: Map, orbits: FollowedOrbits, found: _Found, most: int) -> None:
-    """Tell fixed points from cycles, and the periods of these.
+    """Distinguish fixed points from cycles, and find the periods of cycles.
 
-    States are the same up to the tolerance, and up to what an approach by e^λ a step makes of rounding,
-    eps / (1 − e^λ). An approach in oscillations looks like a cycle until it has ended: what is not a fixed point is
-    looked at again after as many steps as it was followed before.
+    States are equal up to the tolerance, and up to the effect of an approach by e^λ per step on rounding, eps / (1 −
+    e^λ). An oscillating approach looks like a cycle until it has ended: an orbit that is not a fixed point is examined
+    again after as many steps as it was followed before.
     """
     rows = torch.tensor([i for i, kind in enumerate(found.kinds) if kind == "cycle"], dtype=torch.int64)
     if len(rows) == 0:
@@ -357,7 +359,7 @@ def _find_periods(f: Map, orbits: FollowedOrbits, found: _Found, most: int) -> N
 
 
 def _least_period(f: Map, start: Tensor, near: Tensor, most: int) -> Int[Tensor, "batch"]:
-    """After how many steps states are back; 0: after more than ``most``."""
+    """Return the number of steps after which states recur; 0 for more than ``most``."""
     x, step = start, repeat(f, 1)
     period = torch.zeros(len(start), dtype=torch.int64, device=start.device)
     for t in range(1, most + 1):
@@ -370,7 +372,7 @@ def _least_period(f: Map, start: Tensor, near: Tensor, most: int) -> Int[Tensor,
 def _measure_closed(
     f: Map, orbits: FollowedOrbits, found: _Found, seed: int, numbers: Sequence[int] | None
 ) -> None:
-    """Put the exponents of fixed points and cycles of known period in the place of those of their few windows."""
+    """Replace the exponents of fixed points and cycles of known period, which have few windows."""
     rows = (found.period > 0).nonzero()[:, 0]
     if len(rows) == 0:
         return
@@ -389,7 +391,7 @@ def _measure_closed(
 def _transients(
     orbits: FollowedOrbits, found: _Found
 ) -> tuple[Int[Tensor, "batch"], Bool[Tensor, "batch"], Bool[Tensor, "batch"], Float[Tensor, "batch"]]:
-    """Lengths of chaotic transients, whether their ends were not seen, whether there is one is open, and λ of chaos."""
+    """Return lengths of chaotic transients, whether they are censored or undetermined, and λ of chaos."""
     tau, exponents = orbits.tau, orbits.exponents.cpu()
     before = growth_rate(exponents, tau, stop=found.arrived)
     early = before.chaotic & (found.arrived > 0)

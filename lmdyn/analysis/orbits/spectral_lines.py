@@ -1,4 +1,4 @@
-"""Whether a series is made of discrete lines: its spectra over two stretches of time are then the same."""
+"""Discrete spectral lines of a series: its spectra over two stretches of time are then equal."""
 
 from typing import NamedTuple
 
@@ -8,18 +8,18 @@ from torch import Tensor
 
 __all__ = ["SpectralLines", "spectral_lines"]
 
-_BETA = 20.0  # of Kaiser's window: leakage below 1e-14 of a line's power
+_BETA = 20.0  # parameter of Kaiser's window: leakage below 1e-14 of a line's power
 _ROUNDING = 4  # units of the last place
 _HALF_WIDTH = 7  # bins of a line on either side, √(1 + (β/π)²)
 
 
 class SpectralLines(NamedTuple):
-    """What two halves of a series say of its spectrum.
+    """Comparison of the spectra of two halves of a series.
 
     Attributes:
         change: (batch,) float64 Σ|P₁ − P₂| / Σ(P₁ + P₂) of the power spectra of the first and the second half, from 0
-            (the same) to 1; about 0.5 of noise or chaos.
-        share: (batch,) share of the power that the strongest lines hold, in both halves.
+            (equal) to 1; about 0.5 for noise or chaos.
+        share: (batch,) share of the power in the strongest lines, in both halves.
     """
 
     change: Float[Tensor, "batch"]
@@ -28,22 +28,23 @@ class SpectralLines(NamedTuple):
 
 @torch.no_grad()
 def spectral_lines(series: Float[Tensor, "times batch observables"], lines: int = 40) -> SpectralLines:
-    """How much the power spectrum of an orbit changes from one half of a series to the other.
+    """Compute how much the power spectrum of an orbit changes from one half of a series to the other.
 
-    A quasi-periodic orbit has lines that stay: the power at each frequency is the same in both halves, but for
-    neighbouring lines less than 15 bins apart, which beat. A chaotic orbit has a spectrum with a continuous part, in
-    which the power at a frequency is another one each time (exponentially distributed: change 0.5). What still
-    approaches its attractor has lines that shrink: by a factor 1 − a from half to half gives a change of about a.
+    A quasi-periodic orbit has constant lines: the power at each frequency is the same in both halves, except for
+    neighbouring lines less than 15 bins apart, which beat. A chaotic orbit has a spectrum with a continuous part,
+    whose power at a frequency differs each time (exponentially distributed: change 0.5). An orbit that still
+    approaches its attractor has lines that shrink: a factor 1 − a from half to half gives a change of about a.
 
     Args:
-        series: (times, batch, observables) numbers that depend on the state, at equal steps; their spectra are added.
-        lines: how many lines the share is of; each takes 15 bins of times / 4.
+        series: (times, batch, observables) functions of the state at equal time steps; their spectra are added.
+        lines: number of lines of the share; each takes 15 bins of times / 4.
 
     Returns:
-        Both numbers; NaN where the series is constant up to the rounding of its numbers, or not finite.
+        Both numbers; NaN if the series is constant up to rounding, or not finite.
 
     Raises:
-        ValueError: a series of another shape, such as (times,); fewer than 256 times, or no observables.
+        ValueError: if ``series`` has a wrong shape, such as (times,), or if there are fewer than 256 times or no
+            observables.
 
     Reference: Eckmann & Ruelle 1985, section 2.E (discrete and continuous spectra); Laskar 1993.
 
@@ -56,18 +57,18 @@ def spectral_lines(series: Float[Tensor, "times batch observables"], lines: int 
     """
     if series.ndim != 3:
         raise ValueError(
-            f"expected a series of shape (times, batch, observables), got {tuple(series.shape)}: of one scalar series "
-            "give series[:, None, None]"
+            f"expected a series of shape (times, batch, observables), got {tuple(series.shape)}: for one scalar series "
+            "pass series[:, None, None]"
         )
     n = len(series) // 2
     if n < 128:
-        raise ValueError(f"{len(series)} times: expected 256 or more, of which each half is a spectrum")
+        raise ValueError(f"expected at least 256 times, since each half gives a spectrum, got {len(series)}")
     if series.shape[2] == 0:
-        raise ValueError(f"expected one observable or more, got shape {tuple(series.shape)}")
+        raise ValueError(f"expected at least one observable, got shape {tuple(series.shape)}")
     window = torch.kaiser_window(n, periodic=False, beta=_BETA, dtype=torch.float64, device=series.device)
     window = window[:, None, None]
     halves = []
-    # (batch,) power that the rounding of the numbers themselves would have
+    # (batch,) power of the rounding errors of the numbers themselves
     rounding = torch.finfo(series.dtype if series.is_floating_point() else torch.float64).eps
     floor = (_ROUNDING * rounding * series.double().square().sum(2).amax(0).sqrt()).square() * n**2
     for part in (series[:n].double(), series[len(series) - n :].double()):

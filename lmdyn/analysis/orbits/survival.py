@@ -1,4 +1,4 @@
-"""How long chaos lasts, where some orbits were not followed to its end: survival, escape rates, restricted means."""
+"""Duration of chaos if the end was not observed for some orbits: survival, escape rates, restricted means."""
 
 import warnings
 from collections.abc import Sequence
@@ -18,22 +18,23 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Survival:
-    """How many orbits are still in their transient, over time.
+    """Share of orbits that are still in their transient, over time.
 
     Attributes:
-        times: (times,) float64, 0 and the lengths at which one ended, rising, in the unit of the lengths.
-        survival: (times,) share of orbits whose transient is longer than each of the times, by Kaplan and Meier.
-        low: (times,) lower ends of its intervals.
-        high: (times,) upper ends.
-        escape_rate: κ, where survival falls like exp(−κt): transients that ended, over the time that all lasted; 0
-            where none ended.
-        escape_interval: its interval.
-        restricted_mean: mean of min(length, horizon), the area under the curve, which censoring does not bias.
-        restricted_interval: its interval.
-        horizon: up to which the restricted mean goes.
-        n: orbits.
-        n_ended: of these, those whose end was seen.
-        n_groups: networks, or other groups, over which the intervals are; the number of orbits without groups.
+        times: (times,) float64, 0 and the lengths at which a transient ended, increasing, in the unit of the lengths.
+        survival: (times,) Kaplan–Meier share of orbits whose transient is longer than each of the times.
+        low: (times,) lower ends of the confidence intervals.
+        high: (times,) upper ends of the confidence intervals.
+        escape_rate: κ, with survival decreasing like exp(−κt): number of transients that ended, divided by the total
+            observed time; 0 if none ended.
+        escape_interval: confidence interval of the escape rate.
+        restricted_mean: mean of min(length, horizon), the area under the curve, which is not biased by censoring.
+        restricted_interval: confidence interval of the restricted mean.
+        horizon: upper limit of the restricted mean.
+        n: number of orbits.
+        n_ended: number of orbits whose end was observed.
+        n_groups: number of networks, or other groups, over which intervals are computed; the number of orbits without
+            groups.
     """
 
     times: Float[Tensor, "times"]
@@ -60,29 +61,30 @@ def survival(
     detected: float = 0.0,
     confidence: float = 0.95,
 ) -> Survival:
-    """Survival of transients whose ends were seen or not, with intervals over orbits or over groups of them.
+    """Estimate the survival of transients, ended or censored, with intervals over orbits or groups of orbits.
 
-    A length that is censored is a lower bound. Its orbit counts among those that last up to there, and is left out
-    after: a mean of the ended ones alone would be too short, one with the bounds as lengths too. Orbits of one network
-    are alike, so that with ``groups`` every interval is over networks: the delete-one-group jackknife with Student's t
-    of one degree of freedom less than there are groups (of ln S on the curve's complementary log-log scale, of the
-    logarithm of the escape rate). Without groups, Greenwood's interval of the curve, and that of a rate of counts.
+    A censored length is a lower bound. Its orbit counts as one that lasts up to this length, and is left out after it:
+    a mean of the ended ones alone would be too short, as would one that uses the bounds as lengths. Orbits of one
+    network are similar, so with ``groups`` every interval is over networks: the delete-one-group jackknife with
+    Student's t with one degree of freedom less than the number of groups (on the complementary log-log scale for the
+    curve, on the logarithm for the escape rate). Without groups, it is Greenwood's interval for the curve, and the
+    interval of a rate of counts for the escape rate.
 
     Args:
-        lengths: (n,) of transients, 0 or more; 0 of an orbit that has none.
-        censored: (n,) whether the end was not seen.
-        groups: the network of each orbit; None: orbits are independent.
-        horizon: up to which the restricted mean goes; None: the longest length.
-        unit: lengths are multiples of it, and it is not short beside them (steps of a fast escape, windows): a share
-            p = 1 − exp(−κ·unit) ends in each. None: time is continuous.
-        detected: shortest length that is told from none (10 / λ of chaotic transients): the time that the escape rate
-            is of begins there (with a ``unit``, at the next multiple of it), and the curve tells nothing before.
-            Shorter lengths count as none.
-        confidence: of the intervals.
+        lengths: (n,) lengths of transients, at least 0; 0 for an orbit without one.
+        censored: (n,) whether the end was not observed.
+        groups: the network of each orbit; None if orbits are independent.
+        horizon: upper limit of the restricted mean; None uses the longest length.
+        unit: the lengths are multiples of this unit, which is not short in comparison (steps of a fast escape,
+            windows): a share p = 1 − exp(−κ·unit) ends in each. None means continuous time.
+        detected: shortest length that can be distinguished from none (10 / λ for chaotic transients): the time of the
+            escape rate begins there (with a ``unit``, at the next multiple of it), and the curve is meaningless
+            before. Shorter lengths count as none.
+        confidence: confidence level of the intervals.
 
     Raises:
-        ValueError: no orbits, negative or infinite lengths, another number of groups, fewer than 2 groups, a horizon
-            that no orbit was followed to.
+        ValueError: if there are no orbits, if lengths are negative or infinite, if the number of groups does not match
+            or is below 2, or if no orbit was followed to the horizon.
 
     Reference: Kaplan & Meier 1958; Greenwood 1926; Lai & Tél 2011, "Transient Chaos", chapter 1 (escape rate).
 
@@ -94,28 +96,28 @@ def survival(
     if censored.dtype != torch.bool or censored.shape != lengths.shape:
         raise ValueError(
             f"expected censored to be a bool for each of {len(lengths)} lengths, got {censored.dtype} of shape "
-            f"{tuple(censored.shape)}: give censored.bool()"
+            f"{tuple(censored.shape)}: pass censored.bool()"
         )
     length, ended = lengths.double().cpu().numpy(), ~censored.cpu().numpy()
     if len(length) == 0 or not np.isfinite(length).all() or (length < 0).any():
         raise ValueError(
-            "expected lengths of one orbit or more, finite and from 0: diverged ones are left out before"
+            "expected lengths of at least one orbit, finite and at least 0: leave out diverged orbits first"
         )
     if horizon is not None and not horizon >= 0:
-        raise ValueError(f"expected a horizon from 0, got {horizon}")
+        raise ValueError(f"horizon must be at least 0, got {horizon}")
     if groups is not None and len(groups) != len(length):
-        raise ValueError(f"{len(groups)} groups are given for {len(length)} lengths: expected one for each")
+        raise ValueError(f"expected one group for each of {len(length)} lengths, got {len(groups)}")
     if detected < 0 or (unit is not None and not unit > 0):
-        raise ValueError(f"expected detected from 0 and unit above 0, got {detected} and {unit}")
+        raise ValueError(f"expected detected of at least 0 and unit above 0, got {detected} and {unit}")
     last = float(length.max()) if horizon is None else float(horizon)
     if length.max() < last and not ended[length == length.max()].all():
         raise ValueError(
-            f"no orbit was followed beyond {length.max():g}, and the horizon is {last:g}: give a lower horizon, or "
-            "follow them further"
+            f"no orbit was followed beyond {length.max():g}, and the horizon is {last:g}: use a lower horizon, or "
+            "follow the orbits further"
         )
     times = np.unique(np.concatenate([[0.0], length[ended]]))
     whole = _curve(length, ended, times)
-    # whole units, since an end is noticed at the end of one
+    # whole units, because an end is noticed at the end of one
     beyond = (length - (detected if unit is None else np.ceil(detected / unit) * unit)).clip(min=0)
     rate, mean = _escape_rate(beyond, ended, unit), _restricted_mean(length, ended, last)
     if groups is None:
@@ -129,9 +131,7 @@ def survival(
         names = np.unique(of)
         n_groups = len(names)
         if n_groups < 2:
-            raise ValueError(
-                f"an interval over groups is asked for, and there is {n_groups}: expected 2 or more"
-            )
+            raise ValueError(f"an interval over groups requires at least 2 groups, got {n_groups}")
         kept = [of != name for name in names]
         t = float(stats.t.ppf(0.5 + confidence / 2, n_groups - 1))
         low, high = _on_cloglog(whole, np.stack([_curve(length[k], ended[k], times) for k in kept]), t)
@@ -147,7 +147,7 @@ def survival(
 
 
 def _curve(length: Array, ended: npt.NDArray[np.bool_], times: Array) -> Array:
-    """The share that lasts longer than each of the times."""
+    """Return the share that lasts longer than each of the times."""
     found = stats.ecdf(stats.CensoredData(uncensored=length[ended], right=length[~ended])).sf
     return np.asarray(found.evaluate(times), dtype=np.float64)
 
@@ -157,7 +157,7 @@ def _greenwood(
 ) -> tuple[Array, Array]:
     sf = stats.ecdf(stats.CensoredData(uncensored=length[ended], right=length[~ended])).sf
     with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # where the curve is 1 or 0 there is no interval
+        warnings.simplefilter("ignore", RuntimeWarning)  # if the curve is 1 or 0, it has no interval
         ends = sf.confidence_interval(confidence, method="log-log")
         low, high = ends.low.evaluate(times), ends.high.evaluate(times)
     curve = sf.evaluate(times)
@@ -173,14 +173,14 @@ def _escape_rate(length: Array, ended: npt.NDArray[np.bool_], unit: float | None
 
 
 def _of_share(share: float, unit: float) -> float:
-    """The rate at which this share ends in a unit of time."""
+    """Return the rate at which this share ends in a unit of time."""
     return float(-np.log1p(-share) / unit) if share < 1 else float("inf")
 
 
 def _rate_interval(
     length: Array, ended: npt.NDArray[np.bool_], unit: float | None, confidence: float
 ) -> tuple[float, float]:
-    """The exact interval of a Poisson count over the time that was watched; with a unit, of a binomial share."""
+    """Compute the exact interval of a Poisson count over the observed time; with a unit, of a binomial share."""
     n, there = int((ended & (length > 0)).sum()), float(length.sum())
     if there == 0:
         return float("nan"), float("nan")
@@ -193,18 +193,18 @@ def _rate_interval(
 
 
 def _restricted_mean(length: Array, ended: npt.NDArray[np.bool_], horizon: float) -> float:
-    """The area under the curve up to the horizon."""
+    """Compute the area under the curve up to the horizon."""
     times = np.unique(np.concatenate([[0.0], length[ended & (length < horizon)], [horizon]]))
     return float((_curve(length, ended, times[:-1]) * np.diff(times)).sum())
 
 
 def _error_of_mean(length: Array, ended: npt.NDArray[np.bool_], horizon: float) -> float:
-    """Its standard error over independent orbits, of Greenwood's form."""
+    """Compute the standard error of the restricted mean over independent orbits, in Greenwood's form."""
     times = np.unique(length[ended & (length < horizon)])
     whole = np.concatenate([times, [horizon]])
     areas = (_curve(length, ended, whole[:-1]) * np.diff(whole))[::-1].cumsum()[
         ::-1
-    ]  # beyond each of the times
+    ]  # area beyond each of the times
     at_risk = (length[None] >= times[:, None]).sum(1)
     ends = ((length[None] == times[:, None]) & ended[None]).sum(1)
     left = np.maximum(at_risk * (at_risk - ends), 1)
@@ -217,19 +217,19 @@ def _jackknife_error(without: Array) -> Array:
 
 
 def _on_cloglog(whole: Array, without: Array, t: float) -> tuple[Array, Array]:
-    """Intervals of shares on the scale ln(−ln S), on which they stay between 0 and 1."""
+    """Compute intervals of shares on the scale ln(−ln S), on which they stay between 0 and 1."""
     with np.errstate(divide="ignore", invalid="ignore"):
         at = np.log(-np.log(whole))
         error = _jackknife_error(np.log(-np.log(without)))
         low, high = np.exp(-np.exp(at + t * error)), np.exp(-np.exp(at - t * error))
     certain = (whole == 1) | (whole == 0)
-    unknown = ~np.isfinite(low) | ~np.isfinite(high)  # a share that hangs on one group
+    unknown = ~np.isfinite(low) | ~np.isfinite(high)  # a share that depends on one group
     low, high = np.where(unknown, 0.0, low), np.where(unknown, 1.0, high)
     return np.where(certain, whole, low), np.where(certain, whole, high)
 
 
 def _on_log(whole: float, without: Array, t: float) -> tuple[float, float]:
-    if not whole > 0 or not (without > 0).all():  # NaN too: all the time that was watched is one group's
+    if not whole > 0 or not (without > 0).all():  # also NaN: all observed time belongs to one group
         return 0.0, float("inf")
     error = float(_jackknife_error(np.log(without)))
     return float(whole * np.exp(-t * error)), float(whole * np.exp(t * error))

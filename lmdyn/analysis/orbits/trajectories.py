@@ -1,4 +1,4 @@
-"""Trajectories of a map x ↦ f(x): what is kept of them, how exactly they are computed, powers of the map."""
+"""Trajectories of a map x ↦ f(x): recorded observables, numerical precision, powers of the map."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,11 +23,11 @@ __all__ = [
 ]
 
 Map = Callable[[Tensor], Tensor]
-"""x ↦ f(x), of (batch, *state) to the same shape and dtype; rows do not see each other."""
+"""x ↦ f(x), of (batch, *state) to the same shape and dtype, with independent rows."""
 
-_GRAPHS = 4  # of the shapes that were met last
+_GRAPHS = 4  # for the most recent shapes
 _REDUCED = ("tf32", "bf16")
-# the settings of torch 2.9 and later that kernels read, defaults of their backends resolved
+# the settings of torch 2.9 and later that kernels use, with defaults of their backends resolved
 _PRODUCTS = (
     "torch.backends.mkldnn.matmul",
     "torch.backends.mkldnn.conv",
@@ -39,20 +39,19 @@ _PRODUCTS = (
 
 
 def check_precision(x: Tensor) -> None:
-    """Refuse to iterate in less than float32: dynamics amplify what tf32 and bf16 round off.
+    """Raise an error for iteration in less than float32: dynamics amplify the rounding of tf32 and bf16.
 
-    Float64 products are always exact. For float32 every setting of torch is looked at that leads to products,
+    Float64 products are always exact. For float32, every setting of torch is checked that leads to products,
     convolutions or recurrent steps in tf32 or bf16 on the device of ``x``, in its old form
-    (``set_float32_matmul_precision``, ``allow_tf32``) and its new one (``fp32_precision``, since 2.9). Mind that torch
-    computes convolutions and recurrent layers on CUDA in tf32 unless told otherwise: there, a program that sets
-    nothing is refused.
+    (``set_float32_matmul_precision``, ``allow_tf32``) and its new one (``fp32_precision``, since 2.9). By default,
+    torch computes convolutions and recurrent layers on CUDA in tf32: there, a program that sets nothing gets an error.
 
     Args:
-        x: (batch, *state) the state, of which dtype and device are looked at.
+        x: (batch, *state) state, whose dtype and device are checked.
 
     Raises:
-        ValueError: a state without batch, without numbers, or neither float32 nor float64; autocast, or reduced
-            products.
+        ValueError: if the state has no batch, has no numbers, or is neither float32 nor float64; under autocast, or
+            with products of reduced precision.
 
     Example:
         >>> check_precision(torch.zeros(1, 2, dtype=torch.bfloat16))
@@ -61,28 +60,26 @@ def check_precision(x: Tensor) -> None:
     """
     if x.ndim < 2:
         raise ValueError(
-            f"states are (batch, *state), and these have the shape {tuple(x.shape)}: starts of a map of one number are "
+            f"states must be (batch, *state), got shape {tuple(x.shape)}: initial states of a map of one number are "
             "(batch, 1)"
         )
     if 0 in x.shape[1:]:
-        raise ValueError(f"states without numbers, of shape {tuple(x.shape)}: expected one dimension or more")
+        raise ValueError(f"expected states of at least one number, got shape {tuple(x.shape)}")
     if x.dtype not in (torch.float32, torch.float64):
-        raise ValueError(
-            f"a state of dtype {x.dtype}: dynamics run in float32 or float64, convert it (and the map)"
-        )
+        raise ValueError(f"expected a state in float32 or float64, got {x.dtype}: convert it (and the map)")
     remedy = "iterate under `with lmdyn.analysis.orbits.trajectories.exact_products():`"
     if torch.is_autocast_enabled(x.device.type):
-        raise ValueError(f"autocast is on for {x.device.type}: dynamics run in float32 or float64; {remedy}")
+        raise ValueError(f"autocast is on for {x.device.type}: dynamics require float32 or float64; {remedy}")
     if x.dtype == torch.float32 and (reduced := _reduced_settings(x.device)):
         raise ValueError(
-            f"float32 products are in tf32 or bf16 by {', '.join(reduced)}: dynamics run in full precision; "
+            f"float32 products are in tf32 or bf16 by {', '.join(reduced)}: dynamics require full precision; "
             f'{remedy}, or set these to "ieee" ("highest", False)'
         )
 
 
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """Full float32 products on every backend (oneDNN, cuBLAS, cuDNN) and no autocast; settings are put back after.
+    """Set full float32 products on every backend (oneDNN, cuBLAS, cuDNN) and no autocast; restore the settings after.
 
     Example:
         >>> torch.set_float32_matmul_precision("medium")
@@ -99,9 +96,9 @@ def exact_products() -> Iterator[None]:
         stack.callback(_restore, before)
         for device in {"cpu"} | ({accelerator.type} if accelerator else set()):
             stack.enter_context(torch.autocast(device, enabled=False))
-        # torch refuses to read an old setting that contradicts the new ones, as cudnn.flags() does: both are kept
-        # in line, cuDNN's from the old side and the products' from the new one. What is left as it is (suppress)
-        # was contradictory before, and the new settings decide.
+        # torch raises an error if an old setting that contradicts the new ones is read, as cudnn.flags() does: both
+        # are kept consistent, cuDNN's from the old side and the products' from the new one. What is left unchanged
+        # (suppress) was contradictory before, and the new settings decide.
         with suppress(RuntimeError):
             if torch.backends.cudnn.allow_tf32:
                 stack.callback(setattr, torch.backends.cudnn, "allow_tf32", True)
@@ -118,13 +115,13 @@ def exact_products() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What was kept of a trajectory.
+    """Recorded observables of a trajectory.
 
     Attributes:
-        observables: name to (times, batch, ...) values at ``times``.
-        times: (times,) steps 0, every, 2·every, … at which the state was looked at.
+        observables: (times, batch, ...) values of each observable at ``times``.
+        times: (times,) steps 0, every, 2·every, … at which the state was observed.
         final: (batch, *state) state after all steps.
-        diverged: (batch,) first of ``times`` with a value that is not finite in the state; −1 if there is none.
+        diverged: (batch,) first of ``times`` at which the state is not finite; −1 for none.
         dtype: precision of the state.
     """
 
@@ -143,22 +140,22 @@ def iterate(
     observables: Mapping[str, Callable[[Tensor], Tensor]],
     every: int = 1,
 ) -> Trajectory:
-    """Iterate x ↦ f(x) and keep observables of the state, not the states.
+    """Iterate x ↦ f(x) and record observables of the state, not the states.
 
-    Memory is that of the observables and of a few states, whatever the number of steps. Rows that diverge go on as
-    NaN or infinity, without an exception, and are named in the result.
+    Memory is that of the observables and of a few states, whatever the number of steps. Rows that diverge continue as
+    NaN or infinity, without an exception, and are reported in the result.
 
     Args:
-        f: map of (batch, *state) to the same; or a sequence of maps for models whose layers differ (time is depth):
-            ``f[t]`` leads from t to t + 1.
+        f: map of (batch, *state) to the same shape; or a sequence of maps for models whose layers differ (time is
+            depth): ``f[t]`` maps from t to t + 1.
         x: (batch, *state) state at t = 0, float32 or float64.
-        steps: how often the map is applied, at least 0.
-        observables: name to a function of the state, (batch, *state) to (batch, ...).
-        every: the state is looked at each so many steps, t = 0 included. On CUDA these steps are one CUDA graph.
+        steps: number of applications of the map, at least 0.
+        observables: functions of the state by name, (batch, *state) to (batch, ...).
+        every: steps between observations, the first at t = 0. On CUDA, these steps are one CUDA graph.
 
     Raises:
-        ValueError: precision below float32 (see :func:`check_precision`), more steps than a sequence has maps,
-            a map that changes shape or dtype, an observable that is not (batch, ...).
+        ValueError: if the precision is below float32 (see :func:`check_precision`), if there are more steps than maps
+            in a sequence, if a map changes shape or dtype, or if an observable is not (batch, ...).
 
     Example:
         >>> halves = iterate(lambda x: x / 2, torch.ones(1, 3), 4, {"sum": lambda x: x.sum(1)}, every=2)
@@ -167,7 +164,7 @@ def iterate(
     """
     check_precision(x)
     if every < 1:
-        raise ValueError(f"the state is looked at every 1 or more steps, got every={every}")
+        raise ValueError(f"every must be at least 1 step, got {every}")
     check_steps(f, steps)
     times = range(0, steps + 1, every)
     kept: dict[str, Tensor] = {}
@@ -181,8 +178,8 @@ def iterate(
             if name not in kept:
                 if value.ndim == 0 or len(value) != len(x):
                     raise ValueError(
-                        f"observable {name!r} gives {tuple(value.shape)} of {len(x)} rows: "
-                        "expected (batch, ...), one value or more a row"
+                        f"observable {name!r} has shape {tuple(value.shape)} for {len(x)} rows: "
+                        "expected (batch, ...), at least one value per row"
                     )
                 kept[name] = value.new_empty(len(times), *value.shape)
             kept[name][i] = value
@@ -194,33 +191,33 @@ def iterate(
 
 
 def repeat(f: Map, n: int) -> Map:
-    """The n-th power of a map, x ↦ f(f(… f(x))), without gradients.
+    """Return the n-th power of a map, x ↦ f(f(… f(x))), without gradients.
 
-    On CUDA the n applications are captured as one CUDA graph for each shape and dtype of the input at its first
-    call, and replayed: launching small kernels would otherwise take longer than running them. The map must therefore
-    not wait for the device, and the graph reads the weights where they lay when it was captured: make a new power
-    after a module was moved or its parameters were replaced. On other devices it is a plain loop.
+    On CUDA, the n applications are captured as one CUDA graph for each shape and dtype of the input at its first call,
+    and replayed: launching small kernels would otherwise take longer than running them. The map must therefore not
+    synchronize with the device, and the graph reads the weights from their memory at capture: create a new power after
+    a module was moved or its parameters were replaced. On other devices, it is a plain loop.
 
     Args:
-        f: map of (batch, *state) to the same.
-        n: how often it is applied, at least 1.
+        f: map of (batch, *state) to the same shape.
+        n: number of applications, at least 1.
 
     Raises:
-        ValueError: n < 1; in a call, a map that changes shape or dtype.
+        ValueError: if n < 1; when called, if the map changes shape or dtype.
 
     Example:
         >>> repeat(lambda x: 2 * x, 10)(torch.ones(1, 1))
         tensor([[1024.]])
     """
     if n < 1:
-        raise ValueError(f"a map is applied 1 time or more, got n={n}")
+        raise ValueError(f"n must be at least 1, got {n}")
     graphs: dict[tuple[torch.Size, torch.dtype, torch.device], Map] = {}
 
     @torch.no_grad()
     def plain(x: Tensor) -> Tensor:
         for _ in range(n):
             y = f(x)
-            # no function of its own: steps of a small map take as long as a call
+            # not a separate function: a step of a small map takes as long as a call
             if y.shape != x.shape or y.dtype != x.dtype:
                 raise _other_space(y, x)
             x = y
@@ -231,7 +228,7 @@ def repeat(f: Map, n: int) -> Map:
             return plain(x)
         key = (x.shape, x.dtype, x.device)
         if key not in graphs:
-            while len(graphs) >= _GRAPHS:  # each holds memory of its own
+            while len(graphs) >= _GRAPHS:  # each holds its own memory
                 del graphs[next(iter(graphs))]
             graphs[key] = _captured(plain, f, x)
         return graphs[key](x)
@@ -240,7 +237,7 @@ def repeat(f: Map, n: int) -> Map:
 
 
 def power_at(f: Map | Sequence[Map], n: int) -> Callable[[Tensor, int], Tensor]:
-    """The n steps from time t on, as a function of the state and t: of a map, or of a sequence of maps.
+    """Return the n steps from time t on, as a function of the state and t, for a map or a sequence of maps.
 
     Example:
         >>> layers = [lambda x: x + 1, lambda x: 2 * x, lambda x: -x]
@@ -265,14 +262,14 @@ def power_at(f: Map | Sequence[Map], n: int) -> Callable[[Tensor, int], Tensor]:
 
 
 def part_of(f: Map, rows: Tensor | slice) -> Map:
-    """The map of some of the rows that a map belongs to; of one that belongs to none, the map itself.
+    """Return the map of some of the rows that a map belongs to; a map that belongs to none is returned unchanged.
 
-    A map belongs to rows if each has something of its own besides its state, as a text that is injected at each step
+    A map belongs to rows if each row has data in addition to its state, such as a text that is injected at each step
     (:class:`~lmdyn.analysis.EncoderMap`); it then has a method ``part``.
 
     Args:
         f: a map.
-        rows: their numbers or a mask, among those that it belongs to.
+        rows: their numbers or a mask, among the rows that it belongs to.
 
     Example:
         >>> part_of(torch.tanh, torch.tensor([1])) is torch.tanh
@@ -283,10 +280,10 @@ def part_of(f: Map, rows: Tensor | slice) -> Map:
 
 
 def check_steps(f: Map | Sequence[Map], steps: int) -> None:
-    """Refuse a negative number of steps, and more steps than a sequence of maps has.
+    """Raise an error for a negative number of steps, and for more steps than a sequence of maps has.
 
     Raises:
-        ValueError: these.
+        ValueError: in these cases.
 
     Example:
         >>> check_steps([torch.tanh], 2)
@@ -294,16 +291,16 @@ def check_steps(f: Map | Sequence[Map], steps: int) -> None:
         ValueError: 2 steps through a sequence of 1 maps: time is depth there, ask for at most 1 steps
     """
     if steps < 0:
-        raise ValueError(f"steps must be 0 or more, got {steps}")
+        raise ValueError(f"steps must be at least 0, got {steps}")
     if isinstance(f, Sequence) and steps > len(f):
         raise ValueError(
-            f"{steps} steps through a sequence of {len(f)} maps: time is depth there, "
-            f"ask for at most {len(f)} steps"
+            f"{steps} steps through a sequence of {len(f)} maps, in which time is depth: "
+            f"use at most {len(f)} steps"
         )
 
 
 def state_norm(x: Float[Tensor, "batch *state"]) -> Float[Tensor, "batch"]:
-    """Euclidean norm of each row over all dimensions of its state jointly, summed in float64.
+    """Compute the Euclidean norm of each row over all dimensions of its state jointly, summed in float64.
 
     Example:
         >>> state_norm(torch.ones(2, 2, 8))
@@ -322,17 +319,19 @@ def _rows(x: Tensor) -> Tensor:
 def _other_space(y: Tensor, x: Tensor) -> ValueError:
     return ValueError(
         f"the map leads from {tuple(x.shape)} {x.dtype} to {tuple(y.shape)} {y.dtype}: "
-        "a map of the state to itself is expected"
+        "expected a map of the state to itself"
     )
 
 
 def _captured(power: Map, f: Map, x: Tensor) -> Map:
-    """The power as a CUDA graph of inputs like x."""
+    """Return the power as a CUDA graph for inputs like x."""
     with torch.cuda.device(x.device), torch.no_grad():
         static = x.clone()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # libraries allocate workspaces at first calls, which a capture forbids
+        with torch.cuda.stream(
+            side
+        ):  # libraries allocate workspaces at their first call, which a capture forbids
             for _ in range(3):
                 f(static)
         torch.cuda.current_stream().wait_stream(side)
@@ -350,7 +349,7 @@ def _captured(power: Map, f: Map, x: Tensor) -> Map:
 
 
 def _setting(name: str) -> Any:
-    """The object below torch whose ``fp32_precision`` is meant; None before torch 2.9."""
+    """Return the object below torch with this ``fp32_precision``; None before torch 2.9."""
     setting: Any = torch
     for part in name.split(".")[1:]:
         setting = getattr(setting, part, None)
@@ -362,21 +361,21 @@ def _fp32_precision(name: str) -> str:
 
 
 def _restore(precisions: dict[str, str]) -> None:
-    """Put back what differs (what does not may be inherited, and stays so)."""
+    """Restore settings that differ (equal ones may be inherited, and stay so)."""
     for name, precision in precisions.items():
         if _fp32_precision(name) != precision:
             _setting(name).fp32_precision = precision
 
 
 def _reduced_settings(device: torch.device) -> list[str]:
-    """Names of the settings that lead to float32 products in tf32 or bf16 on this device."""
+    """Return the names of the settings that lead to float32 products in tf32 or bf16 on this device."""
     cuda = device.type == "cuda"
     found = [
         f"{name}.fp32_precision"
         for name in _PRODUCTS
         if (cuda or "mkldnn" in name) and _fp32_precision(name) in _REDUCED
     ]
-    # reading an old setting is an error where it contradicts the new ones, which then decide
+    # reading an old setting is an error if it contradicts the new ones, which then decide
     with suppress(RuntimeError):
         if torch.get_float32_matmul_precision() != "highest":
             found.append("torch.set_float32_matmul_precision")

@@ -1,4 +1,4 @@
-"""How long a trajectory is chaotic before it ends on an attractor that is not."""
+"""Length of the chaotic part of a trajectory before it ends on a regular attractor."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -17,11 +17,11 @@ class Transients:
     """Lengths of chaotic transients.
 
     Attributes:
-        length: (batch,) steps, a multiple of τ; 0 where there is no chaotic transient, the horizon where censored.
-        censored: (batch,) it did not end within the horizon: its length is a lower bound.
-        mean_exponent: (batch,) float64 mean λ over the windows before the end; NaN where the length is 0.
-        width: windows in the running mean.
-        tau: steps in a window.
+        length: (batch,) number of steps, a multiple of τ; 0 without a chaotic transient, the horizon if censored.
+        censored: (batch,) whether the transient did not end within the horizon: its length is a lower bound.
+        mean_exponent: (batch,) float64 mean λ over the windows before the end; NaN if the length is 0.
+        width: number of windows in the running mean.
+        tau: number of steps in a window.
     """
 
     length: Int[Tensor, "batch"]
@@ -39,31 +39,34 @@ def transient_length(
     recurred_at: Int[Tensor, "batch"] | None = None,
     rule: Rule = "running_mean",
 ) -> Transients:
-    """The chaotic transient: until the running mean of λ stays at or below 0, or the state recurs.
+    """Compute the length of chaotic transients: until the running mean of λ stays at or below 0, or the state recurs.
 
-    The running mean of window w is that of windows w … w + width − 1, single ones being noise. The end is the first
-    window from which on no running mean is positive, or the one in which the state recurs, whichever is first.
+    The running mean of window w is that of windows w … w + width − 1, because single windows are noisy. The end is the
+    first window from which on no running mean is positive, or the one in which the state recurs, whichever is first.
 
-    The mean looks forward, and weighs: a transient of L windows of λ₊ counts as none where a calm phase of λ₋ follows
-    with L·λ₊ ≤ (width − L)·|λ₋|, and an end in the last ``width`` windows may be noise. The rule ``sign_change``
-    has no width and looks at signs alone: the end is where the number of positive windows before it, less that of
-    negative ones, is greatest (the likeliest place of a single change); a row is censored where that is its horizon.
+    The mean looks forward and is weighted by size: a transient of L windows of λ₊ counts as none if a calm phase of λ₋
+    follows with L·λ₊ ≤ (width − L)·|λ₋|, and an end in the last ``width`` windows may be noise. The rule
+    ``sign_change`` has no width and uses only signs: the end is the window at which the number of positive windows
+    minus the number of negative windows before it is largest (the most likely place of a single change); a row is
+    censored if that is its horizon.
 
-    NaN windows are left out of all means. Those from which on a row is NaN to the end (it was retired, or diverged)
-    are as if they did not exist: the row's horizon is its last window with a value, and if it has fewer than
-    ``width``, the one running mean is that of all of them. A row of NaN only has a horizon of 0 and is censored.
+    NaN windows are left out of all means. Windows from which on a row is NaN to the end (it was no longer followed, or
+    diverged) count as if they did not exist: the row's horizon is its last window with a value, and if it has fewer
+    than ``width`` windows, the only running mean is that of all of them. A row with only NaN has a horizon of 0 and is
+    censored.
 
     Args:
         exponents: (windows, batch) local Lyapunov exponents λ in time order.
-        tau: steps in a window.
-        width: windows in the running mean.
-        recurred_at: (batch,) step at which the state is known to be on a closed orbit, −1 where it is not.
-        rule: ``running_mean``, or ``sign_change``, for which ``width`` has no meaning.
+        tau: number of steps in a window.
+        width: number of windows in the running mean.
+        recurred_at: (batch,) step at which the state is known to be on a closed orbit, −1 for none.
+        rule: ``running_mean``, or ``sign_change``, which ignores ``width``.
 
     Raises:
-        ValueError: fewer windows than ``width``, ``width`` or ``tau`` below 1.
+        ValueError: if there are fewer windows than ``width``, or if ``width`` or ``tau`` is below 1.
 
-    Reference: Inoue et al. 2022, section II.B and figure 4D; the rule is ours, the publication's is by eye.
+    Reference: Inoue et al. 2022, section II.B and figure 4D; the rule is that of lmdyn; the publication determines the
+        end by inspection.
 
     Example:
         >>> falls = torch.tensor([[0.2], [0.1], [0.2], [-0.3], [-0.2], [-0.3]])
@@ -73,13 +76,13 @@ def transient_length(
     """
     windows = len(exponents)
     if tau < 1 or width < 1:
-        raise ValueError(f"tau and width are 1 or more, got tau={tau}, width={width}")
+        raise ValueError(f"tau and width must be at least 1, got tau={tau}, width={width}")
     if rule not in get_args(Rule):
-        raise ValueError(f"rule is one of {list(get_args(Rule))}, got {rule!r}")
+        raise ValueError(f"rule must be one of {list(get_args(Rule))}, got {rule!r}")
     if width > windows:
         raise ValueError(
-            f"a running mean over {width} windows of a trajectory of {windows}: "
-            "iterate for longer, or give a smaller width"
+            f"a running mean over {width} windows requires at least as many windows, got {windows}: "
+            "iterate for longer, or use a smaller width"
         )
     known = ~exponents.isnan()
     values = torch.where(known, exponents, 0).double()
@@ -87,7 +90,7 @@ def transient_length(
     horizon = torch.where(known, time + 1, 0).amax(0)
     if rule == "sign_change":
         gained = torch.cat([torch.zeros_like(values[:1]), values.sign().cumsum(0)])
-        end = gained.argmax(0)  # the first of them
+        end = gained.argmax(0)  # the first of equal maxima
         censored = (horizon == 0) | (end == horizon)
     else:
         end, censored = _running_mean_end(values, horizon, width)
@@ -102,9 +105,9 @@ def transient_length(
 
 
 def _running_mean_end(values: Tensor, horizon: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """The first window from which on no running mean is positive, and whether there is none."""
-    # The sign of a mean is that of its sum. Sums anew for each window: differences of running totals would turn the
-    # zeros of a quasi-periodic orbit into rounding of either sign.
+    """Return the first window from which on no running mean is positive, and whether there is none."""
+    # The sign of a mean is that of its sum. Each window is summed separately: differences of running totals would turn
+    # the zeros of a quasi-periodic orbit into rounding errors of either sign.
     starts = len(values) - width + 1
     time = torch.arange(starts, device=values.device)[:, None]
     sums = values[:starts].clone()

@@ -1,4 +1,4 @@
-"""The 0–1 test for chaos of a scalar series: a second opinion, whose answer depends on how long the series is."""
+"""The 0–1 test for chaos of a scalar series: a second opinion, whose result depends on the length of the series."""
 
 import math
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ __all__ = ["ZeroOne", "decorrelation_lag", "zero_one_test"]
 
 @dataclass(frozen=True)
 class ZeroOne:
-    """What the test says of each series, cut after several numbers of values.
+    """Result of the test for each series, cut after several numbers of values.
 
     Attributes:
-        lengths: (lengths,) numbers of values that were looked at.
+        lengths: (lengths,) numbers of values that were used.
         k: (lengths, batch) float64 the median K over the frequencies: near 0 regular, near 1 chaotic.
         spread: (lengths, batch) interquartile range of K over the frequencies.
     """
@@ -37,32 +37,34 @@ def zero_one_test(
     lengths: Sequence[int] | None = None,
     seed: int = 0,
 ) -> ZeroOne:
-    """Gottwald and Melbourne's 0–1 test: does a walk that the series drives spread, or stay where it is?
+    """Compute Gottwald and Melbourne's 0–1 test: whether a walk driven by the series spreads or stays bounded.
 
-    For a frequency c, p(n) = Σ φ(j) cos jc and q(n) = Σ φ(j) sin jc over j ≤ n, of a series φ whose mean is taken off
-    (the part ⟨φ⟩² (1 − cos nc)/(1 − cos c) of the publication's displacement is then 0, and an offset, however large,
-    changes nothing). Their mean square displacement over n steps grows like n for chaos and stays bounded for a regular
-    orbit; K is its correlation with n, for n up to a tenth of the length. The median over frequencies at random in
-    (π/5, 4π/5) is robust to resonances.
+    For a frequency c, p(n) = Σ φ(j) cos jc and q(n) = Σ φ(j) sin jc over j ≤ n, for a series φ whose mean is
+    subtracted (the part ⟨φ⟩² (1 − cos nc)/(1 − cos c) of the publication's displacement is then 0, and an offset,
+    however large, changes nothing). Their mean square displacement over n steps grows like n for chaos and stays
+    bounded for a regular orbit; K is its correlation with n, for n up to a tenth of the length. The median over random
+    frequencies in (π/5, 4π/5) is robust to resonances.
 
-    It is a second opinion only. A series of few correlation times looks regular whatever it is: chaos with λ = 3e-3
-    over 5,000 steps gives K near 0. And a series sampled much finer than its time scale does too: look at every n-th
-    value. So K is given for several lengths: a K that rises with the length is no evidence of a regular orbit.
+    Use it only as a second opinion. A series of few correlation times always looks regular: chaos with λ = 3e-3 over
+    5,000 steps gives K near 0. So does a series that is sampled much more finely than its time scale: use every n-th
+    value. K is therefore computed for several lengths: a K that increases with the length is no evidence of a regular
+    orbit.
 
     Args:
         series: (times, batch) values of an observable, equally spaced.
-        every: look at every so many values.
-        n_frequencies: frequencies c.
-        lengths: numbers of values, after ``every``, from 100; None: an eighth, a quarter, half and all of them.
-        seed: of the frequencies.
+        every: use every n-th value.
+        n_frequencies: number of frequencies c.
+        lengths: numbers of values, after ``every``, at least 100; None uses an eighth, a quarter, half and all of
+            them.
+        seed: seed of the frequencies.
 
     Returns:
-        K and its spread; NaN where a series is constant or not finite. The error of K is of the order of
-        1/√n_frequencies times its spread, and of the square root of 10/length.
+        K and its spread; NaN if a series is constant or not finite. The error of K is of the order of 1/√n_frequencies
+        times its spread, and of the square root of 10/length.
 
     Raises:
-        ValueError: a series of another shape, such as (times,); fewer than 100 values, ``every`` or ``n_frequencies``
-            below 1, lengths out of range.
+        ValueError: if ``series`` has a wrong shape, such as (times,), if there are fewer than 100 values, if ``every``
+            or ``n_frequencies`` is below 1, or if lengths are out of range.
 
     Reference: Gottwald & Melbourne 2009, "On the implementation of the 0–1 test for chaos", equations 3.1 to 3.5.
 
@@ -75,12 +77,12 @@ def zero_one_test(
     """
     if series.ndim != 2:
         raise ValueError(
-            f"expected a series of shape (times, batch), got {tuple(series.shape)}: of one series give series[:, None]"
+            f"expected a series of shape (times, batch), got {tuple(series.shape)}: for one series pass series[:, None]"
         )
     if every < 1 or n_frequencies < 1:
-        raise ValueError(f"expected every and n_frequencies from 1, got {every} and {n_frequencies}")
+        raise ValueError(f"expected every and n_frequencies of at least 1, got {every} and {n_frequencies}")
     values = series[::every].double()
-    # K has no scale, and is of fourth powers
+    # K is independent of scale, and uses fourth powers
     values = unit_size(values, 0)
     n = len(values)
     if lengths is None:
@@ -88,7 +90,7 @@ def zero_one_test(
     if n < _LEAST or min(lengths) < _LEAST or max(lengths) > n:
         raise ValueError(
             f"expected lengths from {_LEAST} to the number of values, {n} (every {every} of {len(series)}), got "
-            f"{list(lengths)}: give a longer series"
+            f"{list(lengths)}: use a longer series"
         )
     if values.shape[1] == 0:
         nothing = values.new_empty(len(lengths), 0)
@@ -109,32 +111,32 @@ _LEAST = 100
 
 
 def decorrelation_lag(series: Float[Tensor, "times"], share: float = math.exp(-1)) -> int:
-    """The first lag at which a series' autocorrelation is below a share: what a 0–1 test's ``every`` may be.
+    """Return the first lag at which the autocorrelation of a series is below a share, a choice for ``every``.
 
     Args:
         series: (times,) finite values.
-        share: of the autocorrelation at lag 0.
+        share: share of the autocorrelation at lag 0.
 
     Returns:
-        From 1; the number of values where it never falls below, as of a constant.
+        Lag of at least 1; the number of values if the autocorrelation never falls below, as for a constant.
 
     Raises:
-        ValueError: a series of another shape, such as (times, batch); no values, or such as are not finite.
+        ValueError: if ``series`` has a wrong shape, such as (times, batch), or if values are missing or not finite.
 
     Example:
         >>> wave = torch.arange(1000.0).mul(math.tau / 100).cos()
-        >>> decorrelation_lag(wave)  # arccos(1/e) is 0.19 periods, and the ends take a little
+        >>> decorrelation_lag(wave)  # arccos(1/e) is 0.19 periods, minus an effect of the ends
         19
     """
     if series.ndim != 1:
         raise ValueError(
-            f"expected a series of shape (times,), got {tuple(series.shape)}: give the columns one by one"
+            f"expected a series of shape (times,), got {tuple(series.shape)}: pass the columns one by one"
         )
     n = len(series)
     if n == 0 or not bool(series.isfinite().all()):
         raise ValueError(
-            "expected finite values of a series that is not empty, got "
-            + ("none" if n == 0 else "some that are NaN or infinite: cut the series before these")
+            "expected a non-empty series of finite values, got "
+            + ("none" if n == 0 else "NaN or infinite values: cut the series before these")
         )
     centred = series.double() - series.double().mean()
     centred = unit_size(centred)
@@ -145,7 +147,7 @@ def decorrelation_lag(series: Float[Tensor, "times"], share: float = math.exp(-1
 
 
 def _growth_correlation(values: Tensor, c: Tensor) -> Tensor:
-    """K of each series for one frequency."""
+    """Compute K of each series for one frequency."""
     n = len(values)
     constant = values.std(0) <= 1e-12 * values.abs().amax(0)
     values = values - values.mean(0)
@@ -153,7 +155,7 @@ def _growth_correlation(values: Tensor, c: Tensor) -> Tensor:
     kept = n - cut
     at = torch.arange(1, n + 1, dtype=torch.float64, device=values.device)[:, None] * c
     walk = torch.polar(values, at.expand_as(values)).cumsum(0)  # p + iq
-    # Σ_j |z(j + m) − z(j)|² for all lags m at once: squares by running totals, products by a Fourier transform
+    # Σ_j |z(j + m) − z(j)|² for all lags m at once: squares by cumulative sums, products by a Fourier transform
     walk = walk - walk.mean(0)
     squares = torch.cat([torch.zeros_like(values[:1]), walk.abs().square().cumsum(0)])
     lags = torch.arange(1, cut + 1, device=values.device)

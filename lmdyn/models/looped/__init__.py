@@ -1,1 +1,1 @@
-"""Models of recurrent depth: a core that is iterated, and how often."""
+"""Models of recurrent depth: a core that is iterated, and the number of iterations."""

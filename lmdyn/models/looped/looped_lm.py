@@ -19,53 +19,53 @@ __all__ = ["LoopedLanguageModel"]
 
 
 class LoopedLanguageModel(CausalLanguageModel):
-    """A causal language model of recurrent depth, trained from scratch with a random number of iterations each update.
+    """A causal language model of recurrent depth, trained from scratch with a random number of iterations per update.
 
-    Layers of a prelude read the text once; those of the core are iterated, and see the prelude's output at each
-    iteration; those of the coda read the last state. All are transformers' own layers of a family; with
-    ``injection: none``, ``prelude_layers: 0``, ``coda_layers: 0`` and ``norms: false`` it is a Llama whose layers are
-    the same, again and again (of state 0 the words, ``initial: prelude``).
+    Layers of a prelude read the text once; those of the core are iterated, and receive the prelude's output at each
+    iteration; those of the coda read the last state. All are layers of one family of transformers; with ``injection:
+    none``, ``prelude_layers: 0``, ``coda_layers: 0`` and ``norms: false``, the model is a Llama with shared layers
+    (``initial: prelude`` makes the words its state 0).
 
-    Each update has one depth, drawn by :func:`training_depth` of the number of updates done; accumulated batches share
-    it. Evaluation is at ``evaluation_depth``; ``forward(…, depth=n)``, or another value of the attribute
-    ``evaluation_depth``, evaluates at other depths, beyond those of training too.
+    Each update has one depth, drawn by :func:`training_depth` from the number of completed updates; accumulated
+    batches share it. Evaluation uses ``evaluation_depth``; ``forward(…, depth=n)``, or another value of the attribute
+    ``evaluation_depth``, evaluates at other depths, also beyond those of training.
 
-    Batches: ``input_ids``, ``labels``, ``attention_mask`` where there is padding.
+    Batches: ``input_ids``, ``labels``, and ``attention_mask`` if there is padding.
 
     Logged: ``train_loss``, ``train_depth``, ``val_loss``, ``val_perplexity``, ``test_loss``, ``test_perplexity``, in
-    nats a token.
+    nats per token.
 
     Args:
-        family: ``model_type`` of a causal model of transformers whose layers are called as Llama's.
-        config: arguments of the family's configuration, but ``vocab_size`` and ``num_hidden_layers``.
-        prelude_layers: layers before the core, from 0.
-        core_layers: layers of an iteration, from 1.
-        coda_layers: layers after the core, from 0.
+        family: ``model_type`` of a causal model of transformers whose layers have the same interface as Llama's.
+        config: arguments of the family's configuration, except ``vocab_size`` and ``num_hidden_layers``.
+        prelude_layers: number of layers before the core, at least 0.
+        core_layers: number of layers of an iteration, at least 1.
+        coda_layers: number of layers after the core, at least 0.
         injection: how the prelude's output enters each iteration: ``concat``, ``add`` or ``none``.
-        initial: the state at depth 0: ``zeros``, ``prelude`` (its output), or ``random``: in training new standard
-            normal numbers for each batch, a pure function of seed, update, batch and rank; else the same for all rows,
-            drawn by the seed for each position.
-        norms: norms after the prelude and after each iteration.
+        initial: the state at depth 0: ``zeros``, ``prelude`` (its output), or ``random``. In training, ``random``
+            draws new standard normal numbers for each batch, as a pure function of seed, update, batch and rank;
+            otherwise they are equal for all rows, drawn from the seed for each position.
+        norms: whether to add norms after the prelude and after each iteration.
         depth: expected depth of training.
         depth_distribution: ``poisson_lognormal``, ``uniform`` or ``fixed``.
-        depth_sigma: of the log-normal distribution.
-        depth_seed: of depths and random states; the same for all of a profile's runs unless it is given.
-        evaluation_depth: None: ``depth``.
-        backprop_depth: gradients go through the last so many iterations of an update only; None: through all.
-        vocab_size: number of token types; None takes the datamodule's tokenizer's, which is then recorded.
-        optimizer: see :class:`CausalLanguageModel`, as the other arguments.
-        warmup_steps: updates of the warmup.
-        decay_power: of the decay.
-        decay_steps: updates until the rate is 0.
-        gradient_clip_val: highest norm of the gradient.
+        depth_sigma: σ of the log-normal distribution.
+        depth_seed: seed of depths and random states; the same for all runs of a profile unless it is given.
+        evaluation_depth: number of iterations in evaluation; None means ``depth``.
+        backprop_depth: number of last iterations of an update through which gradients are propagated; None means all.
+        vocab_size: number of token types; None uses that of the datamodule's tokenizer, which is then recorded.
+        optimizer: see :class:`CausalLanguageModel`, also for the other arguments.
+        warmup_steps: number of updates of the warmup.
+        decay_power: power of the decay.
+        decay_steps: number of updates until the rate is 0.
+        gradient_clip_val: maximum norm of the gradient.
 
     Attributes:
         model: the layers, a :class:`LoopedTransformer`.
-        evaluation_depth: iterations of a forward that is not told another number.
+        evaluation_depth: number of iterations of a forward pass if ``depth`` is not given.
 
     Raises:
-        ValueError: numbers out of range, names that do not exist, a family of other layers; rows longer than its
-            positions.
+        ValueError: if numbers are out of range, if names do not exist, if the layers of the family differ; if rows are
+            longer than its positions.
 
     Reference: Geiping et al. 2025 (recurrent depth); Dehghani et al. 2019 (universal transformers).
 
@@ -101,7 +101,7 @@ class LoopedLanguageModel(CausalLanguageModel):
         decay_steps: int | None = None,
         gradient_clip_val: float | None = 1.0,
     ) -> None:
-        # the layers can be built when all that they are built of is known
+        # the layers can be built once all their arguments are known
         CausalTransformer.__init__(
             self, family, config, vocab_size, optimizer, warmup_steps, decay_power, decay_steps, gradient_clip_val
         )  # fmt: skip
@@ -109,17 +109,17 @@ class LoopedLanguageModel(CausalLanguageModel):
         least |= {"evaluation_depth": 1, "backprop_depth": 1}
         values = {name: value for name, value in locals().items() if name in least and value is not None}
         if low := {name: value for name, value in values.items() if value < least[name]}:
-            raise ValueError(f"expected numbers from {least}, got {low}")
+            raise ValueError(f"expected numbers of at least {least}, got {low}")
         for name, value, known in (
             ("injection", injection, get_args(Injection)),
             ("initial", initial, get_args(Initial)),
             ("depth_distribution", depth_distribution, get_args(Distribution)),
         ):
             if value not in known:
-                raise ValueError(f"{name} is one of {list(known)}, got {value!r}")
+                raise ValueError(f"{name} must be one of {list(known)}, got {value!r}")
         if "num_hidden_layers" in self.config:
             raise ValueError(
-                "num_hidden_layers is of the config: give prelude_layers, core_layers and coda_layers in its place"
+                "num_hidden_layers must not be in the config: set prelude_layers, core_layers and coda_layers instead"
             )
         self.save_hyperparameters(ignore=["optimizer"])
         self.parts = (prelude_layers, core_layers, coda_layers)
@@ -131,7 +131,7 @@ class LoopedLanguageModel(CausalLanguageModel):
             self.build()
 
     def build(self) -> None:
-        """Make the layers, with the weights that transformers' own initialisation draws."""
+        """Create the layers, with the weights that transformers' initialisation draws."""
         layers = self.transformer()
         self.model = LoopedTransformer(
             layers, self.parts, self.injection, self.initial, self.norms, self.depth_seed
@@ -139,7 +139,7 @@ class LoopedLanguageModel(CausalLanguageModel):
         self.decoder = self.head(int(layers.config.hidden_size))
 
     def configuration(self) -> PreTrainedConfig:
-        """The family's configuration, with as many layers as there are in all."""
+        """Return the family's configuration, with the total number of layers."""
         config = super().configuration()
         config.num_hidden_layers = sum(self.parts)
         if getattr(config, "layer_types", None) is not None:
@@ -154,17 +154,17 @@ class LoopedLanguageModel(CausalLanguageModel):
         with_gradients: int | None = None,
         draw: torch.Generator | None = None,
     ) -> CausalOutput:
-        """Logits at each position, which sees the tokens up to it.
+        """Compute logits at each position, from the tokens up to and including it.
 
         Args:
             input_ids: tokens.
-            attention_mask: 1, 0 on padding; None: there is none.
-            depth: iterations of the core, from 0; None: :attr:`evaluation_depth`.
-            with_gradients: the last so many iterations have gradients; None: all.
-            draw: of a random state at depth 0.
+            attention_mask: 1 for tokens, 0 for padding; None without padding.
+            depth: number of iterations of the core, at least 0; None uses :attr:`evaluation_depth`.
+            with_gradients: number of last iterations that have gradients; None means all.
+            draw: generator of a random state at depth 0.
 
         Raises:
-            ValueError: rows longer than the model has positions for.
+            ValueError: if rows are longer than the model's number of positions.
         """
         self.check_positions(input_ids.shape[1])
         hidden = self.model(
@@ -177,7 +177,7 @@ class LoopedLanguageModel(CausalLanguageModel):
         return CausalOutput(self.decoder(hidden))
 
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
-        """Mean cross-entropy over the labelled tokens, in nats, at this update's depth; 0 of a batch without any."""
+        """Compute the mean cross-entropy over the labelled tokens, in nats, at this update's depth; 0 if none."""
         step = self.trainer.global_step
         depth = training_depth(
             step, self.depth, self.depth_distribution, sigma=self.depth_sigma, seed=self.depth_seed

@@ -1,4 +1,4 @@
-"""Prelude, core × depth and coda, of transformers' own layers."""
+"""Prelude, core × depth and coda, from the layers of a model of transformers."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, cast
@@ -19,18 +19,19 @@ Initial = Literal["zeros", "random", "prelude"]
 class LoopedTransformer(nn.Module):
     """Prelude, core × depth and coda of a decoder's layers, with the prelude's output injected at each iteration.
 
-    e = prelude(embedding); s₀ as ``initial`` says; sᵢ₊₁ = norm(core(inject(sᵢ, e))); hidden = norm(coda(s_depth)).
+    e = prelude(embedding); s₀ by ``initial``; sᵢ₊₁ = norm(core(inject(sᵢ, e))); hidden = norm(coda(s_depth)).
 
     Args:
-        layers: a new transformer of as many layers as all three parts have together, whose parts it takes over.
-        parts: layers of prelude, core and coda.
+        layers: a new transformer with as many layers as all three parts together, which it takes over.
+        parts: numbers of layers of prelude, core and coda.
         injection: ``concat``: a linear layer of [s, e]; ``add``: s + e; ``none``: s.
         initial: s₀: ``zeros``; ``prelude``: e; ``random``: standard normal numbers, see :meth:`initial_state`.
-        norms: norms after the prelude and after each iteration, without which states may grow with depth.
-        seed: of s₀.
+        norms: whether to add norms after the prelude and after each iteration, without which states may grow with
+            depth.
+        seed: seed of s₀.
 
     Raises:
-        ValueError: a family whose layers are called in another way than Llama's.
+        ValueError: if the layers of the family have another interface than Llama's.
     """
 
     def __init__(
@@ -47,13 +48,14 @@ class LoopedTransformer(nn.Module):
         config: PreTrainedConfig = given.config
         if missing := [name for name in _PARTS if not hasattr(given, name)]:
             raise ValueError(
-                f"{type(given).__name__} has no {missing}: expected a family whose layers are called as Llama's "
+                f"{type(given).__name__} has no {missing}: expected a family whose layers have the interface "
+                "of Llama's "
                 "(llama, olmo2, qwen3)"
             )
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
         if kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None:
             raise ValueError(
-                f"{type(given).__name__} has layers that attend to {sorted(kinds)}: expected full attention in all"
+                f"{type(given).__name__} has layers with attention {sorted(kinds)}: expected full attention in all"
             )
         size = int(config.hidden_size)
         self.config, self.injection, self.initial, self.seed = config, injection, initial, seed
@@ -68,7 +70,7 @@ class LoopedTransformer(nn.Module):
         self.prelude_norm = norm(size, eps=config.rms_norm_eps) if norms else None
         self.core_norm = norm(size, eps=config.rms_norm_eps) if norms else None
         self.adapter = nn.Linear(2 * size, size, bias=False) if injection == "concat" else None
-        if self.adapter is not None:  # of two vectors of one size one of this size
+        if self.adapter is not None:  # maps two vectors of this size to one
             nn.init.normal_(self.adapter.weight, std=(2 * size) ** -0.5)
         start = None
         if initial == "random":
@@ -77,18 +79,18 @@ class LoopedTransformer(nn.Module):
         self.register_buffer("start", start, persistent=False)
 
     def get_input_embeddings(self) -> nn.Module:
-        """The word vectors."""
+        """Return the word vectors."""
         return cast(nn.Module, self.embed_tokens)
 
     def initial_state(
         self, e: Float[Tensor, "batch time hidden"], draw: torch.Generator | None = None
     ) -> Float[Tensor, "batch time hidden"]:
-        """The state at depth 0, for the output of the prelude.
+        """Return the state at depth 0, for the output of the prelude.
 
         Args:
             e: output of the prelude.
-            draw: of a random state, for each token of each row; None: the one that all rows share, drawn by the seed
-                for each position.
+            draw: generator of a random state for each token of each row; None uses the state that all rows share,
+                drawn from the seed for each position.
         """
         if self.initial == "prelude":
             return e
@@ -107,13 +109,13 @@ class LoopedTransformer(nn.Module):
         with_gradients: int | None = None,
         draw: torch.Generator | None = None,
     ) -> Float[Tensor, "batch time hidden"]:
-        """The last norm's output.
+        """Compute the output of the last norm.
 
         Args:
             input_ids: tokens.
-            attention_mask: 1, 0 on padding.
-            depth: iterations of the core, from 0.
-            with_gradients: the last so many iterations have gradients; None: all.
+            attention_mask: 1 for tokens, 0 for padding.
+            depth: number of iterations of the core, at least 0.
+            with_gradients: number of last iterations that have gradients; None means all.
             draw: see :meth:`initial_state`.
         """
         e = self.embed_tokens(input_ids)

@@ -1,4 +1,4 @@
-"""How often a core is iterated in an update of training."""
+"""The number of iterations of a core in an update of training."""
 
 from typing import Literal
 
@@ -12,18 +12,18 @@ Distribution = Literal["fixed", "uniform", "poisson_lognormal"]
 def training_depth(
     step: int, mean: int, distribution: Distribution, *, sigma: float = 0.5, seed: int = 0
 ) -> int:
-    """How often the core is iterated in an update, a pure function of seed and step: equal on all ranks, resumable.
+    """Return the number of iterations in an update, a pure function of seed and step: equal on all ranks, resumable.
 
-    ``uniform``: each of 1 … 2·mean − 1 alike. ``poisson_lognormal``: 1 + Poisson(exp τ) with τ normal of mean
-    ln(mean − 1) − σ²/2 and standard deviation σ: heavy to the right, so that depths far beyond the mean occur. The
+    ``uniform``: 1 … 2·mean − 1 with equal probability. ``poisson_lognormal``: 1 + Poisson(exp τ), with τ normal of
+    mean ln(mean − 1) − σ²/2 and standard deviation σ: a heavy right tail, so depths far beyond the mean occur. The
     expectation is ``mean`` in each case (in the publication, mean + 1).
 
     Args:
-        step: updates done.
+        step: number of completed updates.
         mean: expected depth, at least 1.
         distribution: see above; ``fixed`` is the mean itself.
-        sigma: of the log-normal distribution.
-        seed: of all updates.
+        sigma: σ of the log-normal distribution.
+        seed: seed of all updates.
 
     Reference: Geiping et al. 2025, section 3.3.
 

@@ -117,5 +117,5 @@ def test_relative_change():
 
 @pytest.mark.parametrize("arguments", [{"horizon": 0}, {"horizon": 3, "tolerance": 0.0}])
 def test_errors(arguments):
-    with pytest.raises(ValueError, match="expected a horizon from 1"):
+    with pytest.raises(ValueError, match="expected a horizon of at least 1"):
         LoopSums(**arguments, positions=3)

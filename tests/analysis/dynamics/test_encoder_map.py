@@ -132,10 +132,10 @@ def test_errors():
         EncoderMap(albert(), batch(), dtype=torch.bfloat16)
     for nothing in ({}, {"input_ids": torch.zeros(2, 0, dtype=torch.int64)}, {"text": ["a"]}):
         with pytest.raises(
-            ValueError, match="the batch has no tokens: expected what the model's forward is given"
+            ValueError, match="the batch has no tokens: expected the inputs of the model's forward"
         ):
             EncoderMap(albert(), nothing)
-    with pytest.raises(ValueError, match="no attention_mask"):
+    with pytest.raises(ValueError, match="requires an attention_mask"):
         EncoderMap(albert(), batch(), masked=True)
     with pytest.raises(ValueError, match="models of transformers"):
         EncoderMap(nn.Linear(2, 2), batch())
@@ -194,7 +194,7 @@ def test_of_several_lists_those_that_run_and_nothing_between_them():
         ValueError, match=r"Plain changes the token vectors between 'blocks\.0' and 'blocks\.1'"
     ):
         EncoderMap(Plain(between=torch.tanh), batch())
-    with pytest.raises(ValueError, match=r"'blocks\.0' of Plain takes \(1, 6, 8\) and answers \(1, 6, 9\)"):
+    with pytest.raises(ValueError, match=r"'blocks\.0' of Plain takes \(1, 6, 8\) and returns \(1, 6, 9\)"):
         EncoderMap(Plain(between=lambda x: x[..., :8], out=9), batch())
 
 

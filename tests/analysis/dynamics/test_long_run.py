@@ -154,7 +154,7 @@ def test_divergence_is_recorded():
 
 def test_errors():
     f, x = network(), starts(2, 4, 5)
-    with pytest.raises(ValueError, match="ask for 98 or 105 steps"):
+    with pytest.raises(ValueError, match="use 98 or 105 steps"):
         long_run(f, x, 7, 100)
     with pytest.raises(ValueError, match="float32 or float64"):
         long_run(f, x.bfloat16(), 5, 100)

@@ -114,7 +114,7 @@ def test_ranks_share_the_development_sentences():
 def test_errors():
     train, development = pair(6)
     kernels = WindowKernels(*train)
-    with pytest.raises(ValueError, match="expected a class for each"):
+    with pytest.raises(ValueError, match="expected at least one sentence and a class for each"):
         WindowKernels(train[0], train[1][1:])
     with pytest.raises(ValueError, match="leave out the sentences"):
         WindowKernels(train[0] * torch.nan, train[1])
@@ -124,7 +124,7 @@ def test_errors():
         kernels.regressions(*development, letters, [0], [1], ridge=0.0)
     with pytest.raises(ValueError, match="expected development vectors"):
         kernels.regressions(development[0][:3], development[1], letters, [0], [1])
-    with pytest.raises(ValueError, match="ends after the last of 7 times"):
+    with pytest.raises(ValueError, match="must end within the 7 times"):
         kernels.fit(letters, 5, 4)
     with pytest.raises(ValueError, match="expected targets"):
         kernels.fit(lambda n: torch.ones(2, n + 1, 2), 0, 2)

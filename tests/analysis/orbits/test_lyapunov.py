@@ -170,7 +170,7 @@ class TestLocalExponents:
         assert not any(
             torch.equal(a, b) for a in every for b in shifted
         )  # row i + 1 is not row i of the next seed
-        with pytest.raises(ValueError, match="2 row numbers for a batch of 5"):
+        with pytest.raises(ValueError, match="one row number for each of 5 rows, got 2"):
             random_perturbation(x, rows=[0, 1])
         f = tanh_map(torch.eye(6, dtype=F64) * 1.3)
         part = local_lyapunov_exponents(f, x[3:], 2, 6, rows=[3, 4]).exponents
@@ -179,9 +179,9 @@ class TestLocalExponents:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ((10, 25), "ask for 20 or 30 steps"),
-            ((10, 5), "ask for 10 steps"),
-            ((0, 5), "tau is 1 or more"),
+            ((10, 25), "use 20 or 30 steps"),
+            ((10, 5), "use 10 steps"),
+            ((0, 5), "tau must be at least 1"),
             ((5, 10, 0.0), "epsilon"),
         ],
     )
@@ -296,9 +296,9 @@ class TestSpectrum:
         )
         with pytest.raises(ValueError, match="at most 2 steps"):
             lyapunov_spectrum(maps, torch.ones(1, 2), 2, 2, skip=1)
-        with pytest.raises(ValueError, match="ask for 1 to 2"):
+        with pytest.raises(ValueError, match="k must be from 1 to 2"):
             lyapunov_spectrum(henon, torch.ones(1, 2), 3, 2)
-        with pytest.raises(ValueError, match="steps is 1 or more"):
+        with pytest.raises(ValueError, match="expected steps >= 1"):
             lyapunov_spectrum(henon, torch.ones(1, 2), 2, 0)
 
 
@@ -339,7 +339,7 @@ class TestSpectrumInSteps:
 
     @pytest.mark.parametrize("options", [{"every": 3}, {"every": 0}, {"skip": 5, "every": 2}])
     def test_refused(self, options):
-        with pytest.raises(ValueError, match="every divides both"):
+        with pytest.raises(ValueError, match="`every` that divides both"):
             lyapunov_spectrum(self.henon, torch.zeros(1, 2), 1, 10, **options)
 
     @pytest.mark.parametrize(("constant", "told"), [(0.0, True), (100.0, True), (1e4, False), (1e6, False)])
@@ -355,7 +355,7 @@ class TestSpectrumInSteps:
             assert (found.exponents[:, 0] - 0.4192).abs().max() < 0.03
             return
         with pytest.raises(
-            ValueError, match=r"are not small in torch.float32, for 2 of 2 rows.* take float64"
+            ValueError, match=r"are not small in torch.float32, for 2 of 2 rows.* use float64"
         ):
             lyapunov_spectrum(beside, x, 2, 1000, skip=100, every=2, method="perturbation")
         assert "torus" not in orbit_kind(beside, x, steps=400).kinds

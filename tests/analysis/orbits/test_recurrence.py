@@ -105,7 +105,7 @@ class TestRecurrence:
         with pytest.raises(ValueError, match="call update"):
             _ = recurrence.period
         recurrence.update(torch.zeros(2, 3))
-        with pytest.raises(ValueError, match="after states of"):
+        with pytest.raises(ValueError, match="expected a state of shape"):
             recurrence.update(torch.zeros(3, 3))
 
 

@@ -135,11 +135,11 @@ def test_intervals_over_networks_cover():
 @pytest.mark.parametrize(
     ("lengths", "censored", "options", "message"),
     [
-        ([], [], {}, "one orbit or more"),
-        ([-1.0], [False], {}, "from 0"),
+        ([], [], {}, "at least one orbit"),
+        ([-1.0], [False], {}, "at least 0"),
         ([math.nan], [False], {}, "finite"),
-        ([1.0, 2.0], [False, False], {"groups": [1]}, "one for each"),
-        ([1.0, 2.0], [False, False], {"groups": [1, 1]}, "there is 1"),
+        ([1.0, 2.0], [False, False], {"groups": [1]}, "one group for each"),
+        ([1.0, 2.0], [False, False], {"groups": [1, 1]}, "at least 2 groups, got 1"),
         ([1.0, 3.0], [False, True], {"horizon": 9.0}, "no orbit was followed beyond 3"),
         ([1.0], [False], {"unit": 0.0}, "unit above 0"),
     ],
@@ -158,7 +158,7 @@ def test_one_group_alone_with_transients():
 
 @pytest.mark.parametrize("censored", [torch.tensor([0, 1]), torch.tensor([False])])
 def test_censored_are_bools(censored):
-    with pytest.raises((ValueError, TypeCheckError), match=r"give censored.bool|parameter 'censored'"):
+    with pytest.raises((ValueError, TypeCheckError), match=r"pass censored.bool|parameter 'censored'"):
         survival(torch.tensor([3.0, 5.0]), censored)
 
 

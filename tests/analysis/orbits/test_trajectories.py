@@ -43,7 +43,7 @@ class TestIterate:
                 assert torch.equal(found.observables["x"][t // 2], x)
             x = layer(x)
         assert torch.equal(found.final, x)
-        with pytest.raises(ValueError, match="ask for at most 5 steps"):
+        with pytest.raises(ValueError, match="use at most 5 steps"):
             iterate(layers, start(), 6, {})
 
     def test_the_first_time_that_is_not_finite(self):
@@ -75,11 +75,11 @@ class TestIterate:
         assert max(most) > 30  # the watch sees what is kept
 
     def test_errors(self):
-        with pytest.raises(ValueError, match="every=0"):
+        with pytest.raises(ValueError, match="every must be at least 1 step, got 0"):
             iterate(logistic, start(), 3, {}, every=0)
-        with pytest.raises(ValueError, match="steps must be 0 or more"):
+        with pytest.raises(ValueError, match="steps must be at least 0"):
             iterate(logistic, start(), -1, {})
-        with pytest.raises(ValueError, match="'mean' gives"):
+        with pytest.raises(ValueError, match="'mean' has shape"):
             iterate(logistic, start(), 3, {"mean": lambda x: x.mean()})
         with pytest.raises(ValueError, match="a map of the state to itself"):
             iterate(lambda x: x[:, :1], start(), 3, {})
@@ -98,7 +98,7 @@ class TestRepeat:
         assert torch.equal(repeat(logistic, 6)(start()), x)
         assert torch.equal(power_at([logistic] * 9, 6)(start(), 2), x)
         assert not torch.equal(repeat(logistic, 5)(start()), x)
-        with pytest.raises(ValueError, match="n=0"):
+        with pytest.raises(ValueError, match="n must be at least 1, got 0"):
             repeat(logistic, 0)
 
     @pytest.mark.gpu
@@ -182,7 +182,7 @@ class TestPrecision:
 
     def test_states_without_a_batch(self):
         with pytest.raises(
-            ValueError, match=r"have the shape \(4,\): starts of a map of one number are \(batch, 1\)"
+            ValueError, match=r"got shape \(4,\): initial states of a map of one number are \(batch, 1\)"
         ):
             iterate(logistic, torch.rand(4, dtype=torch.float64), 3, {})
 

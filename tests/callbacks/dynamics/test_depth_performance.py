@@ -432,7 +432,7 @@ def test_times_beyond_the_depth_of_layers_that_differ(tmp_path, data, tasks):
 
 
 def test_modules_that_are_refused(tmp_path, data, tasks):
-    with pytest.raises(ValueError, match="the generator alone"):
+    with pytest.raises(ValueError, match="only the generator"):
         attached(tmp_path, data, times=[0]).check_module(model(data, "electra"))
     with pytest.raises(ValueError, match="of similarity of at most 24 tokens, the positions of AlbertModel"):
         short = model(data, max_position_embeddings=24)

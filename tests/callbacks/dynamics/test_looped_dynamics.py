@@ -57,7 +57,7 @@ def test_each_sentence_is_iterated_with_its_own_text(tmp_path, caplog):
     model, one = RecurrentDepth().double(), EncoderDynamics._cut
     with caplog.at_level("INFO"):
         table = observed(model, tmp_path, long_steps=50)
-    assert "the step sees the text itself" in caplog.text
+    assert "the step depends on the text itself" in caplog.text
     f = EncoderMap(model, texts(), dtype=torch.float64)
     for i in (0, 3):  # alone, and not two at a time
         batch = one({name: t[i : i + 1] for name, t in texts().items()}, 6, 0, 1)

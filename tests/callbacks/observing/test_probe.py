@@ -45,7 +45,7 @@ def test_dataloaders_are_read_in_order_whatever_their_sampler():
 def test_what_cannot_be_looked_at_twice_or_holds_no_dicts_is_refused():
     with pytest.raises(TypeError, match="looked at many times"):
         ProbeSet(iter(batches()))
-    with pytest.raises(ValueError, match="a float32 \\(1,\\): say which entries"):
+    with pytest.raises(ValueError, match="a float32 \\(1,\\): name the entries"):
         list(ProbeSet([torch.zeros(1)]).batches())
 
 
@@ -91,5 +91,5 @@ def test_labels_are_needed():
         def update(self, seen):
             seen.losses.sum()
 
-    with pytest.raises(ValueError, match="no `labels`, only"):
+    with pytest.raises(ValueError, match="expected `labels` in the probe set's batches"):
         probe_pass(Counter(), probe, [Watch(Losses())])

@@ -166,9 +166,7 @@ def test_names_and_answers_of_ones_own(answer, tmp_path):
     table = attach(LearningCurves(batch=names), probe, tmp_path).observe(module, 0)
     expected = attach(LearningCurves(name="plain"), PAIRS, tmp_path).observe(plain, 0)
     pd.testing.assert_frame_equal(table, expected)
-    with pytest.raises(
-        ValueError, match=r"a dict of \{tokens: int64 .* say which entries are which by `batch:"
-    ):
+    with pytest.raises(ValueError, match=r"a dict of \{tokens: int64 .* name the entries by `batch:"):
         attach(LearningCurves(bands=()), [{"tokens": x, "idx": y} for x, y in PAIRS], tmp_path).meet(module)
 
 
@@ -199,7 +197,7 @@ def test_forward_is_a_function_or_its_path(forward, tmp_path):
         (
             lambda: ARCHITECTURES["llama"]().model,
             PAIRS,
-            r"expected an output with `\.logits`.*give the observer `forward:`",
+            r"expected an output with `\.logits`.*pass `forward:` to the observer",
         ),
         (
             lambda: ARCHITECTURES["llama"](),
@@ -436,7 +434,7 @@ def test_labels_that_contradict_the_data_are_refused(tmp_path):
 
 
 def test_a_mask_is_no_labels(tmp_path):
-    with pytest.raises(ValueError, match="say which entries are which"):
+    with pytest.raises(ValueError, match="name the entries"):
         attach(LearningCurves(bands=()), [(i, torch.ones_like(i)) for i in IDS], tmp_path).meet(
             ARCHITECTURES["gpt2"]()
         )
@@ -552,5 +550,5 @@ def test_several_loaders(tmp_path):
     with pytest.raises(ValueError, match="there are 2 loaders: give the observer one of them"):
         attach(LearningCurves(), [loader, loader], tmp_path)
     attach(LearningCurves(), [loader], tmp_path).meet(ARCHITECTURES["gpt2"]())
-    with pytest.raises(ValueError, match="`batch` names \\['input_idz'\\], and no `input_ids`"):
+    with pytest.raises(ValueError, match="`batch` names \\['input_idz'\\], but no `input_ids`"):
         attach(LearningCurves(batch={"input_idz": "ids"}), [{"ids": i} for i in IDS], tmp_path)

@@ -509,7 +509,7 @@ def test_what_is_no_data_for_it_or_no_model(tmp_path):
 
     with pytest.raises(ValueError, match="needs tasks to fine-tune on, got a Other without `tasks`"):
         attach(tmp_path, toys=Other())
-    with pytest.raises(ValueError, match="holds 0 models of transformers"):
+    with pytest.raises(ValueError, match="contains 0 models of transformers"):
         attach(tmp_path).check_module(L.LightningModule())
     with pytest.raises(ValueError, match="of at most 8 tokens, the positions of"):
         attach(tmp_path).check_module(Model(max_position_embeddings=8))

@@ -95,6 +95,6 @@ def test_code_beside_the_weights_is_not_run_even_if_a_terminal_says_yes(tmp_path
         f"import pathlib\npathlib.Path({str(mark)!r}).touch()\nclass Theirs: ...\n"
     )
     monkeypatch.setattr("builtins.input", lambda *_: "y")
-    with pytest.raises(ValueError, match="is no model of transformers'"):
+    with pytest.raises(ValueError, match="is not a model of transformers"):
         read_checkpoint(folder)
     assert not mark.exists()

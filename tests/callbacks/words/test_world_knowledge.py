@@ -206,7 +206,7 @@ def test_only_masks_are_projected():
         def forward(self, input_ids, predict=None):
             return self.lm(input_ids)
 
-    with pytest.raises(ValueError, match=r"answered logits \(2, 6, \d+\) for 3 positions"):
+    with pytest.raises(ValueError, match=r"returned logits \(2, 6, \d+\) for 3 positions"):
         logits_at(Deaf(len(tokenizer())), {"input_ids": ids}, positions)
 
 

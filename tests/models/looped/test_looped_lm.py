@@ -187,10 +187,10 @@ def test_what_is_refused():
     for arguments, message in (
         ({"core_layers": 0}, r"got {'core_layers': 0}"),
         ({"evaluation_depth": 0}, r"got {'evaluation_depth': 0}"),
-        ({"injection": "gate"}, r"injection is one of \['none', 'add', 'concat'\], got 'gate'"),
-        ({"initial": "ones"}, "initial is one of"),
-        ({"depth_distribution": "normal"}, "depth_distribution is one of"),
-        ({"config": {**SIZES, "num_hidden_layers": 3}}, "give prelude_layers, core_layers and coda_layers"),
+        ({"injection": "gate"}, r"injection must be one of \['none', 'add', 'concat'\], got 'gate'"),
+        ({"initial": "ones"}, "initial must be one of"),
+        ({"depth_distribution": "normal"}, "depth_distribution must be one of"),
+        ({"config": {**SIZES, "num_hidden_layers": 3}}, "set prelude_layers, core_layers and coda_layers"),
         ({"family": "gpt2", "config": {"n_embd": 8, "n_head": 2}}, "GPT2Model has no"),
         ({"family": "mistral", "config": {**SIZES, "sliding_window": 4}}, "expected full attention in all"),
     ):

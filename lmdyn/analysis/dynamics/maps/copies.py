@@ -1,4 +1,4 @@
-"""A copy of a module that dynamics can be computed with: in the asked precision, in eval mode, without a kept cache."""
+"""A copy of a module for dynamics: in the requested precision, in eval mode, without a cache."""
 
 import copy
 from typing import Any
@@ -10,25 +10,25 @@ __all__ = ["apart", "private_copy", "same_values", "with_first_tensor"]
 
 
 def private_copy(module: nn.Module, dtype: torch.dtype, attention: str) -> nn.Module:
-    """A copy that shares nothing with the module, which may go on training.
+    """Return a copy that shares nothing with the module, which may continue training.
 
-    Its configurations keep no cache (``use_cache``), its attention is computed by the asked implementation, GELU's tanh
-    approximation by one kernel, its parameters have no gradients, and nothing of it is compiled.
+    Its configurations disable the cache (``use_cache``), its attention uses the requested implementation, GELU's tanh
+    approximation is computed by one kernel, its parameters have no gradients, and nothing is compiled.
 
     Args:
-        module: any module; a trainer that it is attached to is not copied.
-        dtype: of all its floating parameters and buffers; complex ones get the complex type of this precision.
-        attention: transformers' implementation, ``sdpa`` or ``eager``.
+        module: any module; a trainer attached to it is not copied.
+        dtype: dtype of all its floating parameters and buffers; complex ones get the complex type of this precision.
+        attention: attention implementation of transformers, ``sdpa`` or ``eager``.
 
     Raises:
-        ValueError: it cannot be copied.
+        ValueError: if the module cannot be copied.
 
     Example:
         >>> layer = nn.Linear(2, 2)
         >>> private_copy(layer, torch.float64, "sdpa").weight.dtype, layer.weight.dtype
         (torch.float64, torch.float32)
     """
-    # what a module kept of a forward pass has a graph, which cannot be copied
+    # tensors that a module keeps from a forward pass have a graph, which cannot be copied
     memo: dict[int, Any] = {
         id(value): value.detach().clone()
         for m in module.modules()
@@ -39,7 +39,7 @@ def private_copy(module: nn.Module, dtype: torch.dtype, attention: str) -> nn.Mo
         copied = copy.deepcopy(module, memo)
     except (RuntimeError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{type(module).__name__} cannot be copied, so there is no map of it that is independent of its training "
+            f"{type(module).__name__} cannot be copied, and a map requires a copy that is independent of training "
             f"({type(error).__name__}: {error})"
         ) from error
     copied = _of_precision(_uncompiled(copied), dtype).eval().requires_grad_(False)
@@ -49,7 +49,7 @@ def private_copy(module: nn.Module, dtype: torch.dtype, attention: str) -> nn.Mo
         if hasattr(config, "_attn_implementation"):
             config._attn_implementation = attention
         if getattr(config, "_experts_implementation", None) is not None:
-            config._experts_implementation = "eager"  # the grouped product takes no float64
+            config._experts_implementation = "eager"  # the grouped product does not support float64
         if getattr(config, "use_cache", None) is True:
             config.use_cache = False
         if attention == "sdpa" and getattr(m, "_supports_sdpa", True) is False:
@@ -57,16 +57,16 @@ def private_copy(module: nn.Module, dtype: torch.dtype, attention: str) -> nn.Mo
         for name, child in m.named_children():
             if type(child).__name__ in _TANH_GELUS:
                 setattr(m, name, nn.GELU(approximate="tanh"))
-    for config in without:  # its masks would be those of an attention that it does not compute
+    for config in without:  # otherwise, its masks would be for another attention implementation
         config._attn_implementation = "eager"
     return copied
 
 
 def _of_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """The module with all its numbers in a precision; complex ones, as of rotary tables, stay complex."""
+    """Convert all numbers of the module to a precision; complex ones, such as rotary tables, stay complex."""
     if not any(t.is_complex() for t in (*module.parameters(), *module.buffers())):
         return module.to(dtype)
-    complexes = dtype.to_complex()  # `to` would leave the real part alone
+    complexes = dtype.to_complex()  # `to` would keep only the real part
     moved: nn.Module = module._apply(
         lambda t: t.to(complexes) if t.is_complex() else t.to(dtype) if t.is_floating_point() else t
     )
@@ -74,7 +74,7 @@ def _of_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def _uncompiled(module: nn.Module) -> nn.Module:
-    """The module with plain ones in the place of those that ``torch.compile`` wraps."""
+    """Replace the modules that ``torch.compile`` wraps by plain ones."""
     while isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):
         module = inner
     for m in list(module.modules()):
@@ -89,7 +89,7 @@ _TANH_GELUS = ("NewGELUActivation", "GELUTanh")
 
 
 def with_first_tensor(output: Any, x: Tensor) -> Any:
-    """What a module answered, with another first tensor.
+    """Return the output of a module, with its first tensor replaced.
 
     Example:
         >>> with_first_tensor((None, torch.zeros(2), 3), torch.ones(2))
@@ -104,7 +104,7 @@ def with_first_tensor(output: Any, x: Tensor) -> Any:
         if isinstance(value, Tensor):
             replaced = True
             return x
-        if isinstance(value, dict):  # of transformers' outputs too
+        if isinstance(value, dict):  # also outputs of transformers
             made: Any = copy.copy(value)
             for key in list(value):
                 made[key] = walk(value[key])
@@ -118,7 +118,7 @@ def with_first_tensor(output: Any, x: Tensor) -> Any:
 
 
 def same_values(a: Any, b: Any) -> bool:
-    """Whether two arguments are the same: tensors by their values, containers by their items, others by ``==``.
+    """Return whether two arguments are equal: tensors by their values, containers by their items, others by ``==``.
 
     Example:
         >>> same_values((torch.ones(2), {"n": 1}), (torch.ones(2), {"n": 1})), same_values(torch.ones(2), None)
@@ -146,7 +146,7 @@ def same_values(a: Any, b: Any) -> bool:
 
 
 def apart(found: Tensor, expected: Tensor) -> float:
-    """The largest difference relative to the largest entry, where both are finite; infinite for other shapes.
+    """Return the largest difference relative to the largest entry, if both are finite; infinite for different shapes.
 
     Example:
         >>> apart(torch.tensor([1.0, 2.5]), torch.tensor([1.0, 2.0]))

@@ -1,4 +1,4 @@
-"""Which modules a model iterates: the layers of its core, in order, and how often they run."""
+"""The modules that a model iterates: the layers of its core, in order, and how often they run."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -26,11 +26,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Core:
-    """What is iterated.
+    """The iterated layers.
 
     Attributes:
-        unit: the paths of the layers of one iteration, in order; of a model that iterates nothing, all layers.
-        n: how often the model itself iterates them.
+        unit: paths of the layers of one iteration, in order; all layers for a model that iterates nothing.
+        n: number of iterations of the model itself.
     """
 
     unit: tuple[str, ...]
@@ -38,7 +38,7 @@ class Core:
 
 
 def shortest_unit(order: list[str]) -> list[str]:
-    """The shortest beginning of which the whole is a repetition.
+    """Return the shortest beginning of which the whole is a repetition.
 
     Example:
         >>> shortest_unit(["a", "b", "a", "b"]), shortest_unit(["a", "a", "b", "b"])
@@ -51,9 +51,9 @@ def shortest_unit(order: list[str]) -> list[str]:
 
 
 def core_of(order: list[str]) -> Core:
-    """The core, by the order in which layers ran: all of them, or what repeats between a prelude and a coda.
+    """Return the core, by the order in which layers ran: all of them, or those repeated between a prelude and a coda.
 
-    Layers that repeat in no common period (two groups one after the other) have no iteration: time is depth.
+    Layers without a common period (two groups one after the other) have no iteration: time is depth.
 
     Example:
         >>> core_of(["p", "a", "b", "a", "b", "c"]), core_of(["a", "a", "b", "b"])
@@ -71,7 +71,7 @@ def core_of(order: list[str]) -> Core:
 
 
 def order_of(module: nn.Module, layers: Mapping[str, nn.Module], run: Callable[[], Any]) -> list[str]:
-    """The paths of layers in the order in which a forward pass calls them."""
+    """Return the paths of layers in the order in which a forward pass calls them."""
     order: list[str] = []
 
     def enter(path: str) -> Callable[..., None]:
@@ -87,19 +87,19 @@ def order_of(module: nn.Module, layers: Mapping[str, nn.Module], run: Callable[[
 def repeated_modules(
     module: nn.Module, run: Callable[[], Any], ids: Mapping[str, Tensor]
 ) -> list[dict[str, nn.Module]]:
-    """Candidates for the layers of a core: the outermost modules that a forward pass calls again and again.
+    """Find candidates for the layers of a core: the outermost modules that a forward pass calls repeatedly.
 
-    Each has parameters, and is given and answers (batch, tokens, width) vectors that differ from call to call. Those
-    that are called equally often belong together; torch's own layers are taken only where there are no others, or
-    where they are given just what one of these answers.
+    Each has parameters, and takes and returns (batch, tokens, width) vectors that differ from call to call. Modules
+    that are called equally often belong together. Layers of torch are used only if there are no others, or if their
+    input is the output of one of the others.
 
     Args:
         module: any module.
-        run: makes the forward pass.
-        ids: of the batch, see ``trace_forward``.
+        run: runs the forward pass.
+        ids: ids of the batch, see ``trace_forward``.
 
     Returns:
-        Groups of path to module, those with the most parameters first.
+        Groups of modules by path; the group with the most parameters first.
     """
     with observing(module), torch.no_grad():
         trace = trace_forward(module, run, ids)
@@ -114,7 +114,7 @@ def repeated_modules(
     groups: dict[int, dict[str, nn.Module]] = {}
     for path, m in whole:
         groups.setdefault(len(trace.of(m)), {})[path] = m
-    for path, m in found:  # a norm at the end of each iteration belongs to it: the state is what it answers
+    for path, m in found:  # a norm at the end of each iteration belongs to the core: its output is the state
         group = groups.get(len(trace.of(m)), {})
         answers = {call.number for layer in group.values() for call in trace.of(layer)}
         if path not in group and all(call.x_number in answers for call in trace.of(m)):
@@ -126,7 +126,7 @@ def _moves(calls: list[Call]) -> bool:
     vectors = all(
         c.x_shape is not None and c.shape is not None and len(c.shape) == 3 and c.floating for c in calls
     )
-    written = any(c.number == c.x_number for c in calls)  # in place
+    written = any(c.number == c.x_number for c in calls)  # written in place
     return vectors and (written or len({c.x_number for c in calls}) > 1)
 
 
@@ -135,7 +135,7 @@ def _size(modules: Iterable[nn.Module]) -> int:
 
 
 def shorter_units(unit: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """A unit, and what is left of it without its last layers: these may read the state and not carry it.
+    """Yield a unit, and the unit without its last layers: these may read the state and not carry it.
 
     Example:
         >>> list(shorter_units(("a", "norm")))
@@ -146,11 +146,11 @@ def shorter_units(unit: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 class RecurrentError(ValueError):
-    """Layers whose state runs over the tokens."""
+    """Raised for layers whose state runs over the tokens."""
 
 
 def refuse_recurrent(layers: Mapping[str, nn.Module], module: nn.Module) -> None:
-    """Raise :class:`RecurrentError` where one of the layers is torch's RNN, LSTM or GRU."""
+    """Raise :class:`RecurrentError` if one of the layers is an RNN, LSTM or GRU of torch."""
     recurrent = [path for path, layer in layers.items() if isinstance(layer, nn.RNNBase)]
     if recurrent:
         raise RecurrentError(

@@ -1,4 +1,4 @@
-"""A state on its way through a module's own forward: put in where one iteration ends, read where the next one does."""
+"""Passages of a state through a module's forward: inserted at the end of one iteration, read at the next."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -20,15 +20,15 @@ __all__ = ["Call", "Passage", "Recorded"]
 
 
 class Call:
-    """A call of a layer: the token vectors it was given, and by which name; its other arguments; what it answered.
+    """A call of a layer: its token vectors and the name of their argument, its other arguments, and its output.
 
     Attributes:
-        path: of the layer.
-        x: the vectors (batch, tokens, hidden); None where there are none among its arguments.
-        name: of the argument that they are; None: the first one.
+        path: path of the layer.
+        x: the vectors (batch, tokens, hidden); None if the arguments contain none.
+        name: name of their argument; None for the first positional one.
         args: further positional arguments.
         kwargs: further arguments by name.
-        answer: (batch, tokens, hidden), of a layer that returned.
+        answer: output (batch, tokens, hidden), if the layer returned.
     """
 
     def __init__(self, path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -52,14 +52,13 @@ def _is_vectors(value: Any) -> bool:
 
 @dataclass
 class Recorded:
-    """What a forward pass did.
+    """Recording of a forward pass.
 
     Attributes:
-        batch: what it was of.
-        calls: of the layers, in order.
-        outputs: each outermost module that ran with what it answered; those before the end of the first iteration,
-            or all.
-        output: of the module, if it came to its end.
+        batch: input of the pass.
+        calls: calls of the layers, in order.
+        outputs: each outermost module that ran, with its output; those before the end of the first iteration, or all.
+        output: output of the module, if the pass was completed.
     """
 
     batch: Mapping[str, Tensor]
@@ -69,16 +68,16 @@ class Recorded:
 
 
 class Passage:
-    """The forward of a module, entered and left where its layers are.
+    """The forward of a module, entered and left at its layers.
 
-    All that lies before the place of entrance answers what it answered for this batch before, so that it costs nothing;
-    what lies between (the injection of an input, positions, masks) is the module's own computation.
+    Modules before the entry return their recorded outputs for this batch, at no cost; what lies between entry and exit
+    (the injection of an input, positions, masks) is computed by the module itself.
 
     Args:
-        module: a copy of its own, see :func:`~lmdyn.analysis.dynamics.maps.copies.private_copy`.
-        layers: module path to layer: those through which the state passes.
+        module: a private copy, see :func:`~lmdyn.analysis.dynamics.maps.copies.private_copy`.
+        layers: module path to layer, for the layers through which the state passes.
         forward: see ``call_module``.
-        seed: of what the module draws in its forward pass.
+        seed: seed of what the module draws in its forward pass.
     """
 
     def __init__(
@@ -92,12 +91,12 @@ class Passage:
     def record(
         self, batch: Mapping[str, Tensor], *, until: int | None = None, entered: bool = False
     ) -> Recorded:
-        """Run the module and keep what it did.
+        """Run the module and record the pass.
 
         Args:
             batch: tensors by name.
-            until: end with so many calls of layers; None: run to the end.
-            entered: end with the entrance to that call, not with its answer.
+            until: stop after this many calls of layers; None runs to the end.
+            entered: stop at the start of that call, not at its end.
         """
         recorder = _Recorder(self._path_of, Recorded(batch), until, entered)
         with self._observed():
@@ -107,7 +106,7 @@ class Passage:
     def tensors_before(
         self, batch: Mapping[str, Tensor], shape: tuple[int, ...], last: int | None = None
     ) -> list[Tensor]:
-        """Tensors of a shape as they were made before the first layer was called, in order: all, or the last ones."""
+        """Return tensors of a shape in the order of their creation before the first layer: all, or the last ones."""
         watch = _Watch(torch.Size(shape), last)
         with self._observed(), watch:
             self._run(batch, _Until(self._path_of, watch))
@@ -116,17 +115,17 @@ class Passage:
     def through(
         self, seen: Recorded, x: Tensor, unit: int, i: int = 0, *, entered: bool = False
     ) -> Tensor | Call:
-        """The state at the end of the iteration after i (from 0), if it is ``x`` at the end of iteration i.
+        """Return the state at the end of iteration i + 1 (from 0), if it is ``x`` at the end of iteration i.
 
         Args:
-            seen: of this batch, with all outputs where i is above 0.
+            seen: recording of this batch, with all outputs if i is above 0.
             x: (batch, tokens, hidden).
-            unit: calls of layers in an iteration.
+            unit: number of calls of layers in an iteration.
             i: number of the iteration.
-            entered: answer instead with what the first layer of the iteration after i was given.
+            entered: return the input of the first layer of iteration i + 1 instead.
 
         Raises:
-            ValueError: other modules ran than for the same batch before.
+            ValueError: if other modules run than in the recording.
         """
         replay = _Replay(self._path_of, seen, x, (i + 1) * unit, unit, entered)
         self._run(seen.batch, replay)
@@ -135,14 +134,15 @@ class Passage:
         return replay.found
 
     def finish(self, seen: Recorded, x: Tensor, unit: int, n: int, *, changed: bool = False) -> Any:
-        """What the module answers if the state at the end of the last of n iterations is ``x``.
+        """Return the output of the module if the state at the end of the last of n iterations is ``x``.
 
         Args:
-            seen: of this batch, the first iteration at least, whose answers stand for those of all but the last.
+            seen: recording of this batch, at least the first iteration, whose outputs replace those of all except the
+                last.
             x: (batch, tokens, hidden).
-            unit: calls of layers in an iteration.
-            n: how many there are.
-            changed: answer something else than the first iteration before the last.
+            unit: number of calls of layers in an iteration.
+            n: number of iterations.
+            changed: change the outputs of the first iteration before the last iteration.
         """
         with self._observed():
             return self._run(seen.batch, _Ending(self._path_of, seen, x, unit * n, changed))
@@ -154,13 +154,13 @@ class Passage:
             yield
 
     def _run(self, batch: Mapping[str, Tensor], handler: "_Handler") -> Any:
-        """The module's output, or None where the handler ended the pass."""
+        """Return the module's output, or None if the handler ended the pass."""
         handler.begin()
         with ExitStack() as stack:
             for m in self._outer:
                 stack.callback(_restored, m, m.__dict__.get("forward"))
                 m.__dict__["forward"] = update_wrapper(partial(handler.run, m, m.forward), m.forward)
-            if self._called is not None:  # it may be called again, with labels, to have all logits
+            if self._called is not None:  # it may be called again, with labels, to obtain all logits
                 called = self._called
                 stack.callback(_restored, called, called.__dict__.get("forward"))
                 called.__dict__["forward"] = update_wrapper(
@@ -173,17 +173,17 @@ class Passage:
 
 
 class _Handler:
-    """Is called in the place of each outermost module; modules within one that runs are called as they are."""
+    """Called instead of each outermost module; modules within a module that runs are called unchanged."""
 
     def __init__(self, path_of: Mapping[int, str]) -> None:
         self.path_of, self._running = path_of, False
 
     def begin(self) -> None:
-        """The module is called, for the first time or again."""
-        self.at, self.count = -1, 0  # of outermost modules, and of layers
+        """Handle a call of the module, the first or a later one."""
+        self.at, self.count = -1, 0  # index of outermost modules, number of layer calls
 
     def run(self, m: nn.Module, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What the module answers, or is to answer."""
+        """Return the output of the module, computed or replaced."""
         if self._running:
             return plain(*args, **kwargs)
         self._running = True
@@ -197,7 +197,7 @@ class _Handler:
     def handle(
         self, m: nn.Module, path: str | None, plain: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        """As :meth:`run`, with the path of a layer."""
+        """Handle :meth:`run`, with the path of a layer."""
         raise NotImplementedError
 
 
@@ -229,7 +229,7 @@ class _Recorder(_Handler):
 
 
 class _Until(_Handler):
-    """Ends the pass with the first layer."""
+    """Ends the pass at the first layer."""
 
     def __init__(self, path_of: Mapping[int, str], watch: "_Watch") -> None:
         super().__init__(path_of)
@@ -248,7 +248,7 @@ class _Until(_Handler):
 
 
 class _Replay(_Handler):
-    """Answers what was recorded up to the layer that answers the state; then a whole iteration runs."""
+    """Replays the recording up to the layer that returns the state; then a whole iteration runs."""
 
     def __init__(
         self, path_of: Mapping[int, str], seen: Recorded, x: Tensor, end: int, unit: int, entered: bool
@@ -277,7 +277,7 @@ class _Replay(_Handler):
 
 
 class _Ending(_Handler):
-    """Layers answer what they did in the first iteration, the last one the state; all others run."""
+    """Layers return their outputs of the first iteration, the last layer returns the state; all other modules run."""
 
     def __init__(
         self, path_of: Mapping[int, str], seen: Recorded, x: Tensor, end: int, changed: bool
@@ -307,8 +307,8 @@ def _beginning(handler: _Handler, plain: Callable[..., Any], *args: Any, **kwarg
 
 
 _OTHER_MODULES = (
-    "the model runs other modules, or fewer of them, than it did for the same batch before: which ones depends on the "
-    "state, and there is no map to iterate; let it run a fixed number of iterations"
+    "the model runs other modules, or fewer of them, than before for the same batch: which ones depends on the "
+    "state, so there is no map to iterate; let it run a fixed number of iterations"
 )
 
 
@@ -320,7 +320,7 @@ def _restored(m: nn.Module, forward: Any) -> None:
 
 
 def _outermost(module: nn.Module, layers: set[int]) -> Iterator[nn.Module]:
-    """The layers, and the largest modules that hold none of them, each once."""
+    """Yield the layers, and the largest modules that contain none of them, each once."""
     done: set[int] = set()
 
     def walk(m: nn.Module) -> Iterator[nn.Module]:
@@ -337,11 +337,11 @@ def _outermost(module: nn.Module, layers: set[int]) -> Iterator[nn.Module]:
     yield from walk(module)
 
 
-_NEVER_RUN = (nn.Module.forward,)  # of lists
+_NEVER_RUN = (nn.Module.forward,)  # forward of module lists
 
 
 def _fresh(value: Any) -> Any:
-    """What a module answered, with copies of its tensors: the model may write into them."""
+    """Return the output of a module with copies of its tensors, because the model may write into them."""
     return tree_map_only(Tensor, Tensor.clone, value)
 
 
@@ -354,5 +354,5 @@ class _Watch(TorchDispatchMode):
         output = func(*args, **(kwargs or {}))
         for tensor in output if isinstance(output, (tuple, list)) else (output,):
             if isinstance(tensor, Tensor) and tensor.shape == self.shape and tensor.is_floating_point():
-                self.made.append(tensor.clone())  # it may be written into
+                self.made.append(tensor.clone())  # the model may write into it
         return output

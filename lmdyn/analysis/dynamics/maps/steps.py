@@ -1,4 +1,4 @@
-"""One iteration as a function of the state: layers called with the arguments that their model hands to them."""
+"""One iteration as a function of the state: layers called with the arguments that their model passes to them."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -22,34 +22,34 @@ State = Float[Tensor, "batch tokens hidden"]
 
 
 class NoMapError(ValueError):
-    """What a module computes between two states is no map of the state; the message says why."""
+    """Raised if the computation between two states is not a map of the state; the message gives the reason."""
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """How far, relative to the largest entry, two ways of computing a step may lie apart by rounding."""
+    """Return the relative difference (to the largest entry) due to rounding between two ways to compute a step."""
     return {torch.float64: 1e-8}.get(dtype, 1e-4)
 
 
 def check_rows_first(state: Tensor, rows: int, model: str) -> None:
-    """Refuse a state (tokens, batch, hidden), of which the map would take tokens for rows.
+    """Raise an error for a state (tokens, batch, hidden), whose tokens the map would treat as rows.
 
     Example:
         >>> check_rows_first(torch.zeros(2, 5, 8), 2, "GPT")
     """
     if state.shape[0] != rows:
         raise NoMapError(
-            f"the state of {model} is {tuple(state.shape)} for {rows} rows: expected (batch, tokens, hidden); build "
-            "its layers with rows first, as torch's with `batch_first=True`"
+            f"the state of {model} is {tuple(state.shape)} for {rows} rows: expected (batch, tokens, hidden); use "
+            "batch-first layers, such as `batch_first=True` in torch"
         )
 
 
 class LayerStep:
-    """A layer with the arguments that its model hands to it, but for a cache.
+    """A layer with the arguments that its model passes to it, except a cache.
 
     Args:
-        layer: a copy.
-        call: in its model.
-        writes: whether it writes into the state that it is given, and is given a copy.
+        layer: copy of the layer.
+        call: call of the layer in its model.
+        writes: whether it writes into its input, and therefore gets a copy.
     """
 
     def __init__(self, layer: nn.Module, call: Call, writes: bool = False) -> None:
@@ -58,7 +58,7 @@ class LayerStep:
         self._kwargs = {n: v for n, v in call.kwargs.items() if n not in _CACHES and not _is_cache(v)}
 
     def __call__(self, x: State) -> State:
-        """What the layer answers."""
+        """Return the output of the layer."""
         if self._writes:
             x = x.clone()
         output = (
@@ -70,7 +70,7 @@ class LayerStep:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """What it hands to the layer besides the state."""
+        """Return the arguments of the layer other than the state."""
         return self._args, self._kwargs
 
 
@@ -84,16 +84,16 @@ def _is_cache(value: Any) -> bool:
 
 
 class CalledLayers:
-    """Layers that hand the state on unchanged: an iteration calls one after the other.
+    """Layers that pass the state on unchanged: an iteration calls one after the other.
 
     Args:
-        passage: of the module.
+        passage: passage of the module.
         unit: paths of the layers of an iteration.
-        n: how often the module iterates them.
+        n: number of iterations of the module.
 
     Raises:
-        NoMapError: for the example, the state is changed between layers, arguments change from one iteration to
-            another, or a layer called alone answers something else than in the module.
+        NoMapError: for the example, if the state is changed between layers, if arguments differ between iterations, or
+            if the output of a layer called alone differs from that in the module.
     """
 
     def __init__(self, passage: Passage, unit: Sequence[str], n: int, example: Recorded) -> None:
@@ -112,23 +112,23 @@ class CalledLayers:
         self.any_rows = self._answers_alone(calls, model)
 
     def bind(self, batch: Mapping[str, Tensor]) -> list[LayerStep]:
-        """The layers of one iteration, with the arguments for rows of a batch."""
+        """Return the layers of one iteration, with the arguments for rows of a batch."""
         return self._steps(self._passage.record(batch, until=len(self.unit)).calls)
 
     @torch.no_grad()
     def depend_on_text(self, texts: Sequence[Mapping[str, Tensor]]) -> bool:
-        """Whether layers are given other arguments for another text of the same length.
+        """Return whether the arguments of layers change with another text of the same length.
 
         Args:
-            texts: of as many rows and tokens; the first one is the example.
+            texts: texts with equal numbers of rows and tokens; the first one is the example.
 
         Raises:
-            NoMapError: for another text than the example, the state is changed between layers, or what a layer answers
-                depends on what it was given for the text before.
+            NoMapError: for a text other than the example, if the state is changed between layers, or if the output of
+                a layer depends on the previous text.
         """
         seen = [self._passage.record(text) for text in texts]
         steps = [self._steps(text.calls) for text in seen]
-        # what the layers hold is now the last text's
+        # the layers now hold data of the last text
         for text, of_text in zip(seen[:-1], steps, strict=False):
             self._check_called_alone(text.calls, of_text)
         _check_chain(seen[-1].calls, type(self._passage.module).__name__)
@@ -143,13 +143,14 @@ class CalledLayers:
             off = apart(found, cast(Tensor, call.answer))
             if off > tolerance(found.dtype):
                 raise NoMapError(
-                    f"layer {call.path!r} of {model}, called alone after another text, answers something else than in "
-                    f"the model (apart by {off:.1e}): it keeps something of a text beside its arguments, such as an "
-                    "attribute that the model sets: hand it to the layer as an argument"
+                    f"the output of layer {call.path!r} of {model}, called alone after another text, differs "
+                    "from that in "
+                    f"the model (by {off:.1e}): it stores something of a text in addition to its arguments, such as an "
+                    "attribute that the model sets: pass it to the layer as an argument"
                 )
 
     def start(self, batch: Mapping[str, Tensor]) -> State:
-        """The input of the first layer."""
+        """Return the input of the first layer."""
         return cast(Tensor, self._passage.record(batch, until=1, entered=True).calls[0].x)
 
     def _steps(self, calls: Sequence[Call]) -> list[LayerStep]:
@@ -161,7 +162,7 @@ class CalledLayers:
 
     @torch.no_grad()
     def _answers_alone(self, calls: Sequence[Call], model: str) -> bool:
-        """Whether the arguments of one row do for others, of layers that answer alone what they do in the module."""
+        """Return whether the arguments of one row are valid for others, for layers whose outputs alone are correct."""
         steps, any_rows = self._steps(calls), True
         for i, call in enumerate(calls):
             step = steps[i % len(steps)]
@@ -176,21 +177,21 @@ class CalledLayers:
                         continue
                     raise NoMapError(
                         f"layer {call.path!r} of {model} cannot be called alone ({type(error).__name__}: {error}): it "
-                        "is no map of token vectors"
+                        "is not a map of token vectors"
                     ) from error
                 if x._version != written:
                     self._writes.add(call.path)
                 off = apart(found, torch.cat([cast(Tensor, call.answer)] * times))
                 if off > tolerance(found.dtype):
                     raise NoMapError(
-                        f"layer {call.path!r} of {model}, called alone, answers something else than in the model "
-                        f"(apart by {off:.1e}): it depends on more than its arguments, and is no map of token vectors"
+                        f"the output of layer {call.path!r} of {model}, called alone, differs from that in the model "
+                        f"(by {off:.1e}): it depends on more than its arguments, so it is not a map of token vectors"
                     )
         return any_rows
 
 
 def _check_chain(calls: Sequence[Call], model: str) -> None:
-    """Each layer must be handed what the one before it answered, in the same width."""
+    """Check that the input of each layer is the output of the layer before it, in the same width."""
     for call in calls:
         if call.x is None:
             raise NoMapError(
@@ -199,34 +200,35 @@ def _check_chain(calls: Sequence[Call], model: str) -> None:
             )
         if call.answer is None or call.answer.shape != call.x.shape:
             raise NoMapError(
-                f"layer {call.path!r} of {model} takes {tuple(call.x.shape)} and answers "
+                f"layer {call.path!r} of {model} takes {tuple(call.x.shape)} and returns "
                 f"{None if call.answer is None else tuple(call.answer.shape)}: expected the same shape, "
                 "a map of token vectors"
             )
     for first, second in pairwise(calls):
         if not same_values(first.answer, second.x):
             raise NoMapError(
-                f"{model} changes the token vectors between {first.path!r} and {second.path!r}: its layers alone are "
-                "not what it computes, and there is no map to iterate"
+                f"{model} changes the token vectors between {first.path!r} and {second.path!r}, so its layers "
+                "alone are "
+                "not the map that it computes, and there is no map to iterate"
             )
 
 
 class Passages:
-    """The module's own forward from the end of one iteration to the end of the next, whatever it does between.
+    """The module's own forward from the end of one iteration to the end of the next, with all it computes in between.
 
-    The state is what the last layer of an iteration answers. The state at depth 0 is found: of all tensors that the
-    module makes before its first iteration, the one which leads to what the first layer was given; or zeros; or what
-    does if the input is added to the state.
+    The state is the output of the last layer of an iteration. The state at depth 0 is searched: it is the tensor,
+    among all that the module creates before its first iteration, that leads to the input of the first layer; or zeros;
+    or, if the input is added to the state, the difference that leads to this input.
 
     Args:
-        passage: of the module.
+        passage: passage of the module.
         unit: paths of the layers of an iteration.
-        n: how often the module iterates them, at least 2.
-        example: all that the forward of one example did.
+        n: number of iterations of the module, at least 2.
+        example: the whole recording of the forward of one example.
 
     Raises:
-        NoMapError: the step depends on the number of the iteration or on more than the state, as what layers keep from
-            one iteration to the next; or the layers do not carry the state.
+        NoMapError: if the step depends on the number of the iteration or on more than the state, such as data that
+            layers keep from one iteration to the next; or if the layers do not carry the state.
     """
 
     any_rows = False
@@ -238,7 +240,7 @@ class Passages:
         shapes = {None if end is None else tuple(end.shape) for end in ends}
         if len(shapes) != 1 or any(end is None or end.ndim != 3 for end in ends):
             raise NoMapError(
-                f"the last layer of an iteration, {unit[-1]!r} of {self._model}, answers {shapes}: expected token "
+                f"the last layer of an iteration, {unit[-1]!r} of {self._model}, returns {shapes}: expected token "
                 "vectors (batch, tokens, hidden) of one shape, the state"
             )
         self._check(example, ends)
@@ -249,7 +251,7 @@ class Passages:
     # ---------------------------------------------------------------- the step
 
     def bind(self, batch: Mapping[str, Tensor]) -> list[Callable[[Tensor], Tensor]]:
-        """The step of rows of a batch."""
+        """Return the step of rows of a batch."""
         seen = self._passage.record(batch, until=len(self.unit))
         return [lambda x: self._after(seen, x)]
 
@@ -258,7 +260,7 @@ class Passages:
 
     @torch.no_grad()
     def _check(self, example: Recorded, ends: list[Tensor]) -> None:
-        """Steps from one state must not depend on the number of the iteration, and must depend on the state."""
+        """Check that steps from one state do not depend on the number of the iteration, and depend on the state."""
         some = ends[0]
         noise = torch.randn(some.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         scale = float(some.double().square().mean().sqrt()) or 1.0
@@ -267,42 +269,45 @@ class Passages:
         again = self._after(example, other)
         if apart(again, first) > 0:
             raise NoMapError(
-                f"two passes of {self._model} from one state lead to different ones: something is drawn in each "
-                "iteration, and there is no map to iterate"
+                f"two passes of {self._model} from one state give different results: random numbers are drawn in each "
+                "iteration, so there is no map to iterate"
             )
         if apart(self._after(example, some), first) == 0:
             raise NoMapError(
-                f"what {self.unit[-1]!r} of {self._model} answers is not what the next iteration begins with: name the "
-                "layers of the core in order by `sites`, the last of which answers the state"
+                f"the output of {self.unit[-1]!r} of {self._model} is not the start of the next iteration: name the "
+                "layers of the core in order by `sites`, the last of which returns the state"
             )
         for i in _some_of(range(1, self.n - 1)):
             off = apart(self._after(example, other, i), first)
             if off > tolerance(other.dtype):
                 raise NoMapError(
-                    f"the step of {self._model} depends on the number of the iteration, or on more than what "
-                    f"{self.unit[-1]!r} answers: from one state, iterations 1 and {i + 1} lead apart by {off:.1e} of "
-                    "its largest entry (a number or embedding of the depth, different layers, a memory beside the "
-                    "state): there is no map to iterate; name by `sites` a core that carries the whole state, or leave "
+                    f"the step of {self._model} depends on the number of the iteration, or on more than the output of "
+                    f"{self.unit[-1]!r}: from one state, the results of iterations 1 and {i + 1} differ by "
+                    f"{off:.1e} of "
+                    "the largest entry (a number or embedding of the depth, different layers, a memory next to the "
+                    "state), so there is no map to iterate; name by `sites` a core that carries the whole "
+                    "state, or leave "
                     "the number out"
                 )
 
-        # what layers keep beside the state shows in the module's own run only
+        # data that layers keep in addition to the state have an effect only in the module's own run
         for i in _some_of(range(self.n - 1)):
             off = apart(self._after(example, ends[i]), ends[i + 1])
             if off > tolerance(some.dtype):
                 raise NoMapError(
-                    f"iteration {i + 2} of {self._model} ends elsewhere than its step from the state before (apart by "
-                    f"{off:.1e} of the largest entry): layers keep something from one iteration to the next beside the "
-                    "state, as a cache of keys and values that all iterations share: there is no map to iterate"
+                    f"the end of iteration {i + 2} of {self._model} differs from its step from the previous state (by "
+                    f"{off:.1e} of the largest entry): layers keep data from one iteration to the next in "
+                    "addition to the "
+                    "state, such as a cache of keys and values shared by all iterations, so there is no map to iterate"
                 )
 
     # ---------------------------------------------------------------- the state at depth 0
 
     def start(self, batch: Mapping[str, Tensor]) -> State:
-        """The state at depth 0.
+        """Return the state at depth 0.
 
         Raises:
-            ValueError: it was found for the example, and is not for this batch.
+            ValueError: if it was found for the example, but not for this batch.
         """
         seen = self._passage.record(batch, until=len(self.unit))
         if self._initial is None:
@@ -313,28 +318,28 @@ class Passages:
             made += self._passage.tensors_before(batch, tuple(state.shape), self._initial)
         if len(made) <= self._initial or not self._leads_to(seen, made[-self._initial]):
             raise ValueError(
-                f"the state at depth 0 of {self._model} was found for the example, and is not for this batch: make the "
+                f"the state at depth 0 of {self._model} was found for the example, but not for this batch: create the "
                 "map with an example of its kind"
             )
         return made[-self._initial]
 
     @torch.no_grad()
     def _found_start(self, example: Recorded, ends: list[Tensor]) -> int | None:
-        """Which of the tensors made before the first iteration it is, from the end; 0: zeros; None: by subtraction."""
+        """Return the index from the end of the state among earlier tensors; 0 for zeros, None for subtraction."""
         made = [torch.zeros_like(ends[0]), *self._passage.tensors_before(example.batch, tuple(ends[0].shape))]
         back = next((i for i in (*range(1, len(made)), 0) if self._leads_to(example, made[-i])), None)
         x = self._added(example) if back is None else made[-back]
         off = apart(self._after(example, x), ends[0])
         if off > tolerance(x.dtype):
             raise NoMapError(
-                f"the first iteration of {self._model} is not like the others: from the state that leads to the same "
-                f"input of {self.unit[0]!r} it ends apart by {off:.1e} of the largest entry: the step depends on the "
-                "number of the iteration, and there is no map to iterate"
+                f"the first iteration of {self._model} differs from the others: from the state that leads to the same "
+                f"input of {self.unit[0]!r}, its end differs by {off:.1e} of the largest entry: the step depends on "
+                "the number of the iteration, so there is no map to iterate"
             )
         return back
 
     def _leads_to(self, seen: Recorded, state: Tensor) -> bool:
-        """Whether a state leads to what the first layer was given first."""
+        """Return whether a state leads to the first input of the first layer."""
         return _same_input(self._entered(seen, state).given, seen.calls[0].given)
 
     def _entered(self, seen: Recorded, state: Tensor) -> Call:
@@ -342,7 +347,7 @@ class Passages:
 
     @torch.no_grad()
     def _added(self, seen: Recorded) -> State:
-        """The state at depth 0 where the model adds to the state what the batch says: what it adds, subtracted."""
+        """Return the state at depth 0 if the model adds a function of the batch to the state, by subtracting it."""
         shape = cast(Tensor, seen.calls[-1].answer)
         noise = torch.randn(shape.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         noise = noise.to(shape)
@@ -356,10 +361,10 @@ class Passages:
             or apart(moved, noise + added) > tolerance(shape.dtype)
         ):
             raise NoMapError(
-                f"the state at depth 0 of {self._model} is not found: no tensor {tuple(shape.shape)} made before "
-                f"{self.unit[0]!r} leads to what this layer is given first, nor do zeros, and nothing is added to the "
-                "state, so the first iteration is not like the others; name by `sites` a core whose last layer answers "
-                "what the next iteration begins with"
+                f"the state at depth 0 of {self._model} was not found: no tensor {tuple(shape.shape)} created before "
+                f"{self.unit[0]!r} leads to the first input of this layer, nor do zeros, and nothing is added to the "
+                "state, so the first iteration differs from the others; name by `sites` a core whose last layer "
+                "returns the start of the next iteration"
             )
         return first - added
 
@@ -368,13 +373,13 @@ class Passages:
 def _warn_of_two(model: str) -> None:
     log.warning(
         "%s iterates its core twice: whether its step depends on the number of the iteration, or on more than the "
-        "state, is measured from three iterations on, and is taken not to be so; let it run once more to measure it",
+        "state, is measured from three iterations on, and is assumed not to be so; use three to measure it",
         model,
     )
 
 
 def _some_of(numbers: range) -> list[int]:
-    """At most 16 of them, the first and the last among these.
+    """Return at most 16 of them, including the first and the last.
 
     Example:
         >>> _some_of(range(1, 4)), len(_some_of(range(100)))
@@ -386,7 +391,7 @@ def _some_of(numbers: range) -> list[int]:
 
 
 def _same_input(found: Sequence[Any], expected: Sequence[Any]) -> bool:
-    """Whether tensors that were given are the same, but for the last digits."""
+    """Return whether input tensors are equal, except for the last digits."""
     pairs = [(a, b) for a, b in zip(found, expected, strict=False) if isinstance(b, Tensor)]
     return all(
         isinstance(a, Tensor)

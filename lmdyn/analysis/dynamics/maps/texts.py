@@ -1,4 +1,4 @@
-"""Rows of a batch as a map needs them: so many, so long, and others to compare with."""
+"""Rows of a batch for a map: in the required number and length, and others for comparison."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ _ROWS = 4
 
 
 def rows_of(batch: Mapping[str, Tensor]) -> int:
-    """How many rows a batch has, by ``input_ids``, or by the longest tensor.
+    """Return the number of rows of a batch, by ``input_ids``, or by the longest tensor.
 
     Example:
         >>> rows_of({"input_ids": torch.ones(2, 3), "position_ids": torch.ones(1, 3)})
@@ -22,11 +22,11 @@ def rows_of(batch: Mapping[str, Tensor]) -> int:
 
 
 def rows_at(batch: Mapping[str, Tensor], rows: Tensor | slice) -> dict[str, Tensor]:
-    """Some rows of a batch; tensors that all rows share, such as positions (1, tokens), are as they are.
+    """Select rows of a batch; tensors shared by all rows, such as positions (1, tokens), are unchanged.
 
     Args:
         batch: tensors by name.
-        rows: their numbers, or a mask of all.
+        rows: their numbers, or a mask of all rows.
 
     Example:
         >>> part = rows_at({"input_ids": torch.ones(2, 3), "position_ids": torch.ones(1, 3)}, slice(1, 2))
@@ -38,7 +38,7 @@ def rows_at(batch: Mapping[str, Tensor], rows: Tensor | slice) -> dict[str, Tens
 
 
 def tokens_of(batch: Mapping[str, Tensor]) -> int | None:
-    """Tokens of a row, by ``input_ids``, or by the first tensor of two axes or more.
+    """Return the number of tokens of a row, by ``input_ids``, or by the first tensor of at least two axes.
 
     Example:
         >>> tokens_of({"input_ids": torch.ones(2, 3)})
@@ -49,7 +49,7 @@ def tokens_of(batch: Mapping[str, Tensor]) -> int | None:
 
 
 def repeated(batch: Mapping[str, Tensor], times: int) -> dict[str, Tensor]:
-    """The rows of a batch several times one after the other.
+    """Repeat the rows of a batch several times one after the other.
 
     Example:
         >>> repeated({"input_ids": torch.tensor([[1], [2]])}, 2)["input_ids"].flatten().tolist()
@@ -60,7 +60,7 @@ def repeated(batch: Mapping[str, Tensor], times: int) -> dict[str, Tensor]:
 
 
 def resized(row: Mapping[str, Tensor], rows: int, tokens: int) -> dict[str, Tensor]:
-    """A batch of one row as one of so many rows and tokens: again and again, and cut.
+    """Resize a batch of one row to this number of rows and tokens, by repetition and truncation.
 
     Example:
         >>> resized({"input_ids": torch.tensor([[1, 2]])}, 2, 3)["input_ids"].tolist()
@@ -69,7 +69,7 @@ def resized(row: Mapping[str, Tensor], rows: int, tokens: int) -> dict[str, Tens
     length = tokens_of(row)
 
     def fitted(t: Tensor) -> Tensor:
-        if len(t) != 1:  # what all rows share, as positions (tokens,)
+        if len(t) != 1:  # shared by all rows, such as positions (tokens,)
             return _cut(t, tokens, 0) if len(t) == length else t
         t = _cut(t, tokens, 1) if t.ndim > 1 and t.shape[1] == length else t
         return t.expand(rows, *[-1] * (t.ndim - 1))
@@ -82,22 +82,22 @@ def _cut(t: Tensor, tokens: int, axis: int) -> Tensor:
 
 
 def _with_padding(ids: Tensor, token: int) -> Tensor:
-    """With a token in the middle padding: transformers warn of it at the ends of a text."""
+    """Replace a token in the middle by padding: at the ends of a text, transformers warn of it."""
     changed = ids.clone()
     changed[:, ids.shape[1] // 2] = token
     return changed
 
 
 def some_texts(batch: Mapping[str, Tensor], padding: Iterable[int] = (0,)) -> list[dict[str, Tensor]]:
-    """The first row of a batch, and others of as many tokens.
+    """Return the first row of a batch, and other rows with the same number of tokens.
 
-    These are the next rows; and the first one with its first token throughout, with the neighbours of its tokens in the
-    vocabulary, in the other order, and with padding, of which a model may make a mask of its own. All have the first
-    row's mask.
+    These are the next rows, and variants of the first one: with its first token throughout, with the neighbours of its
+    tokens in the vocabulary, in reverse order, and with padding, from which a model may create a mask. All have the
+    first row's mask.
 
     Args:
         batch: tensors by name.
-        padding: ids that a model may take for padding.
+        padding: ids that a model may treat as padding.
 
     Example:
         >>> texts = some_texts({"input_ids": torch.tensor([[5, 6]])})
@@ -113,7 +113,7 @@ def some_texts(batch: Mapping[str, Tensor], padding: Iterable[int] = (0,)) -> li
     if not ids.is_floating_point():
         changed = [
             ids[:, :1].expand_as(ids).contiguous(),
-            torch.where(ids > 1, ids - 1, ids + 1),  # not 0, often padding
+            torch.where(ids > 1, ids - 1, ids + 1),  # avoids 0, which is often padding
             ids.flip(1),
             *(_with_padding(ids, token) for token in sorted({*padding})),
         ]
@@ -122,7 +122,7 @@ def some_texts(batch: Mapping[str, Tensor], padding: Iterable[int] = (0,)) -> li
 
 
 def padding_of(configs: Iterable[Any]) -> Iterator[int]:
-    """Ids of padding by transformers' configurations, those that have a vector.
+    """Yield the ids of padding in the configurations of transformers, if they have a vector.
 
     Example:
         >>> from transformers import LlamaConfig

@@ -251,7 +251,7 @@ def test_steps_that_know_their_number_are_refused(kind):
     with pytest.raises(ValueError, match="depends on the number of the iteration"):
         EncoderMap(model, text(2, 6))
     model.depth = 2  # of two iterations, the first one tells
-    with pytest.raises(ValueError, match=r"depends on the number of the iteration|not like the others"):
+    with pytest.raises(ValueError, match=r"depends on the number of the iteration|differs from the others"):
         EncoderMap(model, text(2, 6))
 
 
@@ -265,7 +265,7 @@ def test_a_second_memory_is_refused():
                 x = x + v
             return self.out(x)
 
-    with pytest.raises(ValueError, match="on more than what 'step' answers"):
+    with pytest.raises(ValueError, match="on more than the output of 'step'"):
         EncoderMap(seeded(Momentum), text(2, 6))
 
 
@@ -285,7 +285,7 @@ def test_what_reads_earlier_states_answers_at_no_other_depth(depth):
     g, x = f.of(batch), f.start(batch)
     with torch.no_grad():  # the states are the model's own
         assert relative(g(x), model.step(model.embed(batch["input_ids"]))) < 1e-10
-    with pytest.raises(ValueError, match="depends on states before it, too"):
+    with pytest.raises(ValueError, match="also depends on states before it"):
         f.finish(batch, g(x))
 
 
@@ -318,7 +318,7 @@ def test_two_iterations_are_too_few_to_measure(caplog):
             return self.out(x)
 
     model = seeded(Memory)
-    with pytest.raises(ValueError, match="on more than what 'step' answers"):
+    with pytest.raises(ValueError, match="on more than the output of 'step'"):
         EncoderMap(model, text(2, 6))
     model.depth = 2
     EncoderMap(model, text(2, 6))
@@ -333,13 +333,13 @@ def test_noise_in_each_step_is_refused():
                 x = self.step(x + 0.1 * torch.randn_like(x))
             return self.out(x)
 
-    with pytest.raises(ValueError, match="something is drawn in each iteration"):
+    with pytest.raises(ValueError, match="random numbers are drawn in each iteration"):
         EncoderMap(seeded(Noisy), text(2, 6))
 
 
 def test_sites_that_are_no_core_are_refused():
     with pytest.raises(
-        ValueError, match="'b' of LinearLoop answers is not what the next iteration begins with"
+        ValueError, match="the output of 'b' of LinearLoop is not the start of the next iteration"
     ):
         EncoderMap(seeded(LinearLoop), text(2, 6), sites={"a": "a", "b": "b"})
     with pytest.raises(
@@ -533,7 +533,7 @@ class AtPlaces(Together):
         (PlainLoop, "attention is causal"),
         (lambda: looped_llama(3), "attention is causal"),
         (Placed, "positions enter at each step"),
-        (RecurrentDepth, "the step sees the text itself"),
+        (RecurrentDepth, "the step depends on the text itself"),
     ],
 )
 def test_it_is_refused_where_they_are_not(build, reason):

@@ -47,7 +47,7 @@ def test_a_memory_within_the_layers_is_refused(injected, depth):
     loop = model(Loop, depth=depth)
     assert EncoderMap(loop, text(), dtype=torch.float64).shared  # the control
     loop.step = Keeping().double()
-    with pytest.raises(ValueError, match=r"keep something|answers something else|not like the others"):
+    with pytest.raises(ValueError, match=r"keep data|differs from that in the model|differs from the others"):
         EncoderMap(loop, text(), dtype=torch.float64)
 
 
@@ -74,7 +74,7 @@ def test_one_cache_for_all_iterations_is_refused():
     assert EncoderMap(loop, text(), dtype=torch.float64).injected  # the control
     loop.one = True
     with pytest.raises(
-        ValueError, match=r"iteration 2 of Loop ends elsewhere than its step .* beside the state"
+        ValueError, match=r"the end of iteration 2 of Loop differs from its step .* in addition to the state"
     ):
         EncoderMap(loop, text(), dtype=torch.float64)
 
@@ -100,7 +100,7 @@ def test_a_text_that_the_model_sets_as_an_attribute_is_refused():
     loop.step, loop.given = Step().double(), True
     assert EncoderMap(loop, text(), dtype=torch.float64).injected  # the control: an argument
     loop.given = False
-    with pytest.raises(ValueError, match=r"called alone after another text.*keeps something of a text"):
+    with pytest.raises(ValueError, match=r"called alone after another text.*stores something of a text"):
         EncoderMap(loop, text(), dtype=torch.float64)
 
 
