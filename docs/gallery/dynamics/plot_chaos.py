@@ -2,9 +2,10 @@
 Is this network chaotic?
 ========================
 
-ALBERT applies one layer again and again. ``EncoderDynamics`` goes on beyond the network's own depth and asks
-whether two states that are close stay close: by the Lyapunov exponent λ, the rate at which their distance grows
-(Inoue et al. 2022). Below 0 the state ends on a fixed point or a cycle, above 0 it is chaotic.
+ALBERT applies one layer again and again. :class:`~lmdyn.callbacks.EncoderDynamics` goes on beyond the network's
+own depth and asks whether two states that are close stay close: by the Lyapunov exponent λ, the rate at which
+their distance grows (Inoue et al. 2022). Below 0 the state ends on a fixed point or a cycle, above 0 it is
+chaotic.
 """
 
 import matplotlib.pyplot as plt

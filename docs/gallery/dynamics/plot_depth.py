@@ -2,8 +2,9 @@
 After how many applications of the layer is a masked word known?
 ================================================================
 
-``DepthPerformance`` reads masked words from the state after t applications of ALBERT's layer, below and beyond the
-three with which the model was trained: with the model's own decoder, and with one that is retrained for each t.
+:class:`~lmdyn.callbacks.DepthPerformance` reads masked words from the state after t applications of ALBERT's
+layer, below and beyond the three with which the model was trained: with the model's own decoder, and with one that
+is retrained for each t.
 """
 
 import matplotlib.pyplot as plt

@@ -2,9 +2,9 @@
 How many passes does a looped model need?
 =========================================
 
-A looped model applies its core again and again. ``LoopConvergence`` iterates it to 16, four times the depth that
-it was trained with on average, and looks at each depth: how much the state still moves, how many predictions are
-settled, and what the loss is.
+A looped model applies its core again and again. :class:`~lmdyn.callbacks.LoopConvergence` iterates it to 16, four
+times the depth that it was trained with on average, and looks at each depth: how much the state still moves, how
+many predictions are settled, and what the loss is.
 """
 
 import matplotlib.pyplot as plt

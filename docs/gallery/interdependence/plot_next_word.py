@@ -3,8 +3,8 @@ What does the next word depend on?
 ==================================
 
 Two words are interdependent where their contribution to the state of an LSTM is not the sum of the contributions
-of each. ``Interdependence`` splits the state by contextual decomposition and averages over all pairs of words of
-3,000 tokens, by their distance (Saphra & Lopez 2020).
+of each. :class:`~lmdyn.callbacks.Interdependence` splits the state by contextual decomposition and averages over
+all pairs of words of 3,000 tokens, by their distance (Saphra & Lopez 2020).
 """
 
 import matplotlib.pyplot as plt

@@ -3,8 +3,9 @@ Does a rule transfer to unfamiliar words?
 =========================================
 
 In a language of noise, α announces ω three words later, whatever two words stand between: the scaffold. In one
-training text the scaffolds also occur by themselves (familiar), in the other they do not. ``ScaffoldRule`` asks
-for ω after scaffolds of the training text, and after others that were never between α and ω (Saphra & Lopez 2020).
+training text the scaffolds also occur by themselves (familiar), in the other they do not.
+:class:`~lmdyn.callbacks.ScaffoldRule` asks for ω after scaffolds of the training text, and after others that were
+never between α and ω (Saphra & Lopez 2020).
 """
 
 import matplotlib.pyplot as plt

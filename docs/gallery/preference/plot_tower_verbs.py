@@ -3,9 +3,9 @@ Which tower predicts verbs?
 ===========================
 
 Two encoders with different random weights are trained together to predict each word from those around it.
-Afterwards ``TowerPreference`` trains an output layer for each alone, with the encoders frozen. A word's preference
-is the logarithm of the ratio of the two probabilities: above 0 where the primary tower predicts it better (He &
-Toyoizumi 2022).
+Afterwards :class:`~lmdyn.callbacks.TowerPreference` trains an output layer for each alone, with the encoders
+frozen. A word's preference is the logarithm of the ratio of the two probabilities: above 0 where the primary tower
+predicts it better (He & Toyoizumi 2022).
 """
 
 import matplotlib.pyplot as plt

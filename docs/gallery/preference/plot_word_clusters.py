@@ -2,9 +2,9 @@
 Which words do independent components hold together?
 ====================================================
 
-``WordClusters`` finds independent components of the word vectors. A cluster are the words whose value in a
-component is beyond 2.5 standard deviations (He & Toyoizumi 2022). No text is read and no tag is known to it; here
-the tags are used afterwards, to see what the clusters are.
+:class:`~lmdyn.callbacks.WordClusters` finds independent components of the word vectors. A cluster are the words
+whose value in a component is beyond 2.5 standard deviations (He & Toyoizumi 2022). No text is read and no tag is
+known to it; here the tags are used afterwards, to see what the clusters are.
 """
 
 import matplotlib.pyplot as plt

@@ -2,9 +2,9 @@
 Which structure can be read from a masked language model?
 =========================================================
 
-``EdgeProbe`` trains a linear classifier on the frozen states of one or two spans of words, for each layer and
-task: part of speech, kind of a phrase, semantic role, coreference (Tenney et al. 2018). The most frequent label is
-one floor, the untrained model another.
+:class:`~lmdyn.callbacks.EdgeProbe` trains a linear classifier on the frozen states of one or two spans of words,
+for each layer and task: part of speech, kind of a phrase, semantic role, coreference (Tenney et al. 2018). The
+most frequent label is one floor, the untrained model another.
 """
 
 import matplotlib.pyplot as plt

@@ -2,9 +2,10 @@
 Which heads are diagonal, which vertical?
 =========================================
 
-``AttentionPatterns`` averages the attention of each head over a text. A diagonal head looks at the neighbours of a
-token, a vertical one at the special tokens that begin and end a row (Kovaleva et al. 2019). The model is an ALBERT
-whose one layer is applied three times, so the sites are ``layer@0``, ``layer@1`` and ``layer@2``.
+:class:`~lmdyn.callbacks.AttentionPatterns` averages the attention of each head over a text. A diagonal head looks
+at the neighbours of a token, a vertical one at the special tokens that begin and end a row (Kovaleva et al. 2019).
+The model is an ALBERT whose one layer is applied three times, so the sites are ``layer@0``, ``layer@1`` and
+``layer@2``.
 """
 
 import matplotlib.pyplot as plt

@@ -3,8 +3,8 @@ Is it the probe or the model that knows the part of speech?
 ===========================================================
 
 A classifier on the states of a layer reads the part of speech with high accuracy. But it could also have memorised
-which word is which. ``DiagnosticProbe`` trains the same classifier on a control task, a random label for each word
-type; what the accuracy exceeds that by is the selectivity (Hewitt & Liang 2019).
+which word is which. :class:`~lmdyn.callbacks.DiagnosticProbe` trains the same classifier on a control task, a
+random label for each word type; what the accuracy exceeds that by is the selectivity (Hewitt & Liang 2019).
 """
 
 import matplotlib.pyplot as plt

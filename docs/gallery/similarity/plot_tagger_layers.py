@@ -2,9 +2,10 @@
 Which layer looks like a tagger?
 ================================
 
-A tagger of parts of speech knows one linguistic category and nothing else. ``Similarity`` compares the layers of a
-language model with the tagger's, by SVCCA over 5,000 tokens, at each checkpoint of the language model. A tagger
-trained on shuffled labels, which it can only memorise, is the floor (Saphra & Lopez 2019).
+A tagger of parts of speech knows one linguistic category and nothing else. :class:`~lmdyn.callbacks.Similarity`
+compares the layers of a language model with the tagger's, by SVCCA over 5,000 tokens, at each checkpoint of the
+language model. A tagger trained on shuffled labels, which it can only memorise, is the floor (Saphra & Lopez
+2019).
 """
 
 import matplotlib.pyplot as plt

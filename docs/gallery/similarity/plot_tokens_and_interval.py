@@ -3,8 +3,8 @@ How much does the interval of a measure depend on the number of tokens?
 =======================================================================
 
 Two seeds of a language model are compared on 500 to 8,000 tokens of the same text. With ``jackknife`` the text is
-cut into blocks of sentences, each is left out in turn, and ``Similarity`` reports a corrected value and its
-standard error over texts.
+cut into blocks of sentences, each is left out in turn, and :class:`~lmdyn.callbacks.Similarity` reports a
+corrected value and its standard error over texts.
 """
 
 import matplotlib.pyplot as plt

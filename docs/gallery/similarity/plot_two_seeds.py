@@ -2,9 +2,9 @@
 Do two seeds agree?
 ===================
 
-Two language models of equal settings and data, but of other first weights, have no unit in common. ``Similarity``
-asks whether their layers span the same directions: one model at each of its checkpoints, the other at its end. The
-other model before its training is the floor.
+Two language models of equal settings and data, but of other first weights, have no unit in common.
+:class:`~lmdyn.callbacks.Similarity` asks whether their layers span the same directions: one model at each of its
+checkpoints, the other at its end. The other model before its training is the floor.
 """
 
 import matplotlib.pyplot as plt

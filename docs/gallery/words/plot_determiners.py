@@ -2,9 +2,9 @@
 When does a model learn determiners?
 ====================================
 
-A two-layer LSTM is trained to predict the next word of the embedded corpus. ``LearningCurves`` was one of the
-callbacks of its ``Trainer``; it reads 10,000 words of validation text at chosen steps and groups them by their
-part of speech.
+A two-layer LSTM is trained to predict the next word of the embedded corpus.
+:class:`~lmdyn.callbacks.LearningCurves` was one of the callbacks of its ``Trainer``; it reads 10,000 words of
+validation text at chosen steps and groups them by their part of speech.
 """
 
 import matplotlib.pyplot as plt

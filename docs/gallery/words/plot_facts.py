@@ -3,8 +3,8 @@ Does a model know facts, or only which word is a likely answer?
 ===============================================================
 
 The documents of the embedded corpus state facts: who works for whom, what is the capital of what.
-``WorldKnowledge`` asks for them with a mask in place of the object. What a relation's most frequent object would
-score is the floor: to name it, no fact has to be known (Petroni et al. 2019).
+:class:`~lmdyn.callbacks.WorldKnowledge` asks for them with a mask in place of the object. What a relation's most
+frequent object would score is the floor: to name it, no fact has to be known (Petroni et al. 2019).
 """
 
 import matplotlib.pyplot as plt

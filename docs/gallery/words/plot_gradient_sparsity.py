@@ -2,8 +2,8 @@
 Does a gradient grow sparse for frequent words?
 ===============================================
 
-``Sparsity`` measures the concentration χ = ‖v‖₂/‖v‖₁ of the gradient at a layer, averaged over the occurrences of
-each word, and its correlation ρ with the word's frequency in the training text.
+:class:`~lmdyn.callbacks.Sparsity` measures the concentration χ = ‖v‖₂/‖v‖₁ of the gradient at a layer, averaged
+over the occurrences of each word, and its correlation ρ with the word's frequency in the training text.
 """
 
 import matplotlib.pyplot as plt

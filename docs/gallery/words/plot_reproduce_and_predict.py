@@ -2,9 +2,9 @@
 When does an ALBERT reproduce a word, when does it predict it?
 ==============================================================
 
-``TokenLearning`` asks two things of a masked language model: to give back a word that it sees (reconstruction),
-and to name one that is hidden (prediction). It groups the words by their part of speech (Chiang, Huang & Lee
-2020).
+:class:`~lmdyn.callbacks.TokenLearning` asks two things of a masked language model: to give back a word that it
+sees (reconstruction), and to name one that is hidden (prediction). It groups the words by their part of speech
+(Chiang, Huang & Lee 2020).
 """
 
 import matplotlib.pyplot as plt
