@@ -47,9 +47,8 @@ handles = [plt.Line2D([], [], marker="s", ls="", color=colors[tag]) for tag in t
 figure.legend(handles, tags_shown, loc="outside lower center", ncols=9, frameon=False, fontsize=8)
 
 # %%
-# The nine largest clusters, their strongest words first. After training they hold words of one part of speech
-# together, determiners, forms of *be*, conjunctions; before it, words that chance put together. The floor is the
-# untrained model.
+# The nine largest clusters, their strongest words first. After training most words of a cluster have one part of
+# speech; before it, clusters are smaller, of words that chance put together. The floor is the untrained model.
 average = large["purity"].groupby("step").mean()
 print(
     large["size"]
@@ -62,3 +61,5 @@ print(
     f"share of words with their cluster's most frequent tag: {average[0]:.2f} untrained, {average[run.last]:.2f}"
 )
 assert average[run.last] > average[0] + 0.1
+assert large["size"].groupby("step").mean()[0] < large["size"].groupby("step").mean()[run.last]
+assert average[run.last] > 0.5
