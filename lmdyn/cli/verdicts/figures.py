@@ -27,6 +27,7 @@ _ROW = 0.32  # inches of a row of numbers,
 _LINE = 0.14  # and of each line of its label
 _LABEL, _WIDE, _AXIS = 30, 72, 56  # characters in a line; of labels that have the place of the curves, too
 _MOST_LINES = 3  # of the words below an axis; the page has all of them
+_MOST_CURVES = 40  # in a panel: of more, each is the mean of its seeds
 _MANY_SEEDS = 12  # that are not listed one by one
 _REGION = "#d9ead9"
 _FLOOR = "#b0413e"
@@ -136,8 +137,9 @@ def _height(rows: Sequence[ForestRow], *, wide: bool, least: float) -> float:
 
 def _draw_curves(ax: Axes, rows: Sequence[ForestRow], styles: Sequence[dict[str, Any]]) -> None:
     """All seeds, or of many rows the mean of each, a colour for each row; what several rows share is drawn once."""
-    many = len(rows) > MOST_LINES
-    crowded = not many and sum(len(row.curves) for row in rows) > 2 * MOST_LINES
+    lines = sum(len(row.curves) for row in rows)
+    many = len(rows) > MOST_LINES or lines > _MOST_CURVES
+    crowded = not many and lines > 2 * MOST_LINES
     drawn: set[tuple[str, bytes]] = set()
     steps: set[int] = set()
     whole: list[pd.DataFrame] = []

@@ -24,9 +24,9 @@ from lmdyn.cli.verdicts.words import how_words, number_words, quantity_words
 
 __all__ = ["draw_figures", "figure_files", "group_figure", "write_page"]
 
-_DPI = 110
+_DPI, _LEAST_DPI = 110, 80
 _MOST_PIXELS = 1_900_000  # of a picture: taller ones are made smaller
-_COLOURS = 64
+_COLOURS = 32
 
 
 def draw_figures(judged: Sequence[Judged], folder: Path) -> dict[tuple[str, str], Path]:
@@ -45,7 +45,7 @@ def draw_figures(judged: Sequence[Judged], folder: Path) -> dict[tuple[str, str]
 def _save(figure: Figure, path: Path) -> None:
     """Save with a palette, at a third of matplotlib's file size: repositories keep every version."""
     width, height = figure.get_size_inches()
-    figure.set_dpi(min(_DPI, math.sqrt(_MOST_PIXELS / (width * height))))
+    figure.set_dpi(min(_DPI, max(_LEAST_DPI, math.sqrt(_MOST_PIXELS / (width * height)))))
     picture = Image.fromarray(pixels(figure))
     picture.quantize(_COLOURS, Image.Quantize.FASTOCTREE).save(path, optimize=True)
 
