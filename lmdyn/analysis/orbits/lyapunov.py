@@ -124,7 +124,7 @@ def check_windows(tau: int, steps: int) -> None:
     Example:
         >>> check_windows(50, 120)
         Traceback (most recent call last):
-        ValueError: 120 steps are no whole number of windows of tau=50: ask for 100 or 150 steps
+        ValueError: steps must be a multiple of tau=50, got 120: use 100 or 150 steps
     """
     if tau < 1 or steps < tau or steps % tau:
         near = [s for s in (steps - steps % tau, steps - steps % tau + tau) if s > 0] if tau > 0 else []
