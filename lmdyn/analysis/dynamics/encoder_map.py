@@ -71,11 +71,9 @@ class EncoderMap:
         masked: whether to attend only to positions with ``attention_mask`` 1 in the batch. The map is then that of the
             rows of this batch, once or several times one after the other. The publication uses no mask.
         forward: see ``call_module``, for modules whose forward does not take Hugging Face's arguments.
-        attention: attention implementation of transformers: ``sdpa``, or ``eager``, which forward-mode differentiation
-            requires.
-        sites: display name to module path of the layers of the core, in order. The default is the result of
-            ``layer_sites``, else the blocks of ``find_sites`` (the encoder's, for an encoder-decoder), else the
-            outermost modules that the forward calls several times.
+        attention: implementation of transformers: ``sdpa``, or ``eager``, required by forward-mode differentiation.
+        sites: display name to module path of the layers of the core, in order; by default ``layer_sites``, else the
+            blocks of ``find_sites`` (the encoder's), else the outermost modules that the forward calls several times.
         seed: seed of what the module draws in its forward, such as a random state at depth 0.
 
     Attributes:
@@ -88,10 +86,9 @@ class EncoderMap:
         width: size of a token's vector.
 
     Raises:
-        ValueError: if no layers are found, or recurrent ones; if the steps of a core are not one map of the state; if
-            layers are not a map of the token vectors, because the model changes these between two layers or the width
-            differs; if the precision is not supported; for a mask without ``attention_mask``; for a batch without
-            tokens.
+        ValueError: if no layers are found, or recurrent ones; the steps of a core are not one map of the state; layers
+            are not a map of the token vectors, because the model changes these in between or the width differs; for
+            another precision, a mask without ``attention_mask``, or a batch without tokens.
 
     Reference: Inoue et al. 2022, equations 1 to 4; for loops with an injected input, Geiping et al. 2025.
 
