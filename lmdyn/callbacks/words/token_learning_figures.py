@@ -133,7 +133,7 @@ def _finish(axes: Sequence[Axes], steps: Sequence[int]) -> None:
     from_zero(axes[0])
     axes[0].set_ylim(top=max(0.02, axes[0].get_ylim()[1]))
     for ax in axes[1:]:
-        if not any(len(line.get_xdata()) for line in ax.lines):
+        if not any(np.size(line.get_xdata()) for line in ax.lines):
             say_why_empty(ax, f"not drawn: at the last step\nat most {LEAST:.0%} of the words are right")
             continue
         from_zero(ax, min(1.5, ax.get_ylim()[1]))  # what ends near 0 was many times that by chance
