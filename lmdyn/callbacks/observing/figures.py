@@ -206,7 +206,7 @@ def portions(names: Sequence[Any], most: int = MOST_LINES) -> list[list[Any]]:
         [['a', 'b', 'c', 'd'], ['e', 'f', 'g'], ['h', 'i', 'j']]
     """
     number = max(1, -(-len(names) // most))
-    return [list(part) for part in np.array_split(np.array(names, dtype=object), number)]
+    return [list(part) for part in np.array_split(np.array([*names], dtype=object), number)]
 
 
 def site_styles(sites: Sequence[Any]) -> dict[Any, dict[str, Any]]:

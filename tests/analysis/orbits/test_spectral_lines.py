@@ -83,6 +83,6 @@ class TestDimension:
 @pytest.mark.parametrize("measure", [spectral_lines, correlation_dimension])
 def test_another_shape_is_refused(measure, shape):
     """As a user meets it, whose annotations nobody checks."""
-    expected = rf"\(times, batch, observables\), got {re.escape(str(shape))}: of one .* give \w+\[:, None"
+    expected = rf"\(times, batch, observables\), got {re.escape(str(shape))}: for one .* pass \w+\[:, None"
     with pytest.raises(ValueError, match=expected):
         inspect.unwrap(measure)(torch.rand(shape))
