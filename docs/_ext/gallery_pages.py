@@ -9,14 +9,16 @@ import lightning  # noqa: F401 (which sets the levels of its loggers)
 import matplotlib as mpl
 import torch
 
+from lmdyn.callbacks.observing.drawing.style import STYLE
+
 __all__ = ["reset"]
 
 
 def reset(gallery_conf: dict[str, Any], name: str) -> None:
-    """Called before each script: one thread, sharp images, no notes of runs, no file among the scripts."""
+    """Called before each script: one thread, lmdyn's look of figures, sharp images, no notes of runs, no file among the scripts."""
     torch.set_num_threads(1)
     for logger in ("lightning.pytorch", "lightning.fabric", "lmdyn"):
         logging.getLogger(logger).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module=r"lightning\.")
-    mpl.rcParams.update({"savefig.dpi": 150, "axes.spines.top": False, "axes.spines.right": False})
+    mpl.rcParams.update({**STYLE, "savefig.dpi": 150})
     os.chdir(gallery_conf["src_dir"])
