@@ -15,7 +15,7 @@ __all__ = ["reset"]
 
 
 def reset(gallery_conf: dict[str, Any], name: str) -> None:
-    """Called before each script: one thread, lmdyn's look of figures, sharp images, no notes of runs, no file among the scripts."""
+    """Prepare a script: one thread, the style of lmdyn's figures, quiet logs, the current folder."""
     torch.set_num_threads(1)
     for logger in ("lightning.pytorch", "lightning.fabric", "lmdyn"):
         logging.getLogger(logger).setLevel(logging.WARNING)
