@@ -226,7 +226,7 @@ def test_a_foreign_file_is_no_observation(run, tmp_path, capsys):
     foreign = run / "observations" / "learning_curves" / "000000004.parquet"
     pd.DataFrame({"a": [1]}).to_parquet(foreign)
     said = says(["analyze", str(run)], capsys)
-    assert f"{foreign} is no observation of lmdyn's" in said
+    assert f"{foreign} is not an observation of lmdyn" in said
 
 
 def test_a_long_name_and_folders_elsewhere(tmp_path, capsys):

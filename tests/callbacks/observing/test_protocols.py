@@ -193,10 +193,10 @@ def test_hooks_that_are_not_overridden_are_no_parts():
 
     assert not offers(OnlyValidation(), HasTrainingPart)
     with pytest.raises(
-        ValueError, match=r"needs a training part, got a OnlyValidation.*def train_dataloader"
+        ValueError, match=r"requires a training part, got OnlyValidation.*def train_dataloader"
     ):
         require([HasTrainingPart], "probe", datamodule=OnlyValidation())
-    with pytest.raises(ValueError, match="give `probe` a datamodule that has it"):
+    with pytest.raises(ValueError, match="pass as `probe` a datamodule that has it"):
         require([HasTrainingPart], "probe", datamodule=DataLoader([1, 2]))
 
 

@@ -136,7 +136,7 @@ def test_observers_of_masked_models_refuse_causal_ones(tmp_path):
 
     observer = attach(TokenLearning(by=[]), words, tmp_path, tokenizer=Tokenizer())
     with pytest.raises(
-        ValueError, match="looks at masked language models, and LlamaForCausalLM is none: no later"
+        ValueError, match="requires a masked language model, got LlamaForCausalLM, for which no later"
     ):
         observer.meet(ARCHITECTURES["llama"]())
     observer.meet(ARCHITECTURES["bert"]())
@@ -207,17 +207,17 @@ def test_forward_is_a_function_or_its_path(forward, tmp_path):
         (
             lambda: ARCHITECTURES["llama"](),
             [{"input_ids": IDS[0], "labels": IDS[0][:, :4]}],
-            r"LlamaForCausalLM answers logits \(3, 12, 256\) for labels \(3, 4\)",
+            r"LlamaForCausalLM returns logits \(3, 12, 256\) for labels \(3, 4\)",
         ),
         (
             lambda: ARCHITECTURES["llama"](),
             [{"input_ids": IDS[0] + 200, "labels": IDS[0]}],
-            "token ids go up to .*, and an embedding of LlamaForCausalLM has 256 rows.*resize_token_embeddings",
+            "token ids go up to .*, but an embedding of LlamaForCausalLM has 256 rows.*resize_token_embeddings",
         ),
         (
             lambda: ARCHITECTURES["llama"](),
             [{"input_ids": IDS[0], "labels": IDS[0] + 200}],
-            "labels go up to .*, and LlamaForCausalLM answers 256 classes",
+            "labels go up to .*, but LlamaForCausalLM returns 256 classes",
         ),
     ],
 )
@@ -229,7 +229,7 @@ def test_what_cannot_be_observed_is_one_error_before_training(module, probe, mes
 def test_labels_that_are_declared_are_to_be_there(tmp_path):
     module = ARCHITECTURES["llama"]()
     with pytest.raises(
-        ValueError, match=r"the batches have no `labels`, only \['input_ids'\], and `labels: aligned`"
+        ValueError, match=r"expected batches with `labels`, got \['input_ids'\]; `labels: aligned` requires"
     ):
         attach(LearningCurves(labels="aligned"), list(IDS), tmp_path).meet(module)
     attach(LearningCurves(labels="next"), list(IDS), tmp_path).meet(module)
@@ -244,7 +244,7 @@ def test_a_tokenizer_of_more_tokens_than_embeddings(tmp_path):
 
     observer = attach(LearningCurves(), PAIRS, tmp_path, tokenizer=Tokenizer())
     with pytest.raises(
-        ValueError, match="the tokenizer has 257 tokens, and an embedding of GPT2LMHeadModel has 256"
+        ValueError, match="the tokenizer has 257 tokens, but an embedding of GPT2LMHeadModel has 256"
     ):
         observer.meet(ARCHITECTURES["gpt2"]())
 
@@ -428,7 +428,7 @@ def test_labels_that_contradict_the_data_are_refused(tmp_path):
         label_convention = "aligned"
 
     with pytest.raises(
-        ValueError, match="`labels: next` is given, and the data says that its labels are aligned"
+        ValueError, match="expected labels 'aligned', as the data declares, got 'next'"
     ):
         attach(LearningCurves(labels="next"), Loader(SHIFTED_INSIDE), tmp_path)
 

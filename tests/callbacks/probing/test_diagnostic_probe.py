@@ -180,7 +180,7 @@ def test_bad_settings(tmp_path, settings, message):
 
 
 def test_data_without_a_training_part(tmp_path):
-    with pytest.raises(ValueError, match="give `probe` a datamodule"):
+    with pytest.raises(ValueError, match="pass as `probe` a datamodule"):
         attach(tmp_path, probe=batches(0))
 
 

@@ -203,7 +203,7 @@ def test_what_cannot_be_is_refused(tmp_path):
         ({"measures": ["svca"]}, "no measure svca: there are cca, svcca"),
         ({"pairs": [["h1"]]}, "own site, reference's site"),
         ({"bootstrap": -1}, "bootstrap >= 0"),
-        ({"reference": {}}, "name at least one"),
+        ({"reference": {}}, "expected at least one reference, got none: name one"),
     ):
         with pytest.raises(ValueError, match=message):
             Similarity(**{"reference": one, **settings})

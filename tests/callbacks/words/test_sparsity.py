@@ -199,7 +199,7 @@ def test_impossible_matches_and_missing_counts_are_errors_before_training(tmp_pa
         observer.attach(Run(tmp_path, Tokenizer(), COUNTS[["token", "count"]]))
     observer = Sparsity(sites=SITES, frequency="train")
     observer.probe = Loader(make_batches())
-    with pytest.raises(ValueError, match="`frequency: probe` counts the probe set instead"):
+    with pytest.raises(ValueError, match="`frequency: probe`, which counts tokens in the probe set"):
         observer.attach(Run(tmp_path, Tokenizer(), None))
 
 

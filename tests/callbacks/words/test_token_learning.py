@@ -375,7 +375,7 @@ def test_frequencies_of_the_training_data(tmp_path):
     }  # tokens that do not occur have no rank
     n = sum(w == "walk" for words in sentences() for w in words)
     assert values(table, "words", "rank")["2-2"] == n  # and not "walk ##s", which has two pieces
-    with pytest.raises(ValueError, match="needs training frequencies"):
+    with pytest.raises(ValueError, match="requires training frequencies"):
         attach(tmp_path, frequency="train", name="none")
 
 
