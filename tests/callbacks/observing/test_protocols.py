@@ -143,7 +143,7 @@ def test_a_message_says_what_is_missing_who_has_it_and_how_to_add_it():
         require([AnnotatedText], "interdependence", datamodule=Mine())
     assert raised.value.unmet == tuple(unmet)
     message = str(raised.value)
-    assert "interdependence needs sentences with their annotation, got a Mine without `documents`" in message
+    assert "interdependence requires sentences with their annotation, got Mine without `documents`" in message
     assert "ConlluCorpus" in message
     assert "def documents(self, split: str) -> Iterator[Iterable[Sentence]]" in message
     with pytest.raises(

@@ -119,7 +119,7 @@ def test_masked_models_and_labels_equal_to_inputs(tmp_path):
     module = ARCHITECTURES["bert"]()
     with pytest.raises(ValueError, match=r"learning_curves: .*masked.*`labels: aligned`"):
         attach(LearningCurves(), SHIFTED_INSIDE, tmp_path).meet(module)
-    with pytest.raises(ValueError, match=r"the batches have no `labels`.*DataCollatorForLanguageModeling"):
+    with pytest.raises(ValueError, match=r"expected `labels` in the batches.*DataCollatorForLanguageModeling"):
         attach(LearningCurves(), list(IDS), tmp_path).meet(module)
     table = attach(AttentionPatterns(), list(IDS), tmp_path).observe(module, 0)  # which reads no labels
     assert table["value"].notna().any()
@@ -507,7 +507,7 @@ def test_probabilities_are_no_logits(tmp_path):
         def forward(self, input_ids):
             return super().forward(input_ids).softmax(-1)
 
-    with pytest.raises(ValueError, match="Softmax answers probabilities, and logits are expected"):
+    with pytest.raises(ValueError, match="Softmax returns probabilities, but logits are expected"):
         attach(LearningCurves(), PAIRS, tmp_path).meet(Softmax())
 
 
@@ -547,7 +547,7 @@ def test_arguments_of_another_type(make, message):
 
 def test_several_loaders(tmp_path):
     loader = DataLoader(list(IDS.flatten(0, 1)), batch_size=4)
-    with pytest.raises(ValueError, match="there are 2 loaders: give the observer one of them"):
+    with pytest.raises(ValueError, match="expected one loader, got 2: pass one of them to the observer"):
         attach(LearningCurves(), [loader, loader], tmp_path)
     attach(LearningCurves(), [loader], tmp_path).meet(ARCHITECTURES["gpt2"]())
     with pytest.raises(ValueError, match="`batch` names \\['input_idz'\\], but no `input_ids`"):

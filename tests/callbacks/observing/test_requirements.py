@@ -66,7 +66,7 @@ def test_findings_say_what_why_and_how():
     module = ARCHITECTURES["own_lstm"]()
     (unmet,) = requirements(DiagnosticProbe(), ARCHITECTURES["llama"](), batches("llama"))
     assert unmet.what == "data"
-    assert unmet.why == "needs a training part, got a list without `train_dataloader`"
+    assert unmet.why == "requires a training part, got list without `train_dataloader`"
     assert unmet.remedy.startswith("pass as `probe` a datamodule that has it (ConllCorpus,")
     (fused,) = requirements(AttentionPatterns(), module, batches("own_lstm"))
     assert fused.what == "module"
