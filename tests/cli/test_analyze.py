@@ -192,7 +192,7 @@ def test_finding_checkpoints(run, tmp_path):
         find_checkpoints(str(tmp_path / "none"))
     (tmp_path / "stepless").mkdir()
     torch.save({"state_dict": {}}, tmp_path / "stepless" / "epoch=1.ckpt")
-    with pytest.raises(ValueError, match="tells no step, neither by its name nor by an entry global_step"):
+    with pytest.raises(ValueError, match="has no step in its name or in an entry global_step"):
         find_checkpoints(str(tmp_path / "stepless"))
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "x.ckpt").write_bytes(b"not a checkpoint")

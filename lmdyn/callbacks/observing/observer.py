@@ -56,9 +56,7 @@ __all__ = ["Observer"]
 log = logging.getLogger(__name__)
 
 _SITES = ("sites", "attention_sites")
-_UNATTACHED = (
-    "{}: expected an observer attached to a run: a Trainer attaches it in setup; otherwise call attach()"
-)
+_UNATTACHED = "{}: not attached to a run: a Trainer attaches it in setup; otherwise call attach()"
 
 
 class Observer(HyperparametersMixin, L.Callback, ABC):

@@ -224,7 +224,7 @@ def test_what_cannot_be_is_refused(tmp_path):
 
 def test_a_checkpoint_that_does_not_say_what_it_is(tmp_path):
     torch.save({"state_dict": tagger().state_dict()}, tmp_path / "bare.ckpt")
-    with pytest.raises(ValueError, match="does not say which class"):
+    with pytest.raises(ValueError, match="does not record its class"):
         attach(Similarity(reference=Checkpoint(str(tmp_path / "bare.ckpt"))), tmp_path)
     torch.save(
         {"state_dict": {}, "hyper_parameters": {"_class_path": "torch.nn.Linear"}}, tmp_path / "x.ckpt"

@@ -117,7 +117,7 @@ def test_another_number_of_ranks_is_refused_where_data_does_not_say_how_it_is_di
     path = tmp_path / "resume/step=000000003.ckpt"
     of_two_ranks(path)
     with pytest.raises(
-        ValueError, match=r"written by 2 ranks, this run has 1.*data did not say how its batches"
+        ValueError, match=r"written by 2 ranks, this run has 1.*data does not declare how its batches"
     ):
         run(tmp_path / "again", path)
     # evaluation needs no resume state, whatever wrote the checkpoint
