@@ -186,7 +186,7 @@ def test_finding_checkpoints(run, tmp_path):
     shutil.copy(run / "checkpoints" / "step=000000002.ckpt", tmp_path / "epoch=1.ckpt")
     assert list(find_checkpoints(str(tmp_path))) == [2]  # from inside
     shutil.copy(tmp_path / "epoch=1.ckpt", tmp_path / "step=000000002.ckpt")
-    with pytest.raises(ValueError, match="are both of step 2"):
+    with pytest.raises(ValueError, match="both have step 2"):
         find_checkpoints(str(tmp_path))
     with pytest.raises(FileNotFoundError, match="no checkpoints"):
         find_checkpoints(str(tmp_path / "none"))

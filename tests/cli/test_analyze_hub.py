@@ -409,7 +409,7 @@ def test_refusals(series, observers, tmp_path, warnings_of):
         analyze(mixed, **out)
     shutil.rmtree(mixed / "checkpoint-final")
     (mixed / "checkpoint-10" / "tokenizer.json").unlink()
-    with pytest.raises(ValueError, match="the probe set needs the run's tokenizer"):
+    with pytest.raises(ValueError, match="the probe set requires the run's tokenizer"):
         analyze(mixed, configs=[observers], out=tmp_path / "mixed_out")
     assert "has no tokenizer: expected one of" in warnings_of[-1]
     (mixed / "checkpoint-10" / "trainer_state.json").write_text("{")

@@ -232,7 +232,7 @@ def test_a_foreign_file_is_no_observation(run, tmp_path, capsys):
 def test_a_long_name_and_folders_elsewhere(tmp_path, capsys):
     config = str(configuration(tmp_path, "run"))
     said = says(["fit", "--config", config, f"--trainer.callbacks.name={'x' * 300}"], capsys)
-    assert "has 300 bytes: it is a folder's" in said
+    assert "has 300 bytes: expected a folder name" in said
     for folder in ("../../x", str(tmp_path / "x")):
         words = ["--trainer.callbacks+=ScheduledCheckpoint", f"--trainer.callbacks.folder={folder}"]
         assert "expected a subfolder of the run's folder" in says(["fit", "--config", config, *words], capsys)

@@ -243,7 +243,7 @@ def test_words_that_the_probe_set_only_reads_have_frequency_zero(tmp_path):
 def test_training_counts_that_lack_ids_are_an_error_before_training(tmp_path, observer, tokenizer):
     observer = observer()
     observer.probe = Loader(make_batches())
-    with pytest.raises(ValueError, match="`token_counts` has 9 rows for 12 token ids: give it one row for"):
+    with pytest.raises(ValueError, match="`token_counts` has 9 rows for 12 token ids: add one row per"):
         observer.attach(Run(tmp_path, tokenizer, COUNTS[:9]))
 
 
