@@ -212,7 +212,7 @@ def test_a_broken_site_is_nan_with_a_warning(tmp_path, spans, caplog):
 
 
 def test_bad_settings(tmp_path, spans):
-    with pytest.raises(ValueError, match="memory_gb is above 0, or null"):
+    with pytest.raises(ValueError, match="expected a number above 0, or null"):
         EdgeProbe(memory_gb=0)
     with pytest.raises(ValueError, match=r"has no tasks \['parse'\], it has \['pos', 'constituents'"):
         attach(tmp_path, spans, tasks=["parse"])

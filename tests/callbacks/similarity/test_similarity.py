@@ -229,7 +229,7 @@ def test_a_checkpoint_that_does_not_say_what_it_is(tmp_path):
     torch.save(
         {"state_dict": {}, "hyper_parameters": {"_class_path": "torch.nn.Linear"}}, tmp_path / "x.ckpt"
     )
-    with pytest.raises(ValueError, match=r"torch\.nn\.Linear cannot be made"):
+    with pytest.raises(ValueError, match=r"torch\.nn\.Linear cannot be created"):
         attach(Similarity(reference=Checkpoint(str(tmp_path / "x.ckpt"))), tmp_path)
 
 
@@ -264,7 +264,7 @@ def test_constant_and_nan_are_nan_with_a_warning(tmp_path, caplog):
 
 def test_another_length_is_an_error(tmp_path):
     observer = Similarity(reference=Itself(), sites={"fine": "fine", "short": "short"})
-    with pytest.raises(ValueError, match=r"site 'short' of this model answers \(5, 8, 4\).*\(5, 9\)"):
+    with pytest.raises(ValueError, match=r"site 'short' of this model returns \(5, 8, 4\).*\(5, 9\)"):
         attach(observer, tmp_path).observe(Odd(), 0)
 
 

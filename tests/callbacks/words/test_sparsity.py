@@ -190,7 +190,7 @@ def test_sums_do_not_depend_on_the_batch_size(setting, tmp_path):
 
 def test_impossible_matches_and_missing_counts_are_errors_before_training(tmp_path):
     with pytest.raises(
-        ValueError, match=r"matched_size: no ranges of 120 words.*`matched_size: null` does without"
+        ValueError, match=r"matched_size: no ranges of 120 words.*`matched_size: null` omits them"
     ):
         attach(Sparsity(sites=SITES, pos_classes=True), tmp_path, make_batches())
     with pytest.raises(ValueError, match="training counts have no POS"):
@@ -374,7 +374,7 @@ class TestLearningCurves:
     def test_bad_layers_and_bands(self, tmp_path):
         with pytest.raises(ValueError, match=r"no layers \['topic'\], it has \['upos'\]"):
             attach(LearningCurves(layers=("topic",)), tmp_path, make_batches())
-        with pytest.raises(ValueError, match="expected rising frequency ranks"):
+        with pytest.raises(ValueError, match="expected increasing frequency ranks"):
             LearningCurves(bands=(10, 5))
 
 
