@@ -1,4 +1,4 @@
-"""Observers and what they stand on: when to look, what to gather, which analysis to call, what to log."""
+"""Observers and their foundations: schedules, probe sets, calls of analyses, stored and logged observations."""
 
 from lmdyn.callbacks.attention.attention_patterns import AttentionPatterns
 from lmdyn.callbacks.dynamics.depth_performance import DepthPerformance

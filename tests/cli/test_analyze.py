@@ -186,13 +186,13 @@ def test_finding_checkpoints(run, tmp_path):
     shutil.copy(run / "checkpoints" / "step=000000002.ckpt", tmp_path / "epoch=1.ckpt")
     assert list(find_checkpoints(str(tmp_path))) == [2]  # from inside
     shutil.copy(tmp_path / "epoch=1.ckpt", tmp_path / "step=000000002.ckpt")
-    with pytest.raises(ValueError, match="are both of step 2"):
+    with pytest.raises(ValueError, match="both have step 2"):
         find_checkpoints(str(tmp_path))
     with pytest.raises(FileNotFoundError, match="no checkpoints"):
         find_checkpoints(str(tmp_path / "none"))
     (tmp_path / "stepless").mkdir()
     torch.save({"state_dict": {}}, tmp_path / "stepless" / "epoch=1.ckpt")
-    with pytest.raises(ValueError, match="tells no step, neither by its name nor by an entry global_step"):
+    with pytest.raises(ValueError, match="has no step in its name or in an entry global_step"):
         find_checkpoints(str(tmp_path / "stepless"))
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "x.ckpt").write_bytes(b"not a checkpoint")

@@ -368,10 +368,10 @@ def test_steps_of_revisions():
     assert list(made("all", refs=["main", "step5", "step1000-tokens2B"])) == [5, 1000]
     for revisions, name, said in (
         ("", "org/lm", "is empty"),
-        ("main", "org/lm", "tells no step: write it as STEP=main"),
-        ("step5,checkpoint-5", "org/lm", "are both of step 5"),
-        ("stage*", "org/lm", "no revision of org/lm that tells a step matches"),
-        ("all", "org/lm_{}", "stands for many models: list them"),
+        ("main", "org/lm", "has no step: write it as STEP=main"),
+        ("step5,checkpoint-5", "org/lm", "both have step 5"),
+        ("stage*", "org/lm", "no revision of org/lm with a step matches"),
+        ("all", "org/lm_{}", "denotes several models: list them"),
     ):
         with pytest.raises(ValueError, match=said):
             made(revisions, name, ["main", "step5"])
@@ -405,11 +405,11 @@ def test_refusals(series, observers, tmp_path, warnings_of):
     ):
         analyze(mixed, **out)
     (mixed / "checkpoint-20").rename(mixed / "checkpoint-final")
-    with pytest.raises(ValueError, match="tells no step"):
+    with pytest.raises(ValueError, match="has no step"):
         analyze(mixed, **out)
     shutil.rmtree(mixed / "checkpoint-final")
     (mixed / "checkpoint-10" / "tokenizer.json").unlink()
-    with pytest.raises(ValueError, match="the probe set needs the run's tokenizer"):
+    with pytest.raises(ValueError, match="the probe set requires the run's tokenizer"):
         analyze(mixed, configs=[observers], out=tmp_path / "mixed_out")
     assert "has no tokenizer: expected one of" in warnings_of[-1]
     (mixed / "checkpoint-10" / "trainer_state.json").write_text("{")

@@ -139,7 +139,7 @@ def test_a_flipped_bit_of_a_weight_is_not_believed(kind, run, tmp_path, capsys):
         words = ["analyze", str(run), "--out", str(tmp_path / "out")]
     said = says(words, capsys)
     assert path.name in said
-    assert "has another content than was written" in said
+    assert "differs from what was written" in said
 
 
 def test_a_checkpoint_without_checksums_is_read(tmp_path):
@@ -226,16 +226,16 @@ def test_a_foreign_file_is_no_observation(run, tmp_path, capsys):
     foreign = run / "observations" / "learning_curves" / "000000004.parquet"
     pd.DataFrame({"a": [1]}).to_parquet(foreign)
     said = says(["analyze", str(run)], capsys)
-    assert f"{foreign} is no observation of lmdyn's" in said
+    assert f"{foreign} is not an observation of lmdyn" in said
 
 
 def test_a_long_name_and_folders_elsewhere(tmp_path, capsys):
     config = str(configuration(tmp_path, "run"))
     said = says(["fit", "--config", config, f"--trainer.callbacks.name={'x' * 300}"], capsys)
-    assert "has 300 bytes: it is a folder's" in said
+    assert "has 300 bytes: expected a folder name" in said
     for folder in ("../../x", str(tmp_path / "x")):
         words = ["--trainer.callbacks+=ScheduledCheckpoint", f"--trainer.callbacks.folder={folder}"]
-        assert "expected one below the run's folder" in says(["fit", "--config", config, *words], capsys)
+        assert "expected a subfolder of the run's folder" in says(["fit", "--config", config, *words], capsys)
 
 
 # ---------------------------------------------------------------- the encoded text

@@ -87,7 +87,7 @@ def test_observations_under_mixed_precision_are_float32(config, tmp_path):
     [
         (
             ["--trainer.callbacks+=Sparsity", "--trainer.callbacks.matched_size=100000"],
-            "observers are called 'sparsity'",
+            "observers have the name 'sparsity'",
         ),
         (["--data.init_args.n_train_tokens=0"], "n_train_tokens"),
         (["--model.init_args.tie_weights=true", "--model.init_args.hidden_size=9"], "tie_weights requires"),

@@ -1,4 +1,4 @@
-"""Figures of attention: scores by layer over steps, scores and maps of all heads, and heads over training."""
+"""Figures of attention: scores by layer over steps, scores and maps of all heads, and heads during training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,12 +23,12 @@ _LABELS = {
     "vertical": "weight on special tokens",
     "block": "weight within the segment,\nless its share of tokens",
 }
-_SCALE = LogNorm(1e-3, 1, clip=True)  # of all maps: the same at each step
+_SCALE = LogNorm(1e-3, 1, clip=True)  # for all maps: the same at each step
 
 
 @fig.in_style
 def attention_figures(observations: pd.DataFrame) -> dict[str, Figure]:
-    """All figures of the finite observations, none without; of the maps the last step's are enough."""
+    """Draw all figures of the finite observations, none if there are none; for the maps the last step suffices."""
     observations = _finite(observations)
     if observations.empty:
         return {}
@@ -45,12 +45,12 @@ def attention_figures(observations: pd.DataFrame) -> dict[str, Figure]:
 
 
 def _finite(observations: pd.DataFrame) -> pd.DataFrame:
-    """Scores and maps without those of a diverged model."""
+    """Return scores and maps without those of a diverged model."""
     return select(observations[np.isfinite(observations["value"])], quantity=[*_LABELS, "map"])
 
 
 def _in_order(sites: Sequence[str]) -> list[str]:
-    """Sites by the number of their layer; in the order of the table where they have names of their own."""
+    """Sort sites by the number of their layer; keep the order of the table if they have other names."""
     named = [site for site in sites if site]
     try:
         return sorted(named, key=layer_number)
@@ -59,7 +59,7 @@ def _in_order(sites: Sequence[str]) -> list[str]:
 
 
 def _by_layer(observations: pd.DataFrame, sites: Sequence[str], scores: Sequence[str]) -> Figure:
-    """Mean over the heads of each layer, over steps."""
+    """Draw the mean over the heads of each layer, over steps."""
     panels = fig.new_panels(len(scores), 3.3, 2.9, margin=(1.4, 0))
     for ax, score in zip(panels, scores, strict=True):
         rows = select(observations, quantity=score)
@@ -72,7 +72,7 @@ def _by_layer(observations: pd.DataFrame, sites: Sequence[str], scores: Sequence
 
 
 def _heads(last: pd.DataFrame, sites: Sequence[str], scores: Sequence[str]) -> Figure:
-    """Each score of all heads at one step."""
+    """Draw each score of all heads at one step."""
     rows = select(last, quantity=scores)
     heads = int(rows["head"].max()) + 1
     panels = fig.new_panels(
@@ -92,7 +92,7 @@ def _heads(last: pd.DataFrame, sites: Sequence[str], scores: Sequence[str]) -> F
 
 
 def _map(ax: Axes, rows: pd.DataFrame) -> Any:
-    """The map of one head, query by key."""
+    """Draw the map of one head, query by key."""
     return fig.show_image(ax, _square(rows), norm=_SCALE, cmap="magma")
 
 
@@ -101,10 +101,10 @@ def _square(rows: pd.DataFrame) -> "np.ndarray[Any, Any]":
 
 
 def _maps(last: pd.DataFrame, sites: Sequence[str]) -> Figure:
-    """Maps of all heads at one step, on one logarithmic scale."""
+    """Draw the maps of all heads at one step, on one logarithmic scale."""
     rows = select(last, quantity="map")
     heads = int(rows["head"].max()) + 1
-    across = len(sites) > heads  # layers to the right where they are more than the heads
+    across = len(sites) > heads  # layers from left to right if there are more layers than heads
     lines, columns = (heads, len(sites)) if across else (len(sites), heads)
     panels = fig.new_panels(lines * columns, 1, 1, most=columns, margin=(1.8, 1.0))
     grid = panels.grid.T if across else panels.grid
@@ -135,7 +135,7 @@ def _colour_bar(panels: fig.Panels, image: Any) -> None:
 
 @fig.in_style
 def diagonal_animation(observations: pd.DataFrame) -> Sequence[Figure]:
-    """One frame a step: in the first, a middle and the last layer the head whose diagonal score rises most."""
+    """Draw one frame per step: in the first, a middle and the last layer, the head whose diagonal score rises most."""
     observations = _finite(observations)
     rows = select(observations, quantity="diagonal")
     sites = _in_order(list(rows["site"].unique()))
@@ -149,17 +149,19 @@ def diagonal_animation(observations: pd.DataFrame) -> Sequence[Figure]:
     for step in sorted(observations["step"].unique()):
         now = select(observations, quantity="map", step=step)
         squares = [select(now, site=site, head=head) for site, head in chosen]
-        if squares and not any(square.empty for square in squares):  # live, only the newest maps are read
+        if squares and not any(
+            square.empty for square in squares
+        ):  # during training, only the newest maps are read
             maps[int(step)] = squares
     return _DiagonalFrames(maps, chosen) if maps else []
 
 
 class _DiagonalFrames(Sequence[Figure]):
-    """Frames that are states of one figure, since to make axes and ticks takes most of the time: each when asked for.
+    """Frames that are states of one figure, since creating axes and ticks takes most of the time; drawn on access.
 
     Args:
         maps: for each step the map of each head.
-        heads: their sites and numbers.
+        heads: sites and numbers of the heads.
     """
 
     def __init__(self, maps: Mapping[int, Sequence[pd.DataFrame]], heads: Sequence[tuple[str, int]]) -> None:

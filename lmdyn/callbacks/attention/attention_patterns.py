@@ -1,4 +1,4 @@
-"""What the heads of a transformer attend to as it is trained: mean maps, their scores, and an animation."""
+"""Attention of a transformer's heads during training: mean maps, their scores, and an animation."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -31,29 +31,28 @@ _HEAD = ("<site>/head=<head>",)
 class AttentionPatterns(StreamingObserver):
     """Mean attention map of each head, and its entropy, diagonal, vertical and block scores.
 
-    The scores are means over all tokens of the probe set, as ``attention_scores``
-    defines them; special tokens are those that begin or end a sentence or a text, segments are ``token_type_ids``.
-    There is no vertical score where the tokenizer has no such tokens (with a warning), and no block score where
-    no sequence has two segments. The probe set is read as it is served: the validation set of a masked language
-    model has its masks. Scores of a diverged model, whose attention is NaN, are NaN, with a warning; its maps have no
-    rows.
+    The scores are means over all tokens of the probe set, as ``attention_scores`` defines them; special tokens are
+    those that begin or end a sentence or a text, segments are ``token_type_ids``. There is no vertical score if the
+    tokenizer has no such tokens (with a warning), and no block score if no sequence has two segments. The probe set is
+    read unchanged: the validation set of a masked language model contains its masks. Scores of a diverged model, whose
+    attention is NaN, are NaN, with a warning; its maps have no rows.
 
-    Besides the scores the records hold rows ``map``: the mean weight of a ``query`` position on a ``key`` position,
-    both from 0, over all sequences that have the two.
+    In addition to the scores, the records contain rows ``map``: the mean weight of a ``query`` position on a ``key``
+    position, both from 0, over all sequences that have both.
 
     Args:
-        attention_sites: display name to the path of an attention module; ``auto`` finds those that answer weights; None
-            takes those of all layers, found ones where they have other names than in transformers. A layer that is
-            run again and again (ALBERT's) gives the sites ``layer@0``, ``layer@1``, …
+        attention_sites: path of an attention module by display name; ``auto`` finds those that return weights; None
+            uses those of all layers, found ones if they have other names than in transformers. A layer that runs
+            repeatedly (ALBERT's) gives the sites ``layer@0``, ``layer@1``, …
         size: positions of the maps, from the start of the sequences.
-        max_tokens: look at about this many tokens only; None for all.
+        max_tokens: approximate number of tokens to observe; None for all.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
-        ValueError: sites that name no module, a size below 1, a module whose attention is not found.
-        RuntimeError: in an observation, a module that returns no attention weights.
+        ValueError: for sites that are not modules, a size below 1, or a module without recognised attention.
+        RuntimeError: in an observation, for a module that returns no attention weights.
 
     Reference: Kovaleva et al. 2019; Chiang et al. 2020, figure 4.
     """
@@ -82,51 +81,51 @@ class AttentionPatterns(StreamingObserver):
     ) -> None:
         super().__init__(max_tokens=max_tokens, **kwargs)
         if size < 1:
-            raise ValueError(f"size is {size}: a map has at least 1 position")
+            raise ValueError(f"size is {size}: expected a number of positions from 1")
         self.attention_sites = given_sites(attention_sites, {})
         self.size = size
         self._special: tuple[int, ...] = ()
 
     def prepare(self) -> None:
-        """Find the special tokens."""
+        """Determine the special tokens."""
         tokenizer = self.run.tokenizer
         ids = () if tokenizer is None else (getattr(tokenizer, name) for name in _SPECIAL)
         self._special = tuple(sorted({i for i in ids if i is not None}))
         if not self._special:
             log.warning(
-                "%s: the run's tokenizer has no token that begins or ends a text: no vertical score",
+                "%s: the run's tokenizer has no token that begins or ends a text: no vertical score is computed",
                 self.name,
             )
 
     def check_module(self, module: nn.Module) -> None:
-        """Find the attention of all layers, or refuse sites that name no module."""
+        """Find the attention of all layers; raise an error for sites that are not modules."""
         default: dict[str, str] | None = None
         if self.hparams["attention_sites"] is None:
-            with suppress(ValueError):  # else they are found
+            with suppress(ValueError):  # otherwise they are found
                 default = attention_sites(module)
         self.attention_sites = self.choose_sites(module, default, attention=True)
 
     def accumulator(self, module: nn.Module, step: int) -> "_Sums":
-        """Sums of scores and maps."""
-        # of a running training's maps only the newest are drawn: all of them would not fit into memory
+        """Return an accumulator of scores and maps."""
+        # during training, only the newest maps are drawn: all of them would not fit into memory
         self.figure_rows = (pc.field("quantity") != "map") | (pc.field("step") == step)
         return _Sums(self, step)
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """All but the maps."""
+        """Return all rows except the maps."""
         return observations["quantity"] != "map"
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Scores by layer over steps; scores and maps of all heads at the last step."""
+        """Draw scores by layer over steps, and scores and maps of all heads at the last step."""
         return attention_figures(observations)
 
     @staticmethod
     def animations(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Sequence[Figure]]:
-        """A picture a step of the heads that become diagonal, by name; the report makes animated images of them.
+        """Draw a picture per step of the heads that become diagonal, by name; the report animates them.
 
-        The pictures are states of one figure: save each before you take the next one.
+        The pictures are states of one figure: save each before accessing the next one.
         """
         frames = diagonal_animation(observations)
         return {"diagonal_heads": frames} if len(frames) > 1 else {}
@@ -143,7 +142,7 @@ class _Sums:
         special: Tensor | None = None
         if len(self._special) and "input_ids" in seen.batch:
             special = torch.isin(seen.batch["input_ids"], self._special.to(seen.batch["input_ids"].device))
-        # other observers of the same pass may want other sites
+        # other observers of the same pass may use other sites
         mine = {k: v for k, v in seen.attentions.items() if k.split("@")[0] in self._sites}
         self._sums.update(mine, seen.tokens, special, seen.batch.get("token_type_ids"))
 

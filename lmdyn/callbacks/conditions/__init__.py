@@ -1,1 +1,1 @@
-"""What is known before training: findings about data and modules, amounts of data, memory and disk."""
+"""Checks before training: findings about data and modules, amounts of data, memory and disk."""

@@ -1,4 +1,4 @@
-"""How much a probe set holds, counted no further than is asked for, and how wide a module's sites are."""
+"""Amounts of data in a probe set, counted up to a limit, and widths of a module's sites."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -14,16 +14,16 @@ __all__ = ["Batched", "count_labels", "count_tokens", "count_types", "parameter_
 
 
 class Batched(Protocol):
-    """A probe set, as it is known here."""
+    """Interface of a probe set for this file."""
 
     loader: Any
 
     def batches(self, rank: int = 0, world_size: int = 1) -> Iterator[dict[str, Any]]:
-        """Its batches."""
+        """Yield its batches."""
 
 
 def _mask(batch: Mapping[str, Any]) -> Tensor:
-    """Which positions of a batch hold a token."""
+    """Return which positions of a batch contain a token."""
     mask = batch.get("attention_mask")
     if isinstance(mask, Tensor):
         return mask.bool()
@@ -32,7 +32,7 @@ def _mask(batch: Mapping[str, Any]) -> Tensor:
 
 
 def count_tokens(probe: Batched, enough: int | None = None) -> int:
-    """Tokens of a probe set, padding apart; no further than ``enough``, which is then the answer.
+    """Count the tokens of a probe set without padding, up to ``enough``, which is then returned.
 
     Example:
         >>> from lmdyn.callbacks.observing.probe import ProbeSet
@@ -48,7 +48,7 @@ def count_tokens(probe: Batched, enough: int | None = None) -> int:
 
 
 def count_types(probe: Batched, key: str, enough: int, least: int = 1, leave_out: Sequence[int] = ()) -> int:
-    """Different token ids that occur at least ``least`` times under a key, no further than ``enough``."""
+    """Count different token ids that occur at least ``least`` times under a key, up to ``enough``."""
     counts = torch.zeros(0, dtype=torch.int64)
     found = 0
     for batch in probe.batches():
@@ -70,7 +70,7 @@ def count_types(probe: Batched, key: str, enough: int, least: int = 1, leave_out
 
 
 def count_labels(probe: Batched, keys: Sequence[str], most: int | None = None) -> dict[str, Tensor]:
-    """Tokens with each label, by key, of the first ``most`` tokens; what no batch has is empty.
+    """Count the tokens with each label, by key, in the first ``most`` tokens; empty for keys in no batch.
 
     Example:
         >>> from lmdyn.callbacks.observing.probe import ProbeSet
@@ -95,7 +95,7 @@ def count_labels(probe: Batched, keys: Sequence[str], most: int | None = None) -
 
 
 _WIDTHS: "WeakKeyDictionary[nn.Module, dict[Hashable, tuple[Any, dict[str, int]]]]" = WeakKeyDictionary()
-"""Of each module, with the loader whose first batch was read."""
+"""Widths by module, with the loader whose first batch was read."""
 
 
 def site_widths(
@@ -106,33 +106,33 @@ def site_widths(
     *,
     read: nn.Module | None = None,
 ) -> dict[str, int]:
-    """Numbers that each site answers for a token, from a forward pass of the first batch; ``name@i`` of shared layers.
+    """Return the width of each site per token, from a forward pass of the first batch; ``name@i`` for shared layers.
 
     Args:
-        module: has the sites.
-        probe: whose first batch is read.
-        sites: display name to module path.
-        forward: how the module is called.
-        read: the part of the module that is called, where not all of it has to be.
+        module: module with the sites.
+        probe: probe set whose first batch is read.
+        sites: module path by display name.
+        forward: function that calls the module.
+        read: the part of the module that is called, if not the whole module.
 
     Raises:
-        ValueError: a path that names no module; no batch.
+        ValueError: for a path that is not a module, or without a batch.
     """
     known = _WIDTHS.setdefault(module, {})
     key = (id(probe.loader), tuple(sites.items()), forward)
     if key not in known:
         batch = next(iter(probe.batches()), None)
         if batch is None:
-            raise ValueError("the probe set is empty: there is nothing to observe in it")
+            raise ValueError("the probe set is empty: expected at least one batch to observe")
         device = device_of(module)
         batch = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()}
         with observing(module), torch.no_grad(), capture(module, sites) as seen:
             call_module(read or module, batch, forward=forward)
             widths = {name: int(x.shape[2:].numel()) for name, x in seen.activations.items()}
-        known[key] = probe.loader, widths  # the loader is kept: its id is then no other's
+        known[key] = probe.loader, widths  # keeping the loader reserves its id
     return known[key][1]
 
 
 def parameter_bytes(module: nn.Module) -> int:
-    """Bytes of a module's parameters and buffers, as they are held; tied ones count once."""
+    """Return the bytes of a module's parameters and buffers in memory; tied ones count once."""
     return sum(t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers()))

@@ -1,4 +1,4 @@
-"""What is known before training to fail later, or to be meaningless, and what an observation will hold in memory."""
+"""Findings before training about later failures and meaningless results, and the memory of observations."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -22,11 +22,11 @@ class Finding:
     """One reason for which an observer cannot run, or for which a number will be missing.
 
     Attributes:
-        what: what is unmet: conditions on the ``data``, on the ``module``, those of an ``observation`` that was tried
-            on one batch, memory or disk (``cost``), or those on the ``run``, such as its schedules.
+        what: kind of condition: on the ``data``, on the ``module``, of an ``observation`` tried
+            on one batch, on memory or disk (``cost``), or on the ``run``, such as its schedules.
         why: what was expected and what was found.
-        remedy: what would make it run; empty where the message names nothing.
-        error: what was raised.
+        remedy: how to make it run; empty if the message contains no remedy.
+        error: exception that was raised.
         stops: whether nothing could be measured, or the number would be wrong; else some of the numbers are missing.
 
     Example:
@@ -45,7 +45,7 @@ class Finding:
 
 
 def expected(what: str, got: str, remedy: str, *, of: What = "data", stops: bool = True) -> Finding:
-    """A finding in the order of all messages: what was expected, what was found, what to do.
+    """Create a finding in the order of all messages: expected, found, remedy.
 
     Example:
         >>> print(expected("100 pairs of words", "12", "lower `min_pairs`"))
@@ -56,13 +56,13 @@ def expected(what: str, got: str, remedy: str, *, of: What = "data", stops: bool
 
 @dataclass(frozen=True)
 class Cost:
-    """What an observation holds in memory at once, next to the module and one batch: estimated from shapes.
+    """Memory that an observation requires in addition to the module and one batch, estimated from shapes.
 
     Attributes:
-        what: what it is, with the numbers that it is estimated from.
+        what: description, with the numbers of the estimate.
         memory: bytes.
-        remedy: what would make it smaller.
-        host: whether it is held in the host's memory wherever the module is.
+        remedy: how to reduce it.
+        host: whether it is in the host's memory, independent of the module's device.
     """
 
     what: str
@@ -78,10 +78,10 @@ Foreseen = Finding | Cost
 
 
 class ForeseenError(ValueError):
-    """What was known before training to fail or to be meaningless later.
+    """Known, before training, to fail or to be meaningless later.
 
     Attributes:
-        findings: each of the reasons.
+        findings: the reasons.
     """
 
     def __init__(self, whose: str, findings: Sequence[Finding]) -> None:
@@ -92,12 +92,12 @@ class ForeseenError(ValueError):
 def beyond_memory(
     costs: Iterable[Cost], device: torch.device, free: dict[str, int | None] | None = None
 ) -> list[Finding]:
-    """A finding for each place, device or host, whose free memory the costs together exceed.
+    """Return a finding for each place, device or host, whose free memory the total cost exceeds.
 
     Args:
-        costs: what is held at once.
-        device: where the module is.
-        free: bytes by place (``host`` or the device's type), measured by default; None where it is unknown.
+        costs: memory required at the same time.
+        device: device of the module.
+        free: free bytes by place (``host`` or the device's type), measured by default; None if unknown.
     """
     found = []
     by_place: dict[str, list[Cost]] = {}
@@ -115,7 +115,7 @@ def beyond_memory(
                 expected(
                     f"about {in_words(needed)} of memory ({largest.what})",
                     f"{in_words(there)} free on the {place}",
-                    largest.remedy or "look at fewer tokens or sites",
+                    largest.remedy or "observe fewer tokens or sites",
                     of="cost",
                 )
             )
@@ -123,10 +123,10 @@ def beyond_memory(
 
 
 def heed(whose: str, foreseen: Iterable[Foreseen], device: torch.device) -> list[Cost]:
-    """Stop for what would fail or be wrong; warn of what will be missing.
+    """Raise an error for what would fail or be wrong; warn about what will be missing.
 
     Returns:
-        What is held in memory.
+        The memory costs.
 
     Raises:
         ForeseenError: with all findings that stop.

@@ -1,4 +1,4 @@
-"""What the machine has free, memory of host and device, disk, processors; what a computation takes of it."""
+"""Free resources of the machine (memory of host and device, disk, processors), and memory of a computation."""
 
 import os
 import shutil
@@ -13,14 +13,14 @@ __all__ = ["busy", "free_disk", "free_memory", "in_time", "in_words", "most_allo
 
 
 def most_allocated(compute: Callable[[], object]) -> int:
-    """The most bytes of tensors in the host's memory that a computation holds at once, what was there before apart.
+    """Return the peak memory of tensors on the host during a computation, in bytes, without earlier tensors.
 
     Example:
         >>> most_allocated(lambda: torch.ones(1000).exp().sum())
         8000
     """
     with (
-        patch.dict(os.environ, {"KINETO_LOG_LEVEL": "9"}),  # else it writes to the terminal
+        patch.dict(os.environ, {"KINETO_LOG_LEVEL": "9"}),  # otherwise it writes to the terminal
         profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled,
     ):
         compute()
@@ -33,9 +33,9 @@ def most_allocated(compute: Callable[[], object]) -> int:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that can be allocated on a device now; None where it is unknown.
+    """Return the bytes that can be allocated on a device now; None if unknown.
 
-    On the host, what the system calls available, or what the limit of a container or a job leaves if that is less.
+    On the host, this is the available memory of the system, or the rest of the limit of a container or job if less.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -52,12 +52,12 @@ def _available() -> int | None:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         sizes = {line.partition(":")[0]: line.split()[1] for line in lines}
         return 1024 * int(sizes["MemAvailable"])
-    except (OSError, KeyError, ValueError, IndexError):  # no Linux
+    except (OSError, KeyError, ValueError, IndexError):  # not Linux
         return None
 
 
 def _left_of_limit() -> int | None:
-    """What the limit of the control group leaves, of version 2, else of version 1."""
+    """Return the rest of the limit of the control group, of version 2, else of version 1."""
     for folder, limit, used in (
         ("/sys/fs/cgroup", "memory.max", "memory.current"),
         ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -66,7 +66,7 @@ def _left_of_limit() -> int | None:
             most = int(Path(folder, limit).read_text(encoding="ascii"))
             now = int(Path(folder, used).read_text(encoding="ascii"))
             inactive = [
-                int(line.split()[1])  # the cache of files, which gives way
+                int(line.split()[1])  # the file cache, which the system frees
                 for line in Path(folder, "memory.stat").read_text(encoding="ascii").splitlines()
                 if line.split()[0] in ("inactive_file", "total_inactive_file")
             ]
@@ -77,7 +77,7 @@ def _left_of_limit() -> int | None:
 
 
 def free_disk(folder: Path) -> int | None:
-    """Bytes free on the disk of a folder, which may not be there yet; None where it is unknown."""
+    """Return the free bytes on the disk of a folder, which may not exist yet; None if unknown."""
     there = next((p for p in (folder.absolute(), *folder.absolute().parents) if p.exists()), None)
     if there is None:
         return None
@@ -88,7 +88,7 @@ def free_disk(folder: Path) -> int | None:
 
 
 def busy() -> bool:
-    """Whether other processes use half of the processors or more; False where the system does not say."""
+    """Return whether other processes use half of the processors or more; False if the system does not report it."""
     try:
         return 2 * os.getloadavg()[0] > (os.cpu_count() or 1)
     except (AttributeError, OSError):
@@ -96,7 +96,7 @@ def busy() -> bool:
 
 
 def in_words(number: int) -> str:
-    """A number of bytes for people.
+    """Format a number of bytes.
 
     Example:
         >>> in_words(512), in_words(3 * 2**20), in_words(5 * 2**30 + 2**29)
@@ -111,7 +111,7 @@ def in_words(number: int) -> str:
 
 
 def in_time(seconds: float) -> str:
-    """Seconds for people.
+    """Format a number of seconds.
 
     Example:
         >>> in_time(0.042), in_time(75), in_time(5400), in_time(100 * 3600)

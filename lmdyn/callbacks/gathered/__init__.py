@@ -1,1 +1,1 @@
-"""Observations of very many steps, gathered in few files that can be deleted at any moment."""
+"""Observations of many steps, gathered in few files that can be deleted at any time."""

@@ -1,4 +1,4 @@
-"""What a report draws of a run's observations: all, or as many as a figure has room for."""
+"""Observations that a report draws: all, or as many as a figure can show."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,11 +13,11 @@ __all__ = ["DrawnObservations", "drawn_observations", "drawn_steps"]
 
 
 class DrawnObservations:
-    """The observations of one observer that are drawn.
+    """The drawn observations of one observer.
 
     Args:
-        store: reads them.
-        steps: those that are drawn, in order.
+        store: storage that reads them.
+        steps: drawn steps, in order.
     """
 
     def __init__(self, store: GatheredStore, steps: Sequence[int]) -> None:
@@ -26,36 +26,36 @@ class DrawnObservations:
 
     @property
     def folder(self) -> Path:
-        """The observer's."""
+        """The observer's folder."""
         return self.store.folder
 
     @property
     def left_out(self) -> int:
-        """How many observations are not drawn."""
+        """Number of observations that are not drawn."""
         return len(self.store.steps()) - len(self.steps)
 
     def read(self, rows: Any = None, *, most: int | None = None) -> pd.DataFrame:
-        """What is drawn, in the order of steps.
+        """Return the drawn observations, in the order of steps.
 
         Args:
-            rows: only those for which this ``pyarrow.compute`` expression holds.
-            most: of so many steps at most, evenly spread.
+            rows: restrict to rows for which this ``pyarrow.compute`` expression holds.
+            most: maximum number of steps, evenly spaced.
         """
         steps = self.steps if most is None else spread_out(self.steps, most)
         return self.store.read(where=rows, steps=frozenset(steps))
 
     def ends(self) -> pd.DataFrame:
-        """The first and the last observation."""
+        """Return the first and the last observation."""
         return self.read(most=2)
 
 
 def drawn_observations(run: Path, most: int | None, *, cached: bool = True) -> list[DrawnObservations]:
-    """The observers of a run that have any observations, by name.
+    """Return the observers of a run that have observations, by name.
 
     Args:
-        run: its folder.
-        most: steps that are drawn; None for all.
-        cached: whether the run's cache is believed, and written.
+        run: folder of the run.
+        most: maximum number of drawn steps; None for all.
+        cached: whether to use and write the run's cache.
     """
     stores = [GatheredStore(p, cached=cached) for p in sorted((run / "observations").glob("*"))]
     there = {store.folder.name: store for store in stores if store.steps()}
@@ -64,10 +64,11 @@ def drawn_observations(run: Path, most: int | None, *, cached: bool = True) -> l
 
 
 def drawn_steps(steps: Mapping[str, Sequence[int]], most: int | None) -> dict[str, list[int]]:
-    """Which steps of each observer are drawn: the same of all, as far as they have them, so that they can be compared.
+    """Return the drawn steps of each observer: the same for all, as far as they exist, so that they can be compared.
 
-    Of an observer with more than ``most`` these are its first and last one, what other observers have at all, and else
-    every n-th of all steps that such observers have. A new observation is the last one, and seldom changes the others.
+    For an observer with more than ``most`` steps, these are its first and last one, all steps of observers with fewer,
+    and every n-th of all steps of observers with more. A new observation is the last one, and seldom changes the
+    others.
 
     Example:
         >>> drawn_steps({"often": range(1000), "too": range(0, 1000, 2), "seldom": [0, 501]}, 5)

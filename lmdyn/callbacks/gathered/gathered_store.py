@@ -1,4 +1,4 @@
-"""Reading the observations of very many steps: one file a step, and a cache beside them that holds the same rows."""
+"""Reading the observations of many steps: one file per step, and a cache next to them that contains the same rows."""
 
 import logging
 import os
@@ -29,24 +29,24 @@ __all__ = ["CACHE", "LEAST", "GatheredStore"]
 log = logging.getLogger(__name__)
 
 CACHE = ".cache"
-"""Its name in a run's folder; what is in it can be deleted at any moment."""
+"""Name of the cache in a run's folder; its content can be deleted at any time."""
 
 LEAST = 100
-"""Observations of one observer from which on something of them is kept there: fewer files are read as fast."""
+"""Minimum number of observations of an observer for a cache: fewer files are read as fast."""
 
-_READERS = 8  # threads: a file system over a network answers late
+_READERS = 8  # threads: network file systems have a high latency
 
 
 class GatheredStore(ObservationStore):
-    """The observations of one observer, to be read: what was read once is read from ``<log_dir>/.cache`` the next time.
+    """Reader of one observer's observations: after the first time, they are read from ``<log_dir>/.cache``.
 
-    It is the observations that count: a file that is new, or of another size or of other times than when it was read,
-    is read again, and of one that is gone no row is left. Below 100 steps, or where no cache can be written, all files
-    are read. Which files there are is found out once.
+    The observations take precedence: a file that is new, or whose size or times have changed since it was read,
+    is read again, and rows of a deleted file are dropped. Below 100 steps, or if no cache can be written, all files
+    are read. The existing files are listed once.
 
     Args:
         folder: ``<log_dir>/observations/<name>``.
-        cached: False to believe no cache, and to write none: of a run that somebody else has made.
+        cached: False to neither use nor write a cache, as for a run of somebody else.
 
     Example:
         >>> import tempfile
@@ -66,12 +66,12 @@ class GatheredStore(ObservationStore):
         self._cache = self.folder.parents[1] / CACHE / "observations" / self.folder.name
 
     def steps(self) -> list[int]:
-        """Steps that are there, in order."""
+        """Return the existing steps, in order."""
         return [source.step for source in self.sources]
 
     @cached_property
     def sources(self) -> list[Source]:
-        """The files that are there, as they were when this was asked first."""
+        """The existing files at the first access."""
         found = []
         try:
             with os.scandir(self.folder) as entries:
@@ -80,7 +80,7 @@ class GatheredStore(ObservationStore):
                         try:
                             about = entry.stat()
                         except FileNotFoundError:
-                            # gone meanwhile; a link that leads nowhere is told when read
+                            # deleted meanwhile; a broken link is reported when read
                             found += [Source(int(match[1]), 0, 0, 0)] if entry.is_symlink() else []
                             continue
                         times = about.st_mtime_ns, about.st_ctime_ns
@@ -104,7 +104,7 @@ class GatheredStore(ObservationStore):
                 continue
             try:
                 yield self._rows(part, chosen, where)
-            except pa.ArrowException:  # columns of several types: who reads the files says it
+            except pa.ArrowException:  # columns of several types: reading the files reports this
                 yield from super()._tables(own, where)
         self._tidy()
 
@@ -117,7 +117,7 @@ class GatheredStore(ObservationStore):
         if self._writes:
             try:
                 write_segment(path, part, gathered)
-            except OSError as error:  # a folder to read only, a disk that is full
+            except OSError as error:  # a read-only folder, a full disk
                 self._writes = False
                 _say_unwritten(self._cache.parents[1], error.strerror or str(error))
         return gathered.select(part, steps, where)
@@ -128,7 +128,7 @@ class GatheredStore(ObservationStore):
 
     @cached_property
     def _earlier(self) -> list[Path]:
-        """Segments that were made before some of their sources changed."""
+        """Segments written before some of their sources changed."""
         return [path for path in self._cache.glob("*.parquet") if path.name not in self._names]
 
     @cached_property
@@ -136,7 +136,7 @@ class GatheredStore(ObservationStore):
         return {segment_name(part) for part in self._parts}
 
     def _tidy(self) -> None:
-        """Remove segments that were made before, once nothing of them is missing."""
+        """Remove earlier segments once the present ones are complete."""
         with suppress(OSError):
             there = {path.name for path in self._cache.glob("*.parquet")}
             if self._writes and self._names < there:
@@ -147,4 +147,4 @@ class GatheredStore(ObservationStore):
 
 @cache
 def _say_unwritten(folder: Path, error: str) -> None:
-    log.info("%s cannot be written (%s): what it lacks is read again each time", folder, error)
+    log.info("%s cannot be written (%s): missing parts are read again each time", folder, error)

@@ -1,4 +1,4 @@
-"""Segments: the rows of many small files in one larger one, good as long as each of these files is as it was."""
+"""Segments: the rows of many small files in one larger file, valid as long as none of these files changes."""
 
 import hashlib
 import json
@@ -33,22 +33,22 @@ __all__ = [
 _VERSION = 3
 _KEY = b"lmdyn_cache"
 _STEPS = 256  # of a segment, on average
-_MOST_BYTES = 4 << 20  # of the files of a segment: what is held in memory at once, some ten times as much
-_GROUP_ROWS = 1 << 15  # what is read at once
+_MOST_BYTES = 4 << 20  # of the files of a segment: in memory, about ten times as much
+_GROUP_ROWS = 1 << 15  # rows that are read at once
 
 
-class BrokenSegment(ValueError):  # noqa: N818 (nobody's mistake: it is made again)
-    """A file that is no segment, or of other sources, or damaged."""
+class BrokenSegment(ValueError):  # noqa: N818 (not an error of the user: the segment is written again)
+    """A file is not a segment, has other sources, or is damaged."""
 
 
 class Source(NamedTuple):
-    """A file of observations as it was.
+    """State of a file of observations.
 
     Attributes:
-        step: its name.
-        size: in bytes.
-        time: when its content was changed, in nanoseconds by the file system's clock; programs can set it.
-        status_time: when anything of it was changed, its name, its content or its times; nobody can set it.
+        step: the step in its name.
+        size: size in bytes.
+        time: last change of its content, in nanoseconds by the file system's clock; programs can set it.
+        status_time: last change of its name, its content or its times; programs cannot set it.
     """
 
     step: int
@@ -58,9 +58,9 @@ class Source(NamedTuple):
 
 
 def partition(sources: Iterable[Source]) -> Iterator[tuple[Source, ...]]:
-    """Which sources a segment each has, in order.
+    """Yield the sources of each segment, in order.
 
-    Where a segment ends is a matter of the steps themselves, so that a source more or less changes one segment only.
+    The end of a segment depends on the steps themselves, so that adding or removing a source changes one segment only.
 
     Example:
         >>> first = list(partition(Source(step, 100, 0, 0) for step in range(5000)))
@@ -81,7 +81,7 @@ def partition(sources: Iterable[Source]) -> Iterator[tuple[Source, ...]]:
 
 
 def segment_name(part: Sequence[Source]) -> str:
-    """The file name of the segment of these sources; of others it is another one."""
+    """Return the file name of the segment of these sources; it is different for other sources."""
     content = json.dumps([_VERSION, part])
     return f"{part[0].step:09d}-{hashlib.blake2b(content.encode(), digest_size=12).hexdigest()}.parquet"
 
@@ -92,8 +92,8 @@ class Gathered:
 
     Attributes:
         table: all rows, in the order of sources.
-        rows: how many each source has.
-        alike: whether all sources had the same columns of the same types.
+        rows: number of rows of each source.
+        alike: whether all sources have the same columns of the same types.
     """
 
     table: pa.Table
@@ -101,7 +101,7 @@ class Gathered:
     alike: bool
 
     def select(self, part: Sequence[Source], steps: Collection[int] | None, where: Any) -> pa.Table:
-        """The rows of some steps for which an expression holds."""
+        """Return the rows of some steps for which an expression holds."""
         found = _of_steps(self.table, [s.step for s in part], self.rows, steps)
         return found if where is None else found.filter(where)
 
@@ -109,12 +109,12 @@ class Gathered:
 def gather(
     part: Sequence[Source], read: Callable[[Sequence[Source]], Iterable[pa.Table]], earlier: Iterable[Path]
 ) -> Gathered:
-    """The rows of sources: those that have not changed out of earlier segments, the others are read.
+    """Return the rows of sources: unchanged ones are taken from earlier segments, the others are read.
 
     Args:
         part: the sources.
-        read: reads several of them.
-        earlier: segments of other sources; what cannot be used of them is passed over.
+        read: function that reads several of them.
+        earlier: segments of other sources; unusable ones are skipped.
     """
     tables: dict[Source, pa.Table] = {}
     for path in earlier:
@@ -131,10 +131,10 @@ def gather(
 
 
 def write_segment(path: Path, part: Sequence[Source], gathered: Gathered) -> None:
-    """Write a segment, whole or not at all.
+    """Write a segment atomically.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: if it cannot be written.
     """
     schema = gathered.table.schema
     about = {
@@ -159,20 +159,20 @@ def write_segment(path: Path, part: Sequence[Source], gathered: Gathered) -> Non
 def read_segment(
     path: Path, part: Sequence[Source], steps: Collection[int] | None = None, where: Any = None
 ) -> pa.Table:
-    """Rows of a segment.
+    """Return rows of a segment.
 
     Args:
         path: the file.
-        part: the sources that it is expected to be of.
-        steps: only rows of the sources of these steps.
-        where: only rows for which this ``pyarrow.compute`` expression holds.
+        part: its expected sources.
+        steps: restrict to rows of the sources of these steps.
+        where: restrict to rows for which this ``pyarrow.compute`` expression holds.
 
     Raises:
-        BrokenSegment: it cannot be used, for whatever reason.
+        BrokenSegment: if it cannot be used, for any reason.
     """
     about, file = _open(path)
     if about["sources"] != list(map(list, part)):
-        raise BrokenSegment(f"{path} is of other sources")
+        raise BrokenSegment(f"{path} has other sources")
     of_source = [source.step for source in part]
     ends = list(accumulate(about["rows"], initial=0))
     found = []
@@ -185,7 +185,7 @@ def read_segment(
         except (pa.ArrowException, OSError) as error:
             raise BrokenSegment(f"{path} is damaged: {error}") from error
         group = _of_steps(group, of_source[own], about["rows"][own], steps)
-        # names are texts only where a row is kept: to make them takes most of the time
+        # names are converted to strings only for selected rows: the conversion takes most of the time
         found.append(from_arrow(group if where is None else group.filter(where)))
     schema = from_arrow(file.schema_arrow.empty_table()).schema
     whole = pa.concat_tables(found) if found else schema.empty_table()
@@ -196,7 +196,7 @@ def read_segment(
 
 
 def _open(path: Path) -> tuple[dict[str, Any], pq.ParquetFile]:
-    """What a segment says of itself, and its rows, names as numbers."""
+    """Return a segment's description of itself, and its rows, with names as numbers."""
     try:
         schema = pq.read_schema(path)
         names = [f.name for f in schema if pa.types.is_large_string(f.type) or pa.types.is_string(f.type)]
@@ -211,18 +211,18 @@ def _open(path: Path) -> tuple[dict[str, Any], pq.ParquetFile]:
             and about["schema"] == _checksum(schema)
         )
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-        raise BrokenSegment(f"{path} is no segment: {error}") from error
+        raise BrokenSegment(f"{path} is not a segment: {error}") from error
     if not fine:
-        raise BrokenSegment(f"{path} is another version's, or does not hold what it says")
+        raise BrokenSegment(f"{path} has another version, or does not match its description")
     return about, file
 
 
 def _kept(path: Path, wanted: Collection[Source]) -> dict[Source, pa.Table]:
-    """Of these sources those that an earlier segment has."""
+    """Return the tables of those of these sources that an earlier segment contains."""
     about, _ = _open(path)
     sources = [Source(*source) for source in about["sources"]]
     if not about["alike"] or not any(source in wanted for source in sources):
-        return {}  # of sources that differ, it is not known what columns each had
+        return {}  # for sources with different columns, the columns of each are unknown
     whole = read_segment(path, sources)
     starts = accumulate(about["rows"], initial=0)
     rows = zip(sources, starts, about["rows"], strict=False)
@@ -230,7 +230,7 @@ def _kept(path: Path, wanted: Collection[Source]) -> dict[Source, pa.Table]:
 
 
 def _groups(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """First and last row of what is read at once: whole sources."""
+    """Yield the first and last row of each group that is read at once: whole sources."""
     first = last = 0
     for n in rows:
         last += n
@@ -244,13 +244,13 @@ def _groups(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
 def _of_steps(
     table: pa.Table, own: Sequence[int], rows: Sequence[int], steps: Collection[int] | None
 ) -> pa.Table:
-    """The rows of sources of certain steps."""
+    """Return the rows of sources of certain steps."""
     chosen = [steps is None or step in steps for step in own]
     return table if all(chosen) else table.filter(pa.array(np.repeat(chosen, rows)))
 
 
 def _checksum(schema: pa.Schema) -> int:
-    """Of what parquet has no checksums of: names and types of columns, and what the metadata say of them."""
+    """Return a checksum of data without checksums in parquet: names and types of columns, and their metadata."""
     metadata = sorted((k, v) for k, v in (schema.metadata or {}).items() if k in (b"pandas", b"lmdyn"))
     return crc32(repr([schema.names, list(map(str, schema.types)), metadata]).encode())
 
@@ -261,7 +261,7 @@ def _columns(schema: pa.Schema) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=256)
 def _of_pandas(metadata: bytes | None) -> str:
-    """What of a file's metadata changes which table pandas makes of it: not how many different names a column has."""
+    """Return the parts of a file's metadata that affect pandas' table, without the number of categories."""
     try:
         found = json.loads(metadata or b"{}")
         columns = [(c["name"], c["numpy_type"]) for c in found.get("columns", ())]

@@ -1,1 +1,1 @@
-"""What all observers stand on: the base class, the probe set, the store, loggers, references, figures."""
+"""Foundations of all observers: base class, probe set, storage, loggers, references, figures."""

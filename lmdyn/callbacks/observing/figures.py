@@ -1,4 +1,4 @@
-"""What the observers' figures have in common."""
+"""Common parts of the observers' figures."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -61,27 +61,27 @@ __all__ = [
 ]
 
 MOST_STEPS = 300
-"""Observations of very many that are drawn: as many as a figure has room for."""
+"""Maximum number of observations that a figure shows."""
 
 MOST_LINES = len(COLOURS)
-"""Lines of one panel that are told apart by their colours; more are :func:`portions`, each in a panel of its own."""
+"""Maximum number of lines in one panel that colours distinguish; more are split by :func:`portions` into panels."""
 
-_MOST_NAMES = 12  # in a column of a legend, of two columns
-_LONG_NAME = 24  # letters; of such a legend has one column
-_WIDEST = 11.5  # inches of a grid of panels: a report shows wider ones with letters too small
-_MOST_DOTS = 200  # of a line: more of them are a thicker line, and most of the time and size of an SVG
+_MOST_NAMES = 12  # in a column of a legend with two columns
+_LONG_NAME = 24  # letters; a legend with such a name has one column
+_WIDEST = 11.5  # inches of a grid of panels: in wider ones, letters are too small in a report
+_MOST_DOTS = 200  # per line: more look like a thicker line, and increase the time and size of an SVG
 
 
 @in_style
 def new_figure(width: float = 7.0, height: float = 4.2, **subplots: Any) -> tuple[Figure, Any]:
-    """A figure without pyplot's global state, and its axes. No text in it is parsed as mathematics."""
+    """Create a figure without pyplot's global state, and its axes. Its texts are not parsed as mathematics."""
     figure = PlainTextFigure(width, height)
     return figure, figure.subplots(**subplots)
 
 
 @dataclass(frozen=True)
 class Panels:
-    """A grid of panels; iteration gives those that are in use, row by row."""
+    """A grid of panels; iteration yields the used ones, row by row."""
 
     figure: Figure
     grid: Any
@@ -96,7 +96,7 @@ class Panels:
             ax.set_ylabel(label, **text)
 
     def legend(self, *, of_all: bool = False, **legend: Any) -> None:
-        """One :func:`outer_legend`, of the top right panel's lines, or of those of all."""
+        """Add one :func:`outer_legend` for the top right panel's lines, or for those of all panels."""
         outer_legend(self.grid[0, -1], of=list(self) if of_all else (), **legend)
 
 
@@ -111,15 +111,15 @@ def new_panels(
     within: SubFigure | None = None,
     **subplots: Any,
 ) -> Panels:
-    """A figure of ``number`` panels in rows of ``most``; places that are left over stay empty.
+    """Create a figure of ``number`` panels in rows of ``most``; unused positions stay empty.
 
     Args:
-        number: of panels.
-        width: of each, inches; less where the whole would be too wide for a report.
-        height: of each, inches.
-        most: panels in a row.
+        number: number of panels.
+        width: width of each, inches; less if the whole would be too wide for a report.
+        height: height of each, inches.
+        most: panels per row.
         margin: added to the width and to the height of the whole, for legends.
-        within: draw there, and make no figure of its own.
+        within: existing subfigure to draw in; None creates a figure.
         **subplots: see :meth:`matplotlib.figure.Figure.subplots`.
     """
     columns = min(most, number)
@@ -133,11 +133,11 @@ def new_panels(
 
 
 def from_zero(axes: Axes, top: float | None = None) -> None:
-    """Let the vertical axis begin at 0, with room for marks that lie there; to be called when all is drawn.
+    """Let the vertical axis begin at 0, with space for marks there; call it after drawing.
 
     Args:
-        axes: whose vertical axis it is.
-        top: where it ends, above all that is drawn by default; marks that lie there are whole, too.
+        axes: axes with this vertical axis.
+        top: its end, above all that is drawn by default; marks there are also complete.
     """
     high = 1.03 * top if top is not None else axes.get_ylim()[1]
     if top is None:
@@ -147,12 +147,12 @@ def from_zero(axes: Axes, top: float | None = None) -> None:
 
 
 def say_why_empty(axes: Axes, why: str) -> None:
-    """Write into a panel why there is nothing else in it."""
+    """Write into an empty panel why it is empty."""
     axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", color="0.4")
 
 
 def show_image(axes: Axes, values: Any, **image: Any) -> Any:
-    """``imshow`` without the grid of lines, in a frame."""
+    """Call ``imshow`` without grid lines, with a frame."""
     axes.grid(visible=False)
     axes.spines[:].set_visible(True)
     return axes.imshow(values, **image)
@@ -160,7 +160,7 @@ def show_image(axes: Axes, values: Any, **image: Any) -> Any:
 
 @in_style
 def outer_legend(axes: Axes, of: Sequence[Axes] = (), title: str | None = None) -> None:
-    """A legend to the right of ``axes``: each line of ``of`` (of ``axes`` itself by default) once, by its label."""
+    """Add a legend to the right of ``axes``: each line of ``of`` (default: ``axes`` itself) once, by its label."""
     entries = {str(handle.get_label()): handle for panel in of or (axes,) for handle in _labelled(panel)}
     if entries:
         most = _MOST_NAMES if max(map(len, entries)) < _LONG_NAME else 2 * _MOST_NAMES
@@ -171,7 +171,7 @@ def outer_legend(axes: Axes, of: Sequence[Axes] = (), title: str | None = None) 
 
 
 def _labelled(axes: Axes) -> Iterator[Any]:
-    """What was given a label, also one that begins with an underscore, which matplotlib's own search leaves out."""
+    """Yield labelled artists, including labels with a leading underscore, which matplotlib's own search omits."""
     drawn = (a for a in axes.get_children() if isinstance(a, (Line2D, Patch, Collection)))
     for artist in (*drawn, *axes.containers):
         if not re.fullmatch(r"|_nolegend_|_(child|container)\d+", str(artist.get_label() or "")):
@@ -179,7 +179,7 @@ def _labelled(axes: Axes) -> Iterator[Any]:
 
 
 def site_label(site: str) -> str:
-    """What figures call a site: layers by their number from 1, also those that share one module.
+    """Return the name of a site in figures: layers by their number from 1, also those that share one module.
 
     Example:
         >>> site_label("layer@0"), site_label("layer3"), site_label("embedding")
@@ -189,20 +189,20 @@ def site_label(site: str) -> str:
 
 
 def line_style(i: int) -> dict[str, Any]:
-    """Colour and dashes of the i-th of many lines: eight colours, then dashed, then dotted."""
+    """Return colour and dashes of the i-th of many lines: eight colours, then dashed, then dotted."""
     return {"color": list(COLOURS.values())[i % len(COLOURS)], "ls": ("-", "--", ":")[i // len(COLOURS) % 3]}
 
 
 def line_styles(names: Iterable[Any]) -> dict[Any, dict[str, Any]]:
-    """The :func:`line_style` of each of many lines, in their order."""
+    """Return the :func:`line_style` of each of many lines, in their order."""
     return {name: line_style(i) for i, name in enumerate(names)}
 
 
 def portions(names: Sequence[Any], most: int = MOST_LINES) -> list[list[Any]]:
-    """Names in their order, in parts of about equal sizes and no more than ``most``.
+    """Split names in their order into parts of about equal sizes, at most ``most`` each.
 
     Example:
-        >>> portions("abcdefghij", 4)
+        >>> portions(list("abcdefghij"), 4)
         [['a', 'b', 'c', 'd'], ['e', 'f', 'g'], ['h', 'i', 'j']]
     """
     number = max(1, -(-len(names) // most))
@@ -210,12 +210,12 @@ def portions(names: Sequence[Any], most: int = MOST_LINES) -> list[list[Any]]:
 
 
 def site_styles(sites: Sequence[Any]) -> dict[Any, dict[str, Any]]:
-    """A look for each site in the order of the model: colours where they are few, else :func:`shades`."""
+    """Return a style per site in the order of the model: distinct colours if there are few, else :func:`shades`."""
     return line_styles(sites) if len(sites) <= MOST_LINES else shades(sites)
 
 
 def shades(names: Sequence[Any], first: float = 0.0, last: float = 0.9) -> dict[Any, dict[str, Any]]:
-    """A colour for each of an ordered series; ``first`` and ``last`` are brightnesses from 0 to 1."""
+    """Return a colour for each name of an ordered series; ``first`` and ``last`` are brightnesses from 0 to 1."""
     colours = mpl.colormaps["viridis"](np.linspace(first, last, len(names)))
     return {name: {"color": colour} for name, colour in zip(names, colours, strict=True)}
 
@@ -230,16 +230,16 @@ def draw_lines(
     label: Callable[[Any], str] = str,
     **common: Any,
 ) -> None:
-    """A line for each value of the column ``by``, over ``x``, with dots where they can be told apart.
+    """Draw a line for each value of the column ``by``, over ``x``, with dots if they can be distinguished.
 
     Args:
-        axes: where.
-        rows: with the columns ``by``, ``x`` and ``value``, in any order.
-        by: column that tells lines apart.
-        looks: its values that are drawn where there are any, in this order, with what is special to each line.
+        axes: axes to draw in.
+        rows: table with the columns ``by``, ``x`` and ``value``, in any order.
+        by: column that distinguishes lines.
+        looks: values to draw if they occur, in this order, with the style of each line.
         x: column of the horizontal axis.
-        label: what the legend calls a value of ``by``, where its look has no ``label``.
-        **common: to all lines.
+        label: function that returns the legend label of a value of ``by``, if its style has no ``label``.
+        **common: style of all lines.
     """
     rows = rows.sort_values(x)
     for name, look in looks.items():
@@ -252,14 +252,14 @@ def draw_lines(
 
 
 def zero_line(axes: Axes) -> None:
-    """A thin horizontal line at 0."""
+    """Draw a thin horizontal line at 0."""
     axes.axhline(0, color="0.4", lw=0.8, zorder=1)
 
 
 def cell_values(
     axes: Axes, matrix: "np.ndarray[Any, Any]", bright: Callable[[float], bool], fontsize: float
 ) -> None:
-    """Write the finite values of a heat map into its cells, white where they are not ``bright``."""
+    """Write the finite values of a heat map into its cells, in white if they are not ``bright``."""
     for (i, j), value in np.ndenumerate(matrix):
         if np.isfinite(value):
             text, colour = f"{round(value, 2) + 0.0:.2f}", "k" if bright(value) else "w"
@@ -267,7 +267,7 @@ def cell_values(
 
 
 def spread_out(items: Sequence[Any], most: int) -> list[Any]:
-    """At most ``most`` of a series, from the first to the last and evenly in between.
+    """Choose at most ``most`` of a series, from the first to the last and evenly spaced in between.
 
     Example:
         >>> spread_out(range(0, 100, 10), 4)
@@ -278,7 +278,7 @@ def spread_out(items: Sequence[Any], most: int) -> list[Any]:
 
 
 def short_names(runs: Sequence[str]) -> dict[str, str]:
-    """What figures and tables call runs: the last part of each one's path, or as many as tell all apart.
+    """Return the names of runs in figures and tables: the last parts of their paths, as many as make them unique.
 
     Example:
         >>> short_names(["runs/a/gpt", "runs/b/gpt"])
@@ -294,7 +294,7 @@ def short_names(runs: Sequence[str]) -> dict[str, str]:
 
 
 def named_runs(observations: pd.DataFrame) -> pd.DataFrame:
-    """With short names (:func:`short_names`) in the column ``run``: ``this run`` where there is none.
+    """Shorten the names (:func:`short_names`) in the column ``run``, or add ``this run`` if there is none.
 
     Example:
         >>> named_runs(pd.DataFrame({"run": ["runs/a/gpt", "runs/a/bert"]}))["run"].tolist()
@@ -309,12 +309,12 @@ def named_runs(observations: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_run(run: str, name: str, several: bool) -> str:
-    """A label of a line: with the name of its run, where there are several."""
+    """Return the label of a line, with the name of its run if there are several."""
     return f"{run}, {name}" if several else name
 
 
 def pixels(figure: Figure) -> np.ndarray[Any, Any]:
-    """A figure as (height, width, 3) bytes, drawn once, at its own resolution."""
+    """Render a figure once at its own resolution, as (height, width, 3) bytes."""
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()

@@ -1,4 +1,4 @@
-"""From an observation to the loggers: scalars and figures. An error on the way does not end a training."""
+"""Output of observations to the loggers: scalars and figures. An error in it does not end the training."""
 
 import logging
 import sys
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class Published(Protocol):
-    """What is asked of an observer to publish its observations: see :class:`~lmdyn.callbacks.Observer`."""
+    """Interface of an observer for publishing its observations: see :class:`~lmdyn.callbacks.Observer`."""
 
     name: str
     log_figures: bool
@@ -44,25 +44,25 @@ class Published(Protocol):
 
     @property
     def store(self) -> ObservationStore:
-        """Where its observations are."""
+        """Storage of its observations."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the numbers depend on."""
+        """Settings that affect the numbers."""
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """Which rows go to the loggers as scalars."""
+        """Return which rows are sent to the loggers as scalars."""
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Figures of all observations so far, by name."""
+        """Draw figures of all observations so far, by name."""
 
 
 def scalar_tags(name: str, observation: pd.DataFrame) -> dict[str, float]:
-    """Logger tags of an observation's rows: ``<observer>/<quantity>/<site>/<groups>``, empty parts left out.
+    """Return values by logger tag: ``<observer>/<quantity>/<site>/<groups>``, without empty parts.
 
-    A group that is a whole number is named by its column, as in ``distance=3``.
+    A group that is an integer is prefixed by its column, as in ``distance=3``.
 
     Example:
         >>> rows = pd.DataFrame({"step": [1], "quantity": ["loss"], "site": [""], "upos": ["NOUN"], "value": [2.0]})
@@ -83,16 +83,18 @@ def scalar_tags(name: str, observation: pd.DataFrame) -> dict[str, float]:
     return {
         "/".join([name, *(part for part in named(row) if part)]): float(v)
         for row, v in zip(parts, values, strict=True)
-        if v == v  # what has no value at this step (NaN) is no scalar
+        if v == v  # NaN (no value at this step) is not logged
     }
 
 
 def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], step: int) -> None:
-    """Send an observation's scalars to every logger, and its figures to those that take images.
+    """Send an observation's scalars to every logger, and its figures to loggers of images.
 
-    Of more than 300 observations figures draw 300, evenly spread, the newest among them. An error in any of this does
-    not end the run: it is logged with its traceback, once for each observer and what failed. The observation is stored
-    already, so that ``lmdyn report`` can draw its figures later.
+    If there are more than 300 observations, figures show 300, evenly spaced, including the last. An error does not end
+    the
+    run: it is logged with its traceback, once for each observer and failed output. The observation is already stored,
+        so
+    ``lmdyn report`` can draw its figures later.
     """
     with _survived(observer, "its scalars"):
         scalars = _scalars(observer, table)
@@ -102,13 +104,13 @@ def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], st
                     _plot_over_steps(logger, observer.name)
                 logger.log_metrics(scalars, step=step)
                 if isinstance(logger, CSVLogger):
-                    logger.save()  # it keeps rows until a step that ends in 99, or the end
+                    logger.save()  # otherwise it buffers rows until a step that ends in 99, or the end
                 if takes_charts(logger):
                     log_charts(logger, observer.name, observer.recorded, scalars)
     with _survived(observer, "its figures"):
         if observer.log_figures and any(map(takes_images, loggers)):
             steps = [s for s in observer.store.steps() if s <= step]
-            # as a report does: all of them, at each step, would be quadratic
+            # as in a report: drawing all at each step would take quadratic time
             drawn = frozenset(spread_out(steps, MOST_STEPS))
             observations = observer.store.read(steps=drawn, where=observer.figure_rows)
             figures = observer.figures(observations, observer.settings)
@@ -123,11 +125,11 @@ def _scalars(observer: Published, table: pd.DataFrame) -> dict[str, float]:
 
 
 def know_charts(observers: Sequence[Published], loggers: Sequence[Any]) -> None:
-    """Learn from their newest observations which charts observers have in TensorBoard, where a run or replay goes on.
+    """Determine the TensorBoard charts of observers from their last observations, for a continued run or replay.
 
     Args:
-        observers: all attached ones, also those that are not due.
-        loggers: where scalars go.
+        observers: all attached observers, including those that are not due.
+        loggers: loggers for scalars.
     """
 
     def tags(observer: Published) -> Iterable[str]:
@@ -142,14 +144,14 @@ def know_charts(observers: Sequence[Published], loggers: Sequence[Any]) -> None:
 
 
 def takes_images(logger: Any) -> bool:
-    """Whether :func:`log_figure` can send figures to a logger."""
+    """Return whether :func:`log_figure` can send figures to a logger."""
     return hasattr(logger, "log_image") or _add_image(logger) is not None
 
 
 def log_figure(loggers: Sequence[Any], tag: str, figure: Figure, step: int) -> None:
-    """Send a figure to every logger that takes images: TensorBoard's ``add_image``, or ``log_image``.
+    """Send a figure to every logger of images: by TensorBoard's ``add_image``, or ``log_image``.
 
-    TensorBoard gets it as its cards show it, see
+    For TensorBoard, it is adapted to the width of its cards, see
     :func:`~lmdyn.callbacks.observing.drawing.stacked_panels.stacked_pixels`.
     """
     stacked: np.ndarray[Any, Any] | None = None
@@ -160,7 +162,7 @@ def log_figure(loggers: Sequence[Any], tag: str, figure: Figure, step: int) -> N
             add_image(tag, stacked, step, dataformats="HWC")
         else:
             picture = pixels(figure) if picture is None else picture
-            # Weights & Biases' slider over images counts calls: the caption says the step
+            # the slider of Weights & Biases over images counts calls: the caption contains the step
             caption = {"caption": [f"step {step}"]} if isinstance(logger, WandbLogger) else {}
             logger.log_image(key=tag, images=[picture], step=step, **caption)
 
@@ -170,7 +172,7 @@ def _add_image(logger: Any) -> Callable[..., Any] | None:
 
 
 def where_curves_are(logger: Any) -> str:
-    """How to see what a logger has logged: a command, an address or a place."""
+    """Return how to view the curves of a logger: a command, an address or a path."""
     if isinstance(logger, TensorBoardLogger):
         return f"{sys.executable} -m tensorboard.main --logdir {logger.log_dir}"
     if isinstance(logger, WandbLogger):
@@ -181,14 +183,14 @@ def where_curves_are(logger: Any) -> str:
 
 
 _OVER_STEPS: WeakKeyDictionary[WandbLogger, set[str]] = WeakKeyDictionary()
-"""By logger, the observers whose curves have their axis."""
+"""By logger, the names of observers whose step axis is defined."""
 
 
 def _plot_over_steps(logger: WandbLogger, name: str) -> None:
-    """Let Weights & Biases draw an observer's curves over the training's steps, in whatever order these come.
+    """Let Weights & Biases draw an observer's curves over the training steps, in any order.
 
-    Its own steps count calls and cannot go backwards. The logger puts the training's step into each entry and declares
-    it to be everyone's axis, but in runs only that it has started itself.
+    Its own steps count calls and must increase. The logger adds the training step to each entry and declares it as the
+    axis of all curves, but only in runs that it has started itself.
     """
     names = _OVER_STEPS.setdefault(logger, set())
     if name not in names:
@@ -200,12 +202,12 @@ def _plot_over_steps(logger: WandbLogger, name: str) -> None:
 
 
 _FAILED: WeakKeyDictionary[Published, set[str]] = WeakKeyDictionary()
-"""By observer, what has failed before."""
+"""By observer, the outputs that have failed before."""
 
 
 @contextmanager
 def _survived(observer: Published, what: str) -> Iterator[None]:
-    """Log an error of this block, the first time, instead of raising it."""
+    """Log an error in this context, the first time, instead of raising it."""
     try:
         yield
     except Exception:

@@ -1,4 +1,4 @@
-"""The base of all observers: when to look, how to stay invisible, where observations go."""
+"""Base class of all observers: schedule, isolation from training, and storage of observations."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -56,69 +56,69 @@ __all__ = ["Observer"]
 log = logging.getLogger(__name__)
 
 _SITES = ("sites", "attention_sites")
-_UNATTACHED = "{}: not attached to a run yet: a Trainer does it in setup, else call attach()"
+_UNATTACHED = "{}: not attached to a run: a Trainer attaches it in setup; otherwise call attach()"
 
 
 class Observer(HyperparametersMixin, L.Callback, ABC):
-    """Looks at a module at chosen steps, without leaving a trace in its training.
+    """Observes a module at chosen steps without any effect on its training.
 
     A subclass implements :meth:`measure` (or, as a :class:`~lmdyn.callbacks.StreamingObserver`, ``accumulator``) and
-    :meth:`figures`. Observations are made in :meth:`observe` only, live and in replay alike.
+    :meth:`figures`. All observations are made in :meth:`observe`, during training and in replay.
 
     Args:
-        schedule: when to look.
-        name: folder and tag prefix; the class name in snake_case by default. Two of one name are an error.
-        probe: what to look at: a datamodule (it is given the run's tokenizer) or, from Python, any loader; the
+        schedule: steps of observations.
+        name: folder and tag prefix; the class name in snake_case by default. Names must be unique.
+        probe: data to observe: a datamodule (which receives the run's tokenizer) or, from Python, any loader; the
             run's validation set by default.
-        split: ``train``, ``validation`` or ``test`` part of the probe datamodule.
-        max_tokens: look at about this many tokens only.
+        split: ``train``, ``validation`` or ``test`` split of the probe datamodule.
+        max_tokens: approximate number of tokens to observe; None for all.
         forward: a function ``(module, batch) -> output``, or the dotted path to it, for modules that
-            :func:`~lmdyn.analysis.inspection.forward.call_module` does not know how to call.
-        batch: what the batches call an entry, by its name in lmdyn, such as ``{input_ids: idx, labels: targets}``; of
-            tuples the places, from 0. Usual names, pairs of ids and labels, and tensors of ids need none.
-        labels: ``aligned`` (``labels[b, t]`` belongs to ``logits[b, t]``), ``next`` (to ``logits[b, t - 1]``, as causal
-            models of transformers take them), or ``auto``: what the data declares, else what is measured, once.
-        log_figures: draw the figures for the attached loggers at each observation.
+            :func:`~lmdyn.analysis.inspection.forward.call_module` cannot call.
+        batch: names of the entries in the batches by their names in lmdyn, as ``{input_ids: idx, labels: targets}``;
+            for tuples indices, from 0. Not required for common names, pairs of ids and labels, and tensors of ids.
+        labels: ``aligned`` (``labels[b, t]`` belongs to ``logits[b, t]``), ``next`` (to ``logits[b, t - 1]``, as in
+            causal models of transformers), or ``auto``: the convention that the data declares, otherwise measured once.
+        log_figures: whether to draw the figures for the attached loggers at each observation.
 
     Raises:
-        ValueError: an unknown split or meaning of labels, or a name that cannot be a folder.
+        ValueError: for an unknown split or label convention, or a name that is not a valid folder name.
     """
 
     figure_rows: Any = None
-    """The rows that :meth:`figures` needs, a ``pyarrow.compute`` expression over the columns; None for all."""
+    """Rows that :meth:`figures` requires, as a ``pyarrow.compute`` expression over the columns; None for all."""
 
     several_runs: bool = False
-    """Whether :meth:`figures` also draws several runs: one table after the other, with a column ``run``."""
+    """Whether :meth:`figures` can also draw several runs: their tables concatenated, with a column ``run``."""
 
     recorded: ClassVar[tuple[Quantity, ...]] = ()
-    """What it logs or stores: for documentation, a report's axes and TensorBoard's charts; may be empty."""
+    """Quantities that it logs or stores: for documentation, axes of reports and TensorBoard's charts; may be empty."""
 
     not_settings: ClassVar[frozenset[str]] = frozenset({"schedule", "name", "probe", "log_figures"})
-    """Arguments on which no number depends: they are no part of the settings that a file holds."""
+    """Arguments that do not affect the numbers: they are excluded from the settings that a file contains."""
 
     legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"labels": "aligned"})
-    """For each argument that was added after the observer's first release, what its absence in a file stands for."""
+    """For each argument added after the observer's first release, the value that its absence in a file implies."""
 
     renamed_settings: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Former names of arguments in files to today's."""
+    """Current names of arguments by their former names in files."""
 
     needs: ClassVar[tuple[type, ...]] = ()
-    """Protocols of :mod:`~lmdyn.callbacks.observing.protocols` that its data must offer; checked by :meth:`attach`."""
+    """Protocols of :mod:`~lmdyn.callbacks.observing.protocols` that :meth:`attach` requires of its data."""
 
     uses_labels: ClassVar[bool | None] = None
-    """Whether numbers depend on the labels of the probe set, which must be known then; None: where it has labels."""
+    """Whether numbers depend on the labels of the probe set, which must then be known; None: only if there are any."""
 
     reads: ClassVar[Literal["masked", "causal"] | None] = None
-    """The only kind of model that it can look at: it refuses the other one, by measurement."""
+    """The only supported kind of model, determined by measurement: the other kind raises an error; None for both."""
 
     costs: Sequence[Cost] = ()
-    """What an observation holds in memory at once, once it has met its module."""
+    """Memory that an observation requires, known after it has read its module."""
 
     in_step: ClassVar[bool] = False
-    """Whether all ranks make equally many forward passes, as sharded modules need: passes over the probe set do."""
+    """Whether all ranks make the same number of forward passes, as sharded modules require; true for probe passes."""
 
     sharded: ClassVar[bool] = False
-    """Whether a test has shown that it gives the numbers of one process where ranks share the weights of a module."""
+    """Whether a test shows that its numbers for a module with sharded weights equal those of one process."""
 
     def __init__(
         self,
@@ -145,44 +145,44 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         self.log_figures = log_figures
         self._run: Run | None = None
         self._probe_set: ProbeSet | None = None
-        self._known_hashes: Collection[str] = ()  # of what was observed, among the settings that are there
+        self._known_hashes: Collection[str] = ()  # fingerprints of the probe sets of existing observations
         self._store: ObservationStore | None = None
         self._seen_step: int | None = None
         self._met = False
-        self._found: dict[str, Any] = {}  # settings that are found where they were not given
+        self._found: dict[str, Any] = {}  # settings determined by the observer because they were not given
 
-    # ---------------------------------------------------------------- what a subclass says
+    # ---------------------------------------------------------------- implemented by subclasses
 
     @abstractmethod
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
-        """Measure ``module`` as it is at ``step``: columns ``quantity``, ``site``, any group columns, ``value``.
+        """Measure ``module`` at ``step``: columns ``quantity``, ``site``, any group columns, ``value``.
 
-        Called on every rank, inside ``observing(module)``; every rank answers the same, reduced, numbers.
+        Called on every rank, inside ``observing(module)``; every rank returns the same, reduced, numbers.
         """
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Figures of all observations so far, by name; settings are the observer's own."""
+        """Draw figures of all observations so far, by name; ``settings`` are the observer's own."""
         return {}
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """Which rows go to the loggers as scalars: all by default."""
+        """Return which rows are sent to the loggers as scalars: all by default."""
         return pd.Series(True, index=observations.index)
 
     def prepare(self) -> None:
-        """Called when run and probe set are known, before training: check what can be checked."""
+        """Check the configuration before training; called when the run and the probe set are known."""
 
     def check_module(self, module: nn.Module) -> None:
-        """Called when the module's layers exist, before training: check and find sites here."""
+        """Check the module and determine its sites before training; called when the module's layers exist."""
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Called when the module is known: what will be missing or meaningless, and what is held in memory at once."""
+        """Report missing or meaningless results and required memory; called when the module is known."""
         return ()
 
     def meet(self, module: nn.Module) -> None:
-        """Find out how the module is to be read, before it is observed, or raise a ValueError. All ranks enter."""
-        with observing(module):  # a DataLoader draws from the global generator
+        """Determine how to read the module before it is observed, or raise a ValueError. All ranks must call it."""
+        with observing(module):  # a DataLoader uses the global random generator
             if not self._met:
                 labels = read_module(
                     module, self.probe_set, self.forward, self.run.tokenizer, whose=self.name, labels=self.labels,
@@ -196,12 +196,12 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         self.store.check_settings()
 
     def ensure_met(self, module: nn.Module) -> None:
-        """Meet the module, unless that is done."""
+        """Call :meth:`meet` if this module was not met before."""
         if not self._met:
             self.meet(module)
 
     def _set_labels(self, convention: LabelConvention | None) -> None:
-        """Read labels so from now on; what was prepared with others is prepared anew."""
+        """Set the label convention; data prepared with another one is prepared again."""
         shifts = convention == "next" and self.probe_set.labels != "next"
         self.labels = convention
         if shifts:
@@ -209,7 +209,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             self.prepare()
 
     def found(self, argument: str, find: Callable[[], Any]) -> Any:
-        """An argument, or what is found where it was not given (None), which is then a setting of the observations."""
+        """Return an argument, or, if it is None, the determined value, which is then a setting of the observations."""
         if self.hparams[argument] is None:
             self._found[argument] = find()
         return self._found.get(argument, self.hparams[argument])
@@ -217,7 +217,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     def choose_sites(
         self, module: nn.Module, default: Mapping[str, str] | None, **options: Any
     ) -> dict[str, str]:
-        """The sites of the argument ``sites`` or ``attention_sites``, given or found: a setting of the observations."""
+        """Return the sites of ``sites`` or ``attention_sites``, given or found: a setting of the observations."""
         argument = "attention_sites" if options.get("attention") else "sites"
         choice: SiteChoice = self.hparams.get(argument)
         self._found[argument] = sites = choose_sites(
@@ -228,18 +228,18 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     # ---------------------------------------------------------------- observing
 
     def observe(self, module: nn.Module, step: int | Progress, passes: Passes | None = None) -> pd.DataFrame:
-        """Observe ``module`` at ``step``: the only place where an observation is made, live and in replay.
+        """Observe ``module`` at ``step``: the only place in which observations are made, in training and in replay.
 
         Args:
-            module: the module as it is at this step; it is left as it was found.
+            module: the module at this step; it is left unchanged.
             step: optimizer updates done, or the whole :class:`Progress`.
-            passes: of all observers that look at this step, so that those of one :attr:`pass_key` share a pass.
+            passes: passes of all observers due at this step; observers with the same :attr:`pass_key` share a pass.
 
         Returns:
-            Columns ``step, tokens, quantity, site, <group columns>, value``. Nothing is written.
+            Table with columns ``step, tokens, quantity, site, <group columns>, value``. Nothing is written.
 
         Raises:
-            RuntimeError: the observer was not attached to a run.
+            RuntimeError: if the observer is not attached to a run.
         """
         at = step if isinstance(step, Progress) else Progress(step)
         self.ensure_met(module)
@@ -249,44 +249,42 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
 
     @property
     def pass_key(self) -> Hashable:
-        """Observers of equal keys are measured together, by :meth:`measure_together`."""
+        """Key of the pass: observers with equal keys are measured together, by :meth:`measure_together`."""
         return id(self)
 
     @staticmethod
     def measure_together(observers: Sequence[Any], module: nn.Module, step: int) -> list[pd.DataFrame]:
-        """Measure with observers of one :attr:`pass_key`; values are those of each alone."""
+        """Measure with observers of the same :attr:`pass_key`; the values equal those of separate measurements."""
         return [observer.measure(module, step) for observer in observers]
 
     @property
     def run(self) -> Run:
-        """The run that the observer is attached to."""
+        """The run to which the observer is attached."""
         if self._run is None:
             raise RuntimeError(_UNATTACHED.format(self.name))
         return self._run
 
     @property
     def probe_set(self) -> ProbeSet:
-        """The probe set that the observer looks at."""
+        """The probe set of the observer."""
         if self._probe_set is None:
             raise RuntimeError(_UNATTACHED.format(self.name))
         return self._probe_set
 
     @property
     def data(self) -> Any:
-        """What the observer looks at: its ``probe``, also an empty one, else the run's own data."""
+        """Data of the observer: its ``probe``, even if empty, otherwise the run's own data."""
         return self.probe if self.probe is not None else self.run.datamodule
 
     def part(self, split: str, max_tokens: int | None = None) -> ProbeSet:
-        """A split of what the observer looks at: of its ``probe``, or of the run's own data."""
+        """Return a split of the observer's data: of its ``probe``, or of the run's own data."""
         loader = split_loader(self.data, split, self.name, chosen=split == self.split)
         given = ProbeSet(
             loader, max_tokens=max_tokens, identity=(id(self.data), split), names=self.batch,
             labels=self.labels or "aligned",
         )  # fmt: skip
         if (part := given.recut(self._known_hashes)) is not given and split == self.split:
-            announce(
-                self.name, f"another batch_size than before; {split} data is looked at in batches as before"
-            )
+            announce(self.name, f"batch_size has changed; {split} data is observed in the previous batches")
         return part
 
     @property
@@ -294,21 +292,21 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         """Training counts of each token of the run."""
         if self.run.token_counts is None:
             raise ValueError(
-                f"{self.name} needs training frequencies: a datamodule with `token_counts`, or a run folder with "
-                "tokenizer/token_counts.parquet; `frequency: probe` counts the probe set instead"
+                f"{self.name} requires training frequencies: use a datamodule with `token_counts`, a run folder with "
+                "tokenizer/token_counts.parquet, or `frequency: probe`, which counts tokens in the probe set"
             )
         return self.run.token_counts
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the numbers depend on: the arguments, and the content of the probe set."""
+        """Settings that affect the numbers: the arguments, and the content of the probe set."""
         settings = {k: plain_setting(v) for k, v in self.hparams.items() if k not in self.not_settings}
         settings |= {
             k: UNDECIDED for k in _SITES if k in settings and isinstance(self.hparams[k], str | None)
         }
         settings |= {k: UNDECIDED for k in ("embedding", "components") if settings.get(k, "") is None}
         if settings.get("batch", "") is None:
-            del settings["batch"]  # the batches' own names
+            del settings["batch"]  # the batches use their own names
         settings |= {k: plain_setting(v) for k, v in self._found.items()}
         settings |= {"labels": self.labels or UNDECIDED}
         if self.uses_labels is False:
@@ -321,9 +319,9 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
 
     @property
     def store(self) -> ObservationStore:
-        """Where the observations are."""
+        """Storage of the observations."""
         folder = self.run.log_dir / "observations" / self.name
-        if self._store is None or self._store.folder != folder:  # it knows what it has checked
+        if self._store is None or self._store.folder != folder:  # a store caches its checks
             observer = public_name(type(self))
             self._store = ObservationStore(folder, observer, self._own_settings, self._as_today)
         return self._store
@@ -332,9 +330,9 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         return self.settings
 
     def _as_today(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings that a file holds, as they would be written today."""
+        """Convert settings from a file to those that this version would write."""
         found = canonical_settings(type(self), settings)
-        for name, value in self._found.items():  # a default that older files do not spell out
+        for name, value in self._found.items():  # a default that older files do not contain
             if found.get(name) is None and self.hparams.get(name) is None:
                 found[name] = plain_setting(value)
         if self.uses_labels is False:
@@ -342,22 +340,22 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         return found
 
     def attach(self, run: Run, *, rank_zero: bool = True, barrier: Callable[[], None] = lambda: None) -> None:
-        """Get to know the run: load the probe set, check the settings. Called by a Trainer's setup and by replay.
+        """Attach to a run: load the probe set and check the settings. Called in a Trainer's setup and in replay.
 
         Args:
             run: the run.
             rank_zero: whether this process prepares the probe set's files.
-            barrier: waits for all ranks.
+            barrier: function that waits for all ranks.
 
         Raises:
-            ValueError: no probe set, no tokenizer for it, data that lacks what the observer :attr:`needs`, or
-                observations of other settings in the run's folder.
+            ValueError: if there is no probe set or no tokenizer for it, if the data lacks something that the observer
+                :attr:`needs`, or if the run's folder contains observations with other settings.
         """
         self._run, self._store = run, None
         data = self.data
         if data is None:
             raise ValueError(
-                f"{self.name} has nothing to look at: fit with validation data, or give the observer a `probe`"
+                f"{self.name} has no data: fit with validation data, or pass a `probe` to the observer"
             )
         if isinstance(data, L.LightningDataModule) and self.probe is not None:
             stage = "test" if self.split == "test" else "fit"
@@ -368,18 +366,18 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         self.labels = None if given == "auto" else given
         settings = self.store.about().get("settings", {})
         self._known_hashes = {found for found in tree_leaves(settings) if isinstance(found, str)}
-        if self.labels is None:  # a replay reads labels as the observations that are there
+        if self.labels is None:  # a replay uses the label convention of the existing observations
             recorded = settings.get("labels")
             self.labels = recorded if recorded in get_args(LabelConvention) else None
         self._probe_set = self.part(self.split, self.max_tokens)
         declared = declared_labels(self._probe_set)
         if given != "auto" and declared not in (None, given):
             raise ValueError(
-                f"{self.name}: `labels: {given}` is given, and the data says that its labels are {declared}"
+                f"{self.name}: expected labels {declared!r}, as the data declares, got {given!r}: remove the setting"
             )
         self.labels = self.labels or declared
         require(self.needs, self.name, datamodule=data, loader=self._probe_set.loader)
-        with observing(nn.Module()):  # a DataLoader that is counted draws from the global generator
+        with observing(nn.Module()):  # iterating over a DataLoader uses the global random generator
             self.prepare()
         self.store.check_settings()
 
@@ -389,31 +387,31 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         """Attach to the run."""
         if stage != "fit":
             return
-        self._seen_step = None  # of another fit
+        self._seen_step = None  # reset for a new fit
         check_names(_observers(trainer))
         self.attach(
             Run.of(trainer, pl_module), rank_zero=trainer.is_global_zero, barrier=trainer.strategy.barrier
         )
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Check the module's sites, before anything runs."""
+        """Check the module's sites before training."""
         if not self.sharded and trainer.world_size > 1 and shards_weights(trainer, pl_module):
             raise ValueError(
-                f"{self.name}: ranks share the weights of the module ({type(trainer.strategy).__name__}), and nobody "
-                "tested it so (no `sharded = True` in its class): leave it out, and replay it afterwards by analyze"
+                f"{self.name} is not tested with sharded weights ({type(trainer.strategy).__name__}; no "
+                "`sharded = True` in its class): remove it, and replay it after training by `lmdyn analyze`"
             )
-        if device_of(pl_module) == trainer.strategy.root_device:  # else it is moved there later
+        if device_of(pl_module) == trainer.strategy.root_device:  # otherwise it is moved there later
             self.meet(pl_module)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Observe the untrained model; after resuming, what was due at this very step and got lost."""
+        """Observe the untrained model; after resuming, make an observation of this step that is missing."""
         for observer in _observers(trainer):
             observer.ensure_met(pl_module)
         if (step := trainer.global_step) > 0 and trainer.strategy.broadcast(self.store.path(step).exists()):
-            self._seen_step = step  # batches that accumulate gradients come before the next step
+            self._seen_step = step  # batches that accumulate gradients precede the next step
         epoch_end = step > 0 and at_epoch_start(trainer)
 
-        # each by itself: the others have not looked yet at what is there
+        # each observer on its own: the others have not checked their existing observations yet
         def due(o: Observer) -> bool:
             return (step == 0 or o is self) and (step in o.schedule or (epoch_end and o.schedule.epochs))
 
@@ -422,16 +420,16 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Observe where the schedule names this step."""
+        """Observe if the schedule contains this step."""
         if self._seen_step != trainer.global_step and trainer.global_step in self.schedule:
             _observe_due(trainer, pl_module, lambda o: trainer.global_step in o.schedule)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Observe where epochs are scheduled."""
+        """Observe if epochs are scheduled."""
         _observe_due(trainer, pl_module, lambda o: o.schedule.epochs)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Observe the last step where it is scheduled."""
+        """Observe the last step if it is scheduled."""
         _observe_due(trainer, pl_module, lambda o: o.schedule.last)
 
 
@@ -440,7 +438,7 @@ def _observers(trainer: L.Trainer) -> list[Observer]:
 
 
 def _observe_due(trainer: L.Trainer, module: L.LightningModule, due: Callable[[Observer], bool]) -> None:
-    """Observe with all observers that are due and have not seen this step yet; the first to be asked does it."""
+    """Observe with all observers that are due and have not observed this step; the first caller does it for all."""
     step = trainer.global_step
     observers = [o for o in _observers(trainer) if o._seen_step != step and due(o)]
     if not observers:

@@ -1,4 +1,4 @@
-"""The probe set of an observer, and the one pass over it that observers share."""
+"""The probe set of an observer, and the pass over it that observers share."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -52,17 +52,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ObservedBatch:
-    """One batch of the probe set, as the model answered it.
+    """One batch of the probe set with the outputs of the model.
 
     Attributes:
         batch: the batch on the model's device.
         logits: (batch, time, classes), detached.
-        rows: (batch,) long number of the stream or example of each row, the same for any number of ranks.
+        rows: (batch,) long number of the stream or example of each row, independent of the number of ranks.
         start: (batch,) long number of positions of its stream before each row.
-        activations: site to its activation, detached.
-        gradients: site to the gradient of the summed token loss with respect to its activation.
-        attentions: attention site to weights (batch, heads, query, key).
-        losses_once: what computes :attr:`losses` for all who look at this batch; None computes them here.
+        activations: detached activation by site.
+        gradients: gradient of the summed token loss with respect to the activation, by site.
+        attentions: weights (batch, heads, query, key) by attention site.
+        losses_once: function that computes :attr:`losses` once for all consumers of this batch; None computes them
+            here.
     """
 
     batch: Mapping[str, Any]
@@ -76,55 +77,55 @@ class ObservedBatch:
 
     @cached_property
     def losses(self) -> Float[Tensor, "batch time"]:
-        """Token losses in nats, 0 where there is no label, detached; computed where they are asked for."""
+        """Token losses in nats, 0 if there is no label, detached; computed on access."""
         if self.losses_once is not None:
             return self.losses_once()
         return token_losses(self.logits.float(), self.labels)
 
     @property
     def labels(self) -> Int[Tensor, "batch time"]:
-        """What is to be predicted at each place, -100 for nothing."""
+        """Labels to predict at each position, -100 for none."""
         return labels_of(self.batch)
 
     @property
     def tokens(self) -> Bool[Tensor, "batch time"]:
-        """Which positions hold a token of the text: all but padding."""
+        """Mask of positions with a token of the text, that is, all except padding."""
         mask = self.batch.get("attention_mask")
         return torch.ones_like(text_of(self.batch), dtype=torch.bool) if mask is None else mask.bool()
 
 
 class Consumer(Protocol):
-    """Takes the batches of a pass."""
+    """Consumer of the batches of a pass."""
 
     def update(self, seen: ObservedBatch) -> None:
-        """Take one batch."""
+        """Process one batch."""
 
 
 class Accumulator(Consumer, Protocol):
-    """Takes the batches of a pass, keeps sums, and ends in a table."""
+    """Consumer of the batches of a pass that accumulates sums and returns a table."""
 
     def table(self) -> pd.DataFrame:
-        """Reduce over ranks (every rank enters) and answer columns ``quantity``, ``site``, groups, ``value``."""
+        """Reduce over ranks (all ranks must call it) and return columns ``quantity``, ``site``, groups, ``value``."""
 
 
 class ProbeSet:
-    """Batches to look at, cut by rank so that every example is seen exactly once.
+    """Batches to observe, divided among ranks so that every example is used exactly once.
 
     Args:
         loader: a loader that can ``shard(rank, world_size)`` and ``limit(max_tokens)`` itself (lmdyn's streams:
             ranks take whole streams), a torch ``DataLoader`` (ranks take every n-th batch of its dataset, in
-            order, whatever its sampler), or any re-iterable of batches.
-        max_tokens: look at about this many tokens only: exactly for streams, by whole batches otherwise.
-        identity: observers whose probe sets have equal identities share a pass; the loader's ``fingerprint``
-            where it has one.
-        names: what the batches call an entry, by its name in lmdyn; see
+            order, independent of its sampler), or any re-iterable of batches.
+        max_tokens: approximate number of tokens to observe: exact for streams, in whole batches otherwise.
+        identity: observers whose probe sets have equal identities share a pass; by default the loader's ``fingerprint``
+            if it has one.
+        names: names of the entries in the batches by their names in lmdyn; see
             :func:`~lmdyn.analysis.inspection.batches.named_batch`.
-        labels: ``next`` shifts the labels of causal models, which transformers shift inside; they are then those of
+        labels: ``next`` converts labels that causal models of transformers shift inside to those of
             :func:`~lmdyn.analysis.inspection.batches.next_token_labels`.
 
     Raises:
-        ValueError: ``max_tokens`` below 1.
-        TypeError: something that cannot be iterated twice.
+        ValueError: if ``max_tokens`` is below 1.
+        TypeError: if the loader cannot be iterated over twice.
 
     Example:
         >>> probe = ProbeSet([{"labels": torch.zeros(2, 3)}, {"labels": torch.ones(2, 3)}], max_tokens=6)
@@ -147,7 +148,7 @@ class ProbeSet:
             )
         if isinstance(loader, Iterator):
             raise TypeError(
-                "a probe set is looked at many times: give a list or a DataLoader, not an iterator"
+                "expected a probe set that can be iterated over again, got an iterator: pass a list or a DataLoader"
             )
         self.max_tokens = max_tokens
         if max_tokens is not None and offers(loader, Limitable):
@@ -164,7 +165,7 @@ class ProbeSet:
         self.identity = (self.fingerprint or identity or id(loader), self.max_tokens, *read_as)
 
     def recut(self, fingerprints: Collection[str]) -> "ProbeSet":
-        """The same data, in the batches that one of these fingerprints is of; itself where it is of none."""
+        """Return the same data in the batches that have one of these fingerprints; self if there are none."""
         if (
             self.fingerprint is None
             or self.fingerprint in fingerprints
@@ -179,10 +180,10 @@ class ProbeSet:
         )
 
     def batches(self, rank: int = 0, world_size: int = 1) -> Iterator[dict[str, Any]]:
-        """The batches of one rank, in Hugging Face's names, with labels of their own place.
+        """Return the batches of one rank, with the names of Hugging Face and labels aligned with the logits.
 
         Raises:
-            ValueError: batches whose entries are not known; see ``names``.
+            ValueError: if the entries of the batches are not known; see ``names``.
         """
         read = next_token_labels if self.labels == "next" else dict
         if offers(self.loader, Shardable):
@@ -200,14 +201,14 @@ class ProbeSet:
     def rows(
         self, number: int, size: int, rank: int = 0, world_size: int = 1, *, streams: bool = True
     ) -> Int[Tensor, "size"]:
-        """Numbers of the rows of a rank's batch ``number``: equal for equal text, however many ranks there are.
+        """Return the numbers of the rows of a rank's batch ``number``: equal for equal text, for any number of ranks.
 
         Args:
-            number: which of the rank's batches.
-            size: its rows.
+            number: index of the rank's batch.
+            size: number of its rows.
             rank: this process.
             world_size: number of processes.
-            streams: whether rows of a batch may continue those of the one before, and so keep their numbers.
+            streams: whether rows of a batch may continue those of the previous one, and so keep their numbers.
         """
         if offers(self.loader, Shardable):  # ranks take every n-th row of each batch
             return (0 if streams else number << 24) + rank + world_size * torch.arange(size)
@@ -215,23 +216,23 @@ class ProbeSet:
 
 
 class HasParts(Protocol):
-    """An observer, attached, as :class:`TrainingPart` knows it."""
+    """Interface of an attached observer for :class:`TrainingPart`."""
 
     name: str
 
     def part(self, split: str, max_tokens: int | None = None) -> ProbeSet:
-        """A split of what it looks at."""
+        """Return a split of its data."""
 
 
 class TrainingPart:
-    """The training part of what an observer looks at, the same batches at each observation.
+    """The training split of an observer's data, with the same batches at each observation.
 
     Args:
-        observer: attached.
-        batch_rows: rows of an update, over all ranks; of a PretrainingCorpus. Other data is taken in its own batches.
+        observer: attached observer.
+        batch_rows: rows of an update, over all ranks, for a PretrainingCorpus. Other data keeps its own batches.
 
     Raises:
-        ValueError: data without a training part; fewer rows than ranks.
+        ValueError: if the data has no training split, or if there are fewer rows than ranks.
     """
 
     def __init__(self, observer: HasParts, batch_rows: int) -> None:
@@ -239,39 +240,39 @@ class TrainingPart:
         self._part = observer.part("train")
         if (ranks := rank_and_world_size()[1]) > batch_rows:
             raise ValueError(
-                f"{observer.name}: batch_rows is {batch_rows}, expected at least one for each of {ranks} ranks"
+                f"{observer.name}: batch_rows is {batch_rows}: expected at least one for each of {ranks} ranks"
             )
         loader = self._part.loader
-        # a stream goes on where it stopped: each observation opens it anew, and sees its first batches
+        # a stream resumes at its last position: each observation opens it again to read its first batches
         self._reopen = offers(loader, Resumable) and not offers(loader, Shardable)
         if offers(loader, Rebatchable):
             self._part = ProbeSet(loader.with_batch_size(batch_rows))
 
     @property
     def fingerprint(self) -> str | None:
-        """A hash of the content, where the loader has one."""
+        """Hash of the content; None if the loader has none."""
         return self._part.fingerprint
 
     def open(self) -> ProbeSet:
-        """The batches, from the first on."""
+        """Return the batches from the first on."""
         return self._observer.part("train") if self._reopen else self._part
 
 
 def _count_tokens(batch: Mapping[str, Any]) -> int:
     tensor = batch.get("labels", batch.get("input_ids"))
     if not isinstance(tensor, Tensor):
-        raise ValueError(f"a batch needs `labels` or `input_ids`, got {sorted(batch)}")
+        raise ValueError(f"expected `labels` or `input_ids` in the batch, got {sorted(batch)}")
     return int((tensor != -100).sum())
 
 
 @dataclass(frozen=True)
 class Watch:
-    """What one consumer is shown of each batch of a pass.
+    """Data that one consumer receives from each batch of a pass.
 
     Attributes:
-        consumer: takes the batches.
-        sites: display name to module path.
-        attention_sites: the same of attention modules, whose weights it reads.
+        consumer: consumer of the batches.
+        sites: module path by display name.
+        attention_sites: the same for attention modules whose weights it reads.
         gradients: whether it reads :attr:`ObservedBatch.gradients`.
     """
 
@@ -284,15 +285,15 @@ class Watch:
 def probe_pass(
     module: nn.Module, probe: ProbeSet, watches: Sequence[Watch], *, forward: Forward | None = None
 ) -> None:
-    """One pass of ``module`` over this rank's share of the probe set; every batch is shown to all consumers.
+    """Run ``module`` once over this rank's share of the probe set, and pass every batch to all consumers.
 
-    A recurrent state that the module returns as ``.state`` is carried on where the batch says ``continues``. Ranks
-    that share the weights of a sharded module make equally many forward passes: one that has fewer batches than
-    another repeats its last, and shows it to nobody.
-    Must run inside :func:`~lmdyn.analysis.inspection.activations.observing`.
+    A recurrent state that the module returns as ``.state`` is carried over in rows for which the batch has
+    ``continues``. Ranks that share the weights of a sharded module make the same number of forward passes: a rank with
+    fewer batches than another repeats its last batch, without passing it to consumers. Must run inside
+    :func:`~lmdyn.analysis.inspection.activations.observing`.
 
     Raises:
-        ValueError: a batch without labels, where a consumer asks for losses or gradients.
+        ValueError: if a batch has no labels, but a consumer requires losses or gradients.
     """
     device = device_of(module)
     rank, world_size = rank_and_world_size()
@@ -313,7 +314,7 @@ def probe_pass(
             grads = seen.gradients(losses.sum()) if losses is not None else {}
             if not shown:
                 continue
-            rows = batch.get("example")  # loaders of examples number them
+            rows = batch.get("example")  # loaders of examples provide numbers
             if rows is None:
                 rows = probe.rows(number, size, rank, world_size, streams="continues" in batch).to(device)
             whole = ObservedBatch(
@@ -331,20 +332,20 @@ def probe_pass(
                     watch.consumer.update(view)
             start = start + length
         if rank == 0 and not len(start):
-            log.warning("the probe set is empty: there is nothing to observe in it")
+            log.warning("the probe set is empty: expected at least one batch to observe")
 
 
 def _losses_once(logits: Tensor, batch: Mapping[str, Any], known: Tensor | None) -> Callable[[], Tensor]:
-    """Token losses, computed at most once for all consumers of a batch."""
+    """Compute token losses at most once for all consumers of a batch."""
     if known is not None:
         return known.detach
     return cache(lambda: token_losses(logits.float(), labels_of(batch)))
 
 
 def _united(mappings: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """All sites of a pass by a key of their own, and for each consumer its names' keys.
+    """Return all sites of a pass by unique keys, and for each consumer the keys of its names.
 
-    A key is the name; where a name stands for several paths, those after the first have a number.
+    The key is the name; if a name denotes several paths, those after the first have a number.
     """
     united: dict[str, str] = {}
     keys: list[dict[str, str]] = []
@@ -361,7 +362,7 @@ def _united(mappings: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], list
 
 
 def _named(captured: Mapping[str, Tensor], keys: Mapping[str, str]) -> dict[str, Tensor]:
-    """What was captured at a consumer's sites, by its names; ``name@i`` is the i-th run of a module."""
+    """Return the captured tensors of a consumer's sites by its names; ``name@i`` is the i-th run of a module."""
     return {
         name + found.removeprefix(key): tensor
         for name, key in keys.items()
@@ -373,7 +374,7 @@ def _named(captured: Mapping[str, Tensor], keys: Mapping[str, str]) -> dict[str,
 def _in_step(
     module: nn.Module, probe: ProbeSet, rank: int, world_size: int
 ) -> Iterator[tuple[dict[str, Any], bool]]:
-    """The batches of this rank, and whether they count; as many on each rank where ranks share a module's weights."""
+    """Yield this rank's batches and whether they count; their number is equal on ranks that share weights."""
     if world_size == 1 or not is_sharded(module):
         yield from ((batch, True) for batch in probe.batches(rank, world_size))
         return
@@ -382,7 +383,7 @@ def _in_step(
     batch: dict[str, Any] | None = None
     for batch in probe.batches(rank, world_size):
         yield batch, True
-    if own < most and batch is None:  # a rank without any
+    if own < most and batch is None:  # a rank without batches
         batch = next(probe.batches())
     for _ in range(most - own):
         assert batch is not None
@@ -390,11 +391,11 @@ def _in_step(
 
 
 class Reader:
-    """A module that reads batch after batch; the recurrent state that it answers goes on where they continue.
+    """Calls a module on consecutive batches and carries over its recurrent state if the batches continue.
 
     Args:
         module: the module.
-        forward: ``(module, batch) -> output`` or the dotted path to it; None calls it in Hugging Face's names.
+        forward: ``(module, batch) -> output`` or the dotted path to it; None calls it with the names of Hugging Face.
     """
 
     def __init__(self, module: nn.Module, forward: Forward | None = None) -> None:
@@ -403,7 +404,7 @@ class Reader:
         self._state: Any = None
 
     def __call__(self, batch: Mapping[str, Any]) -> Any:
-        """The module's answer to the next batch."""
+        """Return the module's output for the next batch."""
         output = call_module(self._module, batch, forward=self._forward, state=self._state)
         self._state = tree_map_only(Tensor, Tensor.detach, getattr(output, "state", None))
         return output
@@ -412,26 +413,26 @@ class Reader:
 def token_vectors(
     site: str, activation: Tensor, mask: Bool[Tensor, "batch time"], of: str = "the module"
 ) -> Float[Tensor, "batch time d"]:
-    """An activation as one vector a token.
+    """Return an activation as one vector per token.
 
     Raises:
-        ValueError: it has another batch or time than the tokens.
+        ValueError: if batch or time differ from those of the tokens.
     """
     if activation.ndim < 3 or activation.shape[:2] != mask.shape:
         raise ValueError(
-            f"site {site!r} of {of} answers {tuple(activation.shape)}, expected (batch, time, …) with (batch, time) = "
-            f"{tuple(mask.shape)}: name a module whose output is batch first, with one vector a token"
+            f"site {site!r} of {of} returns {tuple(activation.shape)}, expected (batch, time, …) with (batch, time) = "
+            f"{tuple(mask.shape)}: name a module whose output is batch first, with one vector per token"
         )
     return activation.flatten(2)
 
 
 def to_device(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """The batch with its tensors on ``device``."""
+    """Move the tensors of a batch to ``device``."""
     return {k: v.to(device, non_blocking=True) if isinstance(v, Tensor) else v for k, v in batch.items()}
 
 
 def continued(batch: Mapping[str, Any], positions: Int[Tensor, "batch"]) -> Int[Tensor, "batch"]:
-    """``positions`` where a row continues that of the previous batch, else 0."""
+    """Return ``positions`` in rows that continue those of the previous batch, else 0."""
     text = text_of(batch)
     continues = batch.get("continues")
     if continues is None or len(positions) != len(text):

@@ -1,11 +1,11 @@
-"""What data may offer to observers: one ``Protocol`` for each contract, who offers it, who needs it, and the check.
+"""Interfaces of data for observers: one ``Protocol`` per contract, its providers, its consumers, and the check.
 
-Callbacks never import datamodules: they know data by these protocols only, so that a user's own loaders and datamodules
-serve as well as lmdyn's. Each protocol is decorated by its :class:`Contract`, which names the classes of
-lmdyn that offer it (a test compares them with :mod:`lmdyn.datamodules`) and the observers that cannot do without it.
+Callbacks never import datamodules: they access data only by these protocols, so that a user's own loaders and
+datamodules work as well as lmdyn's. Each protocol is decorated by its :class:`Contract`, which names the classes of
+lmdyn that offer it (a test compares them with :mod:`lmdyn.datamodules`) and the observers that require it.
 
-An observer declares what it cannot do without as ``needs = (AnnotatedText,)``; attaching it checks that. What is only
-used where it exists is asked for by :func:`offers`. Nothing is evaluated in either: the attributes are looked up
+An observer declares its requirements as ``needs = (AnnotatedText,)``; attaching checks them. Optional protocols are
+checked by :func:`offers`. Neither evaluates anything: attributes are looked up
 on the class, so a property is not read too early and an error inside it reaches the user.
 """
 
@@ -57,7 +57,7 @@ __all__ = [
 P = TypeVar("P")
 
 Batches = Iterable[dict[str, Any]]
-"""What a loader is: batches, dicts in Hugging Face's names, as often as it is iterated."""
+"""A loader of batches, that is, dicts with the names of Hugging Face; it can be iterated over repeatedly."""
 
 Side = Literal["datamodule", "loader"]
 
@@ -66,14 +66,14 @@ CONTRACTS: "dict[type, Contract]" = {}  # every protocol of this file with its c
 
 @dataclass(frozen=True)
 class Contract:
-    """Who keeps a protocol and who relies on it; decorates the protocol.
+    """Providers and consumers of a protocol; decorates the protocol.
 
     Attributes:
         of: whether datamodules or their loaders offer it.
-        what: what it is, in words, for messages.
+        what: description in words, for messages.
         offered_by: names of the classes of lmdyn that offer it.
-        needed_by: observers that refuse data without it.
-        used_by: who uses it where it is offered, and what for.
+        needed_by: observers that require it.
+        used_by: optional consumers, and their purpose.
     """
 
     of: Side
@@ -98,34 +98,34 @@ _ALL = (*_TRAINING, "FactCorpus", *_TASKS)
 
 @Contract("loader", "batches that shard themselves", _LOADERS, used_by="ProbeSet, TrainingPart")
 class Shardable(Protocol):
-    """Ranks take rows of each batch. Of other loaders, ranks take every n-th batch."""
+    """Ranks take rows of each batch. With other loaders, ranks take every n-th batch."""
 
     def shard(self, rank: int, world_size: int) -> Batches:
-        """The rows ``rank, rank + world_size, …`` of each batch, of the whole set."""
+        """Return the rows ``rank, rank + world_size, …`` of each batch of the whole set."""
 
 
 @Contract("loader", "batches that limit themselves", _LOADERS, used_by="ProbeSet, for max_tokens")
 class Limitable(Protocol):
-    """``max_tokens`` is then exact, or a fair sample. Of other loaders, the first batches are taken."""
+    """``max_tokens`` is then exact, or a fair sample. With other loaders, the first batches are used."""
 
     def limit(self, max_tokens: int) -> Batches:
-        """About ``max_tokens`` tokens of the set."""
+        """Return about ``max_tokens`` tokens of the set."""
 
 
 @Contract("loader", "a hash of its content", _LOADERS, used_by="ProbeSet, settings of observations")
 class HasFingerprint(Protocol):
-    """Observations of other content are not mixed in one folder, and observers of equal content share a pass."""
+    """Observations of different content are not mixed in one folder, and observers of equal content share a pass."""
 
     @property
     def fingerprint(self) -> str | None:
-        """Hash of what all ranks together are served; None without one."""
+        """Hash of the content of all ranks together; None if there is none."""
 
 
 @Contract(
     "loader", "the names of its labels", _NAMED, used_by="observers that group or probe by layers of labels"
 )
 class HasLabelNames(Protocol):
-    """Batches hold label indices; the names are here. Without it there are no layers to group or probe by."""
+    """Names of the label indices in batches. Without it there are no layers to group or probe by."""
 
     @property
     def label_names(self) -> Mapping[str, Sequence[str]]:
@@ -134,43 +134,43 @@ class HasLabelNames(Protocol):
 
 @Contract("loader", "what its labels belong to", _NAMED, used_by="Observer: `labels: auto`")
 class HasLabelConvention(Protocol):
-    """``aligned``: labels are of the logits at their own place; ``next``: at the place before (Hugging Face's)."""
+    """``aligned``: labels belong to the logits at the same position; ``next``: at the previous one (Hugging Face's)."""
 
     label_convention: Literal["aligned", "next"]
 
 
 @Contract("loader", "batches of another size", ("RowLoader",), used_by="TrainingPart, for batch_rows")
 class Rebatchable(Protocol):
-    """Output layers are then trained on batches of the observer's size; else on the loader's own."""
+    """Output layers are then trained on batches of the observer's size; otherwise on the loader's own."""
 
     def with_batch_size(self, rows: int) -> Batches:
-        """The same rows in batches of another size, of all ranks together."""
+        """Return the same rows in batches of another size, over all ranks together."""
 
 
 @Contract(
     "loader", "the cut of a hash", ("RowLoader", "StreamLoader"), used_by="Observer, where a run goes on"
 )
 class Recuttable(Protocol):
-    """A run that goes on with another ``batch_size`` is then observed in the batches that it began with."""
+    """A run continued with another ``batch_size`` is then observed in its original batches."""
 
     def recut(self, fingerprints: Collection[str]) -> Batches | None:
-        """The same data in the batches that one of these fingerprints is of; None where it is of none."""
+        """Return the same data in the batches that have one of these fingerprints; None if there are none."""
 
 
 @Contract(
     "loader",
     "a position to resume from",
     ("RowLoader", "StreamLoader", "StreamLoaderOfRows"),
-    used_by="Lightning, for resuming; TrainingPart, which opens anew a loader that goes on where it stopped",
+    used_by="Lightning, for resuming; TrainingPart, which opens a loader again that continues at its position",
 )
 class Resumable(Protocol):
     """A training loader from which a run resumes exactly."""
 
     def state_dict(self) -> Mapping[str, Any]:
-        """The position: batches handed out, the one at work included."""
+        """Return the position: the number of returned batches, including the current one."""
 
     def load_state_dict(self, state: Any) -> None:
-        """Continue there with the next iteration."""
+        """Continue from this position in the next iteration."""
 
 
 # the loader of FactCorpus, an ExampleLoader, has these attributes
@@ -180,27 +180,27 @@ class HasFacts(Protocol):
 
     @property
     def examples(self) -> Sequence[Mapping[str, Any]]:
-        """The questions, each with ``input_ids``, ``labels``, ``relation`` and ``fact``."""
+        """Questions, each with ``input_ids``, ``labels``, ``relation`` and ``fact``."""
 
     @property
     def templates(self) -> Mapping[str, str]:
-        """The wording of each relation."""
+        """Template of each relation."""
 
     @property
     def relation_kinds(self) -> Mapping[str, str]:
-        """The kind of each relation, such as N-1."""
+        """Kind of each relation, such as N-1."""
 
     @property
     def candidates(self) -> Sequence[int]:
-        """Token ids of the words that may be answers."""
+        """Token ids of candidate answers."""
 
 
 @Contract("datamodule", "a training part", _TRAINING, needed_by=("DiagnosticProbe", "EdgeProbe"))
 class HasTrainingPart(Protocol):
-    """A LightningDataModule (or LightningModule) that overrides the hook. A loader is one part, whichever."""
+    """A LightningDataModule (or LightningModule) that overrides the hook. A loader is one split, whichever it is."""
 
     def train_dataloader(self) -> Any:
-        """The loader of the training part."""
+        """Return the loader of the training split."""
 
 
 @Contract("datamodule", "a validation part", _ALL, needed_by=("EdgeProbe",))
@@ -208,7 +208,7 @@ class HasValidationPart(Protocol):
     """A LightningDataModule (or LightningModule) that overrides the hook."""
 
     def val_dataloader(self) -> Any:
-        """The loader of the validation part."""
+        """Return the loader of the validation split."""
 
 
 @Contract("datamodule", "a test part", (*_TRAINING, "FactCorpus"), needed_by=("EdgeProbe",))
@@ -216,12 +216,12 @@ class HasTestPart(Protocol):
     """A LightningDataModule (or LightningModule) that overrides the hook."""
 
     def test_dataloader(self) -> Any:
-        """The loader of the test part."""
+        """Return the loader of the test split."""
 
 
 @Contract("datamodule", "a list of its splits", _ALL, used_by="observers, for messages before data is read")
 class HasSplits(Protocol):
-    """Which hooks have data: lmdyn's classes have all hooks, and not always files for each of them."""
+    """Splits with data: lmdyn's classes have all hooks, but not always files for each of them."""
 
     @property
     def splits(self) -> Sequence[str]:
@@ -235,11 +235,11 @@ class HasSplits(Protocol):
     used_by="RunState, which saves the run's; open_data, which assigns the run's to a probe before prepare_data()",
 )
 class HasTokenizer(Protocol):
-    """The run's tokenizer; of a probe it can be assigned, before ``prepare_data()`` and ``setup()``."""
+    """The run's tokenizer; it can be assigned to a probe before ``prepare_data()`` and ``setup()``."""
 
     @property
     def tokenizer(self) -> Any:
-        """A ``PreTrainedTokenizerFast`` of transformers; None where there is none."""
+        """A ``PreTrainedTokenizerFast`` of transformers; None if there is none."""
 
     @tokenizer.setter
     def tokenizer(self, tokenizer: Any) -> None: ...
@@ -252,11 +252,11 @@ class HasTokenizer(Protocol):
     used_by="RunState, which saves them; Sparsity, LearningCurves and all that `frequency: train` counts for",
 )
 class HasTokenCounts(Protocol):
-    """How often each token occurs in the training data."""
+    """Frequency of each token in the training data."""
 
     @property
     def token_counts(self) -> pd.DataFrame | None:
-        """A row for each token id: ``token``, ``count`` and, of each Universal POS, the occurrences that carry it."""
+        """A row per token id: ``token``, ``count`` and, for each Universal POS tag, the occurrences with this tag."""
 
 
 @Contract(
@@ -266,7 +266,7 @@ class HasTokenCounts(Protocol):
     used_by="DepthPerformance, EncoderDynamics, TowerPreference: whether labels are masked tokens",
 )
 class HasObjective(Protocol):
-    """What the labels are to the inputs; which logits they belong to is the loader's ``label_convention``."""
+    """Relation of the labels to the inputs; the loader's ``label_convention`` is their alignment with the logits."""
 
     @property
     def objective(self) -> str:
@@ -274,12 +274,12 @@ class HasObjective(Protocol):
 
 
 def objective_of(data: object) -> str | None:
-    """What the labels of data mean; None where that is not declared."""
+    """Return the objective that the data declares; None if it declares none."""
     return data.objective if offers(data, HasObjective) else None
 
 
 class Sentence(Protocol):
-    """A sentence of an annotated corpus: ``lmdyn.datamodules.Sentence`` is one. Layers that are absent are None."""
+    """A sentence of an annotated corpus, such as ``lmdyn.datamodules.Sentence``. Absent layers are None."""
 
     words: tuple[str, ...]
     heads: tuple[int, ...] | None
@@ -288,10 +288,10 @@ class Sentence(Protocol):
 
 @Contract("datamodule", "sentences with their annotation", _CORPORA, needed_by=("Interdependence",))
 class AnnotatedText(HasTokenizer, Protocol):
-    """The text behind the batches, sentence by sentence."""
+    """The text of the batches, by sentence."""
 
     def documents(self, split: str) -> Iterator[Iterable[Sentence]]:
-        """The documents of a split."""
+        """Return the documents of a split."""
 
 
 @Contract("datamodule", "instances of a rule", ("ScaffoldCorpus",), needed_by=("ScaffoldRule",))
@@ -303,10 +303,10 @@ class RuleInstances(Protocol):
     n_rules: int
 
     def examples(self, domain: Literal["in", "out"], n: int, context: int) -> Any:
-        """Token ids (n, context + length + 2) of instances that are not in the text."""
+        """Return token ids (n, context + length + 2) of instances that are not in the text."""
 
     def content_key(self) -> Mapping[str, Any]:
-        """Plain values that identify the language."""
+        """Return plain values that identify the language."""
 
 
 @Contract(
@@ -321,7 +321,7 @@ class FineTuningTasks(Protocol):
 
     @property
     def tasks(self) -> Mapping[str, Any]:
-        """The tasks by name; see ``lmdyn.datamodules.tasks.tasks.Task``."""
+        """Tasks by name; see ``lmdyn.datamodules.tasks.tasks.Task``."""
 
 
 PARTS: Mapping[str, type[Any]] = {
@@ -329,14 +329,14 @@ PARTS: Mapping[str, type[Any]] = {
     "validation": HasValidationPart,
     "test": HasTestPart,
 }
-"""The protocol of each split."""
+"""Protocol of each split."""
 
 
-# ---------------------------------------------------------------- the check
+# ---------------------------------------------------------------- checks
 
 
 def members(protocol: type) -> tuple[str, ...]:
-    """Names of what a protocol asks for.
+    """Return the names of the members of a protocol.
 
     Example:
         >>> members(RuleInstances)
@@ -351,7 +351,7 @@ def members(protocol: type) -> tuple[str, ...]:
 
 
 def offers(data: object, protocol: type[P]) -> TypeGuard[P]:
-    """Whether data has all that a protocol asks for; nothing is evaluated.
+    """Return whether data has all members of a protocol; nothing is evaluated.
 
     Example:
         >>> offers([{"labels": None}], Shardable)
@@ -372,13 +372,13 @@ def _has(data: object, name: str) -> bool:
 
 @dataclass(frozen=True)
 class UnmetNeed:
-    """A protocol that an observer needs and its data does not offer.
+    """A protocol that an observer requires and its data does not offer.
 
     Attributes:
-        whose: who needs it.
-        protocol: what is needed.
+        whose: observer that requires it.
+        protocol: required protocol.
         got: class name of the data.
-        missing: what it lacks.
+        missing: missing members.
     """
 
     whose: str
@@ -390,14 +390,14 @@ class UnmetNeed:
         contract = CONTRACTS[self.protocol]
         lacks = ", ".join(f"`{name}`" for name in self.missing)
         return (
-            f"{self.whose} needs {contract.what}, got a {self.got} without {lacks}: give `probe` a datamodule that has "
-            f"it ({', '.join(contract.offered_by)}), or add to your own {contract.of}: "
+            f"{self.whose} requires {contract.what}, got {self.got} without {lacks}: pass as `probe` a datamodule that "
+            f"has it ({', '.join(contract.offered_by)}), or add to your own {contract.of}: "
             f"{'; '.join(_declaration(self.protocol, name) for name in self.missing)}"
         )
 
 
 def _declaration(protocol: type, name: str) -> str:
-    """How a class declares a member, without the modules of its types."""
+    """Return the declaration of a member, without the modules of its types."""
     found = inspect.getattr_static(protocol, name, None)
     if inspect.isfunction(found):
         declared = f"def {name}{inspect.signature(found)}"
@@ -409,10 +409,10 @@ def _declaration(protocol: type, name: str) -> str:
 
 
 class UnmetNeedsError(ValueError):
-    """Data that lacks what an observer needs.
+    """Data lacks members that an observer requires.
 
     Attributes:
-        unmet: what is missing.
+        unmet: requirements that are not met.
     """
 
     def __init__(self, unmet: Sequence[UnmetNeed]) -> None:
@@ -423,13 +423,13 @@ class UnmetNeedsError(ValueError):
 def unmet_needs(
     needs: Iterable[type], whose: str, *, datamodule: object = None, loader: object = None
 ) -> list[UnmetNeed]:
-    """What data lacks of what is needed: empty where all is there.
+    """Return the requirements that data does not meet; empty if it meets all.
 
     Args:
         needs: protocols of this file.
-        whose: who needs them, for messages.
-        datamodule: the data; None leaves the contracts of datamodules out.
-        loader: the loader of the part that is looked at; None leaves the contracts of loaders out.
+        whose: observer that requires them, for messages.
+        datamodule: the data; None skips the contracts of datamodules.
+        loader: the loader of the observed split; None skips the contracts of loaders.
     """
     given = {"datamodule": datamodule, "loader": loader}
     asked = [(protocol, given[CONTRACTS[protocol].of]) for protocol in needs]
@@ -441,10 +441,10 @@ def unmet_needs(
 
 
 def require(needs: Iterable[type], whose: str, *, datamodule: object = None, loader: object = None) -> None:
-    """Refuse data that lacks what is needed; see :func:`unmet_needs`.
+    """Raise an error for data that does not meet requirements; see :func:`unmet_needs`.
 
     Raises:
-        UnmetNeedsError: with what is missing, which of lmdyn's classes have it, and how to add it.
+        UnmetNeedsError: with the missing members, the classes of lmdyn that have them, and how to add them.
     """
     if unmet := unmet_needs(needs, whose, datamodule=datamodule, loader=loader):
         raise UnmetNeedsError(unmet)

@@ -1,4 +1,4 @@
-"""How a module that lmdyn has not seen reads its batches: measured once, for all observers of the same text."""
+"""Determination of how a new module reads its batches: measured once, for all observers of the same text."""
 
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sized
@@ -40,20 +40,20 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Labels = Literal["auto", "aligned", "next"]
-"""What a label means: ``aligned``, it belongs to the logits of its own place, ``next``, to those one place before."""
+"""Convention of labels: ``aligned`` (with the logits of the same position) or ``next`` (of the previous one)."""
 
 ModelKind = Literal["masked", "causal"]
 
 SiteChoice = Mapping[str, str] | str | None
-"""Sites as they are given: display name to module path, ``auto``, a pattern of paths, or None for the default."""
+"""Sites as given by the user: display name to module path, ``auto``, a pattern of paths, or None for the default."""
 
-_FIRST = 4  # batches that decisions are made on
+_FIRST = 4  # number of batches for decisions
 
 
 def declared_labels(probe: ProbeSet) -> LabelConvention | None:
-    """What the loader says its labels mean, as lmdyn's do; None where it says nothing.
+    """Return the label convention that the loader declares, as lmdyn's do; None if it declares none.
 
-    An ``objective`` of a datamodule of one's own says nothing of it: Hugging Face's causal labels are shifted inside.
+    The ``objective`` of a user's datamodule does not determine it: Hugging Face's causal labels are shifted inside.
     """
     return probe.loader.label_convention if offers(probe.loader, HasLabelConvention) else None
 
@@ -70,25 +70,25 @@ def read_module(
     kind: ModelKind | None,
     one_pass: bool,
 ) -> LabelConvention | None:
-    """What labels mean to a module, and a refusal of modules that cannot be observed; every rank must enter.
+    """Return the label convention of a module; raise an error if it cannot be observed. Every rank must call it.
 
     Args:
         module: the module.
         probe: the probe set.
-        forward: how the module is called.
-        tokenizer: the run's, or None.
+        forward: function that calls the module.
+        tokenizer: the run's tokenizer, or None.
         whose: the observer, for messages.
-        labels: what they mean where it is known; None measures it.
-        uses_labels: whether the observer's numbers depend on labels; None: where there are any.
-        kind: the only kind of model that it looks at.
-        one_pass: whether it looks at the module's answers to the batches of its probe set.
+        labels: label convention if it is known; None measures it.
+        uses_labels: whether the observer's numbers depend on labels; None: if there are any.
+        kind: the only kind of model that it supports.
+        one_pass: whether it uses the module's outputs for the batches of its probe set.
 
     Returns:
-        What the labels mean; None where it is not known and nobody asks.
+        The label convention; None if it is unknown and not required.
 
     Raises:
-        ValueError: a module that cannot be called, or answers something else; labels whose meaning cannot be told; a
-            model of the other kind.
+        ValueError: if the module cannot be called or returns no logits, if the label convention cannot be determined,
+            or for a model of the other kind.
     """
     if one_pass:
         _check_answer(module, probe, forward, tokenizer, whose, uses_labels is not False)
@@ -96,9 +96,9 @@ def read_module(
         _check_kind(module, probe, forward, kind, whose)
     if labels == "aligned" and uses_labels and one_pass and not _labelled(module, probe):
         raise ValueError(
-            f"{whose}: the batches have no `labels`, only {sorted(_first_batches(module, probe)[0])}, and `labels: "
-            "aligned` says that they belong to the logits of their own place: give them, or `labels: next` for a "
-            "causal model, whose labels are then its tokens"
+            f"{whose}: expected batches with `labels`, got {sorted(_first_batches(module, probe)[0])}; `labels: "
+            "aligned` requires them: add labels, or set `labels: next` for a "
+            "causal model, which uses its tokens as labels"
         )
     if labels is not None or (uses_labels is False and not one_pass):
         return labels
@@ -108,7 +108,7 @@ def read_module(
 def _decide_labels(
     module: nn.Module, probe: ProbeSet, forward: Forward | None, *, whose: str, needed: bool | None
 ) -> LabelConvention:
-    """What labels mean, measured; a ValueError where it cannot be told and is needed (None: where there are any)."""
+    """Measure the label convention; raise a ValueError if it is needed (None: if there are labels) but unclear."""
     try:
         found = _measured(module, probe, forward)
     except ValueError as error:
@@ -124,40 +124,40 @@ def _decide_labels(
 def _check_kind(
     module: nn.Module, probe: ProbeSet, forward: Forward | None, kind: ModelKind, whose: str
 ) -> None:
-    """Refuse a model of the other kind, by measurement.
+    """Raise an error for a model of the other kind, by measurement.
 
     Raises:
-        ValueError: a causal model where a masked one is looked at, or the reverse.
+        ValueError: for a causal model if a masked one is expected, or the reverse.
     """
     if kind == "masked" and is_encoder_decoder(module):
         raise ValueError(
-            f"{whose} looks at masked language models, and {type(module).__name__} is an encoder-decoder, whose "
-            "decoder predicts the next of its own tokens; LearningCurves looks at models of any kind"
+            f"{whose} requires a masked language model, got {type(module).__name__}, an encoder-decoder, whose "
+            "decoder predicts the next of its own tokens; LearningCurves supports models of any kind"
         )
 
     def measure() -> Reading:
         try:
             return model_reading(module, _first_batches(module, probe)[0], forward)
-        except Exception as error:  # such as of a module that is called with `predict`
-            log.debug("%s: what the model reads is not measured: %s", whose, error)
+        except Exception as error:  # for example, for a module that is called with `predict`
+            log.debug("%s: the kind of model is not measured: %s", whose, error)
             return "unknown"
 
     reading = _once(module, probe, "kind", forward, measure)
     if reading == {"masked": "causal", "causal": "bidirectional"}[kind]:
         effect = "no" if reading == "causal" else "a"
         raise ValueError(
-            f"{whose} looks at {kind} language models, and {type(module).__name__} is none: {effect} later token "
-            "changes its logits; LearningCurves looks at models of any kind"
+            f"{whose} requires a {kind} language model, got {type(module).__name__}, for which {effect} later token "
+            "changes the logits; LearningCurves supports models of any kind"
         )
 
 
 def _measured(module: nn.Module, probe: ProbeSet, forward: Forward | None) -> LabelDecision:
-    """What the labels of a probe set mean to a module; see :func:`label_convention`. Every rank must enter.
+    """Measure the label convention of a probe set for a module; see :func:`label_convention`. Every rank must call it.
 
-    Of batches without labels the tokens themselves are the labels, of a causal model.
+    For batches without labels, the tokens themselves are the labels of a causal model.
 
     Raises:
-        ValueError: batches whose labels contradict the model, or a model that is not causal and batches without labels.
+        ValueError: if labels contradict the model, or if the model is not causal and the batches have no labels.
     """
 
     def measure() -> LabelDecision:
@@ -167,9 +167,9 @@ def _measured(module: nn.Module, probe: ProbeSet, forward: Forward | None) -> La
             return label_convention(module, labelled, forward)
         if unread := unread_entries(batches[0]):
             raise ValueError(
-                f"the batches have no `labels`, but {unread}, of the shape of input_ids: if they are labels, name "
-                f"them, `batch: {{labels: {unread[0]}}}`; if not, and the model is causal, say `labels: next`: the "
-                "tokens themselves are then its labels"
+                f"the batches have no `labels`, but {unread} of the shape of input_ids: if they are labels, name "
+                f"them, `batch: {{labels: {unread[0]}}}`; if not, and the model is causal, set `labels: next`, which "
+                "uses the tokens themselves as labels"
             )
         try:
             decision = label_convention(module, labelled, forward)
@@ -177,20 +177,20 @@ def _measured(module: nn.Module, probe: ProbeSet, forward: Forward | None) -> La
             decision = None
         if decision is None or decision.convention != "next":
             raise ValueError(
-                f"the batches have no `labels`, only {sorted(batches[0])}, and the model is not causal: its "
-                "predictions depend on the tokens that they are of; give batches with masks and labels, such as those "
+                f"expected `labels` in the batches, got {sorted(batches[0])}, and the model is not causal: its "
+                "predictions depend on the predicted tokens; use batches with masks and labels, such as those "
                 "of DataCollatorForLanguageModeling or PretrainingCorpus"
             )
         return replace(
-            decision, reason=f"the batches have no labels, their tokens are taken: {decision.reason}"
+            decision, reason=f"the batches have no labels, their tokens are used: {decision.reason}"
         )
 
     decision = _once(module, probe, "labels", forward, measure)
-    return gather(decision)[0]  # the same on all ranks
+    return gather(decision)[0]  # equal on all ranks
 
 
 def _found_sites(module: nn.Module, probe: ProbeSet, forward: Forward | None) -> FoundSites:
-    """The sites of a module, found in a forward pass of the first batch; see :func:`find_sites`."""
+    """Find the sites of a module in a forward pass of the first batch; see :func:`find_sites`."""
 
     def find() -> FoundSites:
         found = find_sites(module, _first_batches(module, probe)[0], forward)
@@ -212,23 +212,23 @@ def choose_sites(
     kinds: tuple[Kind, ...] = ("embedding", "block", "norm"),
     attention: bool = False,
 ) -> dict[str, str]:
-    """The sites that an observer looks at: those given, a default that this module has, or those that are found.
+    """Choose the sites of an observer: the given ones, a default that the module has, or found sites.
 
     Args:
-        choice: what the observer was given.
-        default: what None stands for where all of it exists.
+        choice: argument of the observer.
+        default: sites for None, if the module has all of them.
         module: the module.
-        probe: returns the probe set, whose first batch is run where sites have to be found.
-        forward: how the module is called.
+        probe: function that returns the probe set, whose first batch is used to find sites.
+        forward: function that calls the module.
         whose: the observer, for messages.
-        kinds: which of the found sites it looks at.
-        attention: attention modules are looked for.
+        kinds: kinds of sites to use if sites are found.
+        attention: whether to find attention modules.
 
     Returns:
-        Display name to module path, not empty but where an empty mapping was given.
+        Module path by display name; empty only if an empty mapping was given.
 
     Raises:
-        ValueError: paths that do not exist, patterns that match nothing or too much, or nothing found.
+        ValueError: if paths do not exist, if patterns match nothing or too much, or if no site is found.
     """
     if isinstance(choice, Mapping):
         resolve_sites(module, choice)
@@ -247,15 +247,16 @@ def choose_sites(
         sites = dict(found.attention)
     else:
         sites = {name: path for name, path in found.sites.items() if found.kinds[name] in kinds}
-    if any(name.startswith("encoder_") for name in sites):  # the decoder stands at other tokens
+    if any(name.startswith("encoder_") for name in sites):  # the decoder reads other tokens
         left_out = [name for name in sites if name.startswith("decoder_")]
         sites = {name: path for name, path in sites.items() if name not in left_out}
         if left_out:
             announce(
-                whose, f"the sites of the decoder are left out, it reads other tokens: {', '.join(left_out)}"
+                whose,
+                f"the sites of the decoder are left out because it reads other tokens: {', '.join(left_out)}",
             )
     if not sites:
-        what = "attention module that answers weights" if attention else " or ".join(kinds)
+        what = "attention module that returns weights" if attention else " or ".join(kinds)
         raise ValueError(
             f"{whose}: no {what} was found in {type(module).__name__} ({'; '.join(found.left_out) or 'no sites'}): "
             f"name sites yourself, `{'attention_' if attention else ''}sites: {{name: path}}`"
@@ -267,7 +268,7 @@ def choose_sites(
 def _answer_weights(
     module: nn.Module, sites: Mapping[str, str], probe: ProbeSet, forward: Forward | None
 ) -> bool:
-    """Whether all these attention modules are run and answer weights: fused ones, and RWKV's, do not."""
+    """Return whether these attention modules all run and return weights: fused ones, and those of RWKV, do not."""
 
     def measure() -> bool:
         with observing(module), torch.no_grad(), capture(module, {}, attention_sites=sites) as seen:
@@ -283,12 +284,13 @@ def _answer_weights(
 def _check_answer(
     module: nn.Module, probe: ProbeSet, forward: Forward | None, tokenizer: Any, whose: str, labels: bool
 ) -> None:
-    """Call the module on the first batch, and refuse, in one error, what no observation could be made of.
+    """Call the module on the first batch, and report, in one error, what prevents observations.
 
-    The arguments are those of :func:`read_module`; ``labels``: whether the logits are to fit them.
+    The arguments are those of :func:`read_module`; ``labels``: whether the logits must fit the labels.
 
     Raises:
-        ValueError: no batch; a call that fails; no logits, or of another shape; more token ids than embeddings.
+        ValueError: if there is no batch, if the call fails, if it returns no logits or logits of another shape, or if
+            there are more token ids than embeddings.
     """
 
     def check() -> ValueError | None:
@@ -323,18 +325,18 @@ def _check_logits(
     expected = labels.shape if isinstance(labels, Tensor) else text.shape
     if logits.ndim != 3 or logits.shape[:2] != expected:
         raise ValueError(
-            f"{type(module).__name__} answers logits {tuple(logits.shape)} for labels {tuple(expected)}: expected "
-            "(batch, time, classes), one row of logits a label; give `forward:`, a function (module, batch) -> logits"
+            f"{type(module).__name__} returns logits {tuple(logits.shape)} for labels {tuple(expected)}: expected "
+            "(batch, time, classes), one row of logits per label; pass `forward:`, a function (module, batch) -> logits"
         )
     if bool((logits >= 0).all()) and bool(((logits.float().sum(-1) - 1).abs() < 1e-3).all()):
         raise ValueError(
-            f"{type(module).__name__} answers probabilities, and logits are expected: give `forward:`, a function "
+            f"{type(module).__name__} returns probabilities, but logits are expected: pass `forward:`, a function "
             "(module, batch) -> log-probabilities or logits"
         )
     if isinstance(labels, Tensor) and int(labels.max()) >= logits.shape[2]:
         raise ValueError(
-            f"labels go up to {int(labels.max())}, and {type(module).__name__} answers {logits.shape[2]} classes: is "
-            "the tokenizer that of another model? (model.resize_token_embeddings, or the model's own tokenizer)"
+            f"labels go up to {int(labels.max())}, but {type(module).__name__} returns {logits.shape[2]} classes: use "
+            "the model's own tokenizer, or model.resize_token_embeddings before training"
         )
 
 
@@ -342,13 +344,13 @@ def _failed(module: nn.Module, batch: Mapping[str, Any], error: Exception) -> st
     reason = " ".join(str(error).split())
     return (
         f"{type(module).__name__} could not be called on the first batch, {seen(batch)}: {type(error).__name__}: "
-        f"{reason[:300]}; name the batch's entries by `batch: {{input_ids: …}}`, or give `forward:`, a function "
+        f"{reason[:300]}; name the batch's entries by `batch: {{input_ids: …}}`, or pass `forward:`, a function "
         "(module, batch) -> logits"
     )
 
 
 def _by_lmdyn(error: BaseException) -> bool:
-    """Whether the error was raised by lmdyn's own code."""
+    """Return whether the error was raised by lmdyn's own code."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -357,7 +359,7 @@ def _by_lmdyn(error: BaseException) -> bool:
 
 @contextmanager
 def _checked_embeddings(module: nn.Module, text: Tensor, tokenizer: Any) -> Iterator[None]:
-    """Ids beyond the rows of an embedding are an error with a remedy within; on a GPU they would end the process."""
+    """Raise an error with a remedy for ids beyond the rows of an embedding; on a GPU they would end the process."""
 
     def check(embedding: nn.Module, args: tuple[Any, ...]) -> None:
         ids = args[0] if args else None
@@ -376,13 +378,13 @@ def _checked_embeddings(module: nn.Module, text: Tensor, tokenizer: Any) -> Iter
                 else f"token ids go up to {int(ids.max())}"
             )
             raise ValueError(
-                f"{what}, and an embedding of {type(module).__name__} has {rows} rows: give the model's own tokenizer, "
-                "or model.resize_token_embeddings(len(tokenizer)) before it is trained"
+                f"{what}, but an embedding of {type(module).__name__} has {rows} rows: use the model's own tokenizer, "
+                "or call model.resize_token_embeddings(len(tokenizer)) before training"
             )
 
     plain = [
         m for m in module.modules() if type(m).forward is nn.Embedding.forward
-    ]  # no positions by other names
+    ]  # excludes positions with other names
     handles = [m.register_forward_pre_hook(check) for m in plain]
     try:
         yield
@@ -392,7 +394,7 @@ def _checked_embeddings(module: nn.Module, text: Tensor, tokenizer: Any) -> Iter
 
 
 def _first_batches(module: nn.Module, probe: ProbeSet) -> list[dict[str, Any]]:
-    """The first batches of all ranks together, on the module's device."""
+    """Return the first batches of all ranks together, on the module's device."""
     device = device_of(module)
     whole = ProbeSet(probe.loader, max_tokens=probe.max_tokens, names=probe.names)
     batches: list[dict[str, Any]] = []
@@ -404,7 +406,7 @@ def _first_batches(module: nn.Module, probe: ProbeSet) -> list[dict[str, Any]]:
             batches.append(to_device(batch, device))
     if not batches or not len(text_of(batches[0])):
         raise ValueError(
-            "the probe set is empty: there is nothing to observe in it; give other data, or a `probe`"
+            "the probe set is empty: expected at least one batch to observe; use other data, or a `probe`"
         )
     return batches
 
@@ -423,15 +425,15 @@ def _own_tokens(batch: Mapping[str, Any]) -> Tensor:
 
 
 _KNOWN: "WeakKeyDictionary[nn.Module, dict[Hashable, tuple[Any, Any]]]" = WeakKeyDictionary()
-"""What was measured of each module, with the loader that it was measured on."""
+"""Results of measurements by module, with the loader on which they were made."""
 
 
 def _once(
     module: nn.Module, probe: ProbeSet, what: str, forward: Forward | None, measure: Callable[[], T]
 ) -> T:
-    """A measurement that all observers of a module on the same batches share."""
+    """Return a measurement that all observers of a module on the same batches share."""
     known = _KNOWN.setdefault(module, {})
     key = (what, id(probe.loader), probe.identity, forward)
     if key not in known:
-        known[key] = (probe.loader, measure())  # the loader is kept: its id is then no other's
+        known[key] = (probe.loader, measure())  # keeping the loader reserves its id
     return cast(T, known[key][1])

@@ -1,4 +1,4 @@
-"""Observing with several observers at one step: what they share, where it is written, and who is told."""
+"""Observation with several observers at one step: shared passes, storage and logging."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
@@ -14,27 +14,27 @@ __all__ = ["Passes", "check_names", "observe_together", "record"]
 
 
 class Recorded(Published, Protocol):
-    """What is asked of an observer to observe with it: see :class:`~lmdyn.callbacks.Observer`."""
+    """Interface of an observer for observation: see :class:`~lmdyn.callbacks.Observer`."""
 
     @property
     def pass_key(self) -> Hashable:
-        """Observers of equal keys are measured together."""
+        """Key of the pass: observers with equal keys are measured together."""
 
     @staticmethod
     def measure_together(observers: Sequence[Any], module: nn.Module, step: int) -> list[pd.DataFrame]:
         """Measure with observers of one key."""
 
     def ensure_met(self, module: nn.Module) -> None:
-        """Find out how the module is to be read, unless that is done."""
+        """Determine how to read the module, if this has not been done."""
 
     def observe(
         self, module: nn.Module, step: int | Progress, passes: "Passes | None" = None
     ) -> pd.DataFrame:
-        """One observation."""
+        """Make one observation."""
 
 
 class Passes:
-    """What observers measure at one step: those of one key together, when the first of them is observed."""
+    """Measurements of observers at one step: those of one key are made together when the first is observed."""
 
     def __init__(self, observers: Sequence[Recorded]) -> None:
         self._groups: dict[Hashable, list[Recorded]] = {}
@@ -43,7 +43,7 @@ class Passes:
         self._tables: dict[int, pd.DataFrame] = {}
 
     def table(self, observer: Recorded, module: nn.Module, step: int) -> pd.DataFrame:
-        """The measurement of one of the observers."""
+        """Return the measurement of one of the observers."""
         if id(observer) not in self._tables:
             group = self._groups[observer.pass_key]
             measured = observer.measure_together(group, module, step)
@@ -54,7 +54,7 @@ class Passes:
 def observe_together(
     observers: Sequence[Recorded], module: nn.Module, step: int | Progress
 ) -> list[pd.DataFrame]:
-    """Observe ``module`` with several observers; those that can share a pass do. Values are those of each alone.
+    """Observe ``module`` with several observers, with shared passes if possible. Values equal those of each alone.
 
     Args:
         observers: attached observers.
@@ -62,9 +62,9 @@ def observe_together(
         step: optimizer updates done, or the whole :class:`Progress`.
 
     Returns:
-        One table for each observer: see :meth:`Observer.observe`.
+        One table per observer: see :meth:`Observer.observe`.
     """
-    for observer in observers:  # which of them share a pass depends on it
+    for observer in observers:  # this determines which of them share a pass
         observer.ensure_met(module)
     passes = Passes(observers)
     return [observer.observe(module, step, passes) for observer in observers]
@@ -77,16 +77,16 @@ def record(
     loggers: Sequence[Any],
     attached: Sequence[Recorded] = (),
 ) -> None:
-    """Observe, store and publish, live and in replay alike. Every rank must enter; rank 0 writes.
+    """Observe, store and publish, in training and in replay. Every rank must call it; rank 0 writes.
 
     Args:
         observers: attached observers that are due.
         module: the module.
-        at: how far training has come.
-        loggers: where scalars and figures go.
-        attached: all observers, also those that are not due.
+        at: progress of the training.
+        loggers: loggers for scalars and figures.
+        attached: all observers, including those that are not due.
     """
-    for observer in observers:  # which of them share a pass depends on it
+    for observer in observers:  # this determines which of them share a pass
         observer.ensure_met(module)
     if rank_and_world_size()[0] == 0:
         know_charts(attached, loggers)
@@ -99,14 +99,14 @@ def record(
 
 
 def check_names(observers: Sequence[Recorded]) -> None:
-    """Refuse observers that would share a folder.
+    """Raise an error for observers that would share a folder.
 
     Raises:
-        ValueError: two of one name.
+        ValueError: if two have the same name.
     """
     names = [o.name for o in observers]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(
-                f"{names.count(name)} observers are called {name!r}: give each a `name` of its own"
+                f"{names.count(name)} observers have the name {name!r}: give each its own `name`"
             )

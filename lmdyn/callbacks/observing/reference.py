@@ -1,4 +1,4 @@
-"""What a model is compared with: another checkpoint, its own end, its own past, itself at another site."""
+"""References to compare a model with: another checkpoint, its own end, its own past, itself at another site."""
 
 import copy
 import logging
@@ -42,59 +42,59 @@ log = logging.getLogger(__name__)
 class Reference(ABC):
     """A model to compare with. Subclasses are named in yaml by ``class_path``.
 
-    ``forward`` is a dotted path to ``(module, batch) -> output`` where the reference is called otherwise than in
-    Hugging Face's names; None calls it as the observed module's ``forward`` setting says where it has its class.
+    ``forward`` is a dotted path to ``(module, batch) -> output`` if the reference does not take the names of Hugging
+    Face; with None, the observed module's ``forward`` setting applies if the reference has the same class.
     """
 
     forward: Forward | None = None
 
     copies: ClassVar[bool] = False
-    """Whether its modules are copies of the observed one, of which no rank has all where they share its weights."""
+    """Whether its modules are copies of the observed one; with sharded weights, no rank has the complete copy."""
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if k[0] != "_")
         return f"{type(self).__name__}({arguments})"
 
     def check(self, run: Run) -> None:  # noqa: B027 (most references need nothing)
-        """Refuse, before training, what this run cannot have.
+        """Raise an error, before training, if the run cannot provide the reference.
 
         Raises:
-            ValueError: with the remedy.
+            ValueError: if it cannot; the message contains the remedy.
         """
 
     def settings(self, run: Run) -> Any:
-        """Plain values that say which reference it was."""
+        """Return plain values that identify the reference."""
         return type(self).__name__
 
     def example(self, module: nn.Module) -> nn.Module:
-        """A module like those of :meth:`modules`, before there are any: the observed one for its own checkpoints."""
+        """Return a module like those of :meth:`modules` before they exist: the observed one for its own checkpoints."""
         return module
 
     def named(self, name: str) -> "dict[str, Reference]":
-        """The references that it stands for: itself, under the name that it was given."""
+        """Return the references that it represents: itself, under the given name."""
         return {name: self}
 
     @abstractmethod
     def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
-        """The modules to compare ``module`` with at ``step``, frozen, on the CPU, each with a name.
+        """Return the modules to compare ``module`` with at ``step``, frozen, on the CPU, by name.
 
-        The name "" stands for the reference itself. Empty where there is nothing to compare with yet.
+        The name "" denotes the reference itself. Empty if there is nothing to compare with at this step.
         """
 
 
 class Checkpoint(Reference):
-    """Another run's checkpoint: a tagger, a model with another seed.
+    """Another run's checkpoint, such as a tagger or a model with another seed.
 
     Args:
         path: a checkpoint, a run's folder (its last checkpoint) or a folder of checkpoints; ``$VAR`` and ``~`` are
             expanded.
-        module: dotted path of its class, where the checkpoint does not say.
+        module: dotted path of its class, if the checkpoint does not contain it.
         forward: see :class:`Reference`.
-        step: of a folder, the checkpoint of this step; 0 is the untrained model, a floor of what training shares.
+        step: for a folder, the step of the checkpoint; 0 is the untrained model, a baseline without training.
 
     Raises:
-        FileNotFoundError: on attaching, nothing there, or no checkpoint of this step.
-        ValueError: on attaching, a tokenizer other than the run's, by which token i would be another word.
+        FileNotFoundError: on attaching, if the path does not exist, or if it has no checkpoint of this step.
+        ValueError: on attaching, if its tokenizer differs from the run's, so that token ids denote other words.
     """
 
     def __init__(
@@ -107,33 +107,33 @@ class Checkpoint(Reference):
         self._loaded: tuple[Path, str, nn.Module] | None = None
 
     def check(self, run: Run) -> None:
-        """Load it, and compare the tokenizers."""
+        """Load the checkpoint and compare the tokenizers."""
         path, _, _ = self._load()
         folder = path.parent.parent / "tokenizer"
         if run.tokenizer is None or not folder.is_dir():
             log.warning(
-                "reference %s: %s, so nobody checks that token i is the same word in both models",
-                path, "this run has no tokenizer" if run.tokenizer is None else f"there is no {folder}",
+                "reference %s: %s, so it is not checked that token ids denote the same words in both models",
+                path, "this run has no tokenizer" if run.tokenizer is None else f"{folder} does not exist",
             )  # fmt: skip
             return
         theirs = read_tokenizer(folder).get_vocab()
         if theirs != run.tokenizer.get_vocab():
             raise ValueError(
                 f"reference {path} was trained with another tokenizer ({len(theirs)} tokens, this run has "
-                f"{len(run.tokenizer)}): models are compared token by token, so train it with this run's, "
+                f"{len(run.tokenizer)}), but models are compared token by token: train it with this run's, "
                 "`data.init_args.tokenizer: RUN/tokenizer`"
             )
 
     def settings(self, run: Run) -> Any:
-        """The content of its weights: where they lie plays no part."""
+        """Return a digest of its weights; their location does not matter."""
         return {"class": "Checkpoint", "weights": self._load()[1], "forward": self.forward}
 
     def example(self, module: nn.Module) -> nn.Module:
-        """The one module."""
+        """Return the module of the checkpoint."""
         return self._load()[2]
 
     def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
-        """The one module, loaded once."""
+        """Return the module of the checkpoint, loaded once."""
         return {"": self._load()[2]}
 
     def _load(self) -> tuple[Path, str, nn.Module]:
@@ -145,7 +145,7 @@ class Checkpoint(Reference):
         return self._loaded
 
     def foresee(self, path: Path, module: nn.Module) -> None:
-        """Let a module stand for a checkpoint that is not there yet, in checks before it is made."""
+        """Use a module instead of a checkpoint that does not exist yet, in checks before it is written."""
         self._loaded = path.absolute(), "", module
 
     def __deepcopy__(self, memo: Any) -> "Checkpoint":
@@ -153,18 +153,18 @@ class Checkpoint(Reference):
 
 
 class Checkpoints(Reference):
-    """Checkpoints of several runs whose folders differ in one part: each is a reference of its own.
+    """Checkpoints of several runs whose folders differ in one part; each is a separate reference.
 
     Args:
-        path: as of :class:`Checkpoint`, with ``{}`` in the place of each name.
-        names: what replaces ``{}``; rows and tags call the references so. The name under which this object is given
-            plays no part.
+        path: as in :class:`Checkpoint`, with ``{}`` in place of each name.
+        names: replacements of ``{}``; they are the names of the references in rows and tags. The name under which this
+            object is given is not used.
         module: see :class:`Checkpoint`.
         forward: see :class:`Reference`.
         step: see :class:`Checkpoint`.
 
     Raises:
-        ValueError: a path without ``{}``.
+        ValueError: if the path contains no ``{}``.
 
     Example:
         >>> Checkpoints("runs/taggers/{}_next", ["upos", "topic"]).named("taggers")
@@ -180,7 +180,7 @@ class Checkpoints(Reference):
         step: int | None = None,
     ) -> None:
         if "{}" not in path:
-            raise ValueError(f"Checkpoints expects a path with {{}} in the place of each name, got {path!r}")
+            raise ValueError(f"expected a path with {{}} in place of each name in Checkpoints, got {path!r}")
         self.path = path
         self.names = names
         self.class_path = module
@@ -188,31 +188,31 @@ class Checkpoints(Reference):
         self.step = step
 
     def named(self, name: str) -> dict[str, Reference]:
-        """A reference for each of the names."""
+        """Return a reference for each of the names."""
         return {
             own: Checkpoint(self.path.replace("{}", own), self.class_path, self.forward, self.step)
             for own in self.names
         }
 
     def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
-        """Those of all of them."""
+        """Return the modules of all references."""
         parts = self.named("")
         return {name: part.modules(module, run, step)[""] for name, part in parts.items()}
 
 
 class Itself(Reference):
-    """The very model, at another site."""
+    """The observed model itself, at another site."""
 
     def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
-        """The module as it is."""
+        """Return the module unchanged."""
         return {"": module}
 
 
 class OwnFinal(Reference):
-    """The run's own last checkpoint: how far a representation still is from its end. In replay only.
+    """The run's own last checkpoint: how much a representation still differs from its final one. In replay only.
 
     Raises:
-        ValueError: on attaching to a run in training, which has no end yet.
+        ValueError: on attaching to a run in training, which has no last checkpoint yet.
     """
 
     copies = True
@@ -221,15 +221,15 @@ class OwnFinal(Reference):
         self._digest: tuple[Path, str] | None = None
 
     def check(self, run: Run) -> None:
-        """Refuse a run in training."""
+        """Raise an error for a run in training."""
         if run.live:
             raise ValueError(
-                "reference OwnFinal is the run's last checkpoint, which does not exist while it is trained: replay "
+                "reference OwnFinal is the run's last checkpoint, which does not exist during training: replay "
                 "this observer, `lmdyn analyze RUN --config OBSERVER.yaml`"
             )
 
     def settings(self, run: Run) -> Any:
-        """Its step, and the content of its weights."""
+        """Return its step and a digest of its weights."""
         if not run.checkpoints:
             return type(self).__name__
         last = max(run.checkpoints)
@@ -239,7 +239,7 @@ class OwnFinal(Reference):
         return {"class": "OwnFinal", "step": last, "weights": self._digest[1]}
 
     def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
-        """The last checkpoint in a copy of the module."""
+        """Return the last checkpoint in a copy of the module."""
         assert run.checkpoints
         return {"": _copy_with(module, run.checkpoints[max(run.checkpoints)])}
 
@@ -248,29 +248,29 @@ class _OwnPast(Reference):
     copies = True
 
     def check(self, run: Run) -> None:
-        """Refuse a run that saves no weights."""
+        """Raise an error for a run that saves no weights."""
         if run.live and run.checkpoint_folder is None:
             raise ValueError(
-                f"reference {type(self).__name__} is the run's own checkpoints, and none are saved: attach a "
+                f"reference {type(self).__name__} requires the run's own checkpoints, but none are saved: attach a "
                 "ScheduledCheckpoint"
             )
 
 
 class OwnInitial(_OwnPast):
-    """The run's own untrained model, its checkpoint of step 0: a floor. Nothing at step 0 itself.
+    """The run's own untrained model, its checkpoint of step 0: a baseline. Empty at step 0 itself.
 
     Raises:
-        ValueError: on attaching, a run that saves no weights, or none of step 0.
+        ValueError: on attaching, if the run saves no weights, or none of step 0.
     """
 
     def check(self, run: Run) -> None:
-        """Refuse a run without the checkpoint, as far as it can be known."""
+        """Raise an error for a run without the checkpoint, as far as this is known."""
         super().check(run)
         if not run.live and run.checkpoints and 0 not in run.checkpoints:
             raise ValueError(self._missing(run.checkpoints))
 
     def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
-        """The checkpoint of step 0 in a copy of the module."""
+        """Return the checkpoint of step 0 in a copy of the module."""
         before = run.checkpoints_before(step)
         if step and 0 not in before:
             raise ValueError(self._missing(before))
@@ -279,20 +279,20 @@ class OwnInitial(_OwnPast):
     @staticmethod
     def _missing(steps: Mapping[int, Path]) -> str:
         return (
-            f"reference OwnInitial is the run's checkpoint of step 0, and there is none among {sorted(steps)}: save it "
+            f"reference OwnInitial requires the run's checkpoint of step 0, got steps {sorted(steps)}: save it "
             "by a ScheduledCheckpoint with `schedule: {at: [0]}`"
         )
 
 
 class Previous(_OwnPast):
-    """The run's preceding scheduled checkpoint: how much a representation moved since. Nothing at the first.
+    """The run's preceding scheduled checkpoint: how much a representation changed since. Empty at the first.
 
     Raises:
         ValueError: on attaching to a run in training that saves no weights.
     """
 
     def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
-        """The preceding checkpoint in a copy of the module."""
+        """Return the preceding checkpoint in a copy of the module."""
         before = run.checkpoints_before(step)
         return {"": _copy_with(module, before[max(before)])} if before else {}
 
@@ -300,10 +300,10 @@ class Previous(_OwnPast):
 class Earlier(_OwnPast):
     """Each of the run's earlier scheduled checkpoints, named ``step <n>``: rows of a heat map over pairs of steps.
 
-    A copy of the model is held for each of them.
+    It keeps a copy of the model for each of them in memory.
 
     Args:
-        at: only these steps; None is every earlier checkpoint.
+        at: restrict to these steps; None for every earlier checkpoint.
 
     Raises:
         ValueError: on attaching to a run in training that saves no weights.
@@ -313,11 +313,11 @@ class Earlier(_OwnPast):
         self.at = at
 
     def settings(self, run: Run) -> Any:
-        """The steps that were asked for."""
+        """Return the steps of the argument."""
         return {"class": "Earlier", "at": self.at}
 
     def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
-        """The earlier checkpoints, each in a copy of the module."""
+        """Return the earlier checkpoints, each in a copy of the module."""
         before = run.checkpoints_before(step)
         return {
             f"step {s}": _copy_with(module, path)
@@ -327,9 +327,9 @@ class Earlier(_OwnPast):
 
 
 def _copy_with(module: nn.Module, path: Path) -> nn.Module:
-    """A frozen copy of a module with the weights of a checkpoint; the trainer of a LightningModule is left out."""
+    """Copy a module with the weights of a checkpoint, frozen; the trainer of a LightningModule is not copied."""
     memo: dict[int, Any] = {id(v): None for v in trainer_attributes(module).values()}
-    for part in module.modules():  # what training left there with its graph, as a loss
+    for part in module.modules():  # tensors with a graph that training stored as attributes, such as a loss
         kept = (v for k, v in vars(part).items() if k not in {*trainer_attributes(part), "_modules"})
         leaves = (leaf for v in kept for leaf in tree_leaves(v))
         memo |= {id(t): t.detach() for t in leaves if isinstance(t, Tensor) and not t.is_leaf}
@@ -339,7 +339,7 @@ def _copy_with(module: nn.Module, path: Path) -> nn.Module:
 
 
 def placed_like(reference: nn.Module, own: nn.Module) -> nn.Module:
-    """The reference on the model's device; in float64 where the model is."""
+    """Move the reference to the model's device, and convert it to float64 if the model is in float64."""
     parameter = next(own.parameters(), None)
     if parameter is None:
         return reference
@@ -347,7 +347,7 @@ def placed_like(reference: nn.Module, own: nn.Module) -> nn.Module:
 
 
 def has_module(module: nn.Module, path: str) -> bool:
-    """Whether a path names a module."""
+    """Return whether a path is a module."""
     return path in dict(module.named_modules())
 
 
@@ -355,14 +355,14 @@ class ReferenceReader:
     """A reference that reads the probe set along with the observed module.
 
     Args:
-        name: how rows call it.
-        module: the reference's module; None for the observed module itself, which is not run again.
+        name: its name in rows.
+        module: the reference's module; None for the observed module itself, which does not run again.
         sites: display name to module path, in the reference.
-        attention_sites: the same of attention modules.
+        attention_sites: the same for attention modules.
         forward: see :class:`Reference`.
 
     Raises:
-        ValueError: a path that names no module.
+        ValueError: if a path is not a module.
     """
 
     def __init__(
@@ -383,14 +383,14 @@ class ReferenceReader:
 
     @property
     def itself(self) -> bool:
-        """Whether it is the observed module."""
+        """Whether the reference is the observed module."""
         return self._module is None
 
     def read(self, seen: ObservedBatch) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Activations and attention weights of the reference for the same batch.
+        """Return the activations and attention weights of the reference for the same batch.
 
         Raises:
-            ValueError: tokens that the reference does not know.
+            ValueError: if the batch has tokens that the reference does not know.
         """
         if self._module is None:
             return seen.activations, seen.attentions
@@ -399,17 +399,17 @@ class ReferenceReader:
                 self._read(seen.batch)
             except IndexError as error:
                 raise ValueError(
-                    f"reference {self.name!r} does not know all tokens of the probe set ({error}): was it trained "
-                    "with this run's tokenizer?"
+                    f"reference {self.name!r} does not know all tokens of the probe set ({error}): use one trained "
+                    "with this run's tokenizer"
                 ) from error
             return captured.activations, captured.attentions
 
 
 def named_references(reference: "Reference | Mapping[str, Reference]") -> dict[str, Reference]:
-    """References by name; one that was given none is called after its class.
+    """Return references by name; one without a name has the name of its class.
 
     Raises:
-        ValueError: none, or a name that cannot be part of a tag.
+        ValueError: if there is none, or if a name cannot be part of a tag.
     """
     given = (
         {snake_case(type(reference).__name__): reference} if isinstance(reference, Reference) else reference
@@ -419,11 +419,11 @@ def named_references(reference: "Reference | Mapping[str, Reference]") -> dict[s
         for name, part in one.named(key).items():
             if not name or "/" in name:
                 raise ValueError(
-                    f"reference name {name!r} is part of the tags: it may not be empty or hold '/'"
+                    f"reference name {name!r} is part of the tags: expected a name that is not empty and without '/'"
                 )
             if name in named:
-                raise ValueError(f"two references are called {name!r}: give each a name of its own")
+                raise ValueError(f"two references have the name {name!r}: give each its own name")
             named[name] = part
     if not named:
-        raise ValueError("reference is empty: name at least one")
+        raise ValueError("expected at least one reference, got none: name one")
     return named

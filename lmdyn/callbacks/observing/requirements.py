@@ -1,4 +1,4 @@
-"""What an observer lacks before it can look at a module and its data: found without training and without writing."""
+"""Requirements that an observer's module and data do not meet, determined without training and without writing."""
 
 import copy
 import logging
@@ -31,25 +31,24 @@ __all__ = ["Finding", "Foresight", "foresee", "requirements", "silently"]
 def requirements(
     observer: Observer, module: nn.Module, data: Any = None, *, run: Run | None = None
 ) -> list[Finding]:
-    """What keeps an observer from looking at a module: empty where it runs.
+    """Return the reasons for which an observer cannot observe a module; empty if it can.
 
-    A copy of the observer meets the data and then the module as it does at the start of a training, in a run whose
-    folder is temporary. Observers that need one pass over their probe set are also shown one batch of it, forward and,
-    where they read gradients, backward. Nothing is trained and nothing is written: the observer, the module's modes and
-    gradients and the random generators are as before. A ``probe`` of
-    its own is set up, as attaching does; text that a corpus of lmdyn encodes goes to its cache. Every rank must enter.
+    A copy of the observer reads the data and then the module as at the start of training, in a temporary run folder.
+    Observers that require one pass over their probe set also process one batch of it, forward and, if they read
+    gradients, backward. Nothing is trained and nothing is written: the observer, the module's modes and gradients, and
+    the random generators are not changed. The observer's own ``probe`` is set up, as in attaching; the encoded text of
+    lmdyn's corpora is cached. Every rank must call it.
 
     Args:
         observer: any observer; it need not be attached.
         module: the module, with its layers.
-        data: the run's own data, set up: a datamodule, or from Python any loader of its validation set; None where
-            the observer has a ``probe`` of its own.
-        run: what else is known of the run, such as its tokenizer and its checkpoints; its folder is not touched. By
+        data: the run's own data, set up: a datamodule, or from Python any loader of its validation set; None if
+            the observer has its own ``probe``.
+        run: further information about the run, such as its tokenizer and its checkpoints; its folder is not used. By
             default the tokenizer and the training counts are those of data and module.
 
     Returns:
-        All that was found, in the order in which an observer meets it; data of the wrong kind hides what would
-        follow from its content.
+        All findings, in the order in which an observer checks; data of the wrong kind hides findings about its content.
 
     Example:
         >>> from lmdyn.callbacks import LearningCurves
@@ -67,12 +66,12 @@ def requirements(
 
 @dataclass(frozen=True)
 class Foresight:
-    """What is known of an observer before training.
+    """Information about an observer before training.
 
     Attributes:
         findings: reasons for which it cannot run, or for which numbers will be missing (``stops`` is False).
-        costs: what an observation holds in memory at once.
-        observer: the copy that has met data and module.
+        costs: memory that an observation requires.
+        observer: the copy that has read data and module.
     """
 
     findings: tuple[Finding, ...]
@@ -81,7 +80,7 @@ class Foresight:
 
 
 def foresee(observer: Observer, module: nn.Module, data: Any = None, *, run: Run | None = None) -> Foresight:
-    """All that :func:`requirements` finds, also what does not keep the observer from running, and what it costs.
+    """Return all findings of :func:`requirements`, also those that do not stop the observer, and its costs.
 
     The arguments are those of :func:`requirements`.
     """
@@ -115,7 +114,7 @@ def foresee(observer: Observer, module: nn.Module, data: Any = None, *, run: Run
 
 @contextmanager
 def silently(least: int = logging.ERROR) -> Iterator[None]:
-    """Within, lmdyn and libraries log nothing below this level: what is found is told as findings."""
+    """Suppress log messages of lmdyn and libraries below this level in this context: findings replace them."""
     names = ("lmdyn", "lightning.pytorch", "lightning.fabric", "transformers", "huggingface_hub")
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
@@ -129,23 +128,23 @@ def silently(least: int = logging.ERROR) -> Iterator[None]:
 
 
 def _copied(observer: Observer) -> Observer:
-    """The observer once more; its probe, which may be large, is the same."""
+    """Copy the observer; its probe, which may be large, is shared."""
     own = copy.copy(observer)
     for name, value in vars(observer).items():
-        if isinstance(value, dict):  # what it notes on the way
+        if isinstance(value, dict):  # its records
             setattr(own, name, dict(value))
     return own
 
 
 def _throwaway(run: Run | None, module: nn.Module, data: Any, folder: Path) -> Run:
-    """The run as the observer is to know it, in a folder of its own."""
+    """Return the run for the observer, with another folder."""
     if run is not None:
         return replace(run, log_dir=folder, datamodule=run.datamodule if data is None else data)
     return Run(folder, tokenizer_of(data, module), token_counts_of(data), data)  # type: ignore[arg-type] # any module
 
 
 def _module_alone(observer: Observer, module: nn.Module) -> list[Finding]:
-    """What can be said of the module where the data is unfit: errors that follow from that are none of the module's."""
+    """Check the module if the data is unsuitable; errors caused by the data are not reported."""
     try:
         if observer.reads is not None:
             read_module(
@@ -161,11 +160,11 @@ def _module_alone(observer: Observer, module: nn.Module) -> list[Finding]:
 
 
 def _try(observer: Observer, module: nn.Module) -> list[Cost]:
-    """Show one batch to an observer of one pass, and what this takes; the others train or iterate, which takes long."""
+    """Pass one batch to an observer of one pass, and return its memory; other observers would take too long."""
     batch = next(iter(observer.probe_set.batches()), None)
     if batch is None:
         raise ValueError(
-            "the probe set is empty: give the observer a `probe` or validation data that hold batches"
+            "the probe set is empty: pass a `probe` or validation data with batches to the observer"
         )
     if isinstance(observer, StreamingObserver):
         watch = Watch(
@@ -180,13 +179,13 @@ def _try(observer: Observer, module: nn.Module) -> list[Cost]:
 
 
 def _shape(batch: Any) -> tuple[int, ...]:
-    """Of the ids, or of the first tensor there is."""
+    """Return the shape of the ids, or of the first tensor."""
     first = next((v for v in batch.values() if isinstance(v, Tensor)), torch.zeros(0))
     return tuple(batch.get("input_ids", first).shape)
 
 
 def _findings(what: What, error: Exception, name: str) -> list[Finding]:
-    """An error of the house's, in its parts; of another kind, by its name too."""
+    """Split an error of lmdyn into its parts; for errors of other kinds, add their type."""
     if isinstance(error, UnmetNeedsError):
         texts = [str(unmet).removeprefix(f"{unmet.whose} ") for unmet in error.unmet]
         return [Finding(what, *_parted(text, first=True), error) for text in texts]
@@ -201,7 +200,7 @@ _LISTS = ("there are", "it has", "they are")
 
 
 def _parted(text: str, *, first: bool = False) -> tuple[str, str]:
-    """What is wrong, and the remedy: what follows the last colon, quotes and brackets apart.
+    """Split a message into the problem and the remedy, which follows the last colon outside quotes and brackets.
 
     Example:
         >>> _parted("no tags `upos: x`: set `layers: []`")

@@ -1,4 +1,4 @@
-"""What an observer knows of a run, and how data is opened in one."""
+"""Information about a run for observers, and preparation of data for it."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -31,16 +31,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Run:
-    """What an observer knows of the run that it observes.
+    """Information about the run that an observer observes.
 
     Attributes:
-        log_dir: the run's folder; observations go to ``<log_dir>/observations/<name>``.
-        tokenizer: the run's tokenizer, None where neither datamodule nor module has one.
+        log_dir: the run's folder; observations are written to ``<log_dir>/observations/<name>``.
+        tokenizer: the run's tokenizer; None if neither datamodule nor module has one.
         token_counts: for each token id its ``token``, its ``count`` in the training data and, for each Universal
-            POS, the number of its occurrences that carry it; None where nobody counted.
-        datamodule: the run's own datamodule, or what else has its validation set, the default probe set.
-        checkpoints: in replay, all checkpoints of the run by step; None while it is trained.
-        checkpoint_folder: where the run saves weights by schedule; None where it does not.
+            POS tag, the number of its occurrences with this tag; None if they were not counted.
+        datamodule: the run's own datamodule, or another provider of its validation set, the default probe set.
+        checkpoints: in replay, all checkpoints of the run by step; None during training.
+        checkpoint_folder: folder in which the run saves weights on schedule; None if it saves none.
     """
 
     log_dir: Path
@@ -52,7 +52,7 @@ class Run:
 
     @classmethod
     def of(cls, trainer: L.Trainer, module: L.LightningModule) -> "Run":
-        """The run that a trainer trains a module in."""
+        """Create the run in which a trainer trains a module."""
         data = datamodule_of(trainer)
         data = validation_source(trainer, module) if data is None else data
         savers = (c for c in callbacks_of(trainer) if isinstance(c, ScheduledCheckpoint) and c.weights_only)
@@ -66,32 +66,34 @@ class Run:
 
     @property
     def live(self) -> bool:
-        """Whether the run is being trained, as against replayed."""
+        """Whether the run is in training (and not replayed)."""
         return self.checkpoints is None
 
     def checkpoints_before(self, step: int) -> dict[int, Path]:
-        """Scheduled checkpoints of steps before ``step``, in order: the same ones live and in replay."""
+        """Return the scheduled checkpoints before ``step``, in order: the same ones in training and in replay."""
         found: Mapping[int, Path] = self.checkpoints or {}
-        if self.checkpoint_folder is not None:  # whichever of them are looked at in replay
+        if self.checkpoint_folder is not None:  # independent of the checkpoints chosen for replay
             steps = {checkpoint_step(p): p for p in self.checkpoint_folder.glob("step=*.ckpt")}
             found = {s: p for s, p in steps.items() if s is not None}
         return {s: found[s] for s in sorted(found) if s < step}
 
 
-_LONGEST = 200  # bytes; file systems have 255 for a name
+_LONGEST = 200  # bytes; file systems allow 255 for a name
 
 
 def check_arguments(name: str, schedule: Any, split: str, labels: str, batch: Any) -> None:
-    """Refuse arguments of an observer that have another type than is expected, or name what does not exist.
+    """Check the types and names of the arguments of an observer.
 
     Raises:
-        ValueError: a name that cannot be a folder, an unknown split or meaning of labels.
-        TypeError: something else than a schedule, or than names of a batch's entries.
+        ValueError: for an invalid folder name, an unknown split or an unknown label convention.
+        TypeError: if ``schedule`` is no schedule, or if ``batch`` is no mapping of names.
     """
     if not re.fullmatch(r"[\w.\-]+", name) or name in (".", ".."):
-        raise ValueError(f"name {name!r} is to be a folder: letters, digits, '_', '-' and '.' only")
+        raise ValueError(f"name is {name!r}: expected a folder name of letters, digits, '_', '-' and '.'")
     if (size := len(name.encode())) > _LONGEST:
-        raise ValueError(f"name {name[:40]}… has {size} bytes: it is a folder's, of at most {_LONGEST}")
+        raise ValueError(
+            f"name {name[:40]}… has {size} bytes: expected a folder name of at most {_LONGEST} bytes"
+        )
     if not isinstance(schedule, Steps):
         raise TypeError(f"schedule is {schedule!r}: expected Steps, such as Steps(every=100, per_decade=4)")
     if split not in PARTS:
@@ -105,7 +107,7 @@ def check_arguments(name: str, schedule: Any, split: str, labels: str, batch: An
 
 
 def snake_case(name: str) -> str:
-    """A class name as a name in folders and tags.
+    """Convert a class name to a name for folders and tags.
 
     Example:
         >>> snake_case("OwnFinal"), snake_case("LSTMCurves")
@@ -123,23 +125,23 @@ def open_data(
     rank_zero: bool = True,
     barrier: Callable[[], None] = lambda: None,
 ) -> None:
-    """Make data that an observer brings with it ready, with the run's tokenizer.
+    """Prepare the data of an observer's ``probe`` with the run's tokenizer.
 
     Args:
         data: the datamodule.
         run: the run.
-        whose: what to call it in messages.
+        whose: name of the data in messages.
         stage: ``fit`` or ``test``.
         rank_zero: whether this process prepares the files.
-        barrier: waits for all ranks.
+        barrier: function that waits for all ranks.
 
     Raises:
-        ValueError: data that takes a tokenizer, in a run without one.
+        ValueError: if the data takes a tokenizer, but the run has none.
     """
     if offers(data, HasTokenizer):
         if run.tokenizer is None:
             raise ValueError(
-                f"{whose} needs the run's tokenizer, but neither the datamodule nor the module has a `tokenizer`"
+                f"{whose} requires the run's tokenizer, but neither the datamodule nor the module has a `tokenizer`"
             )
         data.tokenizer = run.tokenizer
     if rank_zero:
@@ -149,22 +151,22 @@ def open_data(
 
 
 def split_loader(data: Any, split: str, whose: str, *, chosen: bool = True) -> Any:
-    """The loader of a split of a datamodule (or module with such hooks); a loader is returned as it is.
+    """Return the loader of a split of a datamodule (or module with such hooks); a loader is returned unchanged.
 
     Args:
         data: datamodule, module or loader.
         split: ``train``, ``validation`` or ``test``.
-        whose: the observer that needs it, for messages.
-        chosen: whether it is the observer's ``split`` setting; else a further part that it needs.
+        whose: the observer, for messages.
+        chosen: whether ``split`` is the observer's setting, and not another split that it requires.
 
     Raises:
-        ValueError: data without this split, or with several loaders of it.
+        ValueError: if the data has no such split, or several loaders for it.
     """
     if not isinstance(data, (L.LightningDataModule, L.LightningModule)):
         if isinstance(data, (list, tuple)) and data and all(isinstance(d, DataLoader) for d in data):
             if len(data) > 1:
                 raise ValueError(
-                    f"{whose}: there are {len(data)} loaders: give the observer one of them as `probe:`"
+                    f"{whose}: expected one loader, got {len(data)}: pass one of them to the observer as `probe:`"
                 )
             return data[0]
         return data
@@ -172,26 +174,26 @@ def split_loader(data: Any, split: str, whose: str, *, chosen: bool = True) -> A
     there = [s for s, part in PARTS.items() if s in splits and offers(data, part)]
     if split not in there:
         raise ValueError(
-            f"{whose}: {type(data).__name__} has no {split} data: it has {', '.join(there) or 'none at all'}; give the "
-            f"observer {'another `split:`, or ' if chosen else ''}a `probe:` of its own"
+            f"{whose}: {type(data).__name__} has no {split} data; it has {', '.join(there) or 'no data'}: pass "
+            f"{'another `split:` or ' if chosen else ''}a `probe:` to the observer"
         )
     (hook,) = members(PARTS[split])
     loader = getattr(data, hook)()
     if isinstance(loader, (list, tuple)):
         if len(loader) != 1:
             raise ValueError(
-                f"{type(data).__name__}.{hook}() returns {len(loader)} loaders: give the observer a `probe:`"
+                f"expected one loader from {type(data).__name__}.{hook}(), got {len(loader)}: pass one as `probe:`"
             )
         loader = loader[0]
     return loader
 
 
 _SAID: set[str] = set()
-"""What was announced since an observer last met its data."""
+"""Messages announced since an observer last read its data."""
 
 
 def announce(whose: str, message: str) -> None:
-    """Tell the user, once, what was decided for an observer, in Lightning's log, which is shown by default."""
+    """Report a decision for an observer to the user, once, in Lightning's log, which is shown by default."""
     line = f"{whose}: {message}"
     if line not in _SAID:
         _SAID.add(line)
@@ -199,10 +201,10 @@ def announce(whose: str, message: str) -> None:
 
 
 def announced(whose: str) -> list[str]:
-    """What was announced for an observer since it was last attached."""
+    """Return the messages announced for an observer since it was last attached."""
     return sorted(line.removeprefix(f"{whose}: ") for line in _SAID if line.startswith(f"{whose}: "))
 
 
 def forget_announced(whose: str) -> None:
-    """Begin anew: what is decided for an observer of another run is announced again."""
+    """Forget the messages of an observer, so that decisions for another run are announced again."""
     _SAID.difference_update({line for line in _SAID if line.startswith(f"{whose}: ")})

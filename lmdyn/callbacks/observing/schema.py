@@ -26,24 +26,24 @@ __all__ = [
 ]
 
 _BEFORE_GROUPS = ("step", "tokens", "quantity", "site")
-_PART = re.compile(r"<\w+>")  # of a name or tag, that settings or data give
+_PART = re.compile(r"<\w+>")  # part of a name or tag that depends on settings or data
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """What the numbers of one quantity are: an observer declares each that it records.
+    """Description of one quantity: an observer declares each quantity that it records.
 
-    The tables of the documentation, the axes of a report and the layouts of TensorBoard are made of these.
+    The tables of the documentation, the axes of a report and the layouts of TensorBoard are generated from these.
 
     Attributes:
-        name: as in the column ``quantity``; ``<...>`` stands for a part that settings or data give.
+        name: name in the column ``quantity``; ``<...>`` is a part that depends on settings or data.
         meaning: one sentence, without unit and range.
         unit: ``nats``, ``bits``, ``share``, ``count``, ``steps`` and so on; empty for a pure number.
-        low: the least value by definition, itself included; None where there is none.
-        high: the greatest one.
-        better: which way a model is better, where that has a meaning.
-        tags: what follows the quantity in a logger's tag, one for each form: empty, or column names such as
-            ``<site>`` or ``<layer>/<tag>``; none where it is stored and not logged.
+        low: lower bound by definition, inclusive; None if there is none.
+        high: upper bound by definition, inclusive; None if there is none.
+        better: direction in which a model is better, if this is meaningful.
+        tags: forms of a logger's tag after the quantity: empty, or column names such as
+            ``<site>`` or ``<layer>/<tag>``; no forms if the quantity is stored but not logged.
 
     Example:
         >>> loss = Quantity("loss", "Mean token loss.", unit="nats", low=0.0, better="lower")
@@ -61,13 +61,13 @@ class Quantity:
 
     @property
     def label(self) -> str:
-        """As at an axis: words, and the unit in brackets, unless the name ends with it."""
+        """Axis label: words, and the unit in brackets, unless the name ends with it."""
         words = self.name.replace("_", " ")
         return f"{words} ({self.unit})" if self.unit and not words.endswith(self.unit) else words
 
     @property
     def bounds(self) -> str:
-        """The range in words; empty where there is none.
+        """Range in words; empty if there is none.
 
         Example:
             >>> [Quantity("rho", "", low=-1.0, high=1.0).bounds, Quantity("loss", "", low=0.0).bounds]
@@ -79,7 +79,7 @@ class Quantity:
         return f"from {low}" if low is not None else f"up to {high}" if high is not None else ""
 
     def tags_of(self, observer: str) -> tuple[str, ...]:
-        """The forms of its tags in a logger, of an observer of this name.
+        """Return the forms of its tags in a logger, for an observer of this name.
 
         Example:
             >>> Quantity("loss", "Mean token loss.", tags=("", "<layer>/<tag>")).tags_of("learning_curves")
@@ -88,16 +88,16 @@ class Quantity:
         return tuple("/".join(part for part in (observer, self.name, tag) if part) for tag in self.tags)
 
     def holds(self, value: float, rounding: float = 1e-6) -> bool:
-        """Whether a value is within the range; one that is not a number is none."""
+        """Return whether a value is NaN or within the range."""
         low = self.low is None or value >= self.low - rounding
         high = self.high is None or value <= self.high + rounding
         return value != value or (low and high)
 
 
 def declared(recorded: Iterable[Quantity], name: str) -> Quantity | None:
-    """The declaration of a quantity, under its own name; None where there is none, as of a user's observer.
+    """Return the declaration of a quantity, under its own name; None if there is none, as for a user's observer.
 
-    Of several that fit, such as ``svcca_<k>`` and ``svcca_low``, it is the one with the most letters of its own.
+    Of several that match, such as ``svcca_<k>`` and ``svcca_low``, this is the one with the most fixed letters.
 
     Example:
         >>> at, low = Quantity("svcca_<k>", "Of k directions."), Quantity("svcca_low", "Lower end.")
@@ -109,7 +109,7 @@ def declared(recorded: Iterable[Quantity], name: str) -> Quantity | None:
 
 
 def pattern(form: str) -> re.Pattern[str]:
-    """What a name or a tag with parts ``<...>`` stands for.
+    """Compile a pattern for a name or a tag with parts ``<...>``.
 
     Example:
         >>> bool(pattern("transient_length/width=<windows>").fullmatch("transient_length/width=20"))
@@ -119,7 +119,7 @@ def pattern(form: str) -> re.Pattern[str]:
 
 
 def group_columns(table: pd.DataFrame) -> list[str]:
-    """The columns of a table that say what its values are of, beside quantity and site.
+    """Return the group columns of a table, that is, columns that describe its values in addition to quantity and site.
 
     Example:
         >>> group_columns(pd.DataFrame(columns=["step", "quantity", "site", "upos", "value"]))
@@ -129,22 +129,22 @@ def group_columns(table: pd.DataFrame) -> list[str]:
 
 
 def is_number_column(column: "pd.Series[Any]") -> bool:
-    """Whether a group column holds whole numbers (missing is ``<NA>``); any other holds names (missing is "")."""
+    """Return whether a group column contains integers (missing is ``<NA>``) and not names (missing is "")."""
     return bool(pd.api.types.is_integer_dtype(column))
 
 
 def tidy(measured: pd.DataFrame, at: Progress) -> pd.DataFrame:
-    """A measurement with what is known of its step: columns in order, tokens seen, a row for the learning rate.
+    """Add the state of the training to a measurement: columns in order, tokens seen, a row for the learning rate.
 
     Args:
         measured: columns ``quantity``, ``site``, any group columns, ``value``.
-        at: how far training has come.
+        at: progress of the training.
     """
     groups = group_columns(measured)
     table = measured
     if at.learning_rate is not None:
         rate = pd.DataFrame({"quantity": ["learning_rate"], "site": [""], "value": [at.learning_rate]})
-        for c in groups:  # coded as in the table
+        for c in groups:  # missing values as in the table
             empty = pd.NA if is_number_column(table[c]) else None if table[c].isna().any() else ""
             rate[c] = pd.Series([empty], dtype="Int64" if is_number_column(table[c]) else object)
         table = pd.concat([table, rate], ignore_index=True)
@@ -155,11 +155,11 @@ def tidy(measured: pd.DataFrame, at: Progress) -> pd.DataFrame:
 
 
 def select(table: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
-    """The rows that have certain values in certain columns.
+    """Return the rows with certain values in certain columns.
 
     Args:
         table: a tidy table.
-        **wanted: by column its value, or several of which any will do, or None for a missing one.
+        **wanted: for a column, its value, several alternative values, or None for a missing value.
 
     Example:
         >>> table = pd.DataFrame({"quantity": ["loss", "loss", "rate"], "site": ["a", None, "a"], "value": [1, 2, 3]})
@@ -180,21 +180,20 @@ def select(table: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
 
 
 def last_step(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the last step."""
+    """Return the rows of the last step."""
     return table[table["step"].eq(table["step"].max())]
 
 
 def wide(
     table: pd.DataFrame, columns: str | list[str], index: str | list[str] = "step", **pivot: Any
 ) -> pd.DataFrame:
-    """Values with a row for each step (or other ``index``) and a column for each value of ``columns``; sorted rows.
+    """Return values with a row per step (or other ``index``) and a column per value of ``columns``; sorted rows.
 
     Args:
-        table: a tidy table, of which other columns are left out: rows that differ in these only are averaged, so
-            :func:`select` one quantity first.
+        table: a tidy table; rows that differ only in other columns are averaged, so :func:`select` one quantity first.
         columns: name of the column whose values become columns, or several.
         index: name of the column whose values become rows, or several.
-        **pivot: as of ``pandas.DataFrame.pivot_table``, such as ``aggfunc``.
+        **pivot: arguments of ``pandas.DataFrame.pivot_table``, such as ``aggfunc``.
 
     Example:
         >>> table = pd.DataFrame({"step": [0, 0, 9], "site": ["a", "b", "a"], "value": [1.0, 2.0, 3.0]})
@@ -207,13 +206,13 @@ def wide(
 
 
 def to_arrow(table: pd.DataFrame) -> pa.Table:
-    """A tidy table for parquet: one schema for every step, so that a column of nothing but nulls keeps its type.
+    """Convert a tidy table for parquet: one schema for every step, so that a column of nulls keeps its type.
 
-    ``step`` and ``tokens`` are int64, ``value`` is float64, columns of numbers are int64, all others are dictionaries
+    ``step`` and ``tokens`` are int64, ``value`` is float64, columns of integers are int64, all others are dictionaries
     of strings.
 
     Raises:
-        KeyError: a column is missing.
+        KeyError: if a column is missing.
     """
     columns: dict[str, Any] = {"step": table["step"].astype("int64")}
     tokens = table["tokens"] if "tokens" in table else pd.Series([None] * len(table))
@@ -230,7 +229,7 @@ def to_arrow(table: pd.DataFrame) -> pa.Table:
 
 
 def from_arrow(table: pa.Table) -> pa.Table:
-    """Dictionaries as strings: those of different files cannot be concatenated."""
+    """Convert dictionaries to strings: dictionaries of different files cannot be concatenated."""
     for i, column in enumerate(table.schema):
         if pa.types.is_dictionary(column.type):
             table = table.set_column(i, column.name, table[i].cast(pa.large_string()))

@@ -1,6 +1,6 @@
-"""Observations on disk: one parquet file for each observation of each observer.
+"""Observations on disk: one parquet file per observation of an observer.
 
-Each holds which observer made it, with which settings; neither is tied to a source file.
+Each file contains the observer's name and its settings, independent of the location of source files.
 """
 
 import json
@@ -37,29 +37,30 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 UNDECIDED = "auto"
-"""A setting that is found when the observer meets the module; it is compared from then on."""
+"""A setting that is determined when the observer reads the module; it is compared afterwards."""
 
 
 _DAMAGED = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)
-"""What pyarrow raises of files that are not as they were written."""
+"""Exceptions of pyarrow for files that differ from what was written."""
 
 
 class UnreadableError(ValueError):
-    """An observation that is there and cannot be read: of it, nothing can be reported."""
+    """An observation exists, but is unreadable, so that it cannot be reported."""
 
 
 class ObservationStore:
-    """The observations of one observer: ``<folder>/<step:09d>.parquet``, tidy.
+    """The observations of one observer: tidy tables ``<folder>/<step:09d>.parquet``.
 
     Columns are ``step, tokens, quantity, site, <group columns>, value``; ``pandas.read_parquet(folder)`` reads
-    them all. Each file is written under a temporary name, so that a killed run leaves no half file and several workers
-    share a folder without locks. The settings behind the numbers are in each file's metadata.
+    them all. Each file is written under a temporary name, so that a killed run leaves no incomplete file and several
+    workers share a folder without locks. The settings behind the numbers are in each file's metadata.
 
     Args:
-        folder: ``<log_dir>/observations/<name>``; made on the first write.
-        observer: public name of the observer's class; empty to read a folder as it is.
-        settings: what the numbers depend on, plain types; or a function that returns it, asked when it is needed.
-        canonical: makes of settings that a file holds those that the observer would write today.
+        folder: ``<log_dir>/observations/<name>``; created on the first write.
+        observer: public name of the observer's class; empty to read a folder without checks.
+        settings: settings that affect the numbers, as plain types; or a function that returns them, called when
+            required.
+        canonical: function that converts settings from a file to those that the observer would write today.
 
     Example:
         >>> import tempfile
@@ -81,28 +82,28 @@ class ObservationStore:
         self._settings = settings if callable(settings) else lambda: settings or {}
         self._canonical = canonical
         self._checked = False
-        self._known: set[bytes] = set()  # metadata that were found to be this observer's
+        self._known: set[bytes] = set()  # metadata found to belong to this observer
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the numbers depend on, in types of JSON."""
+        """Settings that affect the numbers, in JSON types."""
         plain: dict[str, Any] = json.loads(json.dumps(dict(self._settings()), default=str))
         return plain
 
     def steps(self) -> list[int]:
-        """Steps that are there, in order."""
+        """Return the existing steps, in order."""
         names = (re.fullmatch(r"(\d{9,})\.parquet", p.name) for p in self.folder.glob("*.parquet"))
         return sorted(int(match[1]) for match in names if match)
 
     def path(self, step: int) -> Path:
-        """The file of ``step``."""
+        """Return the path of the file of ``step``."""
         return self.folder / f"{step:09d}.parquet"
 
     def has(self, step: int) -> bool:
-        """Whether the observation of ``step`` is there.
+        """Return whether the observation of ``step`` exists.
 
         Raises:
-            ValueError: a file is there that cannot be read, or that is of something else or of other settings.
+            ValueError: if the file cannot be read, or belongs to another observer or other settings.
         """
         if not self.path(step).exists():
             return False
@@ -111,7 +112,7 @@ class ObservationStore:
             about = self._about(step)
             if self.observer:
                 self._compare(about, self.path(step))
-            if UNDECIDED not in self.settings.values():  # else it is compared when it is decided
+            if UNDECIDED not in self.settings.values():  # otherwise it is compared after they are determined
                 self._known.add(written)
         return True
 
@@ -123,25 +124,25 @@ class ObservationStore:
 
     def _unreadable(self, step: int, error: Exception) -> "UnreadableError":
         return UnreadableError(
-            f"{self.path(step)} cannot be read ({error}): remove it; `lmdyn analyze` makes it again"
+            f"{self.path(step)} cannot be read ({error}): remove it; `lmdyn analyze` creates it again"
         )
 
     def write(self, step: int, observation: pd.DataFrame) -> None:
-        """Write one observation; replaces what is there for this step.
+        """Write one observation; an existing one of this step is replaced.
 
         Raises:
-            ValueError: the folder holds observations made with other settings.
+            ValueError: if the folder contains observations with other settings.
         """
         self._store(step, self._table(observation), first_wins=False)
 
     def add(self, step: int, observation: pd.DataFrame) -> bool:
-        """Write one observation, unless one is there for this step, by another worker: then this one is dropped.
+        """Write one observation, unless another worker has written one of this step: then this one is discarded.
 
         Returns:
             Whether it was written.
 
         Raises:
-            ValueError: the folder holds observations made with other settings.
+            ValueError: if the folder contains observations with other settings.
         """
         table = self._table(observation)
         if self._store(step, table, first_wins=True):
@@ -149,7 +150,7 @@ class ObservationStore:
         first, second = (t.to_pandas() for t in (self._read(step), from_arrow(table)))
         if not first.equals(second):
             log.warning(
-                "%s was made by another worker meanwhile, with other numbers; these are kept and ours dropped: such "
+                "%s was written by another worker meanwhile, with other numbers; these are kept, ours discarded: such "
                 "differences come from other machines, devices or versions, see provenance.json",
                 self.path(step),
             )
@@ -163,7 +164,7 @@ class ObservationStore:
         )
 
     def _store(self, step: int, table: pa.Table, *, first_wins: bool) -> bool:
-        if not self._checked:  # folders of many files are slow to list
+        if not self._checked:  # folders with many files are slow to list
             self.check_settings()
             remove_unfinished(self.folder)
         stored = write_file(
@@ -171,15 +172,15 @@ class ObservationStore:
             lambda path: pq.write_table(table, path, compression="zstd", write_page_checksum=True),
             first_wins=first_wins,
         )
-        # in a folder that was empty, a worker with other settings may have been as fast
+        # another worker with other settings may have written to the empty folder at the same time
         self._checked = self._checked or len(self.steps()) > 1
         return stored
 
     def about(self) -> dict[str, Any]:
-        """``observer``, by its public name, and ``settings`` of what is there, as written; empty where nothing is.
+        """Return ``observer`` (its public name) and ``settings`` of the observations as written; empty if none exist.
 
         Raises:
-            ValueError: a file in the folder that cannot be read, or that lmdyn did not write.
+            ValueError: if a file in the folder cannot be read, or was not written by lmdyn.
         """
         for step in self.steps()[:1]:
             return self._about(step)
@@ -189,7 +190,7 @@ class ObservationStore:
         metadata = self._open(step).schema_arrow.metadata or {}
         if b"lmdyn" not in metadata:
             raise ValueError(
-                f"{self.path(step)} is no observation of lmdyn's: its metadata names no observer"
+                f"{self.path(step)} is not an observation of lmdyn: its metadata contains no observer"
             )
         try:
             about = json.loads(metadata[b"lmdyn"])
@@ -199,14 +200,14 @@ class ObservationStore:
             case {"observer": str(observer), "settings": dict(settings)}:
                 return {"observer": current_name(observer), "settings": settings}
         raise ValueError(
-            f"{self.path(step)} is no observation of lmdyn's: its metadata name no observer and settings"
+            f"{self.path(step)} is not an observation of lmdyn: its metadata contains no observer and settings"
         )
 
     def check_settings(self) -> None:
-        """Refuse to mix observations of different settings.
+        """Raise an error before observations with different settings are mixed.
 
         Raises:
-            ValueError: the folder holds observations of another class or other settings, with the differences.
+            ValueError: if the folder contains observations of another class or other settings; the message lists them.
         """
         if about := self.about():
             self._compare(about, self.folder)
@@ -223,7 +224,7 @@ class ObservationStore:
         if not differences:
             return
         raise ValueError(
-            f"{where} holds observations made with other settings ({'; '.join(differences)}): "
+            f"{where} contains observations with other settings ({'; '.join(differences)}): "
             "give the observer another `name`, or remove the folder"
         )
 
@@ -234,17 +235,17 @@ class ObservationStore:
         where: Any = None,
         steps: Collection[int] | None = None,
     ) -> pd.DataFrame:
-        """All observations in one table, in the order of steps.
+        """Return all observations in one table, in the order of steps.
 
         Args:
-            until: only steps up to this one.
-            quantities: only these quantities.
-            where: only rows for which this ``pyarrow.compute`` expression over the columns holds.
-            steps: only these steps.
+            until: the last step; None for all.
+            quantities: restrict to these quantities.
+            where: restrict to rows for which this ``pyarrow.compute`` expression over the columns holds.
+            steps: restrict to these steps.
 
         Raises:
-            FileNotFoundError: nothing is there.
-            ValueError: a file that cannot be read.
+            FileNotFoundError: if there are no observations.
+            ValueError: if a file cannot be read.
         """
         chosen = [
             step
@@ -260,7 +261,7 @@ class ObservationStore:
         try:
             return cast(pd.DataFrame, pa.concat_tables(kept, promote_options="default").to_pandas())
         except _DAMAGED:
-            for step in chosen:  # which one?
+            for step in chosen:  # find the damaged one
                 table = self._read(step)
                 try:
                     table.to_pandas()
@@ -269,13 +270,13 @@ class ObservationStore:
             raise
 
     def _tables(self, steps: Collection[int], where: Any) -> Iterator[pa.Table]:
-        """The rows of these steps, one or several at once, in the order of steps."""
+        """Yield the rows of these steps, in the order of steps."""
         for step in steps:
             table = self._read(step)
             yield table if where is None else table.filter(where)
 
     def _read(self, step: int) -> pa.Table:
-        """One observation, compared with the checksums that it was written with, where it has them."""
+        """Read one observation and compare it with the checksums in its file, if there are any."""
         try:
             table = from_arrow(self._open(step).read())
             checksum = json.loads((table.schema.metadata or {}).get(b"lmdyn", b"{}")).get("schema")
@@ -287,23 +288,23 @@ class ObservationStore:
 
 
 def _schema_checksum(table: pa.Table) -> int:
-    """Of what parquet has no checksums of: the number of rows, and names of columns, for Arrow and for pandas."""
+    """Return a checksum of data without checksums in parquet: number of rows, column names for Arrow and pandas."""
     pandas = (table.schema.metadata or {}).get(b"pandas", b"")
     return zlib.crc32(json.dumps([table.num_rows, *table.column_names]).encode() + pandas)
 
 
 def _equal(a: Any, b: Any) -> bool:
-    return bool(a == b) or json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)  # NaN is not NaN
+    return bool(a == b) or json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)  # NaN != NaN
 
 
-# ---------------------------------------------------------------- which observer, with which settings
+# ---------------------------------------------------------------- observers and settings
 
 
 _ROOMS = ("lmdyn.callbacks.", "lmdyn.models.", "lmdyn.datamodules.")
 
 
 def public_name(cls: type) -> str:
-    """The name under which files know a class: lmdyn's by its package, any other by its own path.
+    """Return the name of a class in files: for lmdyn's classes by package, for others the full path.
 
     Example:
         >>> from lmdyn.callbacks import Sparsity
@@ -314,10 +315,10 @@ def public_name(cls: type) -> str:
 
 
 def current_name(path: str) -> str:
-    """Today's public name of a class that a file names: files of version 0.1 hold the paths of source files.
+    """Return the current public name of a class in a file: files of version 0.1 contain the paths of source files.
 
-    Source files of lmdyn move, and its packages export each public class: of a path below them, the package and the
-    class are the name.
+    Source files of lmdyn move, but its packages export each public class: the name of a path below a package consists
+    of the package and the class.
 
     Example:
         >>> current_name("lmdyn.callbacks.sparsity.Sparsity"), current_name("my_lab.observers.Loud")
@@ -330,12 +331,12 @@ def current_name(path: str) -> str:
 
 
 def canonical_settings(cls: type, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that a file holds, as an observer of this class would write them today.
+    """Convert settings from a file to those that an observer of this class would write today.
 
-    ``legacy_settings`` of the class and of its bases are the values that the absence of an argument in a file stands
-    for: an argument that is added to an existing observer declares there what observations were made with before; one
-    that is added to a dataclass among the arguments, under a name with a dot (``classifier.kind``).
-    ``renamed_settings`` lead from former names of arguments to today's.
+    ``legacy_settings`` of the class and of its bases are the values that the absence of an argument in a file implies:
+    an argument added to an existing observer declares the value with which earlier observations were made; one added to
+    a dataclass among the arguments is declared under a name with a dot (``classifier.kind``). ``renamed_settings`` map
+    former names of arguments to current ones.
 
     Args:
         cls: the observer's class.
@@ -364,17 +365,17 @@ def canonical_settings(cls: type, settings: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _last_name(name: str, renamed: Mapping[str, str]) -> str:
-    """Today's name of an argument that was renamed any number of times."""
+    """Return the current name of an argument that was renamed any number of times."""
     for _ in renamed:
         name = renamed.get(name, name)
     return name
 
 
 def plain_setting(value: Any) -> Any:
-    """A setting in types of JSON, equal in each process; of objects of other kinds, the name of their class."""
+    """Convert a setting to JSON types, equal in each process; objects of other kinds to the name of their class."""
     if isinstance(value, (str, int, float, bool)) or value is None:
         return value
-    if isinstance(value, Enum):  # those that are texts or numbers have always been written as such
+    if isinstance(value, Enum):  # enums that are strings or numbers have always been written as such
         return value.name
     if is_dataclass(value) and not isinstance(value, type):
         return {"class": type(value).__name__, **plain_setting(asdict(value))}

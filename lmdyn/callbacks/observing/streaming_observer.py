@@ -1,4 +1,4 @@
-"""Observers of one pass over their probe set, which those of equal probe sets share."""
+"""Observers that require one pass over their probe set, shared by observers of equal probe sets."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
@@ -23,7 +23,7 @@ LSTM_SITES: Mapping[str, str] = MappingProxyType(
 
 
 def given_sites(choice: SiteChoice, default: Mapping[str, str]) -> dict[str, str]:
-    """The sites of an observer that has not met its module."""
+    """Return the sites of an observer that has not met its module."""
     if isinstance(choice, str):
         return {}
     if choice is not None and not (
@@ -37,10 +37,10 @@ def given_sites(choice: SiteChoice, default: Mapping[str, str]) -> dict[str, str
 
 
 class StreamingObserver(Observer, ABC):
-    """An observer that needs no more than one pass over its probe set, which it shares with its like.
+    """An observer that requires only one pass over its probe set, which it shares with similar observers.
 
-    Observers that look at the same probe set at the same step share one forward (and backward) pass. The
-    ``sites`` and ``attention_sites`` are display names to module paths; ``gradients`` says whether
+    Observers with the same probe set that are due at the same step share one forward (and backward) pass. The
+    ``sites`` and ``attention_sites`` map display names to module paths; ``gradients`` says whether
     :attr:`ObservedBatch.gradients` are read.
     """
 
@@ -50,17 +50,17 @@ class StreamingObserver(Observer, ABC):
     in_step = True
 
     default_sites: ClassVar[Mapping[str, str] | None] = None
-    """What its argument ``sites`` is by default, of modules that have all of it; those of others are found."""
+    """Default of the argument ``sites`` for modules that have all these paths; other modules' sites are found."""
 
     site_kinds: ClassVar[tuple[Kind, ...]] = ("embedding", "block", "norm")
-    """Which sites it looks at where they are found."""
+    """Kinds of sites to observe if sites are found."""
 
     @abstractmethod
     def accumulator(self, module: nn.Module, step: int) -> Accumulator:
-        """A fresh accumulator for one observation, of ``module`` at ``step``."""
+        """Return a new accumulator for one observation of ``module`` at ``step``."""
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
-        """Run a pass of this observer's own."""
+        """Make a pass for this observer alone."""
         return self.measure_together([self], module, step)[0]
 
     @property
@@ -72,7 +72,7 @@ class StreamingObserver(Observer, ABC):
     def measure_together(
         observers: Sequence["StreamingObserver"], module: nn.Module, step: int
     ) -> list[pd.DataFrame]:
-        """One pass for all of them."""
+        """Make one pass for all observers."""
         watches = [
             Watch(o.accumulator(module, step), o.sites, o.attention_sites, o.gradients) for o in observers
         ]
@@ -80,7 +80,7 @@ class StreamingObserver(Observer, ABC):
         return [cast(Accumulator, watch.consumer).table() for watch in watches]
 
     def check_module(self, module: nn.Module) -> None:
-        """Find the sites, or refuse those that name no module."""
+        """Find the sites; raise an error for paths that are not modules."""
         if self.default_sites is not None:
             self.sites = self.choose_sites(module, self.default_sites, kinds=self.site_kinds)
             if "attention_sites" in self.hparams:

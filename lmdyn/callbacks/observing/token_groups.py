@@ -1,4 +1,4 @@
-"""Groups of tokens: by frequency, with ranks and special tokens; by sentence, in blocks to draw intervals from."""
+"""Groups of tokens: by frequency, with ranks and special tokens; by sentence, in blocks for bootstrap intervals."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -37,17 +37,17 @@ FrequencySource = Literal["train", "probe"]
 def _known_source(observer: Observer) -> FrequencySource:
     if observer.run.token_counts is not None:
         return "train"
-    announce(observer.name, "there are no training counts of words: they are counted in the probe set")
+    announce(observer.name, "there are no training counts of tokens: they are counted in the probe set")
     return "probe"
 
 
 def token_frequencies(observer: Observer, source: FrequencySource | None) -> Int[Tensor, "vocabulary"]:
-    """Occurrences of each token id, in the training data or as targets in the observer's probe set.
+    """Return the occurrences of each token id in the training data, or as targets in the observer's probe set.
 
-    Without a ``source``, in the training data where it is counted; which one it was is a setting of the observations.
+    Without a ``source``, training counts are used if they exist; the choice is a setting of the observations.
 
     Raises:
-        ValueError: an unknown source, no training counts, or counts that lack ids.
+        ValueError: for an unknown source, without training counts, or for counts with missing ids.
     """
     if source is None:
         source = observer.found("frequency", lambda: _known_source(observer))
@@ -64,28 +64,28 @@ def token_frequencies(observer: Observer, source: FrequencySource | None) -> Int
         targets = batch.get("labels", batch.get("input_ids"))
         if not isinstance(targets, Tensor):
             raise ValueError(
-                f"{observer.name}: the batches have neither labels nor input_ids: {sorted(batch)}"
+                f"{observer.name}: expected batches with labels or input_ids, got {sorted(batch)}"
             )
         if targets.is_floating_point():
-            raise ValueError(f"{observer.name}: labels are {targets.dtype}: expected token ids, integers")
+            raise ValueError(f"{observer.name}: expected integer token ids as labels, got {targets.dtype}")
         labels = targets[targets >= 0].cpu()
-        size = max(len(counts), _ids_of(batch))  # words that are read and never predicted have the count 0
+        size = max(len(counts), _ids_of(batch))  # tokens that are read but never predicted have the count 0
         counts = torch.cat([counts, counts.new_zeros(size - len(counts))])
         counts += torch.bincount(labels, minlength=size)
     return counts
 
 
 def check_counts(observer: Observer, size: int) -> None:
-    """Refuse training counts of fewer than ``size`` token ids.
+    """Raise an error for training counts of fewer than ``size`` token ids.
 
     Raises:
-        ValueError: no training counts, or counts that lack ids.
+        ValueError: without training counts, or for counts with missing ids.
     """
     rows = len(observer.token_counts)
     if rows < size:
         raise ValueError(
-            f"{observer.name}: `token_counts` has {rows} rows for {size} token ids: give it one row for each id, 0 "
-            "for what does not occur, or count the probe set instead with `frequency: probe`"
+            f"{observer.name}: `token_counts` has {rows} rows for {size} token ids: add one row per id, with 0 "
+            "for tokens that do not occur, or count the probe set instead with `frequency: probe`"
         )
 
 
@@ -94,13 +94,13 @@ def _ids_of_probe_set(observer: Observer) -> int:
 
 
 def _ids_of(batch: Mapping[str, Any]) -> int:
-    """One more than the highest token id of a batch."""
+    """Return one more than the highest token id of a batch."""
     tensors = [batch[key] for key in ("input_ids", "labels") if isinstance(batch.get(key), Tensor)]
     return max((int(t.max()) + 1 for t in tensors if t.numel()), default=0)
 
 
 def special_tokens(observer: Observer, size: int) -> Bool[Tensor, "vocabulary"]:
-    """Which token ids are no words: padding, unknown, end of sentence."""
+    """Return which token ids are special tokens: padding, unknown, end of sentence."""
     special = torch.zeros(size, dtype=torch.bool)
     if observer.run.tokenizer is not None:
         special[[i for i in observer.run.tokenizer.all_special_ids if i < size]] = True
@@ -110,7 +110,7 @@ def special_tokens(observer: Observer, size: int) -> Bool[Tensor, "vocabulary"]:
 def frequency_ranks(
     counts: Int[Tensor, "vocabulary"], special: Bool[Tensor, "vocabulary"]
 ) -> Int[Tensor, "vocabulary"]:
-    """Frequency rank of each token id, 1 for the most frequent word; 0 for special tokens. Ties by id.
+    """Return the frequency rank of each token id, 1 for the most frequent; 0 for special tokens. Ties by id.
 
     Example:
         >>> frequency_ranks(torch.tensor([9, 5, 7]), torch.tensor([True, False, False]))
@@ -127,13 +127,13 @@ _LEAST = 5
 
 
 class SentenceBlocks:
-    """Which block each token's sentence is in: a hash of the sentence's place, equal for any number of ranks.
+    """Block of each token's sentence: a hash of the sentence's position, equal for any number of ranks.
 
-    Sentences end at the tokenizer's end-of-sentence (or separator) token; without one a row is one sentence.
+    Sentences end at the tokenizer's end-of-sentence (or separator) token; without one, a row is one sentence.
 
     Args:
-        tokenizer: the run's, or None.
-        seed: another one, other blocks.
+        tokenizer: the run's tokenizer, or None.
+        seed: seed of the blocks.
     """
 
     def __init__(self, tokenizer: Any, seed: int) -> None:
@@ -143,16 +143,16 @@ class SentenceBlocks:
         self._sentence: Tensor | None = None
 
     def of(self, seen: ObservedBatch) -> Int[Tensor, "batch time"]:
-        """Block of each token of the next batch of a pass, from 0 to 63."""
+        """Return the block of each token of the next batch of a pass, from 0 to 63."""
         numbers, self._sentence = sentence_numbers(seen, self._ends, self._sentence)
         return token_hash(seen, self._seed, numbers) % BLOCKS
 
 
 def bootstrap_settings(bootstrap: int, confidence: float) -> tuple[int, float]:
-    """The two settings, checked.
+    """Check and return the two settings.
 
     Raises:
-        ValueError: a number below 0, a confidence outside of (0, 1).
+        ValueError: for a number below 0, or a confidence outside (0, 1).
     """
     if bootstrap < 0 or not 0 < confidence < 1:
         raise ValueError(
@@ -162,10 +162,10 @@ def bootstrap_settings(bootstrap: int, confidence: float) -> tuple[int, float]:
 
 
 def enough_blocks(blocks: int, name: str, step: int) -> bool:
-    """Whether there are blocks enough to resample, at least 5; if not, a warning is logged."""
+    """Return whether there are enough blocks to resample, at least 5; if not, log a warning."""
     if blocks < _LEAST and rank_and_world_size()[0] == 0:
         log.warning(
-            "%s at step %d: no intervals from %d blocks of sentences, at least %d are needed: look at more text, or at "
+            "%s at step %d: no intervals from %d blocks of sentences, at least %d are required: observe more text, or "
             "text whose sentences end in the tokenizer's end-of-sentence token",
             name, step, blocks, _LEAST,
         )  # fmt: skip
@@ -175,15 +175,15 @@ def enough_blocks(blocks: int, name: str, step: int) -> bool:
 def sentence_numbers(
     seen: ObservedBatch, ends: Sequence[int], before: Int[Tensor, "batch"] | None
 ) -> tuple[Int[Tensor, "batch time"], Int[Tensor, "batch"]]:
-    """The number of each token's sentence within its stream; one sentence a row where nothing ends sentences.
+    """Return the number of each token's sentence within its stream; one sentence per row if no tokens end sentences.
 
     Args:
         seen: a batch.
-        ends: ids of the tokens that end a sentence, and belong to it.
-        before: numbers of the sentences in which the rows of the previous batch ended; None at the start.
+        ends: ids of the tokens that end a sentence (inclusive).
+        before: numbers of the last sentences in the rows of the previous batch; None at the start.
 
     Returns:
-        The numbers, and those to go on with in the next batch.
+        The numbers, and those for the next batch.
     """
     ids = text_of(seen.batch)
     ending = torch.isin(ids, torch.tensor(list(ends), dtype=ids.dtype, device=ids.device)).long()
@@ -196,11 +196,11 @@ def sentence_numbers(
 def token_hash(
     seen: ObservedBatch, seed: int, positions: Int[Tensor, "batch time"] | None = None
 ) -> Int[Tensor, "batch time"]:
-    """A pseudo-random number from 0 to 2⁶³ − 1 of each position of each row, the same for any number of ranks.
+    """Return a pseudo-random number from 0 to 2⁶³ − 1 for each position of each row, for any number of ranks the same.
 
     Args:
         seen: a batch.
-        seed: another one, another number.
+        seed: seed of the numbers.
         positions: numbers within each row's stream; the positions of the tokens by default.
     """
     if positions is None:

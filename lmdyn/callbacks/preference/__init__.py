@@ -1,1 +1,1 @@
-"""Two towers: which of them predicts which words."""
+"""Two towers: which of them predicts which words better, and clusters of words."""

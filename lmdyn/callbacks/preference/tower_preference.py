@@ -1,4 +1,4 @@
-"""Which tower of a two-tower language model predicts which words better, and when that emerges."""
+"""Preference of words for a tower of a two-tower language model, and its emergence in training."""
 
 import hashlib
 import logging
@@ -52,7 +52,7 @@ __all__ = ["TowerPreference"]
 log = logging.getLogger(__name__)
 
 TOWERS: Mapping[str, str] = {"tower1": "encodings.0", "tower2": "encodings.1"}
-"""The encodings of the two towers of a ``TwoTowerLanguageModel``."""
+"""Encodings of the two towers of a ``TwoTowerLanguageModel``."""
 
 
 class TowerPreference(Observer):
@@ -60,51 +60,52 @@ class TowerPreference(Observer):
 
     The model is frozen and in eval mode. An output layer is trained for each tower from the same batches of the
     training text at once (:func:`~lmdyn.analysis.train_tower_heads`); then each tower's probabilities of
-    the words of the validation text are averaged by word, and the preference of a word is the logarithm of the two
-    means' ratio: above 0 where the primary tower is better, which is the one with the higher mean probability over
-    the text. The training of the output layers starts from fixed weights and sees fixed batches: for the same model
-    the observation is always the same (on a GPU up to rounding, since sums are added in any order there).
+    the words of the validation text are averaged by word, and the preference of a word is the logarithm of the ratio of
+    the two means: above 0 if the primary tower is better, which is the one with the higher mean probability over
+    the text. The training of the output layers starts from fixed weights and uses fixed batches: for the same model
+    the observation is always the same (on a GPU up to rounding, since the order of sums varies).
 
-    Of a module of one's own, ``encodings[b, t]`` of each tower is what ``labels[b, t]`` is predicted from, and must not
-    have seen it; towers may differ in width.
+    For a custom module, ``encodings[b, t]`` of each tower is the encoding from which ``labels[b, t]`` is predicted, and
+    must not depend on it; towers may differ in width.
 
-    Of masked language models those positions count that the model reads as the mask token: at the others that it is to
-    predict, a random token and the word itself stand in BERT's training text.
+    For masked language models, only positions count that the model reads as the mask token: at the other positions to
+    predict, BERT's training text contains a random token or the word itself.
 
     With more than two towers, the primary is compared with the one that has the next highest mean probability.
 
-    Rows by word (``by`` is ``token``) are stored and not logged, of the ``top`` most frequent words that occur at least
-    ``min_count`` times in the validation text: ``preference`` (the column ``upos`` has the word's most frequent tag, of
-    the training data, else of a probe set that serves ``target_upos``), ``count``, the word's frequency, and
+    Rows by word (``by`` is ``token``) are stored but not logged, for the ``top`` most frequent words that occur at
+    least ``min_count`` times in the validation text: ``preference`` (the column ``upos`` has the word's most frequent
+    tag, in
+    the training data, else in a probe set with ``target_upos``), ``count``, the word's frequency, and
     ``standard_error`` of the variant ``mean_probability``. Two instances are
     compared by a report of both runs: ``lmdyn report RUN1 RUN2 --out FOLDER``.
 
     Args:
-        sites: the towers' encodings: name to module path, two or more.
-        training: how the output layers are trained. Short trainings suffice to see when a preference emerges; for
-            the numbers of a trained model train until they stop improving (``patience``), or longer, by another
-            observer under another name.
-        batch_rows: rows of text of an update, over all ranks; of a PretrainingCorpus. Other data is taken in its own
-            batches, and of a DataLoader or a stream, whose first batches are taken, every rank takes others.
-        variant: what is averaged: see :func:`~lmdyn.analysis.token_preference`.
-        top: most frequent words, specials apart, whose preference counts.
-        min_count: occurrences in the validation text below which a word is left out; of a masked language model those
-            that are masked.
+        sites: module paths of the towers' encodings by name, two or more.
+        training: training of the output layers. Short trainings suffice to find the emergence of a preference; for
+            the numbers of a trained model, train until they stop improving (``patience``), or longer, by another
+            observer with another name.
+        batch_rows: rows of text per update, over all ranks, for a PretrainingCorpus. Other data is used in its own
+            batches; for a DataLoader or a stream, the first batches are used, and every rank uses others.
+        variant: the averaged quantity: see :func:`~lmdyn.analysis.token_preference`.
+        top: number of most frequent words, without special tokens, whose preference counts.
+        min_count: minimum number of occurrences of a word in the validation text; for a masked language model, of
+            masked ones.
         frequency: count words in the training data (``train``) or in the probe set (``probe``); by default
-            in the training data where its counts are known.
-        previous: also correlate with the preference of the run's preceding scheduled checkpoint, the towers in the
-            order of the sites. Needs a ``ScheduledCheckpoint``.
+            in the training data if its counts are known.
+        previous: whether to correlate also with the preference of the run's preceding scheduled checkpoint, with the
+            towers in the order of the sites. Requires a ``ScheduledCheckpoint``.
         references: folders of other runs, by name; correlate with the last preference that each recorded.
-        seed: halves of the text, for the reliability, are drawn by it.
-        second_seed: train the output layers once more, from first weights of this seed; None does not.
+        seed: seed of the halves of the text, for the reliability.
+        second_seed: seed of the initial weights of a second training of the output layers; None for no second training.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
-        ValueError: fewer than two sites; numbers out of range; a ``second_seed`` that is the first; when attached, data
-            without a training part, a tokenizer or counts; references that recorded nothing, ``previous`` without
-            scheduled checkpoints.
+        ValueError: for fewer than two sites, numbers out of range, or a ``second_seed`` equal to the first; when
+            attached, for data without a training split, a tokenizer or counts, for references without observations, and
+            for ``previous`` without scheduled checkpoints.
 
     Reference: He & Toyoizumi 2022, section 3.2, equations 2 to 4; figures 3, 4 and 8, tables 2 and 4.
 
@@ -144,9 +145,9 @@ class TowerPreference(Observer):
         if len(self.sites) < 2:
             raise ValueError(f"expected the sites of two towers or more, got {list(self.sites)}")
         if variant not in get_args(PreferenceVariant):
-            raise ValueError(f"variant is one of {list(get_args(PreferenceVariant))}, got {variant!r}")
+            raise ValueError(f"variant is {variant!r}: expected one of {list(get_args(PreferenceVariant))}")
         if frequency is not None and frequency not in get_args(FrequencySource):
-            raise ValueError(f"frequency is one of {list(get_args(FrequencySource))}, got {frequency!r}")
+            raise ValueError(f"frequency is {frequency!r}: expected one of {list(get_args(FrequencySource))}")
         if batch_rows < 1 or top < 3 or min_count < 1 or training.updates < 1:
             raise ValueError(
                 "expected batch_rows, min_count and training.updates from 1 and top from 3, got "
@@ -154,11 +155,11 @@ class TowerPreference(Observer):
             )
         if second_seed == training.seed:
             raise ValueError(
-                f"second_seed is {second_seed}, and so is training.seed: the same output layers twice; give another"
+                f"second_seed is {second_seed}, equal to training.seed, which gives the same output layers: use another"
             )
         if "previous" in (references or {}):
             raise ValueError(
-                "a reference cannot be called 'previous': that is the run's preceding checkpoint"
+                "a reference is named 'previous', which is the name of the run's preceding checkpoint: use another"
             )
         self.training = training
         self.batch_rows = batch_rows
@@ -179,17 +180,17 @@ class TowerPreference(Observer):
     # ---------------------------------------------------------------- before training
 
     def prepare(self) -> None:
-        """Find the training part, the words to look at, and what other runs recorded."""
+        """Determine the training split, the words to observe, and the records of other runs."""
         if self.run.tokenizer is None:
             raise ValueError(
-                f"{self.name}: expected a tokenizer, of the datamodule or of the module, for the number of words"
+                f"{self.name}: expected a tokenizer of the datamodule or the module, for the number of words"
             )
         self._training_part = TrainingPart(self, self.batch_rows)
         own, objective = objective_of(self.run.datamodule), objective_of(self.data)
         if self.probe is not None and own is not None and own != objective:
             raise ValueError(
-                f"{self.name}: the model is trained for the objective {own!r}, the probe is for {objective!r}: give "
-                "both the same, or a position would be asked for a token that it reads"
+                f"{self.name}: the model is trained for the objective {own!r}, but the probe is for {objective!r}: use "
+                "the same for both, otherwise a position would have to predict a token that it reads"
             )
         if self.previous is not None:
             self.previous.check(self.run)
@@ -210,7 +211,7 @@ class TowerPreference(Observer):
             self._recorded[name], self._digests[name] = self._read(name, Path(folder).expanduser())
 
     def _read(self, name: str, folder: Path) -> "tuple[pd.Series[float], str]":
-        """The last preference that another run recorded, by word, and a hash of it."""
+        """Return the last preference that another run recorded, by word, and a hash of it."""
         store = ObservationStore(folder / "observations" / self.name)
         steps = store.steps()
         if not steps:
@@ -227,10 +228,10 @@ class TowerPreference(Observer):
         return recorded, digest.hexdigest()
 
     def check_module(self, module: nn.Module) -> None:
-        """Refuse sites that name no module, and default ones that miss a tower."""
+        """Raise an error for sites that are not modules, and for default sites that omit a tower."""
         if self.sites == TOWERS and not set(TOWERS.values()) & {path for path, _ in module.named_modules()}:
             raise ValueError(
-                f"{self.name} compares towers, encoders side by side, and {type(module).__name__} has none at "
+                f"{self.name} compares towers, that is, parallel encoders, but {type(module).__name__} has none at "
                 f"{', '.join(TOWERS.values())}: name the sites of their encodings by `sites`"
             )
         resolve_sites(module, self.sites)
@@ -242,7 +243,7 @@ class TowerPreference(Observer):
             )
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Fewer than the three words that a correlation needs; output layers and their optimizer."""
+        """Report fewer than the three words that a correlation requires; output layers and their optimizer."""
         counts = torch.zeros_like(self._counts)
         for batch in self.probe_set.batches():
             labels, size = batch["labels"], len(counts)
@@ -252,7 +253,7 @@ class TowerPreference(Observer):
             yield expected(
                 f"three of the {self.top} most frequent words with {self.min_count} occurrences in the probe set",
                 f"{words}",
-                "lower `min_count`, or look at more text",
+                "lower `min_count`, or observe more text",
             )
         widths = site_widths(module, self.probe_set, self.sites, self.forward)
         size = len(counts) * (sum(widths.values()) + len(widths))
@@ -263,14 +264,14 @@ class TowerPreference(Observer):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The arguments, the content of both parts, and what the references recorded."""
+        """The arguments, the content of both splits, and the records of the references."""
         train = self._training_part.fingerprint if self._training_part is not None else None
         return {**super().settings, "sites": self.sites, "train_set": train, "references": self._digests}
 
     # ---------------------------------------------------------------- an observation
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
-        """Train the output layers, average their probabilities, compare."""
+        """Train the output layers, average their probabilities, and compare them."""
         found = self._predictions(module)
         towers = [str(k + 1) for k in range(len(self.sites))]
         if found is None:
@@ -314,7 +315,7 @@ class TowerPreference(Observer):
         return _table(rows)
 
     def _chosen(self, found: Predictions, primary: int, other: int) -> Int[Tensor, "n"]:
-        """The words that are looked at, the most frequent first."""
+        """Return the observed words, the most frequent first."""
         preference = token_preference(found, self.variant, primary=primary, other=other)
         chosen = (self._eligible & (found.count >= self.min_count) & preference.isfinite()).nonzero()[:, 0]
         return chosen[torch.argsort(self._counts[chosen], descending=True, stable=True)]
@@ -328,7 +329,7 @@ class TowerPreference(Observer):
         if self.variant != "printed":
             reliability = split_half_reliability(found, chosen, self.variant, **pair).reliability
             rows.append(_Row("reliability", "", "", reliability))
-        ranks = -self._counts[chosen].numpy()  # their ranks: the most frequent is the first
+        ranks = -self._counts[chosen].numpy()  # order of their ranks: the most frequent is the first
         rows.append(_Row("frequency_rank_correlation", "", "", spearman(values, ranks)))
         if self._tags is not None:
             by_tag = pd.Series(values).groupby(self._tags[chosen]).mean()
@@ -338,7 +339,7 @@ class TowerPreference(Observer):
     def _head_reliability(
         self, module: nn.Module, pair: Mapping[str, int], chosen: Int[Tensor, "n"], values: Any
     ) -> "_Row":
-        """How the preference correlates with that by output layers of another seed, the towers in the same order."""
+        """Correlate the preference with that of output layers of another seed, with the towers in the same order."""
         assert self.second_seed is not None
         again = self._trained(module, replace(self.training, seed=self.second_seed))
         r = float("nan")
@@ -364,9 +365,9 @@ class TowerPreference(Observer):
         return rows
 
     def _predictions(self, module: nn.Module) -> Predictions | None:
-        """What the towers predict: a function of the weights alone.
+        """Return the predictions of the towers, which depend only on the weights.
 
-        Where the previous checkpoint is asked for, the last two are remembered: one is the next one's previous.
+        If ``previous`` is set, the last two are cached: one is the previous one of the next.
         """
         key = weights_digest(module.state_dict()) if self.previous is not None else ""
         if key in self._known:
@@ -383,18 +384,18 @@ class TowerPreference(Observer):
             module, self._training_part.open(), self.probe_set, training, printed=self.variant == "printed"
         )
 
-    # ---------------------------------------------------------------- what is shown of it
+    # ---------------------------------------------------------------- output
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """All but the rows by word."""
+        """Return all rows except those by word."""
         return observations["by"].ne("token")
 
     @staticmethod
     def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
-        """What a record of a run keeps: its scalars, and of the first and the last step each word's preference.
+        """Return the rows for a record of a run: its scalars, and each word's preference at the first and last step.
 
-        Words stand in the order of their frequency. Their preferences are rounded to float32, which is a third of the
+        Words are in the order of their frequency. Their preferences are rounded to float32, which takes a third of the
         space.
         """
         words = observations["by"].eq("token") & observations["quantity"].eq("preference")
@@ -406,12 +407,12 @@ class TowerPreference(Observer):
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Preference of frequent words, by part of speech, by frequency, over training, and between runs."""
+        """Draw preference of frequent words, by part of speech, by frequency, over training, and between runs."""
         return preference_figures(observations, settings)
 
     @staticmethod
     def tables(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-        """Agreement of runs, with the frequency rank and shuffled words as controls; preference by part of speech."""
+        """Return agreement of runs, with the frequency rank and shuffled words as controls; preference by POS tag."""
         return preference_tables(observations, settings)
 
 

@@ -1,4 +1,4 @@
-"""The figures of He & Toyoizumi 2022 on token preference, of one or several runs, and over training."""
+"""Figures of He & Toyoizumi 2022 on token preference, for one or several runs, and over training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,12 +22,12 @@ from lmdyn.callbacks.preference.tower_preference_tables import (
 __all__ = ["preference_figures"]
 
 SHOWN = 1000
-"""Types that are drawn one by one, the most frequent ones (figures 3 and 8)."""
+"""Number of the most frequent types that are drawn individually (figures 3 and 8)."""
 
-_LEAST = 5  # types that make a distribution
+_LEAST = 5  # types for a distribution
 _WINDOW = 51  # types of a running median
 _SCORE = "preference score s (nats)"
-_DOTTED: dict[str, Any] = {"ms": 4, "lw": 1.2, "clip_on": False}  # whole at the axis' ends
+_DOTTED: dict[str, Any] = {"ms": 4, "lw": 1.2, "clip_on": False}  # complete at the axis' ends
 _HOLLOW: dict[str, Any] = {"marker": "o", "ms": 5, "mfc": "w", "ls": ""}
 _LINES: dict[str, dict[str, Any]] = {"Pearson": {}, "Spearman": {"ls": "--"}}
 _KINDS = {"rank_correlation": "Spearman", "frequency_rank_correlation": "Spearman"}  # others as Pearson's
@@ -37,19 +37,19 @@ _KINDS = {"rank_correlation": "Spearman", "frequency_rank_correlation": "Spearma
 def preference_figures(
     observations: pd.DataFrame, settings: Mapping[str, Any] | None = None
 ) -> dict[str, Figure]:
-    """Figures 3, 4 and 8, correlations as pictures, and preference over training.
+    """Draw figures 3, 4 and 8, correlations as pictures, and preference over training.
 
     Scores are relative to each run's own primary tower, and of its last observation; over training they are
-    relative to the tower that is primary in the end.
+    relative to the tower that is primary at the end.
 
     Args:
-        observations: of ``TowerPreference``; of several runs with a column ``run``.
-        settings: of the observer: see ``preference_tables``, whose numbers
+        observations: observations of ``TowerPreference``; for several runs with a column ``run``.
+        settings: settings of the observer: see ``preference_tables``, whose numbers
             are drawn.
 
     Returns:
-        ``sorted`` (figure 3), ``by_upos`` (4, where there are tags) and ``frequency`` (8); ``correlations`` of
-        several runs (tables 2 and 4); ``over_training`` of more than one step. None without scores.
+        ``sorted`` (figure 3), ``by_upos`` (4, if there are tags) and ``frequency`` (8); ``correlations`` for
+        several runs (tables 2 and 4); ``over_training`` for more than one step. Empty without scores.
     """
     observations = fig.named_runs(observations)
     types = last_types(observations, settings)
@@ -68,17 +68,17 @@ def preference_figures(
     return figures
 
 
-# ---------------------------------------------------------------- what is drawn
+# ---------------------------------------------------------------- data
 
 
 def _tags(types: Mapping[str, pd.DataFrame]) -> list[str]:
-    """Tags that some run has enough types of."""
+    """Return the tags for which some run has enough types."""
     most = pd.concat([of["upos"].value_counts() for of in types.values()], axis=1).max(axis=1)
     return [tag for tag in TAGS if most.get(tag, 0) >= _LEAST]
 
 
 def _run_panels(runs: Sequence[str], **shared: Any) -> fig.Panels:
-    """A panel for each run, with its name where there are several."""
+    """Create a panel for each run, with its name if there are several."""
     width, height = (3.7, 2.9) if len(runs) > 1 else (5.6, 3.8)
     panels = fig.new_panels(len(runs), width, height, margin=(1.6, 0.4), **shared)
     if len(runs) > 1:
@@ -92,7 +92,7 @@ def _colour(run: int) -> str:
 
 
 def _running_median(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The median of the types around each, of fewer at both ends."""
+    """Return the median of the types around each, with fewer types at both ends."""
     window = min(_WINDOW, max(1, len(values) // 5))
     return pd.Series(values).rolling(window, center=True, min_periods=1).median().to_numpy()
 
@@ -101,7 +101,7 @@ def _running_median(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _sorted(types: Mapping[str, pd.DataFrame]) -> Figure:
-    """Figure 3: types in the order of the first run."""
+    """Draw figure 3: types in the order of the first run."""
     name, *others = types
     first = types[name].head(SHOWN).sort_values("preference", ascending=False, kind="stable")
     x = np.arange(1, len(first) + 1)
@@ -131,9 +131,9 @@ def _sorted(types: Mapping[str, pd.DataFrame]) -> Figure:
 
 
 def _by_upos(types: Mapping[str, pd.DataFrame], tags: Sequence[str]) -> Figure:
-    """Figure 4: densities of the scores of each part of speech, of one run a few of them in each panel.
+    """Draw figure 4: densities of the scores of each part of speech; for one run, a few of them per panel.
 
-    Several runs have a panel each, with no more tags than have colours: those of the most types.
+    Several runs have a panel each, with at most as many tags as colours: those with the most types.
     """
     runs = list(types)
     if len(runs) > 1:
@@ -171,26 +171,26 @@ def _by_upos(types: Mapping[str, pd.DataFrame], tags: Sequence[str]) -> Figure:
 
 
 def _frequent(types: Mapping[str, pd.DataFrame], tags: Sequence[str]) -> list[str]:
-    """As many tags as have colours, those of the most types; in the order of ``tags``."""
+    """Return at most as many tags as colours, those with the most types; in the order of ``tags``."""
     counts = pd.concat([of["upos"] for of in types.values()]).value_counts()
     most = sorted(tags, key=lambda tag: -counts.get(tag, 0))[: fig.MOST_LINES]
     return [tag for tag in tags if tag in most]
 
 
 def _density(values: npt.NDArray[np.float64], x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """A Gaussian kernel density with Silverman's bandwidth (1986, equation 3.31), at least 1.5 % of the axis.
+    """Return a Gaussian kernel density with Silverman's bandwidth (1986, equation 3.31), at least 1.5 % of the axis.
 
-    Without the least width a class of a few types that agree is a needle that flattens all others.
+    Without the minimum, a class of a few similar types would be a spike that flattens all others.
     """
     spread, least = values.std(ddof=1), 0.015 * (x[-1] - x[0])
-    if spread <= 1e-6 * least:  # scipy has no density of a constant
+    if spread <= 1e-6 * least:  # scipy cannot estimate the density of a constant
         return np.asarray(norm.pdf(x, values.mean(), least))
     width = max(0.9 * min(spread, iqr(values, scale="normal")) * len(values) ** -0.2, least)
     return np.asarray(gaussian_kde(values, width / spread)(x))
 
 
 def _by_frequency(types: Mapping[str, pd.DataFrame]) -> Figure:
-    """Figure 8: scores against frequency rank, a panel for each run."""
+    """Draw figure 8: scores against frequency rank, a panel for each run."""
     panels = _run_panels(list(types), sharex=True, sharey=True)
     for i, (ax, of) in enumerate(zip(panels, types.values(), strict=True)):
         of = of.head(SHOWN)
@@ -208,7 +208,7 @@ def _by_frequency(types: Mapping[str, pd.DataFrame]) -> Figure:
 
 
 def _heat_maps(types: Mapping[str, pd.DataFrame], pairs: pd.DataFrame, ranks: pd.DataFrame) -> Figure:
-    """Tables 2 and 4 as pictures."""
+    """Draw tables 2 and 4 as pictures."""
     runs = list(types)
     linear = pd.DataFrame(np.eye(len(runs)), index=pd.Index(runs), columns=runs)
     for _, pair in pairs.iterrows():
@@ -225,7 +225,7 @@ def _heat_maps(types: Mapping[str, pd.DataFrame], pairs: pd.DataFrame, ranks: pd
         names = [str(name) for name in table]
         below = [
             name.removesuffix(" (of the types compared)") for name in names
-        ]  # the axis beside it says it
+        ]  # the adjacent axis contains it
         ax.set_xticks(range(len(names)), below, rotation=50, ha="right", fontsize=8)
         ax.set_yticks(range(len(names)), [name.replace(" (", "\n(") for name in names], fontsize=8)
         fig.cell_values(ax, table.to_numpy(), lambda value: abs(value) <= 0.65, fontsize=8)
@@ -240,7 +240,7 @@ def _heat_maps(types: Mapping[str, pd.DataFrame], pairs: pd.DataFrame, ranks: pd
 
 
 def _over_training(course: pd.DataFrame, colours: Mapping[str, str]) -> Figure | None:
-    """Preference by part of speech for each run, then what is one number a step; None where nothing has a value."""
+    """Draw preference by part of speech for each run, then single numbers per step; None if nothing has a value."""
     seen = course.groupby("run")["step"].nunique()
     runs = [run for run in colours if seen[run] > 1]
     tagged = set(select(course, quantity="preference").dropna(subset="value")["run"])
@@ -266,7 +266,7 @@ def _numbers_over_training(
     runs: Mapping[str, str],
     steps: Sequence[int],
 ) -> None:
-    """A panel for each series, a line for each run, in its colour."""
+    """Draw a panel for each series, with a line for each run in its colour."""
     panels = fig.new_panels(len(series), 0, 0, within=part)
     for ax, (title, correlation, numbers) in zip(panels, series, strict=True):
         numbers = numbers.dropna(subset="value")
@@ -288,7 +288,7 @@ def _numbers_over_training(
 
 
 def _shown_tags(course: pd.DataFrame, runs: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Runs and tags of each panel: of one run all tags, of several those that end furthest from 0."""
+    """Return runs and tags of each panel: for one run all tags, for several those that end furthest from 0."""
     by_tag = select(course, quantity="preference", run=runs).dropna(subset="value")
     there = [tag for tag in TAGS if by_tag["group"].eq(tag).any()]
     if len(runs) == 1:
@@ -301,7 +301,7 @@ def _shown_tags(course: pd.DataFrame, runs: Sequence[str]) -> list[tuple[str, li
 def _tags_over_training(
     part: SubFigure, course: pd.DataFrame, shown: Sequence[tuple[str, Sequence[str]]]
 ) -> None:
-    """A line for each tag of a panel; hollow where the other tower was primary."""
+    """Draw a line for each tag of a panel, with hollow markers if the other tower was primary."""
     by_tag = select(course, quantity="preference").dropna(subset="value")
     turned = select(course[course["value"].lt(0)], quantity="orientation")
     several = len({run for run, _ in shown}) > 1
@@ -326,7 +326,7 @@ def _tags_over_training(
 
 
 def _series(course: pd.DataFrame) -> list[tuple[str, bool, pd.DataFrame]]:
-    """What is one number a step: titles, whether it is a correlation, rows of the table."""
+    """Return the series of single numbers per step: titles, whether it is a correlation, rows of the table."""
     found = [
         (title, quantity != "spread", select(course, quantity=quantity))
         for quantity, title in (

@@ -1,4 +1,4 @@
-"""The tables of He & Toyoizumi 2022 on token preference, of one or several runs."""
+"""Tables of He & Toyoizumi 2022 on token preference, for one or several runs."""
 
 from collections.abc import Mapping
 from itertools import combinations
@@ -14,39 +14,39 @@ from lmdyn.callbacks.observing.schema import last_step, select, wide
 
 __all__ = ["BEFORE", "FREQUENCY_RANK", "LAST", "TAGS", "last_types", "preference_tables", "top_types"]
 
-_TOP = 5000  # where no settings say otherwise: rarer types are noise (section 5.1)
+_TOP = 5000  # default: rarer types are noise (section 5.1)
 
 FREQUENCY_RANK = "rank by frequency (of the types compared)"
 """1 is the most frequent type, so that rare types with larger preference give a positive correlation. The publication
-has 0.16 to 0.22 in table 4 and does not say which end is 1."""
+has 0.16 to 0.22 in table 4 and does not state which end is 1."""
 
 BEFORE, LAST = "the observation before", "the last observation"
 """Groups of correlations between the steps of one run."""
 
 _PUBLISHED = ("PROPN", "NOUN", "ADJ", "AUX", "ADP", "ADV", "VERB")  # of figure 4, in its order
 TAGS = (*_PUBLISHED, "DET", "PRON", "NUM", "SCONJ", "CCONJ", "PART")
-"""Tags that are drawn: those of the publication, and further ones that may have enough types."""
+"""Drawn tags: those of the publication, and further ones that may have enough types."""
 
 
 def preference_tables(
     observations: pd.DataFrame, settings: Mapping[str, Any] | None = None, *, resamplings: int = 1000
 ) -> dict[str, pd.DataFrame]:
-    """Tables 2 and 4, preference by part of speech, what is known of each run, and all of it over training.
+    """Return tables 2 and 4, preference by part of speech, information on each run, and all of it over training.
 
-    All but the last are of the last observation.
+    All except the last are for the last observation.
 
     Args:
-        observations: of ``TowerPreference``; of several runs with a column ``run``.
-        settings: of the observer: its ``top`` says of how many types numbers are, the most frequent ones.
-        resamplings: of the bootstrap; 0 for no intervals and controls (NaN).
+        observations: observations of ``TowerPreference``; for several runs with a column ``run``.
+        settings: settings of the observer: ``top`` is the number of the most frequent types to use.
+        resamplings: number of bootstrap resamplings; 0 for no intervals and controls (NaN).
 
     Returns:
-        ``instances``, a row for each run. Where there are scores ``frequency``, Spearman's correlations of runs and
-        of the rank by frequency; ``by_upos`` where there are tags. Of several runs ``correlations``, a row for each
+        ``instances``, a row per run. If there are scores, ``frequency``, Spearman's correlations of runs and
+        of the rank by frequency; ``by_upos`` if there are tags. For several runs ``correlations``, a row for each
         pair: see :class:`~lmdyn.analysis.Agreement`, and ``pearson_disattenuated``: Pearson's
         correlation r / √(reliability · reliability) that would be found without the noise of either preference
-        (Spearman 1904), NaN where a reliability is missing or not above 0; it may exceed 1 by chance. Of more than one
-        step ``over_training``: ``step, quantity, group, value``, relative to the tower that is primary in the end.
+        (Spearman 1904), NaN if a reliability is missing or not above 0; it may exceed 1 by chance. For more than one
+        step ``over_training``: ``step, quantity, group, value``, relative to the tower that is primary at the end.
     """
     several = "run" in observations
     observations = named_runs(observations)
@@ -68,17 +68,17 @@ def preference_tables(
 
 
 def top_types(settings: Mapping[str, Any] | None) -> int:
-    """How many types are compared at most."""
+    """Return the maximum number of compared types."""
     return int((settings or {}).get("top", _TOP))
 
 
 def last_types(
     observations: pd.DataFrame, settings: Mapping[str, Any] | None = None
 ) -> dict[str, pd.DataFrame]:
-    """For each run the types of its last observation that has any, the most frequent ones, in that order.
+    """Return, for each run, the most frequent types of its last observation with types, in order of frequency.
 
-    Columns are ``preference, standard_error, count, upos, rank``, the index is the token; ``rank`` is that among these
-    types.
+    Columns are ``preference, standard_error, count, upos, rank``, the index is the token; ``rank`` is the rank among
+    these types.
     """
     rows = select(observations, by="token").dropna(subset="value")
     found = {}
@@ -100,7 +100,7 @@ def last_types(
 
 
 def _reliability(observations: pd.DataFrame) -> "pd.Series[float]":
-    """The last one of each run that has any: runs that diverged have preferences and reliability of a step before."""
+    """Return the last reliability of each run; for diverged runs, that of an earlier step, as the preferences."""
     rows = select(observations, quantity="reliability").dropna(subset="value")
     return rows.sort_values("step").groupby("run")["value"].last()
 
@@ -108,9 +108,9 @@ def _reliability(observations: pd.DataFrame) -> "pd.Series[float]":
 def _pairs(
     types: Mapping[str, pd.DataFrame], reliability: "pd.Series[float]", resamplings: int
 ) -> pd.DataFrame:
-    """Table 2, with intervals and controls, over the types that both runs have.
+    """Return table 2, with intervals and controls, over the types of both runs.
 
-    The first run's frequencies are held in ``spearman_given_frequency``.
+    ``spearman_given_frequency`` controls for the first run's frequencies.
     """
     rows = []
     for first, second in combinations(types, 2):
@@ -133,7 +133,7 @@ def _pairs(
 
 
 def _rank_matrix(types: Mapping[str, pd.DataFrame], pairs: pd.DataFrame) -> pd.DataFrame:
-    """Table 4: Spearman's correlations of runs, and of each with the frequency rank of its own types."""
+    """Return table 4: Spearman's correlations of runs, and of each with the frequency rank of its own types."""
     names = [*types, FREQUENCY_RANK]
     matrix = pd.DataFrame(np.eye(len(names)), index=pd.Index(names), columns=names)
     for _, pair in pairs.iterrows():
@@ -177,10 +177,10 @@ def _instances(observations: pd.DataFrame, types: Mapping[str, pd.DataFrame]) ->
 
 
 def _over_training(observations: pd.DataFrame, types: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Mean preference by tag, what is one number a step, and how steps correlate, in one orientation.
+    """Return mean preference by tag, single numbers per step, and correlations between steps, in one orientation.
 
-    Rows are those that were recorded, and: ``orientation``, −1 where another tower was primary than in the end, which
-    turned the values; ``correlation`` and ``rank_correlation`` with the observation before and with the last one.
+    Rows are the recorded ones, and: ``orientation``, −1 if another tower was primary than at the end, which
+    reversed the values; ``correlation`` and ``rank_correlation`` with the previous observation and with the last one.
     """
     orientation = _orientation(observations)
     oriented = _oriented(observations, orientation)
@@ -201,9 +201,9 @@ def _over_training(observations: pd.DataFrame, types: Mapping[str, pd.DataFrame]
 
 
 def _orientation(observations: pd.DataFrame) -> pd.DataFrame:
-    """``sign`` of each ``run`` and ``step``: 1 as in the end, −1 where the two towers were the other way round.
+    """Return ``sign`` for each ``run`` and ``step``: 1 as at the end, −1 if the two towers were reversed.
 
-    NaN where there are none, or of more than two towers others were compared than at the last step.
+    NaN if there are none, or, for more than two towers, if others were compared than at the last step.
     """
     pairs = _pairs_of_towers(observations)
     last = pairs.sort_values("step").groupby("run")[["primary", "other"]].last()
@@ -215,9 +215,9 @@ def _orientation(observations: pd.DataFrame) -> pd.DataFrame:
 
 
 def _oriented(observations: pd.DataFrame, orientation: pd.DataFrame) -> pd.DataFrame:
-    """Scores and correlations relative to the tower that is primary in the end.
+    """Return scores and correlations relative to the tower that is primary at the end.
 
-    Correlations with the previous checkpoint are of towers in their order, whichever is primary.
+    Correlations with the previous checkpoint use the towers in their order, independent of the primary one.
     """
     table = observations.merge(orientation, on=["run", "step"], how="left")
     ours = ("preference", "correlation", "rank_correlation", "frequency_rank_correlation")
@@ -226,7 +226,7 @@ def _oriented(observations: pd.DataFrame, orientation: pd.DataFrame) -> pd.DataF
 
 
 def _pairs_of_towers(observations: pd.DataFrame) -> pd.DataFrame:
-    """At each step the primary tower and the one it is compared with, which has the next higher mean probability."""
+    """Return, for each step, the primary tower and the one compared with it, of the next highest mean probability."""
     means = select(observations, quantity="mean_probability", by="tower")
     primary = select(observations, quantity="primary_tower").dropna(subset="value")
     primary = primary[["run", "step"]].assign(primary=primary["value"].astype(int).astype(str))
@@ -237,7 +237,7 @@ def _pairs_of_towers(observations: pd.DataFrame) -> pd.DataFrame:
 
 
 def _between_steps(oriented: pd.DataFrame, types: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Correlations of the scores at each step with those before and with the last, over the types of the last."""
+    """Return correlations of the scores at each step with the previous and the last ones, over the last types."""
     rows = select(oriented, by="token", quantity="preference").dropna(subset="value")
     found = []
     for run, last in types.items():

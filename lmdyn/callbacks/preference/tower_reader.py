@@ -1,4 +1,4 @@
-"""What each tower of a frozen model predicts by itself, from text: what ``TowerPreference`` compares."""
+"""Predictions of each tower of a frozen model by itself, from text, for ``TowerPreference``."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -23,18 +23,18 @@ from lmdyn.callbacks.observing.run import announce
 __all__ = ["TowerReader", "tags_in", "tags_of"]
 
 _EVERY, _MOST = 20, 16
-"""Every 20th batch of the training text, 16 at most, is held out where heads are trained until they stop improving."""
+"""If heads are trained until they stop improving, every 20th batch of the training text is held out, at most 16."""
 
 
 class TowerReader:
-    """Reads text with a module, trains an output layer for each tower, and averages what these predict.
+    """Reads text with a module, trains an output layer for each tower, and averages their predictions.
 
     Args:
-        sites: the towers' encodings: name to module path.
+        sites: module paths of the towers' encodings by name.
         forward: dotted path to ``(module, batch) -> output``, or None.
-        mask_id: of a masked language model: only positions that read this token count; None: all labelled ones.
+        mask_id: for a masked language model, the token at the positions that count; None for all labelled ones.
         vocab_size: number of token types.
-        seed: rows of text are put into two halves by it.
+        seed: seed of the two halves of the rows of text.
     """
 
     def __init__(
@@ -51,23 +51,23 @@ class TowerReader:
     def predictions(
         self, module: nn.Module, train: ProbeSet, test: ProbeSet, training: HeadTraining, *, printed: bool
     ) -> Predictions | None:
-        """Means of the probabilities of each tower's output layer on ``test``, after training on ``train``.
+        """Return the mean probabilities of each tower's output layer on ``test``, after training on ``train``.
 
-        Every rank enters. None where encodings, or the output layers trained on them, are not finite.
+        Every rank must call it. None if encodings, or the output layers trained on them, are not finite.
 
         Args:
-            module: in eval mode; frozen.
-            train: what the output layers are trained on; its batches come again when they end. With
+            module: the frozen module, in eval mode.
+            train: training data of the output layers; its batches are repeated. With
                 ``training.patience`` every 20th of the first 320 is held out.
-            test: what they are averaged over.
-            training: how they are trained.
-            printed: also average over all positions, which the variant ``printed`` needs.
+            test: data for the averages.
+            training: training of the output layers.
+            printed: whether to average also over all positions, which the variant ``printed`` requires.
 
         Raises:
-            ValueError: nothing to train on.
+            ValueError: if there is no training data.
         """
         held_out = []
-        if training.patience is not None:  # the batches are kept, which are small, and encoded anew
+        if training.patience is not None:  # the small batches are kept and encoded again
             held_out = [b for b in islice(_numbered(train), _MOST * _EVERY) if _is_held_out(b[0])]
         heads, losses = train_tower_heads(
             self._updates(module, train, all_of_it=not held_out), self.vocab_size, training,
@@ -77,12 +77,12 @@ class TowerReader:
             return None
         sums = TowerPredictions(self.vocab_size, len(self.sites))
         for encoded, rows in self._encoded(module, test, _numbered(test)):
-            half = (splitmix64(rows + (self.seed << 32)) >> 17) & 1  # a row of text is in one half as a whole
+            half = (splitmix64(rows + (self.seed << 32)) >> 17) & 1  # a whole row of text is in one half
             _add(sums, heads, encoded, half, printed=printed)
         return sums.reduce()
 
     def _updates(self, module: nn.Module, train: ProbeSet, *, all_of_it: bool) -> Iterator[Encoded]:
-        """This rank's share of the batches to train on, over and over."""
+        """Yield this rank's share of the training batches repeatedly."""
         some = True
         while some:
             some = False
@@ -95,14 +95,14 @@ class TowerReader:
     def _encoded(
         self, module: nn.Module, part: ProbeSet, batches: Iterable[tuple[int, dict[str, Any]]]
     ) -> Iterator[tuple[Encoded, Int[Tensor, "rows"]]]:
-        """Encodings (rows, positions, d) and labels (rows, positions) of this rank's batches, and the rows' numbers."""
+        """Yield encodings (rows, positions, d) and labels (rows, positions) of this rank's batches, and row numbers."""
         device = device_of(module)
         rank, world_size = rank_and_world_size()
         first = True
         for number, batch in batches:
             batch = to_device(batch, device)
             labels = batch["labels"]
-            if self.mask_id is not None:  # what the model reads it could copy
+            if self.mask_id is not None:  # the model could copy tokens that it reads
                 labels = labels.masked_fill(batch["input_ids"] != self.mask_id, IGNORED)
             found = activations_at(module, batch, self.sites, self.forward, whole=first)
             first = False
@@ -139,7 +139,7 @@ def _add(
 
 
 def _numbered(part: ProbeSet) -> Iterator[tuple[int, dict[str, Any]]]:
-    """This rank's batches."""
+    """Yield this rank's batches with their numbers."""
     return enumerate(part.batches(*rank_and_world_size()))
 
 
@@ -152,7 +152,7 @@ def _flat(rows: Encoded) -> Encoded:
 
 
 def tags_of(token_counts: pd.DataFrame | None, size: int) -> Any:
-    """The most frequent tag of each token type, None where it has none; None where tags were not counted."""
+    """Return the most frequent tag of each token type, None if it has none; None if tags were not counted."""
     names = [
         c for c in (token_counts.columns if token_counts is not None else []) if c not in ("token", "count")
     ]
@@ -163,9 +163,9 @@ def tags_of(token_counts: pd.DataFrame | None, size: int) -> Any:
 
 
 def tags_in(probe_set: ProbeSet, size: int, whose: str) -> Any:
-    """The most frequent tag of each token type among the targets of a probe set; None where its batches have none.
+    """Return the most frequent tag of each token type among the targets of a probe set; None without tags.
 
-    That it is asked, and not the training data, is said for the observer ``whose``.
+    For the observer ``whose``, it is announced that the probe set and not the training data is used.
     """
     names = probe_set.label_names.get("upos")
     if not names:

@@ -1,4 +1,4 @@
-"""Clusters of words in a model's static embeddings, as it is trained."""
+"""Clusters of words in a model's static embeddings during training."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -44,49 +44,50 @@ __all__ = ["WordClusters"]
 log = logging.getLogger(__name__)
 
 _BY_WORD = ["membership", "component_value", "count"]
-_MOST = 7  # clusters of a word: a group of "7+" ends the distribution
+_MOST = 7  # clusters of a word: the distribution ends with the group "7+"
 
 
-_COMPONENTS = 128  # by default, as far as width and words allow
+_COMPONENTS = 128  # by default, if width and number of words are sufficient
 
 
 class WordClusters(Observer):
-    """Independent components of the static embeddings of frequent words, and the clusters of words they hold.
+    """Independent components of the static embeddings of frequent words, and their clusters of words.
 
-    The embeddings of the most frequent types of the training data that occur at all, special tokens left out, go
-    through :func:`lmdyn.analysis.word_clusters`. No text is read: of the probe set, which every
-    observer has, nothing is used but where ``frequency`` is ``probe``. Each observation starts anew, so the
-    clusters of two steps have no common numbers.
+    The embeddings of the most frequent types of the training data, without special tokens and types that do not occur,
+    are analysed by :func:`lmdyn.analysis.word_clusters`. No text is read: the probe set, which every
+    observer has, is used only if ``frequency`` is ``probe``. Each observation is independent, so the
+    numbers of clusters of different steps are unrelated.
 
-    Besides the scalars the records hold rows ``membership``: the value of each ``token`` in each cluster that it
-    belongs to (``group``: the component, from 0, and its direction, such as 7+); ``component_value``: the values of
-    the most frequent words in each component (``group``); and ``count``, how often each word occurs. Embeddings that
-    are not finite or too flat for so many components, and a rule that diverges, give NaN for scalars and no such
-    rows, with a warning.
+    In addition to the scalars, the records contain rows ``membership``: the value of each ``token`` in each of its
+    clusters (``group``: the component, from 0, and its direction, such as 7+); ``component_value``: the values of the
+    most frequent words in each component (``group``); and ``count``, the number of occurrences of each word. Embeddings
+    that are not finite or too flat for so many components, and a diverging rule, give NaN for scalars and no such rows,
+    with a warning.
 
     Args:
-        embedding: path of the embedding: a module with a ``weight`` of a row for each token id.
-        words: how many of the most frequent types to look at.
-        components: principal, then independent components; at most the width of the embedding. By default 128, or as
-            many as width and words allow.
+        embedding: path of the embedding: a module with a ``weight`` that has a row for each token id.
+        words: number of the most frequent types to use.
+        components: number of principal, then independent components; at most the width of the embedding. By default
+            128, or as many as width and words allow.
         method: ``amari``, or ``fastica`` (scikit-learn's).
         whiten: ``divide``, or ``multiply`` as printed.
-        nonlinearity: ``bounded`` or ``halved``, of Amari's rule.
-        learning_rate: of Amari's rule; 0.1 ends in the same place as the published 0.01, in a tenth of the time.
-        max_iterations: of either method; where they are too few, ``converged`` is 0, with a warning.
-        threshold: members of a cluster have larger values, in standard deviations of the component.
-        matrix_words: words of the rows ``component_value``, for the figure of the matrix; 0 for none.
+        nonlinearity: ``bounded`` or ``halved``, for Amari's rule.
+        learning_rate: learning rate of Amari's rule; 0.1 gives the same result as the published 0.01, in a tenth of the
+            time.
+        max_iterations: maximum number of iterations; if it is too small, ``converged`` is 0, with a warning.
+        threshold: minimum value of the members of a cluster, in standard deviations of the component.
+        matrix_words: number of words in the rows ``component_value``, for the figure of the matrix; 0 for none.
         frequency: ``train`` (counts in the training data) or ``probe`` (targets in the probe set); by default
-            the first where it is known.
-        seed: of FastICA's start.
+            the first if it is known.
+        seed: seed of FastICA's initial state.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
-        ValueError: an unknown ``method``, ``whiten`` or ``nonlinearity``; FastICA without ``divide``; numbers out of
-            range, or no more ``words`` than ``components``; when attached, fewer words that occur than that, and for a
-            module an ``embedding`` that is none, or less wide than there are components.
+        ValueError: for an unknown ``method``, ``whiten`` or ``nonlinearity``, FastICA without ``divide``, numbers out
+            of range, or no more ``words`` than ``components``; when attached, for fewer words that occur than that, and
+            for a module whose ``embedding`` is not an embedding, or narrower than the number of components.
 
     Reference: He & Toyoizumi 2022, section 5.3, figures 5 to 7 and table 3.
 
@@ -99,16 +100,16 @@ class WordClusters(Observer):
 
     recorded = (
         Quantity("within_one", "Values within one standard deviation.", "share", low=0.0, high=1.0),
-        Quantity("mean_clusters", "Clusters that a word belongs to, on average.", "count", low=0.0),
+        Quantity("mean_clusters", "Mean number of clusters per word.", "count", low=0.0),
         Quantity(
             "share_of_words", "Words that belong to 0, 1, …, 6 or 7+ clusters.", "share", low=0.0, high=1.0,
             tags=("clusters/<number>",),
         ),
-        Quantity("converged", "1, or 0 where the iterations were too few.", low=0.0, high=1.0),
+        Quantity("converged", "1, or 0 if there were too few iterations.", low=0.0, high=1.0),
         Quantity("iterations", "Iterations of Amari's rule or FastICA.", "count", low=0.0),
-        Quantity("membership", "Value of a word in a cluster that it belongs to.", tags=()),
+        Quantity("membership", "Value of a word in one of its clusters.", tags=()),
         Quantity("component_value", "Value of a word in a component.", tags=()),
-        Quantity("count", "Occurrences of a word in the text that frequencies are from.", "count", low=1.0, tags=()),
+        Quantity("count", "Occurrences of a word in the text of the frequencies.", "count", low=1.0, tags=()),
     )  # fmt: skip
 
     several_runs = True
@@ -170,11 +171,13 @@ class WordClusters(Observer):
         components = 1 if self.hparams["components"] is None else self.clustering.components
         if len(self._ids) <= components:
             raise ValueError(
-                f"{self.name}: {len(self._ids)} words occur, which is too few for {components} components: give "
+                f"{self.name}: {len(self._ids)} words occur, too few for {components} components: set "
                 f"fewer `components`, at most {max(0, len(self._ids) - 1)}"
             )
         if len(self._ids) < self.words and rank_and_world_size()[0] == 0:
-            log.info("%s: %d words occur, of the %d asked for", self.name, len(self._ids), self.words)
+            log.info(
+                "%s: %d words occur, fewer than `words`, which is %d", self.name, len(self._ids), self.words
+            )
 
     def _names(self, ids: list[int]) -> list[str]:
         if self.run.tokenizer is not None:
@@ -184,7 +187,7 @@ class WordClusters(Observer):
         return [str(i) for i in ids]
 
     def check_module(self, module: nn.Module) -> None:
-        """Refuse a path that leads to no embedding of the vocabulary, and more components than it is wide."""
+        """Raise an error for a path that is no embedding of the vocabulary, and for more components than its width."""
         self._find_embedding(module)
         width = self._weight(module).shape[1]
         if self.hparams["components"] is None:
@@ -198,11 +201,11 @@ class WordClusters(Observer):
         components = self.clustering.components
         if width < components:
             raise ValueError(
-                f"{self.name}: {self.embedding!r} is {width} wide: give `components` of at most that, got {components}"
+                f"{self.name}: {self.embedding!r} has width {width}, got {components} components: lower `components`"
             )
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Embeddings and components of the words."""
+        """Report the memory of embeddings and components of the words."""
         words, width, components = len(self._ids), self._weight(module).shape[1], self.clustering.components
         yield Cost(
             f"embeddings of {words:,} words, {width} numbers each, and their {components} components, in float64",
@@ -211,7 +214,7 @@ class WordClusters(Observer):
         )
 
     def _find_embedding(self, module: nn.Module) -> None:
-        """The path that was given, ``embedding`` in modules that have one, or the token embedding that is found."""
+        """Return the given path, ``embedding`` if the module has it, or the token embedding that is found."""
         if self.hparams["embedding"] is None and "embedding" not in self._found:
             found = self.embedding
             if not has_module(module, found):
@@ -249,7 +252,7 @@ class WordClusters(Observer):
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Cluster the words by their embeddings; every rank does the same."""
         self.check_module(module)
-        # of a running training only the newest matrix is drawn: all of them would take long to read
+        # during training, only the newest matrix is drawn: reading all of them would take long
         self.figure_rows = ~pc.field("quantity").isin(_BY_WORD) | (pc.field("step") == step)
         weight = self._weight(module)
         try:
@@ -259,8 +262,8 @@ class WordClusters(Observer):
             return self._table(None)
         if not clusters.converged:
             self._warn(
-                "%s: not converged at step %d after %d iterations (residual %.3g): allow more `max_iterations`, or "
-                "take another learning rate",
+                "%s: not converged at step %d after %d iterations (residual %.3g): raise `max_iterations`, or "
+                "use another learning rate",
                 self.name, step, clusters.iterations, clusters.residual,
             )  # fmt: skip
         return self._table(clusters)
@@ -314,18 +317,18 @@ class WordClusters(Observer):
         table = pd.concat([part.astype({"value": "float64"}) for part in parts], ignore_index=True)
         return table.assign(site="")[["quantity", "site", "by", "group", "token", "value"]]
 
-    # ---------------------------------------------------------------- what is shown of it
+    # ---------------------------------------------------------------- output
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """All but what is said of single words."""
+        """Return all rows except those of single words."""
         return ~observations["quantity"].isin(_BY_WORD)
 
     @staticmethod
     def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
-        """What a record of a run keeps: its scalars, and which words belong to which clusters at the last step.
+        """Return the rows for a record of a run: its scalars, and the words of each cluster at the last step.
 
-        Of the value of a membership the sign is kept, which the cluster's name has too.
+        The value of a membership is reduced to its sign, which is also part of the cluster's name.
         """
         members = observations["quantity"].eq("membership")
         last = observations["step"].eq(observations["step"].max())
@@ -336,19 +339,19 @@ class WordClusters(Observer):
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Figures 5 to 7 of the publication at the last step; over training; several runs side by side."""
+        """Draw figures 5 to 7 of the publication at the last step, curves over training, and several runs."""
         return cluster_figures(observations)
 
     @staticmethod
     def tables(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-        """The largest clusters with their typical words."""
+        """Return the largest clusters with their typical words."""
         return cluster_table(observations)
 
     @staticmethod
     def tables_beside(
         observations: pd.DataFrame, others: Mapping[str, pd.DataFrame]
     ) -> dict[str, pd.DataFrame]:
-        """Table 3 of the publication: mean preference of each cluster, where ``TowerPreference`` observed the runs."""
+        """Return table 3 of the publication: mean preference per cluster, if ``TowerPreference`` observed the runs."""
         if "TowerPreference" not in others:
             return {}
         return cluster_preferences(observations, others["TowerPreference"])

@@ -36,11 +36,11 @@ _TYPICAL = 5
 
 @fig.in_style
 def cluster_figures(observations: pd.DataFrame) -> dict[str, Figure]:
-    """All figures that the observations allow, of one run or of several (a column ``run``).
+    """Draw all figures that the observations allow, for one run or several (a column ``run``).
 
     Returns:
         ``matrix`` (figure 5) and ``word_clouds`` (figure 7) of the first run's last observation;
-        ``clusters_per_word`` (figure 6) of every run's last; ``over_training`` from two steps on.
+        ``clusters_per_word`` (figure 6) of every run's last; ``over_training`` if there are two or more steps.
     """
     several = "run" in observations
     observations = fig.named_runs(observations)
@@ -63,28 +63,28 @@ def cluster_figures(observations: pd.DataFrame) -> dict[str, Figure]:
 
 
 def cluster_table(observations: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The 22 clusters of most words, of the last observation; of the first run, where there are several.
+    """Return the 22 largest clusters of the last observation; of the first run, if there are several.
 
-    Returns:
-        ``clusters``: ``cluster``, ``words`` (how many), ``typical`` (those of the largest values), ``frequent`` (the
-        most frequent ones). Nothing where there are no clusters.
+    Returns: ``clusters``: ``cluster``, ``words`` (their number), ``typical`` (those of the largest values),
+        ``frequent`` (the most frequent ones). Empty if there are no clusters.
     """
     rows = _first(fig.named_runs(observations))
     return {} if rows is None else {"clusters": _largest(*_members(rows))}
 
 
 def cluster_preferences(observations: pd.DataFrame, preferences: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Mean preference of the words of each cluster: table 3 of the publication, of the 22 largest clusters.
+    """Return the mean preference of the words of each cluster: table 3 of the publication, for the 22 largest clusters.
 
     Clusters are those of the first run's last observation; preferences those of each run's last step.
 
     Args:
-        observations: of ``WordClusters``.
-        preferences: of ``TowerPreference``: rows of quantity ``preference`` by ``token``, the token in ``group``.
+        observations: observations of ``WordClusters``.
+        preferences: observations of ``TowerPreference``: rows of quantity ``preference`` by ``token``, the token in
+            ``group``.
 
     Returns:
         ``preference``: :func:`cluster_table`'s columns; for each run the mean ``preference`` over the members that
-        have one, and its ``rank`` (1 for the largest); in descending order of the first run's. Nothing where either
+        have one, and its ``rank`` (1 for the largest); in descending order of the first run's. Empty if either
         is missing.
     """
     rows = _first(fig.named_runs(observations))
@@ -107,11 +107,11 @@ def cluster_preferences(observations: pd.DataFrame, preferences: pd.DataFrame) -
     return {"preference": table.loc[order.index].reset_index(drop=True)}
 
 
-# ---------------------------------------------------------------- what the observations say
+# ---------------------------------------------------------------- content of the observations
 
 
 def _first(observations: pd.DataFrame) -> pd.DataFrame | None:
-    """The last observation of the first run; None where it has no clusters."""
+    """Return the last observation of the first run; None if it has no clusters."""
     if observations.empty:
         return None
     rows = last_step(select(observations, run=observations["run"].iloc[0]))
@@ -123,18 +123,18 @@ def _step(rows: pd.DataFrame) -> str:
 
 
 def _counts(rows: pd.DataFrame) -> "pd.Series[float]":
-    """How often each word occurs, most frequent first."""
+    """Return the number of occurrences of each word, most frequent first."""
     return select(rows, quantity="count").set_index("token")["value"]
 
 
 def _members(rows: pd.DataFrame) -> "tuple[Membership, pd.Series[float]]":
-    """The clusters that the rows tell of, their words numbered by frequency; how often each word occurs."""
+    """Return the clusters of the rows, with words numbered by frequency, and the occurrences of each word."""
     counts = _counts(rows)
     members = select(rows, quantity="membership")
     cluster = np.array([cluster_number(str(name)) for name in members["group"]], dtype=np.int64)
     found = Membership(
         words=len(counts),
-        number=int(cluster.max(initial=0)) + 1,  # those after it are empty
+        number=int(cluster.max(initial=0)) + 1,  # the following ones are empty
         word=torch.from_numpy(counts.index.get_indexer(pd.Index(members["token"])).astype(np.int64)),
         cluster=torch.from_numpy(cluster),
         value=torch.from_numpy(members["value"].to_numpy(dtype=np.float64, copy=True)),
@@ -143,7 +143,7 @@ def _members(rows: pd.DataFrame) -> "tuple[Membership, pd.Series[float]]":
 
 
 def _largest(clusters: Membership, counts: "pd.Series[float]") -> pd.DataFrame:
-    """The largest clusters, with their words by value and by frequency."""
+    """Return the largest clusters, with their words by value and by frequency."""
     found = []
     for cluster in clusters.sizes.argsort(descending=True, stable=True)[:_LARGEST].tolist():
         typical, frequent = (
@@ -159,7 +159,7 @@ def _largest(clusters: Membership, counts: "pd.Series[float]") -> pd.DataFrame:
 
 
 def _matrix(rows: pd.DataFrame, of: str) -> Figure:
-    """Figure 5: words by frequency, components, values in colour."""
+    """Draw figure 5: words by frequency, components, values in colour."""
     values = select(rows, quantity="component_value")
     matrix = wide(values, "token", "group", sort=False).loc[values["group"].unique()]
     y = matrix.to_numpy(dtype=float)
@@ -182,7 +182,7 @@ def _matrix(rows: pd.DataFrame, of: str) -> Figure:
 
 
 def _clusters_per_word(last: dict[str, pd.DataFrame]) -> Figure:
-    """Figure 6: share of words by number of clusters, bars side by side for several runs."""
+    """Draw figure 6: share of words by number of clusters, with adjacent bars for several runs."""
     figure, ax = fig.new_figure(7.6 + 2.4 * (len(last) > 1), 4.0)
     width, groups = 0.8 / len(last), list[str]()
     for i, (run, rows) in enumerate(last.items()):
@@ -208,10 +208,10 @@ def _clusters_per_word(last: dict[str, pd.DataFrame]) -> Figure:
 
 
 def _word_clouds(rows: pd.DataFrame, of: str) -> Figure | None:
-    """Figure 7: the words of the three largest clusters; None without the package.
+    """Draw figure 7: the words of the three largest clusters; None without the package.
 
-    Size is half by frequency and half by its rank: proportional to frequency, as published, one "be" leaves no room
-    for others.
+    Size depends half on frequency and half on its rank: proportional to frequency, as published, one "be" leaves no
+    space for others.
     """
     clusters, counts = _members(rows)
     largest = [cluster_number(name) for name in _largest(clusters, counts)["cluster"][:_CLOUDS]]
@@ -220,7 +220,7 @@ def _word_clouds(rows: pd.DataFrame, of: str) -> Figure | None:
     try:
         from wordcloud import WordCloud
     except ImportError:
-        log.info("no word clouds: they need the package wordcloud, `pip install 'lmdyn[figures]'`")
+        log.info("no word clouds: they require the package wordcloud, `pip install 'lmdyn[figures]'`")
         return None
     panels = fig.new_panels(len(largest), max(3.6, 5.6 / len(largest)), 3.4)  # wide enough for the title
     for i, (ax, cluster) in enumerate(zip(panels, largest, strict=True)):
@@ -230,7 +230,7 @@ def _word_clouds(rows: pd.DataFrame, of: str) -> Figure | None:
             width=700, height=560, background_color="white", prefer_horizontal=1.0, relative_scaling=0.5,
             min_font_size=14, max_words=_CLOUD_WORDS, random_state=0, color_func=lambda *_, c=colour, **__: c,
         )  # fmt: skip
-        # a token as long as a line would leave nothing to draw, which is an error
+        # a token as long as a line would leave nothing to draw, which raises an error
         cloud.generate_from_frequencies({str(word)[:30]: float(n) for word, n in words.items()})
         fig.show_image(ax, cloud.to_array(), interpolation="bilinear")
         ax.set(xticks=[], yticks=[])
@@ -245,7 +245,7 @@ def _colour(i: int) -> str:
 
 
 def _over_training(observations: pd.DataFrame) -> Figure:
-    """How sparse the components are, and how many clusters a word belongs to, over steps."""
+    """Draw the sparsity of the components, and the number of clusters per word, over steps."""
     scalars = {
         "within_one": "share of values within ±1 standard deviation",
         "mean_clusters": "clusters that a word belongs to, mean",

@@ -1,4 +1,4 @@
-"""Diagnostic classifiers on frozen representations, step by step: the method that SVCCA is held against."""
+"""Diagnostic classifiers on frozen representations, by step: the method with which SVCCA is compared."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ _TASK = ("<site>/<task>/<target>",)
 
 
 def _with_ends(name: str, meaning: str, low: float) -> tuple[Quantity, ...]:
-    """A share of test labels, and the ends 2θ − q of its basic bootstrap interval, of values from ``low`` to 1."""
+    """Return a share of test labels and the ends 2θ − q of its basic bootstrap interval, for a range from ``low``."""
     least, most = 2 * low - 1, 2 - low
     return (
         Quantity(name, f"{meaning}.", "share", low=low, high=1.0, tags=_TASK),
@@ -55,35 +55,35 @@ def _with_ends(name: str, meaning: str, low: float) -> tuple[Quantity, ...]:
 
 
 class DiagnosticProbe(Observer):
-    """Accuracy and selectivity of classifiers that read labels from a frozen model's activations.
+    """Accuracy and selectivity of classifiers that predict labels from a frozen model's activations.
 
-    For each site and task a classifier is trained on the ``train`` part of the probe data and tested on ``split``;
-    all of them in one tensor program, from one pass of the model over each part. ``current`` is the label of the
-    word just read, ``next`` that of the word to come. The control task gives each word type that is read a random
-    label; selectivity is accuracy less control accuracy. The classifiers have a seed of their own, so that every
-    step trains from the same start.
+    For each site and task a classifier is trained on the ``train`` split of the probe data and tested on ``split``; all
+    of them in one tensor program, from one pass of the model over each split. ``current`` is the label of the word just
+    read, ``next`` that of the following word. The control task assigns a random label to each word type that is read;
+    selectivity is accuracy minus control accuracy. The classifiers have their own seed, so that every step trains from
+    the same start.
 
-    Where the activations of a site are NaN or infinite at a step, its values are NaN, with a warning.
+    If the activations of a site are NaN or infinite at a step, its values are NaN, with a warning.
 
     Args:
         tasks: gold layers to predict, such as ``upos``, ``xpos``, ``semtag``, ``topic``; all probe data must have
-            them. Tasks of different corpora need an observer each.
-        targets: ``current``, ``next``, or both.
-        sites: display name to module path; a pattern of paths (``"*.layers.*"``); or ``auto``, those that are found.
+            them. Tasks of different corpora require an observer each.
+            targets: ``current``, ``next``, or both.
+            sites: module path by display name; a pattern of paths (``"*.layers.*"``); or ``auto`` for found sites.
             By default those of ``LSTMLanguageModel``, and found ones in other modules.
-        classifier: kind (``linear``; ``mlp``, the ReLU-plus-softmax one of the publication) and training.
-        train_tokens: train on about this many tokens.
-        control: also the control tasks.
-        description_length: also the prequential code length of the training labels.
-        bootstrap: number of resamplings of test sentences (in at most 64 blocks) for basic bootstrap intervals of
-            accuracy and selectivity; 0 for none. The classifiers are those of the whole training part.
-        confidence: of the intervals.
+            classifier: kind (``linear``; ``mlp``, the ReLU-plus-softmax one of the publication) and training.
+            train_tokens: approximate number of training tokens.
+            control: whether to train also on the control tasks.
+            description_length: whether to compute also the prequential code length of the training labels.
+            bootstrap: number of resamplings of test sentences (in at most 64 blocks) for basic bootstrap intervals of
+            accuracy and selectivity; 0 for none. The classifiers are those of the whole training split.
+            confidence: confidence level of the intervals.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
-        ValueError: a task that the data lacks, data without a training part.
+        ValueError: for a task that the data lacks, or data without a training split.
 
     Reference: Belinkov et al. 2017; Hewitt & Liang 2019 (control tasks); Voita & Titov 2020 (description length);
         Saphra & Lopez 2019, figures 6 and 7.
@@ -93,15 +93,15 @@ class DiagnosticProbe(Observer):
 
     recorded = (
         *_with_ends("accuracy", "Test labels that are predicted first", low=0.0),
-        Quantity("control_accuracy", "The same on the control task.", "share", low=0.0, high=1.0, tags=_TASK),
-        *_with_ends("selectivity", "Accuracy less control accuracy", low=-1.0),
+        Quantity("control_accuracy", "Accuracy on the control task.", "share", low=0.0, high=1.0, tags=_TASK),
+        *_with_ends("selectivity", "Accuracy minus control accuracy", low=-1.0),
         Quantity("probe_loss", "Mean loss on the test labels.", "nats", low=0.0, tags=_TASK),
         Quantity(
             "majority", "Accuracy of the training data's most frequent label.", "share", low=0.0, high=1.0,
             tags=("<task>/<target>",),
         ),
         Quantity("codelength", "Prequential code length of the training labels.", "bits/label", low=0.0, tags=_TASK),
-        Quantity("compression", "Uniform code length over it, 1 where nothing is learnt.", low=0.0, tags=_TASK),
+        Quantity("compression", "Uniform code length over codelength, 1 if nothing is learned.", low=0.0, tags=_TASK),
     )  # fmt: skip
 
     needs = (HasTrainingPart,)
@@ -126,7 +126,7 @@ class DiagnosticProbe(Observer):
         unknown = [t for t in targets if t not in ("current", "next")]
         if unknown or not targets or not tasks:
             raise ValueError(
-                f"expected tasks, and targets of current and next, got tasks {list(tasks)}, targets {list(targets)}"
+                f"expected tasks and targets among current and next, got tasks {list(tasks)}, targets {list(targets)}"
             )
         self.sites = given_sites(sites, LSTM_SITES)
         self.tasks = tuple(tasks)
@@ -139,30 +139,30 @@ class DiagnosticProbe(Observer):
         self._train_set: ProbeSet | None = None
 
     def prepare(self) -> None:
-        """Find the training part, and the tasks in both parts."""
+        """Determine the training split, and the tasks in both splits."""
         self._train_set = self.part("train", self.train_tokens)
         for part, name in ((self._train_set, "train"), (self.probe_set, self.split)):
             missing = [task for task in self.tasks if task not in part.label_names]
             if missing:
                 raise ValueError(
-                    f"{self.name}: the {name} part has no layers {missing}, it has {sorted(part.label_names)}: choose "
-                    "`tasks` among these (a loader of your own names its labels by an attribute `label_names`, layer "
+                    f"{self.name}: the {name} split has no layers {missing}, it has {sorted(part.label_names)}: choose "
+                    "`tasks` among these (a custom loader names its labels by an attribute `label_names`, layer "
                     "to list of names)"
                 )
 
     def check_module(self, module: nn.Module) -> None:
-        """Find the sites, or refuse those that name no module."""
+        """Find the sites; raise an error for paths that are not modules."""
         self.sites = self.choose_sites(module, LSTM_SITES)
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Fewer tokens than asked for; tasks of fewer than two labels, or labels of the test part only; features."""
+        """Report missing tokens, tasks of fewer than two labels, labels only in the test split, and memory."""
         assert self._train_set is not None
         tokens = count_tokens(self._train_set, self.train_tokens)
         if tokens < self.train_tokens:
             yield expected(
                 f"{self.train_tokens:,} tokens to train on",
-                f"{tokens:,} in the train part",
-                "lower `train_tokens`, or give more text",
+                f"{tokens:,} in the train split",
+                "lower `train_tokens`, or use more text",
                 stops=False,
             )
         keys = [t if target == "current" else f"target_{t}" for t in self.tasks for target in self.targets]
@@ -172,9 +172,9 @@ class DiagnosticProbe(Observer):
             if learnt < 2 or not int(test[key].sum()):
                 where, got = ("train", f"{learnt}") if learnt < 2 else (self.split, "none")
                 yield expected(
-                    f"two labels of {key!r} or more in the train part, and labels in the {self.split} part",
-                    f"{got} in the {where} part",
-                    "choose other `tasks`, or give text that carries them",
+                    f"two labels of {key!r} or more in the train split, and labels in the {self.split} split",
+                    f"{got} in the {where} split",
+                    "choose other `tasks`, or use text with such labels",
                 )
                 continue
             known = torch.nn.functional.pad(train[key], (0, max(0, len(test[key]) - len(train[key]))))
@@ -182,7 +182,7 @@ class DiagnosticProbe(Observer):
             if 10 * lost > int(test[key].sum()):
                 yield expected(
                     f"labels of {key!r} that classifiers can learn",
-                    f"{lost:,} of {int(test[key].sum()):,} test tokens with labels that the train part lacks",
+                    f"{lost:,} of {int(test[key].sum()):,} test tokens with labels that the train split lacks",
                     "raise `train_tokens`",
                     stops=False,
                 )
@@ -190,19 +190,19 @@ class DiagnosticProbe(Observer):
         size = sum(widths.values())
         held = tokens + count_tokens(self.probe_set)
         yield Cost(
-            f"features of {held:,} tokens, {size:,} numbers each, twice while they are put together",
+            f"features of {held:,} tokens, {size:,} numbers each, twice during concatenation",
             2 * 4 * held * size,
-            "lower `train_tokens` or `max_tokens`, or look at fewer `sites`",
+            "lower `train_tokens` or `max_tokens`, or observe fewer `sites`",
         )
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The arguments, and the content of both parts."""
+        """The arguments, and the content of both splits."""
         train = self._train_set.fingerprint if self._train_set is not None else None
         return {**super().settings, "train_set": train}
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
-        """Two passes, then all classifiers at once."""
+        """Make two passes, then train all classifiers at once."""
         assert self._train_set is not None
         train, test = (self._features(module, part) for part in (self._train_set, self.probe_set))
         finite = [
@@ -234,12 +234,12 @@ class DiagnosticProbe(Observer):
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Accuracy and selectivity over steps; compression where it was asked for."""
+        """Draw accuracy and selectivity over steps; compression if it is recorded."""
         return probe_figures(observations, settings["targets"])
 
 
 class _Features:
-    """Activations and labels of all tokens of a part, in the order of the text."""
+    """Activations and labels of all tokens of a split, in the order of the text."""
 
     def __init__(self, observer: DiagnosticProbe) -> None:
         self._observer = observer
@@ -252,8 +252,8 @@ class _Features:
     def update(self, seen: ObservedBatch) -> None:
         if self._observer.control and "input_ids" not in seen.batch:
             raise ValueError(
-                f"{self._observer.name}: control tasks give each word type a label, and the batches have no "
-                f"`input_ids`, only {sorted(seen.batch)}: set `control: false`"
+                f"{self._observer.name}: control tasks, which assign a label to each word type, require batches with "
+                f"`input_ids`, got {sorted(seen.batch)}: set `control: false`"
             )
         mask = seen.tokens
         time = torch.arange(mask.shape[1], device=mask.device)
@@ -268,12 +268,12 @@ class _Features:
             for target in self._observer.targets:
                 key = task if target == "current" else f"target_{task}"
                 if key not in seen.batch:
-                    raise ValueError(f"the probe set's batches have no {key!r}, only {sorted(seen.batch)}")
+                    raise ValueError(f"expected {key!r} in the probe set's batches, got {sorted(seen.batch)}")
                 part[f"y {task} {target}"] = seen.batch[key][mask]
         self._parts.append(part)
 
     def reduce(self) -> None:
-        """Bring together what all ranks have, on every rank, in one order for any number of ranks."""
+        """Gather the data of all ranks on every rank, in one order for any number of ranks."""
         device = self._parts[0]["order"].device if self._parts else torch.device("cpu")
         parts = self._parts
         if rank_and_world_size()[1] > 1:
@@ -281,7 +281,7 @@ class _Features:
             parts = [part for rank in gather(mine) for part in rank]
         self._parts = []
         if not parts:
-            raise ValueError(f"{self._observer.name}: a part of the probe data is empty")
+            raise ValueError(f"{self._observer.name}: a split of the probe data is empty")
         whole = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
         order = whole.pop("order").argsort()
         whole = {key: tensor[order].to(device) for key, tensor in whole.items()}
@@ -332,7 +332,7 @@ def _rows(
 def _intervals(
     observer: DiagnosticProbe, step: int, result: ProbeResult, hits: Tensor, counts: Tensor
 ) -> dict[str, Tensor]:
-    """Ends of the intervals of accuracy, and of selectivity where there are control tasks, each (sites, tasks)."""
+    """Return interval ends of accuracy, and of selectivity if there are control tasks, each (sites, tasks)."""
     there = counts.sum(1) > 0
     if not enough_blocks(int(there.sum()), observer.name, step):
         return {}

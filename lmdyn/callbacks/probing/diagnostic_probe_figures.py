@@ -15,15 +15,15 @@ _OF = {"current": "the word read", "next": "the next word"}
 
 @fig.in_style
 def probe_figures(observations: pd.DataFrame, targets: Sequence[str]) -> dict[str, Figure]:
-    """Accuracy and selectivity over steps; compression where it was asked for.
+    """Draw accuracy and selectivity over steps; compression if it is recorded.
 
     Args:
-        observations: of ``DiagnosticProbe``.
-        targets: whose labels were probed: ``current``, ``next``.
+        observations: observations of ``DiagnosticProbe``.
+        targets: targets of the probed labels: ``current``, ``next``.
 
     Returns:
-        ``accuracy_<target>`` and ``compression_<target>``: a panel for each site, a colour for each task, on the
-        bootstrap's intervals; dotted the accuracy of the most frequent label.
+        ``accuracy_<target>`` and ``compression_<target>``: a panel for each site, a colour for each task, with
+        bootstrap intervals; the accuracy of the most frequent label is dotted.
     """
     figures = {f"accuracy_{target}": _curves(observations, target) for target in targets}
     if observations["quantity"].eq("compression").any():
@@ -35,7 +35,7 @@ def probe_figures(observations: pd.DataFrame, targets: Sequence[str]) -> dict[st
 def _curves(
     observations: pd.DataFrame, target: str, quantities: Sequence[str] = ("accuracy", "selectivity")
 ) -> Figure:
-    """A panel for each site: accuracy drawn through, selectivity dashed."""
+    """Draw a panel for each site: accuracy solid, selectivity dashed."""
     rows = select(observations, target=target, quantity=quantities)
     sites, tasks = list(rows["site"].unique()), list(rows["task"].unique())
     panels = fig.new_panels(len(sites), 4.0, 3.3, margin=(1.8, 0), sharey=True)

@@ -1,4 +1,4 @@
-"""What fine-tuning would make of the model as it is: GLUE, SQuAD 2.0 and other tasks, as it is trained."""
+"""Downstream scores of the model during training by fine-tuning on GLUE, SQuAD 2.0 and other tasks."""
 
 import logging
 import math
@@ -39,50 +39,50 @@ __all__ = ["PUBLISHED_INIT", "Downstream"]
 log = logging.getLogger(__name__)
 
 PUBLISHED_INIT: Mapping[str, str] = {"RTE": "MNLI", "STS-B": "MNLI", "MRPC": "MNLI"}
-"""Tasks that start from the encoder that was fine-tuned on another: Chiang, Huang & Lee 2020, appendix E.2."""
+"""Tasks that start from the encoder fine-tuned on another task: Chiang, Huang & Lee 2020, appendix E.2."""
 
 _NOT_AVERAGED = ("WNLI",)
 _RESAMPLES = 200
 
 
 class Downstream(Observer):
-    """Scores of copies of the encoder that are fine-tuned, from the weights as they are, on each task.
+    """Scores of copies of the encoder that are fine-tuned, from the present weights, on each task.
 
-    The probe is a datamodule with ``tasks`` (``GlueTasks``, ``GrammarTasks``). Each task trains a copy of its own, with
-    the published settings (table 7 of the publication) or within a ``budget``; training is not touched. Of ELECTRA the
-    discriminator is fine-tuned. Fine-tuning runs in float32, from a seed of its own: each step, and each way of
-    observing, has the same heads, orders and dropout.
+    The probe is a datamodule with ``tasks`` (``GlueTasks``, ``GrammarTasks``). Each task trains its own copy, with the
+    published settings (table 7 of the publication) or within a ``budget``; the training is not affected. For ELECTRA,
+    the discriminator is fine-tuned. Fine-tuning runs in float32, from its own seed: heads, orders and dropout are the
+    same at each step, in training and in replay.
 
     ``init_from`` says which tasks start from the encoder fine-tuned on another in the same observation; their heads are
-    new. The publication says so of ALBERT; whether BERT and ELECTRA did so too, it leaves open.
+    new. The publication states this for ALBERT; it does not state it for BERT and ELECTRA.
 
-    Several processes share the tasks, not the examples; those of ``init_from`` stay with their parent.
+    Several processes share the tasks, not the examples; those of ``init_from`` run in the process of their parent.
 
-    The score of a task is the publication's, or GLUE's own; see ``task_score``. The
-    average is over all tasks but WNLI and those of spans (SQuAD 2.0), and names the tasks. ``baseline`` is the score of
-    predicting without reading: the most frequent of the training labels, their mean, or, of spans, "no answer". Scores
-    are NaN, with a warning, where an output of a fine-tuned model is not finite. Errors are those of other development
-    examples (the standard deviation over 200 resamples of them); of another seed of fine-tuning they say nothing.
+    The score of a task is the publication's, or GLUE's own; see ``task_score``. The average is over all tasks except
+    WNLI and those of spans (SQuAD 2.0), and names the tasks. ``baseline`` is the score of predicting without reading:
+    the most frequent of the training labels, their mean, or, for spans, "no answer". Scores are NaN, with a warning, if
+    an output of a fine-tuned model is not finite. Errors are those for other development examples (the standard
+    deviation over 200 resamples of them); they do not include the variation over seeds.
 
-    Published rates and lengths are those of models of 12 M parameters and more. Small models hardly move by them: say
-    others by ``fine_tuning``; a model of half that width or less is warned of.
+    Published rates and lengths are those of models of 12 M parameters and more. They change small models very little:
+    set others by ``fine_tuning``; a warning is logged for a model of half that width or less.
 
     Args:
-        tasks: some of the probe's; None for all.
+        tasks: some of the probe's tasks; None for all.
         fine_tuning: changes to the published settings: attributes of
             :class:`~lmdyn.callbacks.training.fine_tuning.FineTuning`, by the name of the task, or ``all``.
-        budget: less training than published; what it leaves out is said when the observer is attached.
+        budget: limit on the published training; it is announced what it reduces when the observer is attached.
         metrics: ``chiang2020`` or ``glue``.
-        init_from: task to the task whose encoder it starts from; None: as published, where both are there.
-        seed: of heads, orders and dropout.
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`; ``probe`` is needed. To look at fewer examples, set
+        init_from: for a task, the task whose encoder it starts from; None for the published ones, if both exist.
+        seed: seed of heads, orders and dropout.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`; ``probe`` is required. To use fewer examples, set
             the probe's ``train_limit`` and ``evaluation_limit``.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
-        ValueError: a probe without tasks, unknown tasks, ``init_from`` in a circle or between tasks that are not there,
-            examples longer than the model reads.
+        ValueError: for a probe without tasks, unknown tasks, a cyclic ``init_from`` or one of missing tasks, and
+            examples longer than the model can read.
 
     Reference: Chiang, Huang & Lee 2020, section 5 and appendix E, figures 5, 12 and 13; Wang et al. 2018.
     """
@@ -106,11 +106,11 @@ class Downstream(Observer):
     ) -> None:
         super().__init__(**kwargs)
         if metrics not in get_args(Metrics):
-            raise ValueError(f"metrics is one of {list(get_args(Metrics))}, got {metrics!r}")
+            raise ValueError(f"metrics is {metrics!r}: expected one of {list(get_args(Metrics))}")
         if self.max_tokens is not None or self.forward is not None or self.split != "validation":
             raise ValueError(
-                f"{self.name} calls the encoder itself and evaluates on development sets: leave max_tokens, forward "
-                "and split as they are; the probe's train_limit and evaluation_limit say how many examples"
+                f"{self.name} calls the encoder itself and evaluates on development sets: remove max_tokens, forward "
+                "and split; the probe's train_limit and evaluation_limit limit the number of examples"
             )
         self.task_names = None if tasks is None else tuple(tasks)
         self.fine_tuning = fine_tuning
@@ -122,7 +122,7 @@ class Downstream(Observer):
         self.init_from: dict[str, str] = {}
 
     def prepare(self) -> None:
-        """Find the tasks, and check the settings of each."""
+        """Determine the tasks, and check the settings of each."""
         there = cast(FineTuningTasks, self.data).tasks
         names = list(there if self.task_names is None else self.task_names)
         if not names or (set(names) - set(there)):
@@ -131,7 +131,7 @@ class Downstream(Observer):
         unknown = sorted(set(self.fine_tuning or {}) - {"all", *there})
         if unknown:
             raise ValueError(
-                f"{self.name}: fine_tuning is by name of the task, or 'all', got {unknown}; there are {list(there)}"
+                f"{self.name}: expected fine_tuning by name of a task, among {list(there)}, or 'all', got {unknown}"
             )
         self.init_from = self._checked_init()
         within = {name: self.fine_tuning_of(name).updates for name in self.tasks}
@@ -140,9 +140,7 @@ class Downstream(Observer):
         }
         if left_out := [name for name in self.tasks if within[name] < whole[name]]:
             cut = ", ".join(f"{name} {within[name]:,} of {whole[name]:,}" for name in left_out)
-            announce(
-                self.name, f"within the budget tasks are fine-tuned with fewer updates than published: {cut}"
-            )
+            announce(self.name, f"the budget allows fewer updates of fine-tuning than published: {cut}")
 
     def _checked_init(self) -> dict[str, str]:
         if self.asked_init is None:
@@ -167,11 +165,11 @@ class Downstream(Observer):
             )
         for task in chosen:
             if _root(task, chosen) is None:
-                raise ValueError(f"{self.name}: init_from goes in a circle at {task!r}: {chosen}")
+                raise ValueError(f"{self.name}: init_from is cyclic at {task!r}: {chosen}")
         return chosen
 
     def fine_tuning_of(self, name: str) -> FineTuning:
-        """The settings with which a task is fine-tuned, within the budget."""
+        """Return the settings of the fine-tuning on a task, within the budget."""
         task = self.tasks[name]
         how = self.budget.of(settings_of(name, task.kind, self.fine_tuning), len(task.train))
         longest = self._longest(name)
@@ -191,11 +189,11 @@ class Downstream(Observer):
         return int(max(e.lengths.max() for e in (task.train, *task.evaluation.values())))
 
     def check_module(self, module: nn.Module) -> None:
-        """Refuse a module without an encoder, or one that cannot read examples as long as the tasks'."""
+        """Raise an error for a module without an encoder, or one that cannot read examples of the tasks' lengths."""
         try:
             encoder_of(module)
         except ValueError as error:
-            raise ValueError(f"{self.name} fine-tunes an encoder of transformers: {error}") from error
+            raise ValueError(f"{self.name} requires an encoder of transformers: {error}") from error
         for name in self.tasks:
             check_positions(
                 module, self._longest(name), f"examples of {name}", "lower the probe's max_sequence_length",
@@ -203,7 +201,7 @@ class Downstream(Observer):
             )  # fmt: skip
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Tasks with one label, sets without examples, rates of larger models; copies of the encoder with optimizer."""
+        """Report tasks with one label, sets without examples, rates of larger models; encoder copies with optimizer."""
         for name, task in self.tasks.items():
             labels = {float(e["label"]) for e in task.train} if task.kind != "span" else {0.0, 1.0}
             if len(labels) < 2:
@@ -214,7 +212,7 @@ class Downstream(Observer):
                 )
             if empty := [part or "development" for part, e in task.evaluation.items() if not len(e)]:
                 yield expected(
-                    f"examples of {name} to evaluate on",
+                    f"evaluation examples of {name}",
                     f"none in the set {empty[0]}",
                     "raise the probe's `evaluation_limit`",
                 )
@@ -222,10 +220,10 @@ class Downstream(Observer):
         published = [name for name in self.tasks if not self._own_rate(name)]
         if published and 2 * width <= PUBLISHED_WIDTH:
             yield expected(
-                f"a model of about the published width, {PUBLISHED_WIDTH}, where published learning rates are used",
-                f"one of {width} for {', '.join(published)}, whose weights they hardly move",
-                "choose a rate by the training loss of a run that is not judged: `fine_tuning: {all: {learning_rate: "
-                "3.0e-4}}` was found so for a width of 128",
+                f"a model of about the published width, {PUBLISHED_WIDTH}, for published learning rates",
+                f"one of {width} for {', '.join(published)}, whose weights they change very little",
+                "choose a rate by the training loss of another run: `fine_tuning: {all: {learning_rate: "
+                "3.0e-4}}` was found in this way for a width of 128",
                 of="module",
                 stops=False,
             )
@@ -238,7 +236,7 @@ class Downstream(Observer):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The arguments, what each task is fine-tuned with, and the content of all tasks."""
+        """The arguments, the settings of each task's fine-tuning, and the content of all tasks."""
         return {
             **super().settings,
             "fine_tuning": {name: vars(self.fine_tuning_of(name)) for name in self.tasks},
@@ -246,10 +244,10 @@ class Downstream(Observer):
             "probe_set": {name: task.fingerprint for name, task in self.tasks.items()},
         }
 
-    # ---------------------------------------------------------------- measuring
+    # ---------------------------------------------------------------- measurement
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
-        """Fine-tune on this process's tasks, evaluate, and bring all processes' numbers together."""
+        """Fine-tune on this process's tasks, evaluate, and gather all processes' numbers."""
         self.check_module(module)
         rank, world_size = rank_and_world_size()
         mine = [name for name, r in self._ranks(world_size).items() if r == rank]
@@ -259,7 +257,7 @@ class Downstream(Observer):
         return self._table(found, step)
 
     def _ranks(self, world_size: int) -> dict[str, int]:
-        """The process that fine-tunes each task, parents before those that start from them."""
+        """Return the process that fine-tunes each task, parents before those that start from them."""
         cost = {
             name: self.fine_tuning_of(name).updates * self.fine_tuning_of(name).batch_size
             for name in self.tasks
@@ -321,7 +319,7 @@ class Downstream(Observer):
         broken = [name for name, score in scores.items() if score != score]
         if broken and rank_and_world_size()[0] == 0:
             log.warning(
-                "%s at step %d: fine-tuning on %s ended in outputs that are not finite: no score",
+                "%s at step %d: the outputs of fine-tuning on %s are not finite: no score",
                 self.name,
                 step,
                 broken,
@@ -338,19 +336,19 @@ class Downstream(Observer):
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Scores and their average over steps, with their errors; of several runs, one line each."""
+        """Draw scores and their average over steps, with their errors; for several runs, one line each."""
         return downstream_figures(observations)
 
 
 class _Answers:
-    """What a model, or whom knows the training labels only, answers to the examples of one set."""
+    """Answers of a model, or of a baseline that knows only the training labels, to the examples of one set."""
 
     def __init__(self, examples: Any, values: torch.Tensor, texts: Sequence[str]) -> None:
         self.examples, self.values, self.texts = examples, values, texts
         self._labels: torch.Tensor | None = None
 
     def metrics(self, task: Any, chosen: torch.Tensor | None = None) -> dict[str, float]:
-        """The metrics, of some of the examples or all; NaN, all of them, where a prediction is not finite."""
+        """Return the metrics, of some of the examples or all; all are NaN if a prediction is not finite."""
         finite = bool(self.values.isfinite().all())
         values = self.values if finite else self.values.nan_to_num(0.0)
         some = torch.arange(len(values)) if chosen is None else chosen
@@ -371,7 +369,7 @@ class _Answers:
 
 
 def _error(task: Any, answers: Mapping[str, _Answers], metrics: Metrics) -> float:
-    """The standard deviation of the score over resamples of the examples of each set."""
+    """Return the standard deviation of the score over resamples of the examples of each set."""
     random = torch.Generator().manual_seed(0)
     scores = []
     for _ in range(_RESAMPLES):
@@ -386,7 +384,7 @@ def _error(task: Any, answers: Mapping[str, _Answers], metrics: Metrics) -> floa
 
 
 def _baseline(task: Any) -> dict[str, dict[str, float]]:
-    """The metrics of whom knows the training labels only."""
+    """Return the metrics of a baseline that knows only the training labels."""
     constant = 0.0
     if task.kind != "span":
         labels = torch.tensor([float(e["label"]) for e in task.train])
@@ -401,7 +399,7 @@ def _baseline(task: Any) -> dict[str, dict[str, float]]:
 
 
 def _root(task: str, init_from: Mapping[str, str]) -> str | None:
-    """The first of the tasks that a task starts from; None where they go in a circle."""
+    """Return the first of the tasks from which a task starts; None if they are cyclic."""
     for _ in range(len(init_from) + 1):
         if task not in init_from:
             return task

@@ -15,7 +15,7 @@ __all__ = ["downstream_figures"]
 
 @fig.in_style
 def downstream_figures(observations: pd.DataFrame) -> dict[str, Figure]:
-    """Scores by task and their average, of one run or of several (a column ``run``); see the observer."""
+    """Draw scores by task and their average, for one run or several (a column ``run``); see the observer."""
     several = "run" in observations
     observations = fig.named_runs(observations)
     figures = {}
@@ -27,7 +27,7 @@ def downstream_figures(observations: pd.DataFrame) -> dict[str, Figure]:
 
 
 def _tasks(observations: pd.DataFrame) -> Figure:
-    """All tasks in one panel, as in figures 5b and 12 of the publication."""
+    """Draw all tasks in one panel, as in figures 5b and 12 of the publication."""
     figure, ax = fig.new_figure(8.2, 4.6)
     scores = select(observations, quantity="score")
     for i, task in enumerate(scores["task"].unique()):
@@ -50,7 +50,7 @@ def _tasks(observations: pd.DataFrame) -> Figure:
 
 
 def _tasks_of_runs(observations: pd.DataFrame) -> Figure:
-    """A panel for each task, a line for each run."""
+    """Draw a panel for each task, a line for each run."""
     scores = select(observations, quantity="score")
     tasks = list(scores["task"].unique())
     panels = fig.new_panels(len(tasks), 3.6, 2.9, margin=(2.0, 0))
@@ -66,7 +66,7 @@ def _tasks_of_runs(observations: pd.DataFrame) -> Figure:
 def _runs(
     ax: Axes, observations: pd.DataFrame, quantities: tuple[str, str], task: str, runs: Sequence[str]
 ) -> None:
-    """A line for each run, and the baselines: one, unless the runs' data differ."""
+    """Draw a line for each run, and the baselines: one, unless the runs' data differ."""
     scores, baselines = (select(observations, quantity=q, task=task) for q in quantities)
     errors = select(observations, quantity=f"{quantities[0]}_error", task=task)
     for i, run in enumerate(runs):
@@ -77,7 +77,7 @@ def _runs(
 
 
 def _averages(observations: pd.DataFrame, several: bool) -> Figure:
-    """A panel for each set of tasks that is averaged over, in it a line for each run (figure 13c)."""
+    """Draw a panel for each averaged set of tasks, with a line for each run (figure 13c)."""
     rows = select(observations, quantity="average")
     if not several:
         observations, rows = (table.assign(run="average") for table in (observations, rows))
@@ -93,12 +93,12 @@ def _averages(observations: pd.DataFrame, several: bool) -> Figure:
 
 
 def _line(ax: Axes, rows: pd.DataFrame, errors: pd.DataFrame, label: str, style: Mapping[str, str]) -> None:
-    """Scores over steps with two standard errors; the best is not marked: of noisy scores some one is the highest."""
+    """Draw scores over steps with two standard errors; the highest is not marked, since it may be noise."""
     rows = rows.sort_values("step")
     if not len(rows):
         return
     steps, values, colour = rows["step"].to_numpy(), rows["value"].to_numpy(), style["color"]
-    # marks at the ends of the axis are whole: not clipped
+    # marks at the ends of the axis are not clipped
     ax.plot(steps, values, color=colour, ls=style["ls"], marker=".", ms=4, lw=1.3, label=label, clip_on=False)
     error = errors.set_index("step")["value"].reindex(steps).to_numpy(dtype="float64")
     if not np.isnan(error).all():

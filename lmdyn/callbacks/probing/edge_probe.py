@@ -1,4 +1,4 @@
-"""Edge probing, step by step: words, phrases, roles and coreference, read from the layers of a frozen model."""
+"""Edge probing by step: words, phrases, roles and coreference, predicted from the layers of a frozen model."""
 
 import logging
 from collections import Counter
@@ -38,40 +38,40 @@ _SPANS = "spans_"
 class EdgeProbe(Observer):
     """Test micro-F1 of classifiers that label spans from a frozen model's activations, for each layer and task.
 
-    Classifiers are trained on the ``train`` part of the probe data, stopped on its ``validation`` part and tested on
-    its ``test`` part. One pass of the frozen model over each part serves all layers and tasks, whose classifiers are
-    then trained together. They have a seed of their own, so that every step trains from the same start, in the same
+    Classifiers are trained on the ``train`` split of the probe data, stopped on its ``validation`` split and tested on
+    its ``test`` split. One pass of the frozen model over each split serves all layers and tasks, whose classifiers are
+    then trained together. They have their own seed, so that every step trains from the same start, in the same
     order of examples, for any number of ranks.
 
-    The probe data is a datamodule whose batches hold independent sentences with ``spans_<task>``, such as
-    ``SpanCorpus``. Tasks of several corpora take an observer for each, with a ``name`` of its own. Where sites are
-    null or lie within the one model of transformers that the module holds, that model is run without its heads;
+    The probe data is a datamodule whose batches contain independent sentences with ``spans_<task>``, such as
+    ``SpanCorpus``. Tasks of several corpora require an observer for each, with its own ``name``. If sites are
+    null or within the one model of transformers that the module contains, that model runs without its heads;
     otherwise the module is called.
 
-    Where the activations of a site are NaN or infinite at a step, its values are NaN, with a warning.
+    If the activations of a site are NaN or infinite at a step, its values are NaN, with a warning.
 
-    Defaults of the classifier are not those of the released code of Tenney et al. (Adam at 1e-3 and batches of 256 on
-    standardised activations, for 1e-4 and 32 on the activations as they are), nor is the amount of text: numbers
-    compare among observations, and with printed ones where both are set alike
+    Defaults of the classifier differ from those of the released code of Tenney et al. (Adam at 1e-3 and batches of 256
+    on standardised activations, instead of 1e-4 and 32 on the original activations), as does the amount of text:
+    numbers are comparable between observations, and with printed ones if both have the same settings
     (:class:`~lmdyn.analysis.probing.edge_probe_training.EdgeClassifier`).
 
     Args:
-        tasks: such as ``pos``, ``constituents``, ``roles``, ``coreference``; null for all that the data has.
-        sites: display name to module path, a pattern of paths, or ``auto``; null for all layers of the model of
+        tasks: tasks, such as ``pos``, ``constituents``, ``roles``, ``coreference``; null for all that the data has.
+        sites: module path by display name, a pattern of paths, or ``auto``; null for all layers of the model of
             transformers in the module, or the blocks that are found.
         classifier: kind (``linear``; ``tenney``, with projection, attention pooling and a hidden layer) and training.
-        train_tokens: train on sentences of about so many pieces; null for all.
-        validation_tokens: stop by sentences of about so many; null for all.
-        test_tokens: test on sentences of about so many; null for all.
-        memory_gb: what features may take, twice while they are put together. Where those of all sites take more, the
-            text is passed again for each group of sites that fits, at the least one by one: sites do not depend on each
-            other, so the numbers are the same. None for one pass.
+        train_tokens: approximate number of pieces in the training sentences; null for all.
+        validation_tokens: approximate number of pieces in the sentences for stopping; null for all.
+        test_tokens: approximate number of pieces in the test sentences; null for all.
+        memory_gb: memory limit for features, which are held twice during concatenation. If those of all sites exceed
+            it, the text is read again for each group of sites that fits, at least one site at a time: sites are
+            independent of each other, so the numbers do not change. None for one pass.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
-        ValueError: data without one of the parts, or without a task; a part without a span of a task.
+        ValueError: for data without one of the splits, without a task, or a split without a span of a task.
 
     Reference: Tenney et al. 2018; Chiang, Huang & Lee 2020, section 4 and figures 2b, 3, 10 and 11.
     """
@@ -79,13 +79,13 @@ class EdgeProbe(Observer):
     uses_labels = False
 
     recorded = (
-        Quantity("f1", "Micro-F1 on the test part.", low=0.0, high=1.0, tags=("<site>/<task>",)),
+        Quantity("f1", "Micro-F1 on the test split.", low=0.0, high=1.0, tags=("<site>/<task>",)),
         Quantity(
-            "validation_f1", "The best micro-F1 on the development part, of the same weights.", low=0.0, high=1.0,
+            "validation_f1", "Highest micro-F1 on the development split, of the same weights.", low=0.0, high=1.0,
             tags=("<site>/<task>",),
         ),
         Quantity(
-            "majority", "Micro-F1 of answering the most frequent training label each time.", low=0.0, high=1.0,
+            "majority", "Micro-F1 of always predicting the most frequent training label.", low=0.0, high=1.0,
             tags=("<task>",),
         ),
     )  # fmt: skip
@@ -108,7 +108,7 @@ class EdgeProbe(Observer):
     ) -> None:
         super().__init__(split="test", max_tokens=test_tokens, **kwargs)
         if memory_gb is not None and memory_gb <= 0:
-            raise ValueError(f"memory_gb is above 0, or null for no limit: got {memory_gb}")
+            raise ValueError(f"memory_gb is {memory_gb}: expected a number above 0, or null for no limit")
         self.memory_gb = memory_gb
         if tasks is not None and not tasks:
             raise ValueError("expected tasks, or null for all that the data has, got none")
@@ -121,7 +121,7 @@ class EdgeProbe(Observer):
         self._counted: int | None = None
 
     def prepare(self) -> None:
-        """Find the parts, and the tasks in all of them."""
+        """Determine the splits, and the tasks in all of them."""
         self._parts = {split: self.part(split, self.limits[split]) for split in ("train", "validation")}
         self._parts["test"] = self.probe_set
         self._counted = None
@@ -132,21 +132,21 @@ class EdgeProbe(Observer):
             missing = [task for task in self.tasks if task not in tasks]
             if missing or not self.tasks:
                 raise ValueError(
-                    f"{self.name}: the {split} part has no tasks {missing}, it has {tasks}: choose `tasks` among "
-                    "these, or give `probe` a SpanCorpus (a loader of your own has `spans_<task>` in its batches, and "
+                    f"{self.name}: the {split} split has no tasks {missing}, it has {tasks}: choose `tasks` among "
+                    "these, or pass a SpanCorpus as `probe` (a custom loader has `spans_<task>` in its batches, and "
                     "an attribute `label_names`, task to list of names)"
                 )
 
     def check_module(self, module: nn.Module) -> None:
-        """Find the sites, or refuse those that name no module."""
+        """Find the sites; raise an error for paths that are not modules."""
         default: dict[str, str] | None = None
         if self.hparams["sites"] is None:
-            with suppress(ValueError):  # else they are found
+            with suppress(ValueError):  # otherwise they are found
                 default = layer_sites(module)
         self.sites = self.choose_sites(module, default, kinds=("block",))
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Parts without spans of a task, or with one label only; features of all parts."""
+        """Report splits without spans of a task, or with one label only; features of all splits."""
         for split, part in self._parts.items():
             labels: dict[str, Counter[int]] = {task: Counter() for task in self.tasks}
             for batch in part.batches():
@@ -157,22 +157,22 @@ class EdgeProbe(Observer):
                 least = 2 if split == "train" else 1
                 if len(found) < least:
                     yield expected(
-                        f"spans of {task!r} of {least} labels or more in the {split} part",
+                        f"spans of {task!r} of {least} labels or more in the {split} split",
                         f"{found.total()} spans of {len(found)} labels",
-                        f"raise `{split}_tokens`, give more text, or choose other `tasks`",
+                        f"raise `{split}_tokens`, use more text, or choose other `tasks`",
                     )
         groups, widths = self._at_once(module)
         size = max(sum(widths[name] for name in names) for names in groups)
         passes = f", in {len(groups)} passes over the text" if len(groups) > 1 else ""
         pieces = self._pieces()
         yield Cost(
-            f"features of {pieces:,} pieces of words, {size:,} numbers each, twice while they are put together{passes}",
+            f"features of {pieces:,} pieces of words, {size:,} numbers each, twice during concatenation{passes}",
             2 * 4 * pieces * size,
-            "lower `memory_gb`, `train_tokens`, `validation_tokens` or `test_tokens`, or look at fewer `sites`",
+            "lower `memory_gb`, `train_tokens`, `validation_tokens` or `test_tokens`, or observe fewer `sites`",
         )
 
     def _pieces(self) -> int:
-        """Pieces of words in all parts."""
+        """Return the number of pieces of words in all splits."""
         if self._counted is None:
             self._counted = sum(
                 int((batch["labels"] >= 0).sum()) for part in self._parts.values() for batch in part.batches()
@@ -180,7 +180,7 @@ class EdgeProbe(Observer):
         return self._counted
 
     def _at_once(self, module: nn.Module) -> tuple[list[list[str]], dict[str, int]]:
-        """Sites whose features are held together, all or as many as ``memory_gb`` has room for; the width of each."""
+        """Return groups of sites whose features fit into ``memory_gb`` together, and the width of each site."""
         read = module if self.forward is not None else _without_heads(module, self.sites)
         widths = site_widths(module, self.probe_set, self.sites, self.forward, read=read)
         if self.memory_gb is None:
@@ -196,12 +196,12 @@ class EdgeProbe(Observer):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The arguments, and the content of all parts."""
+        """The arguments, and the content of all splits."""
         parts = {split: part.fingerprint for split, part in self._parts.items()}
         return {**super().settings, "parts": {split: parts.get(split) for split in _PARTS}}
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
-        """A pass over each part, then all classifiers at once; for some sites at a time with ``memory_gb``."""
+        """Make a pass over each split, then train all classifiers at once; in groups of sites with ``memory_gb``."""
         scores: dict[tuple[str, str, str], float] = {}
         groups, widths = self._at_once(module)
         for names in groups:
@@ -234,7 +234,7 @@ class EdgeProbe(Observer):
     def _scores(
         self, data: Mapping[str, EdgeData], names: Sequence[str], step: int
     ) -> dict[tuple[str, str, str], float]:
-        """By quantity, site and task, of classifiers of some sites."""
+        """Return the scores of classifiers of some sites by quantity, site and task."""
         train, validation, test = (
             EdgeData({name: data[s].activations[name] for name in names}, data[s].spans, data[s].labels)
             for s in _PARTS
@@ -253,7 +253,7 @@ class EdgeProbe(Observer):
         return found
 
     def _features(self, module: nn.Module, part: ProbeSet, names: Sequence[str] | None = None) -> EdgeData:
-        """Activations of all pieces of words of a part at some sites, and the spans, in the order of the examples."""
+        """Return activations of all pieces of words of a split at some sites, and the spans, ordered by example."""
         sites = self.sites
         device = device_of(module)
         read = module if self.forward is not None else _without_heads(module, sites)
@@ -271,14 +271,16 @@ class EdgeProbe(Observer):
         return _in_order(collected, self.tasks, device)
 
     def _collect(self, batch: Mapping[str, Tensor], activations: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What one batch has: pieces of words, and spans counted in those of their example."""
+        """Return the data of one batch: pieces of words, and spans as indices into those of their example."""
         needed = ["example", "labels", *(f"{_SPANS}{task}" for task in self.tasks)]
         if missing := [key for key in needed if key not in batch]:
-            raise ValueError(f"{self.name}: the probe set's batches have no {missing}, only {sorted(batch)}")
+            raise ValueError(
+                f"{self.name}: expected {missing} in the probe set's batches, got {sorted(batch)}"
+            )
         pieces, number = batch["labels"] >= 0, batch["example"]
         before = F.pad(
             pieces.long().cumsum(1), (1, 0)
-        )  # pieces of words before each position, and at the end
+        )  # number of pieces of words before each position, and at the end
         time = torch.arange(pieces.shape[1], device=pieces.device)
         found = {"order": ((number[:, None] << 24) + time)[pieces]}
         for site, activation in activations.items():
@@ -294,7 +296,7 @@ class EdgeProbe(Observer):
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """F1 by task at two thirds of the depth and in the mean, and by layer for each task, over steps."""
+        """Draw F1 by task at two thirds of the depth and on average, and by layer for each task, over steps."""
         rows = observations[observations["quantity"].eq("f1") & observations["value"].notna()]
         if rows.empty:
             return {}
@@ -302,7 +304,7 @@ class EdgeProbe(Observer):
 
     @staticmethod
     def figures_beside(observations: pd.DataFrame, others: Mapping[str, pd.DataFrame]) -> dict[str, Figure]:
-        """Loss and accuracy of the language model beside F1 by task (figure 2), where LearningCurves looked too."""
+        """Draw loss and accuracy of the language model next to F1 by task (figure 2), if LearningCurves observed it."""
         curves = others.get("LearningCurves")
         if curves is None or not observations["quantity"].eq("f1").any():
             return {}
@@ -311,14 +313,14 @@ class EdgeProbe(Observer):
 
 
 def _tasks_of(part: ProbeSet) -> list[str]:
-    """Tasks whose spans are in the batches, and whose labels have names."""
+    """Return the tasks whose spans are in the batches, and whose labels have names."""
     batch = next(iter(part.batches()), {})
     found = [key.removeprefix(_SPANS) for key in batch if key.startswith(_SPANS)]
     return [task for task in found if task in part.label_names]
 
 
 def _without_heads(module: nn.Module, sites: Mapping[str, str]) -> nn.Module:
-    """The model of transformers that has all sites, which spares a projection to the vocabulary; else the module."""
+    """Return the model of transformers with all sites, to avoid a projection to the vocabulary; else the module."""
     try:
         encoder = encoder_of(module)
     except ValueError:
@@ -331,9 +333,9 @@ def _without_heads(module: nn.Module, sites: Mapping[str, str]) -> nn.Module:
 def _in_order(
     collected: Sequence[Mapping[str, Tensor]], tasks: Sequence[str], device: torch.device
 ) -> EdgeData:
-    """Put together what batches and ranks have, in one order for any number of ranks."""
+    """Concatenate the data of batches and ranks, in one order for any number of ranks."""
     if not collected:
-        raise ValueError("a part of the probe data is empty")
+        raise ValueError("a split of the probe data is empty")
     whole = {key: torch.cat([found[key].to(device) for found in collected]) for key in collected[0]}
     order, rank = whole.pop("order").sort()
     of_piece = order >> 24

@@ -12,9 +12,9 @@ __all__ = ["language_model_figure", "layer_figure", "shown_site", "task_figure"]
 
 
 def shown_site(observations: pd.DataFrame) -> str:
-    """The site at two thirds of those that have values, layer 8 of 12 as published.
+    """Return the site at two thirds of those that have values, layer 8 of 12 as published.
 
-    It is chosen by its place: the best of many noisy sites would be high by choice.
+    It is chosen by its position: choosing the best of many noisy sites would bias the score upwards.
     """
     sites = select(observations, quantity="f1").dropna(subset="value")["site"].unique()
     return str(sites[math.ceil(2 * len(sites) / 3) - 1])
@@ -22,7 +22,7 @@ def shown_site(observations: pd.DataFrame) -> str:
 
 @fig.in_style
 def task_figure(observations: pd.DataFrame) -> Figure:
-    """F1 of each task over steps at :func:`shown_site`, dashed the mean over sites; the majority label's dotted."""
+    """Draw F1 of each task over steps at :func:`shown_site`; the mean over sites dashed, the majority label dotted."""
     site = shown_site(observations)
     every = select(observations, quantity="f1")
     rows = select(every, site=site)
@@ -47,10 +47,10 @@ def task_figure(observations: pd.DataFrame) -> Figure:
 
 @fig.in_style
 def language_model_figure(observations: pd.DataFrame, curves: pd.DataFrame) -> Figure:
-    """Loss over steps, and accuracy of the predicted tokens beside F1 of each task at :func:`shown_site`.
+    """Draw the loss over steps, and accuracy of the predicted tokens with F1 of each task at :func:`shown_site`.
 
     Args:
-        observations: of edge probing.
+        observations: observations of edge probing.
         curves: ``loss`` and ``accuracy`` over all tokens, of the same run.
 
     Reference: Chiang, Huang & Lee 2020, figure 2.
@@ -81,7 +81,7 @@ def language_model_figure(observations: pd.DataFrame, curves: pd.DataFrame) -> F
 
 @fig.in_style
 def layer_figure(observations: pd.DataFrame) -> Figure:
-    """A panel for each task: F1 of each site over steps, many from the first, dark, to the last, bright."""
+    """Draw a panel for each task: F1 of each site over steps, with many sites from dark (first) to bright (last)."""
     rows = select(observations, quantity="f1")
     tasks = _tasks(rows)
     panels = fig.new_panels(len(tasks), 4.2, 3.1, most=2, margin=(1.4, 0.3))
@@ -104,5 +104,5 @@ def _tasks(rows: pd.DataFrame) -> list[str]:
 
 
 def _majority(observations: pd.DataFrame, task: str) -> list[float]:
-    """The last score of the most frequent label, where it is known."""
+    """Return the last score of the most frequent label, if it is known."""
     return select(observations, quantity="majority", task=task)["value"].tolist()[-1:]

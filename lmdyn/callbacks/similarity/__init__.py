@@ -1,1 +1,1 @@
-"""Representations compared with those of a reference."""
+"""Comparison of representations with those of a reference."""

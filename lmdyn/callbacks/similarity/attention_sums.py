@@ -1,4 +1,4 @@
-"""Divergence of a model's attention from a reference's: of means over heads, of head and head, of matched heads."""
+"""Divergence of a model's attention from a reference's: of means over heads, of single heads, of matched heads."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,12 +28,12 @@ _BY_HEAD = ("attention_head_jensen_shannon", "attention_matched_jensen_shannon")
 
 
 class AttentionSums:
-    """Streaming divergences of attention, by pair of sites.
+    """Accumulator of divergences of attention, by pair of sites.
 
     Args:
-        heads: also of head and head, in bits.
-        blocks: blocks of sentences for the errors of these; 1 for none.
-        warn: is told what has no value, of which pair, and why.
+        heads: whether to compute also divergences of single heads, in bits.
+        blocks: number of blocks of sentences for their errors; 1 for none.
+        warn: function that receives what has no value, the pair, and the reason.
     """
 
     def __init__(self, heads: bool, blocks: int, warn: Callable[[str, Key, object], None]) -> None:
@@ -42,21 +42,21 @@ class AttentionSums:
         self._of_heads: dict[Key, HeadDivergenceSums] = {}
 
     def update(self, key: Key, own: Tensor, their: Tensor, mask: Tensor, blocks: Tensor | None) -> None:
-        """Add the weights (batch, heads, query, key) of both models; mask: positions that hold a token.
+        """Add the weights (batch, heads, query, key) of both models; mask: positions with a token.
 
         Raises:
-            ValueError: the two attend over different positions.
+            ValueError: if the two attend over different positions.
         """
         reference, site, _ = key
         if own.shape[0] != their.shape[0] or own.shape[2:] != their.shape[2:]:
             raise ValueError(
-                f"attention site {site!r}: {tuple(own.shape)} in this model, {tuple(their.shape)} in reference "
-                f"{reference!r}: both must attend over the same positions"
+                f"attention site {site!r}: expected the same positions in both models, got {tuple(own.shape)} in this "
+                f"model and {tuple(their.shape)} in reference {reference!r}"
             )
         p, q = own.double().mean(1)[mask], their.double().mean(1)[mask]
         try:
             divergences = [jensen_shannon(p, q).sum(), kullback_leibler(p, q).sum()]
-        except ValueError as error:  # NaN activations below
+        except ValueError as error:  # NaN activations of a lower layer
             self._warn("the divergence", key, error)
             divergences = [p.new_tensor(float("nan"))] * 2
         sums = torch.stack([*divergences, p.new_tensor(float(len(p)))])
@@ -66,7 +66,7 @@ class AttentionSums:
             held.update(own, their, mask, blocks)
 
     def rows(self) -> list[Mapping[str, Any]]:
-        """Rows of all pairs, added up over ranks, which all enter."""
+        """Return the rows of all pairs, summed over ranks, all of which must call it."""
         found: list[Mapping[str, Any]] = []
         for key in agreed(self._means):
             place = dict(zip(("reference", "site", "reference_site"), key, strict=True))
@@ -81,11 +81,11 @@ class AttentionSums:
 
 
 def _of_heads(found: HeadDivergence, errors: bool) -> list[dict[str, Any]]:
-    """Means with their errors, then the divergences of each head of this model, which has a number."""
+    """Return means with their errors, then the divergences of each head of this model, with its number."""
     rows: list[dict[str, Any]] = []
     for quantity, (kind, heads) in _OF_HEADS.items():
         if heads in ("same", "unmatched") and not found.by_head(kind, heads).shape[1]:
-            continue  # other numbers of heads, or one head only
+            continue  # different numbers of heads, or only one head
         value, error = found.mean(kind, heads)
         rows.append({"quantity": quantity, "value": value})
         if errors:
@@ -103,12 +103,12 @@ def _of_heads(found: HeadDivergence, errors: bool) -> list[dict[str, Any]]:
 
 
 def agreed(mine: Mapping[Key, Any]) -> list[Key]:
-    """The keys of all ranks, in the order of the first that has them."""
+    """Return the keys of all ranks, in the order of the first rank that has them."""
     return list(dict.fromkeys(key for keys in gather(list(mine)) for key in keys))
 
 
 def attention_table(rows: list[Mapping[str, Any]], columns: list[str]) -> pd.DataFrame:
-    """Rows as a table; a column ``head`` where there are heads."""
+    """Return rows as a table, with a column ``head`` if there are heads."""
     table = pd.DataFrame(rows)
     if "head" in table:
         return table.reindex(columns=[*columns[:-1], "head", columns[-1]]).astype({"head": "Int64"})

@@ -18,21 +18,21 @@ __all__ = ["BlockValues"]
 log = logging.getLogger(__name__)
 
 Attempt = Callable[[str, Callable[[], Tensor | float]], float]
-"""Of a quantity's name and what computes it: the value, or NaN with a warning."""
+"""Function of a quantity's name and a function that computes it: returns the value, or NaN with a warning."""
 
 
 @dataclass(frozen=True)
 class BlockValues:
-    """What is computed of one pair of sites, from the covariances of its blocks.
+    """Values of one pair of sites, computed from the covariances of its blocks.
 
     Attributes:
         measures: names as in :func:`lmdyn.analysis.sweep`.
         bootstrap: number of resamplings of the blocks; 0 for none.
         jackknife: whether each block is left out in turn.
-        confidence: of bootstrap intervals.
-        seed: of the bootstrap.
-        name: of the observer, for warnings.
-        step: of the observation, for warnings.
+        confidence: confidence level of bootstrap intervals.
+        seed: seed of the bootstrap.
+        name: name of the observer, for warnings.
+        step: step of the observation, for warnings.
     """
 
     measures: tuple[str, ...]
@@ -44,7 +44,7 @@ class BlockValues:
     step: int
 
     def of(self, parts: Sequence[CrossCovariance], attempt: Attempt) -> dict[str, float]:
-        """Quantities in the order in which they are recorded: each measure with its error or ends, then ranks."""
+        """Return quantities in the order of the records: each measure with its error or interval, then ranks."""
         parts = [part for part in parts if part.n]
         whole = CrossCovariance.combine(parts) if parts else CrossCovariance()
         values = {m: attempt(m, lambda m=m: _of(m, whole)) for m in self.measures}  # type: ignore[misc]
@@ -69,7 +69,7 @@ class BlockValues:
                 drawn = CrossCovariance.combine(parts, [int(w) for w in weights])
                 for m, found in resampled.items():
                     found.append(float(_of(m, drawn)))
-            except ValueError:  # said once, of the whole
+            except ValueError:  # reported once, for the whole
                 continue
         ends: dict[str, float] = {}
         for m, found in resampled.items():

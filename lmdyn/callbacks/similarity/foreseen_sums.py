@@ -1,4 +1,4 @@
-"""What an observation of Similarity needs: tokens for its dimensions, memory for its sums and references."""
+"""Requirements of an observation of Similarity: tokens for its dimensions, memory for its sums and references."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -16,11 +16,11 @@ __all__ = ["foreseen_sums"]
 
 
 class Compared(Protocol):
-    """An observer of similarity that has met its module."""
+    """Interface of an observer of similarity that has read its module."""
 
     @property
     def references(self) -> Mapping[str, Reference]:
-        """What it compares with, by name."""
+        """References by name."""
 
     @property
     def measures(self) -> Sequence[str]:
@@ -28,7 +28,7 @@ class Compared(Protocol):
 
     @property
     def max_samples(self) -> int:
-        """Tokens of the n × n measures."""
+        """Number of tokens of the n × n measures."""
 
     @property
     def pairs(self) -> Sequence[tuple[str, str]] | None:
@@ -48,12 +48,12 @@ class Compared(Protocol):
 
 
 def foreseen_sums(observer: Compared, widths: Mapping[str, int], module: nn.Module) -> Iterator[Foreseen]:
-    """What is known before an observation.
+    """Yield the findings and costs that are known before an observation.
 
     Args:
-        observer: has met its module.
-        widths: numbers that each site answers for a token.
-        module: the observed one, for the size of its copies.
+        observer: observer that has read its module.
+        widths: width of each site per token.
+        module: the observed module, for the size of its copies.
     """
     widest = sorted(widths.values(), reverse=True)[:2]
     correlations = [m for m in observer.measures if m.endswith("cca")]
@@ -66,7 +66,7 @@ def foreseen_sums(observer: Compared, widths: Mapping[str, int], module: nn.Modu
                 f"more than {needed:,} tokens for sites of {' and '.join(map(str, widest))} dimensions",
                 f"{tokens:,} tokens, of which {needed - tokens + 1:,} correlations are 1 whatever the data"
                 f" ({', '.join(correlations)})",
-                "look at more text (`max_tokens`, `probe`), or take `linear_cka`",
+                "observe more text (`max_tokens`, `probe`), or use `linear_cka`",
                 stops=bool(exact) and tokens - 1 <= min(widest),
             )
     narrow = min(widths.values(), default=0)
@@ -103,7 +103,7 @@ def foreseen_sums(observer: Compared, widths: Mapping[str, int], module: nn.Modu
             + (f", in {blocks} blocks of sentences" if blocks > 1 else ""),
             8 * sums * blocks * largest**2,
             "compare fewer sites, name `pairs`"
-            + (", or take fewer blocks (`bootstrap: 0`, `jackknife`)" if blocks > 1 else ""),
+            + (", or use fewer blocks (`bootstrap: 0`, `jackknife`)" if blocks > 1 else ""),
         )
     if any(m in ("kernel_cka", "rsa") for m in observer.measures):
         yield Cost(
@@ -114,12 +114,12 @@ def foreseen_sums(observer: Compared, widths: Mapping[str, int], module: nn.Modu
 
 
 def _blocks(arguments: Mapping[str, Any]) -> int:
-    """In how many blocks of sentences sums are kept, for intervals."""
+    """Return the number of blocks of sentences for intervals."""
     return BLOCKS if arguments.get("bootstrap") else max(int(arguments.get("jackknife") or 0), 1)
 
 
 def _copies(reference: Reference, run: Run) -> int:
-    """Copies of the model that a reference of own checkpoints holds at the last step."""
+    """Return the number of copies of the model for a reference of own checkpoints at the last step."""
     if isinstance(reference, (OwnFinal, Previous)):
         return 1
     if isinstance(reference, Earlier):
@@ -129,7 +129,7 @@ def _copies(reference: Reference, run: Run) -> int:
 
 
 def _pairs(observer: Compared, widths: Mapping[str, int]) -> tuple[int, int]:
-    """Pairs of sites for one reference, and the width of both together, where references are like the model."""
+    """Return the number of pairs of sites per reference, and the width of both together, for similar references."""
     widest = max(widths.values(), default=0)
     if observer.pairs is not None:
         return len(observer.pairs), 2 * widest

@@ -1,4 +1,4 @@
-"""Similarity of a model's representations to those of a reference, step by step (Saphra & Lopez 2019)."""
+"""Similarity of a model's representations to those of a reference, by step (Saphra & Lopez 2019)."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,56 +48,57 @@ __all__ = ["Similarity"]
 log = logging.getLogger(__name__)
 
 _PAIRWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"kernel_cka": kernel_cka, "rsa": rsa}
-"""Measures of the n × n structure of the samples, taken of a subsample."""
+"""Measures of the n × n structure of the samples, computed on a subsample."""
 
 
 class Similarity(StreamingObserver):
     """Similarity of a model's sites to those of a reference: SVCCA, PWCCA, CKA, … over training.
 
-    Both models read the probe set, token by token; from the activations of two sites at all its tokens (all but
-    padding), in one pass and whatever their number, come the covariances and from them the measures. Values are
-    those of the functions in :mod:`lmdyn.analysis`.
+    Both models read the probe set token by token. The covariances of the activations of two sites at all tokens (all
+    except padding) are accumulated in one pass, for any number of tokens, and the measures are computed from them.
+    Values are those of the functions in :mod:`lmdyn.analysis`.
 
-    A site is paired with its namesake in the reference and, where there is none, with the reference's last site:
-    a two-layer language model and a one-layer tagger give embedding–embedding, h1–h1 and h2–h1. ``Itself`` pairs
+    A site is paired with the site of the same name in the reference or, if there is none, with the reference's last
+    site: a two-layer language model and a one-layer tagger give embedding–embedding, h1–h1 and h2–h1. ``Itself`` pairs
     all sites with each other.
 
-    Where an activation is constant, NaN or infinite at a step, or has too few samples, the value is NaN and a
+    If an activation is constant, NaN or infinite at a step, or has too few samples, the value is NaN and a
     warning names it and the reason.
 
     Args:
-        reference: what to compare with, or several by name: ``Checkpoint`` (a tagger, another seed), ``OwnFinal``
+        reference: reference, or several by name: ``Checkpoint`` (a tagger, another seed), ``OwnFinal``
             and ``Earlier`` (the run's own checkpoints), ``Previous``, and by default ``Itself``, site with site.
-            Floors are references too: a tagger of shuffled labels, ``OwnInitial`` (the run's untrained model),
+            Baselines are also references: a tagger of shuffled labels, ``OwnInitial`` (the run's untrained model),
             ``Checkpoint`` at step 0 (another seed's). A name ``shuffled_<name>`` or ``untrained_<name>`` is drawn as
-            the dotted or dash-dotted floor of ``<name>``.
-        sites: display name to module path; a pattern of paths (``"*.layers.*"``); or ``auto``, those that are found.
+            the dotted or dash-dotted baseline of ``<name>``.
+        sites: module path by display name; a pattern of paths (``"*.layers.*"``); or ``auto`` for found sites.
             By default those of ``LSTMLanguageModel``, and found ones in other modules.
-        reference_sites: the same of the reference; those of ``sites`` that it has by default.
+        reference_sites: the same for the reference; by default those of ``sites`` that it has.
         pairs: [own site, reference's site] to compare; see above. Runs of a shared layer are ``name@0``, ``name@1`` …
         measures: ``cca`` (all directions), ``svcca`` (those of 99 % of variance), ``svcca_<k>`` (k directions of each
-            side, as ``svcca_30``: comparable between steps and references, whose kept directions differ), ``pwcca,
+            side, as ``svcca_30``: comparable between steps and references with different kept directions), ``pwcca,
             linear_cka, debiased_linear_cka, procrustes``; ``kernel_cka`` (rbf) and ``rsa`` (correlation), which are
             n × n, on ``max_samples`` tokens.
-        attention_sites: display name to the path of an attention module, in both models, or ``auto``; none by default:
+        attention_sites: path of an attention module, in both models, by display name, or ``auto``; none by default:
             divergences of the distributions, averaged over heads since those of two models have no common order.
-        attention_heads: also divergences of head and head, and of heads that are matched: see
-            :func:`~lmdyn.analysis.head_divergences`, which leaves queries with one place out.
+        attention_heads: whether to compute also divergences of single heads, and of matched heads: see
+            :func:`~lmdyn.analysis.head_divergences`, which omits queries with one position.
         max_samples: number of tokens, drawn by ``seed``, for the n × n measures.
         bootstrap: number of resamplings of sentences (in at most 64 blocks) for basic bootstrap intervals
-            [2θ − q_high, 2θ − q_low], of all but the n × n measures; 0 for none.
-        confidence: of the intervals.
-        seed: of samples, blocks and bootstrap.
+            [2θ − q_high, 2θ − q_low], for all except the n × n measures; 0 for none.
+        confidence: confidence level of the intervals.
+        seed: seed of samples, blocks and bootstrap.
         jackknife: number of blocks of sentences, 5 to 64, that are left out in turn for bias-corrected values and
-            standard errors of all but the n × n measures; 0 for none. For CCA-like measures, which a bootstrap raises.
+            standard errors of all except the n × n measures; 0 for none. For CCA-like measures, which a bootstrap
+            raises.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
-    Ranges are those of the measures; divergences of head and head are over queries of two places or more.
+    Ranges are those of the measures; divergences of single heads are over queries of two or more positions.
 
     Raises:
-        ValueError: an unknown measure, site or pair; a reference that this run cannot have; activations of
+        ValueError: for an unknown measure, site or pair, a reference that this run cannot provide, or activations of
             different length in the two models.
 
     Reference: Saphra & Lopez 2019, "Understanding learning dynamics of language models with SVCCA", figures 3 to 5
@@ -135,9 +136,9 @@ class Similarity(StreamingObserver):
         super().__init__(**kwargs)
         if unknown := [m for m in measures if m not in _PAIRWISE and measure_of(m) is None]:
             known = ", ".join((*MEASURES, *_PAIRWISE))
-            raise ValueError(f"no measure {', '.join(unknown)}: there are {known}, svcca_<k>")
+            raise ValueError(f"unknown measure {', '.join(unknown)}: expected one of {known}, svcca_<k>")
         if any(len(pair) != 2 for pair in pairs or ()):
-            raise ValueError(f"pairs are [own site, reference's site], got {list(pairs or ())}")
+            raise ValueError(f"expected pairs as [own site, reference's site], got {list(pairs or ())}")
         if max_samples < 4:
             raise ValueError(f"expected max_samples >= 4, got {max_samples}")
         self.references = named_references(reference)
@@ -151,25 +152,24 @@ class Similarity(StreamingObserver):
         self.seed = seed
         if jackknife not in (0, *range(5, BLOCKS + 1)) or (bootstrap and jackknife not in (0, BLOCKS)):
             raise ValueError(
-                f"jackknife is a number of blocks from 5 to {BLOCKS}, next to a bootstrap {BLOCKS}, or 0 for none: "
-                f"got {jackknife}"
+                f"jackknife is {jackknife}: expected 5 to {BLOCKS} blocks, {BLOCKS} with a bootstrap, or 0 for none"
             )
         self.jackknife = jackknife
         self.attention_heads = attention_heads
 
     def prepare(self) -> None:
-        """Load references that are files, and refuse those that this run cannot have."""
+        """Load references that are files, and raise an error for those that this run cannot provide."""
         for reference in self.references.values():
             reference.check(self.run)
 
     def check_module(self, module: nn.Module) -> None:
-        """Refuse sites and pairs that do not exist, in the module and in the references, before training."""
+        """Raise an error for sites and pairs that do not exist in the module or the references, before training."""
         super().check_module(module)
         for name, reference in self.references.items():
             if reference.copies and is_sharded(module):
                 raise ValueError(
-                    f"{self.name}: reference {name!r} is a copy of the module, and ranks share its weights: leave it "
-                    "out of this training and replay it afterwards, or compare with a Checkpoint"
+                    f"{self.name}: reference {name!r} is a copy of the module, whose weights are sharded: remove it "
+                    "from this training and replay it afterwards, or compare with a Checkpoint"
                 )
         for site, _ in self.pairs or ():
             _known(site.partition("@")[0], self.sites, "this model")
@@ -181,7 +181,7 @@ class Similarity(StreamingObserver):
     def _reader_of(
         self, name: str, reference: Reference, other: nn.Module, module: nn.Module
     ) -> ReferenceReader:
-        """A module of a reference, made ready to read along with the observed one."""
+        """Prepare a module of a reference to read the same batches as the observed one."""
         named = self.sites if self.reference_sites is None else self.reference_sites
         sites = {n: p for n, p in named.items() if self.reference_sites or has_module(other, p)}
         given = isinstance(self.hparams["sites"], Mapping) or self.reference_sites is not None
@@ -201,7 +201,7 @@ class Similarity(StreamingObserver):
         return ReferenceReader(name, placed_like(other, module), sites, attention, forward)
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Fewer tokens than dimensions; covariances, samples and modules of references; see :func:`foreseen_sums`."""
+        """Report fewer tokens than dimensions; memory of sums, samples and references; see :func:`foreseen_sums`."""
         widths = site_widths(module, self.probe_set, self.sites, self.forward)
         yield from foreseen_sums(self, widths, module)
 
@@ -212,19 +212,19 @@ class Similarity(StreamingObserver):
         return {**super().settings, "reference": references}
 
     def accumulator(self, module: nn.Module, step: int) -> "_Sums":
-        """Covariances with each reference."""
+        """Return an accumulator of covariances with each reference."""
         return _Sums(self, module, step)
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Similarity over steps, pairs of steps as a heat map, layers against layers."""
+        """Draw similarity over steps, pairs of steps as a heat map, and layers against layers."""
         return similarity_figures(observations, list(settings["sites"]), settings["reference"])
 
 
 def default_pairs(
     own: Sequence[str], theirs: Sequence[str], *, itself: bool = False
 ) -> list[tuple[str, str]]:
-    """Which sites are compared by default.
+    """Return the pairs of sites that are compared by default.
 
     Example:
         >>> default_pairs(["embedding", "h1", "h2"], ["embedding", "h1"])
@@ -238,7 +238,7 @@ def default_pairs(
 
 
 class _Sums:
-    """Covariances, samples and divergences of all pairs with all references."""
+    """Accumulator of covariances, samples and divergences of all pairs with all references."""
 
     def __init__(self, observer: Similarity, module: nn.Module, step: int) -> None:
         self._observer = observer
@@ -289,7 +289,7 @@ class _Sums:
                     self._sample(key, keys, x, y)
             if reader.itself and not pairs and not observer.attention_sites:
                 raise ValueError(
-                    f"{observer.name}: Itself compares different sites, and there is only {list(rows)}"
+                    f"{observer.name}: expected different sites for Itself, got only {list(rows)}"
                 )
             self._attend(reader, seen.attentions, attentions, mask, block)
 
@@ -325,7 +325,9 @@ class _Sums:
     def table(self) -> pd.DataFrame:
         observer = self._observer
         if not any(gather(self._any)):
-            raise ValueError(f"{observer.name}: the probe set is empty: there is nothing to compare on")
+            raise ValueError(
+                f"{observer.name}: the probe set is empty: expected at least one batch to compare on"
+            )
         rows: list[tuple[str, str, str, str, float]] = []
         for key in agreed(self._pairs):
             reference, site, their = key
@@ -343,7 +345,7 @@ class _Sums:
         return attention if table.empty else pd.concat([table, attention], ignore_index=True)
 
     def _values(self, key: Key) -> dict[str, float]:
-        """Values from covariances, with intervals or errors where they are asked for."""
+        """Return values from covariances, with intervals or errors if requested."""
         parts = [self._covariances.get((key, block), CrossCovariance()) for block in range(self._block_count)]
         for part in parts:
             part.reduce()
@@ -351,14 +353,14 @@ class _Sums:
         return self._values_of.of(parts, lambda quantity, compute: self._value(quantity, key, compute))
 
     def _check_samples(self, key: Key, parts: Sequence[CrossCovariance]) -> None:
-        """Of few tokens, correlations are 1 whatever they hold."""
+        """Warn about few tokens, for which correlations are 1 for any data."""
         n, each = sum(part.n for part in parts), max(part.widths for part in parts)
         widths = sum(each)
         correlations = [m for m in self._streaming if "cca" in m]
         if correlations and 0 < n - 1 < widths and rank_and_world_size()[0] == 0:
             log.warning(
                 "%s at step %d: %d tokens for %d + %d dimensions of %s and %s of reference %s: up to %d correlations "
-                "are 1 whatever the data; %s say little: look at more tokens",
+                "are 1 for any data, so %s are not informative: observe more tokens",
                 self._observer.name, self._step, n, *each, key[1], key[2], key[0],
                 widths - n + 1, ", ".join(correlations),
             )  # fmt: skip

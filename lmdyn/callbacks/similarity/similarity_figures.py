@@ -30,7 +30,7 @@ _LABELS = {
     "attention_uniform_jensen_shannon": "JS divergence from equal weights (bits)",
 }
 _FLOORS = {"": "-", "shuffled_": ":", "untrained_": "-."}
-"""Beginnings of names of references: of labels that were shuffled, of models that were not trained."""
+"""Prefixes of names of references: for shuffled labels and for untrained models."""
 _ONE_SIDED = ("pwcca", "attention_kullback_leibler")  # rows: this model, or the later step
 _FIXED = re.compile(r"svcca_(\d+)")
 _PAST = r" ?step (\d+)$"
@@ -42,12 +42,12 @@ _ENDS = ("low", "high", "corrected", "error")
 def similarity_figures(
     observations: pd.DataFrame, sites: Sequence[str], references: Mapping[str, Any]
 ) -> dict[str, Figure]:
-    """Curves for each measure; heat maps of steps for ``Earlier``, layer matrices for ``Itself``.
+    """Draw curves for each measure; heat maps of steps for ``Earlier``, layer matrices for ``Itself``.
 
     Args:
-        observations: what ``Similarity`` has in its store.
+        observations: stored observations of ``Similarity``.
         sites: display names in the order of the model.
-        references: name to the settings of each reference.
+        references: settings of each reference by name.
     """
     classes = {n: s if isinstance(s, str) else str(s["class"]) for n, s in references.items()}
     figures: dict[str, Figure] = {}
@@ -74,18 +74,18 @@ def similarity_figures(
 
 
 def _is_measure(quantity: str) -> bool:
-    """Whether it has figures of its own; ends of intervals and errors are drawn beside it."""
+    """Return whether a quantity has its own figures; interval ends and errors are drawn with it."""
     return quantity in _LABELS or _FIXED.fullmatch(quantity) is not None
 
 
 def _label(measure: str) -> str:
-    """What the axis of a measure says."""
+    """Return the axis label of a measure."""
     fixed = _FIXED.fullmatch(measure)
     return f"SVCCA, {fixed[1]} directions" if fixed else _LABELS[measure]
 
 
 def _ordered(there: Sequence[str], sites: Sequence[str]) -> list[str]:
-    """Sites in the order of the model, runs of one module (``name@i``) in theirs."""
+    """Return sites in the order of the model, and runs of one module (``name@i``) in their order."""
     names = list(sites)
 
     def place(site: str) -> tuple[int, int]:
@@ -96,7 +96,7 @@ def _ordered(there: Sequence[str], sites: Sequence[str]) -> list[str]:
 
 
 def _curves(observations: pd.DataFrame, rows: pd.DataFrame, measure: str, sites: Sequence[str]) -> Figure:
-    """A panel for each own site, a line for each reference; floors of shuffled labels dotted, untrained ones dashed."""
+    """Draw a panel for each own site, a line for each reference; baselines of shuffled labels dotted, others dashed."""
     places = _ordered(list(rows["site"].unique()), sites)
     panels = fig.new_panels(len(places), 4.2, 3.4, margin=(1.6, 0), sharey=True)
     there = list(dict.fromkeys(rows["reference"]))
@@ -121,7 +121,7 @@ def _curves(observations: pd.DataFrame, rows: pd.DataFrame, measure: str, sites:
 
 
 def _base(name: str, there: Sequence[str]) -> tuple[str, str]:
-    """Of which reference a name is the floor, and how it is drawn; a floor of nothing that is there is its own."""
+    """Return the reference of which a name is the baseline, or the name itself, and its line style."""
     for prefix, dashes in _FLOORS.items():
         if prefix and name.startswith(prefix):
             base = name.removeprefix(prefix)
@@ -130,7 +130,7 @@ def _base(name: str, there: Sequence[str]) -> tuple[str, str]:
 
 
 def _around(observations: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Ends of intervals and errors of a measure side by side, NaN where there is none: low, high, corrected, error."""
+    """Return interval ends and errors of a measure as columns, NaN if there are none: low, high, corrected, error."""
     quantities = {f"{measure}_{end}": end for end in _ENDS}
     rows = select(observations, quantity=list(quantities))
     rows = rows.assign(quantity=rows["quantity"].astype(str).map(quantities))
@@ -142,7 +142,7 @@ def _around(observations: pd.DataFrame, measure: str) -> pd.DataFrame:
 
 
 def _line(ax: Axes, around: pd.DataFrame, line: pd.DataFrame, look: Mapping[str, Any]) -> None:
-    """A line over steps, on its bootstrap interval or two standard errors of the jackknife where there are any."""
+    """Draw a line over steps, with its bootstrap interval or two jackknife standard errors if there are any."""
     line = line.sort_values("step")
     ax.plot(line["step"], line["value"], marker=".", **look)
     found = line[_LINE].merge(around, on=_LINE, how="left")
@@ -154,7 +154,7 @@ def _line(ax: Axes, around: pd.DataFrame, line: pd.DataFrame, look: Mapping[str,
 
 
 def _ranks(observations: pd.DataFrame, rows: pd.DataFrame, sites: Sequence[str]) -> Figure:
-    """A panel for each own site: its kept directions, and those of each reference."""
+    """Draw a panel for each own site: its kept directions, and those of each reference."""
     places = _ordered(list(rows["site"].unique()), sites)
     panels = fig.new_panels(len(places), 4.2, 3.4, margin=(1.6, 0), sharey=True)
     names = list(dict.fromkeys(rows["reference"]))
@@ -181,7 +181,7 @@ def _ranks(observations: pd.DataFrame, rows: pd.DataFrame, sites: Sequence[str])
 def _between_layers(
     observations: pd.DataFrame, rows: pd.DataFrame, measure: str, sites: Sequence[str]
 ) -> Figure:
-    """A line for each pair of layers; of many pairs the means of those that are equally far apart."""
+    """Draw a line for each pair of layers; for many pairs, the means by distance."""
     figure, ax = fig.new_figure(7.5, 3.8)
     around = _around(observations, measure)
     pairs = list(rows.groupby(["site", "reference_site"], sort=False))
@@ -205,7 +205,7 @@ def _between_layers(
 
 
 def _layer_matrix(rows: pd.DataFrame, measure: str, sites: Sequence[str]) -> Figure:
-    """Every layer against every layer, at up to four steps from the first to the last."""
+    """Draw every layer against every layer, at up to four steps from the first to the last."""
     shown = fig.spread_out(sorted(rows["step"].unique()), 4)
     names = _ordered(list(dict.fromkeys([*rows["site"], *rows["reference_site"]])), sites)
     panels = fig.new_panels(len(shown), 2.6, 3.4, most=len(shown), margin=(1.2, 0))
@@ -224,7 +224,7 @@ def _layer_matrix(rows: pd.DataFrame, measure: str, sites: Sequence[str]) -> Fig
 
 
 def _between_steps(rows: pd.DataFrame, measure: str) -> Figure:
-    """Every checkpoint against every checkpoint, a panel for each site."""
+    """Draw every checkpoint against every checkpoint, a panel for each site."""
     pairs = list(dict.fromkeys(zip(rows["site"], rows["reference_site"], strict=True)))
     panels = fig.new_panels(len(pairs), 3.9, 3.8, most=len(pairs), margin=(1.2, 0))
     for ax, (site, their) in zip(panels, pairs, strict=True):
@@ -250,7 +250,7 @@ def _matrix(
     *,
     itself: bool = True,
 ) -> Any:
-    """All with all; ``itself`` fills the diagonal with the value of a representation with itself."""
+    """Return the matrix of all pairs; ``itself`` fills the diagonal with the value of a representation with itself."""
     place = {name: i for i, name in enumerate(names)}
     matrix = np.full((len(names), len(names)), np.nan)
     if itself:
@@ -274,7 +274,7 @@ def _image(ax: Axes, matrix: Any, measure: str) -> Any:
 
 
 def _name_cells(ax: Axes, names: Sequence[str], most: int) -> None:
-    """Names of rows and columns, of every n-th where there are more than fit."""
+    """Add names of rows and columns, of every n-th if there are more than fit."""
     ticks = range(0, len(names), -(-len(names) // most))
     ax.set_xticks(ticks, [names[i] for i in ticks], rotation=60, ha="right", fontsize=8)
     ax.set_yticks(ticks, [names[i] for i in ticks], fontsize=8)

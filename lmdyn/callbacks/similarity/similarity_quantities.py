@@ -1,4 +1,4 @@
-"""What ``Similarity`` records."""
+"""Quantities of ``Similarity``."""
 
 import math
 
@@ -11,9 +11,9 @@ _AND_HEADS = (*_PAIR, f"{_PAIR[0]}/head=<head>")
 
 
 def _with_errors(measure: str, meaning: str, low: float = 0.0) -> tuple[Quantity, ...]:
-    """A measure from covariances: its value, the ends of its interval, and what the jackknife makes of it.
+    """Return a measure from covariances: its value, the ends of its interval, and its jackknife correction and error.
 
-    Of values from ``low`` to 1, the ends 2θ − q of a basic bootstrap interval are from 2·low − 1 to 2 − low.
+    For values from ``low`` to 1, the ends 2θ − q of a basic bootstrap interval are from 2·low − 1 to 2 − low.
     """
     least, most = 2 * low - 1, 2 - low
     return (
@@ -34,7 +34,7 @@ def _with_errors(measure: str, meaning: str, low: float = 0.0) -> tuple[Quantity
             most,
             tags=_PAIR,
         ),
-        Quantity(f"{measure}_corrected", f"{measure} less its bias by the jackknife.", tags=_PAIR),
+        Quantity(f"{measure}_corrected", f"{measure} with the bias correction of the jackknife.", tags=_PAIR),
         Quantity(
             f"{measure}_error", f"Standard error of {measure} over texts (jackknife).", low=0.0, tags=_PAIR
         ),
@@ -44,7 +44,7 @@ def _with_errors(measure: str, meaning: str, low: float = 0.0) -> tuple[Quantity
 def _of_heads(
     name: str, meaning: str, high: float | None, tags: tuple[str, ...] = _PAIR
 ) -> tuple[Quantity, ...]:
-    """A divergence of head and head, and its error."""
+    """Return a divergence of single heads, and its error."""
     return (
         Quantity(name, meaning, "bits", low=0.0, high=high, tags=tags),
         Quantity(f"{name}_error", f"Standard error of {name} over texts (jackknife).", "bits", low=0.0, tags=_PAIR),
@@ -52,10 +52,10 @@ def _of_heads(
 
 
 SIMILARITY = (
-    *_with_errors("svcca", "Mean canonical correlation of the directions that hold 99 % of the variance."),
+    *_with_errors("svcca", "Mean canonical correlation of the directions that explain 99 % of the variance."),
     *_with_errors("svcca_<k>", "Mean canonical correlation of k directions of largest variance of each side."),
     *_with_errors("cca", "Mean canonical correlation of all directions."),
-    *_with_errors("pwcca", "Canonical correlations, weighted by what they project of this model's activations."),
+    *_with_errors("pwcca", "Canonical correlations, weighted by their projections of this model's activations."),
     *_with_errors("linear_cka", "Linear centred kernel alignment."),
     *_with_errors("debiased_linear_cka", "Linear CKA by the unbiased HSIC₁, which may be below 0.", low=-1.0),
     *_with_errors("procrustes", "Cosine between the reference and the best rotation of the activations."),
@@ -71,20 +71,20 @@ SIMILARITY = (
         low=0.0, high=math.log(2), tags=_PAIR,
     ),
     Quantity(
-        "attention_kullback_leibler", "Of this model's attention from the reference's, averaged over heads first.",
+        "attention_kullback_leibler", "Divergence from the reference's attention, averaged over heads first.",
         "nats", low=0.0, tags=_PAIR,
     ),
     *_of_heads(
-        "attention_head_jensen_shannon", "Divergence of heads of one number: mean over heads, or of a head.",
+        "attention_head_jensen_shannon", "Divergence of heads of the same number: mean over heads, or of a head.",
         1.0, _AND_HEADS,
     ),
-    *_of_heads("attention_head_kullback_leibler", "Of heads of one number from the reference's; mean of heads.", None),
+    *_of_heads("attention_head_kullback_leibler", "Divergence from the reference's head of the same number.", None),
     *_of_heads(
         "attention_matched_jensen_shannon",
-        "Divergence of heads in the pairs of the least divergence in all: mean over heads, or of a head of this model.",
+        "Divergence of heads in the pairs of least total divergence: mean over heads, or of a head of this model.",
         1.0, _AND_HEADS,
     ),
-    *_of_heads("attention_matched_kullback_leibler", "Of the heads of the same pairs from the reference's.", None),
-    *_of_heads("attention_unmatched_jensen_shannon", "Divergence of all other pairs of heads: a floor.", 1.0),
+    *_of_heads("attention_matched_kullback_leibler", "Divergence from the reference's head of the same pairs.", None),
+    *_of_heads("attention_unmatched_jensen_shannon", "Divergence of all other pairs of heads: a baseline.", 1.0),
     *_of_heads("attention_uniform_jensen_shannon", "Divergence of this model's heads from equal weights.", 1.0),
 )  # fmt: skip

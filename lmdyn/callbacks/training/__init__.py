@@ -1,1 +1,1 @@
-"""What trainings need: checkpoints, resuming, schedules, a budget of time, fine-tuning of copies."""
+"""Tools for training: checkpoints, resuming, schedules, time budgets, fine-tuning of copies."""

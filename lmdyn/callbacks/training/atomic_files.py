@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whoever is killed and whoever else writes; and whose leftovers are left."""
+"""Atomic writing of files, safe against killed processes and other writers; removal of leftover files."""
 
 import contextlib
 import errno
@@ -36,13 +36,13 @@ _UNKNOWN = {
     errno.EMLINK,
     errno.EBADF,
 }
-"""What file systems answer that do not know hard links, or fsync."""
+"""Error numbers of file systems without hard links or fsync."""
 
 _counter = itertools.count()
 
 
-class UnwritableError(OSError, ValueError):  # the latter, as what cannot be written was before
-    """A file that cannot be written: a disk that is full, a quota, a folder that may only be read.
+class UnwritableError(OSError, ValueError):  # a ValueError for compatibility with earlier versions
+    """A file cannot be written: the disk is full, a quota is reached, or the folder is read-only.
 
     Example:
         >>> try:
@@ -65,19 +65,19 @@ class UnwritableError(OSError, ValueError):  # the latter, as what cannot be wri
 def write_file(
     path: Path, write: Callable[[Path], object], *, first_wins: bool = False, lasting: bool = True
 ) -> bool:
-    """Write a file under another name, onto the disk, and then give it its own.
+    """Write a file under another name, flush it to the disk, and then rename it.
 
     Args:
-        path: its own name; the folder is made.
-        write: writes to the path that it is given.
-        first_wins: leave a file that is there as it is; else it is replaced.
-        lasting: wait until it is on the disk; False for what can be made again, and has a checksum.
+        path: final path; its folder is created.
+        write: function that writes to the path that it receives.
+        first_wins: whether to keep an existing file; otherwise it is replaced.
+        lasting: whether to wait until it is on the disk; False for files with checksums that can be created again.
 
     Returns:
-        False where another was first.
+        False if another writer was first.
 
     Raises:
-        UnwritableError: the folder cannot be written, or is full; nothing is left then.
+        UnwritableError: if the folder is read-only or full; no file is left then.
 
     Example:
         >>> import tempfile
@@ -113,10 +113,10 @@ def write_file(
 
 
 def make_writable(folder: Path, remedy: str) -> None:
-    """Make a folder, and try to write there.
+    """Create a folder, and check that it is writable.
 
     Raises:
-        UnwritableError: it cannot be, with the remedy.
+        UnwritableError: if it is not; the message contains the remedy.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -127,41 +127,41 @@ def make_writable(folder: Path, remedy: str) -> None:
 
 
 def unfinished_path(path: Path) -> Path:
-    """Another name for a file, in its folder, which no process takes twice, and of which it is known who took it."""
+    """Return a unique temporary name for a file in its folder, which identifies the process."""
     return path.with_name(f".{path.name}.{process_name()}.{next(_counter)}.tmp")
 
 
 def _publish(unfinished: Path, path: Path) -> None:
-    """Give a file its name, unless there is one of this name: in one go, by a second link."""
+    """Give a file its name atomically by a second link, unless a file of this name exists."""
     try:
         os.link(unfinished, path)
     except OSError as error:
         if error.errno not in _UNKNOWN:
             raise
-        with path.open("xb"):  # a file system without hard links: as near as it comes
+        with path.open("xb"):  # a file system without hard links: the best approximation
             pass
         unfinished.replace(path)
 
 
 def _to_disk(path: Path) -> None:
-    """Not only into the machine's memory: else a failure of power leaves a file's name without its content."""
+    """Flush to the disk: otherwise a power failure can leave a file name without content."""
     try:
         file = os.open(path, os.O_RDONLY)
-    except OSError:  # of a folder, on Windows
+    except OSError:  # for a folder, on Windows
         return
     try:
         os.fsync(file)
     except OSError as error:
-        if error.errno not in _UNKNOWN:  # a disk that is full may say so only now
+        if error.errno not in _UNKNOWN:  # a full disk may be reported only now
             raise
     finally:
         os.close(file)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what killed processes have begun to write in a folder, and leave what others may be writing.
+    """Remove incomplete files of killed processes in a folder, but not those of running ones.
 
-    Of processes of this machine it is known whether they are gone; of others, what is a day old is left over.
+    For processes of this machine it is known whether they have ended; files of others are removed after a day.
     """
     for path in folder.glob(".*.tmp"):
         match = re.search(r"\.(\w+-\d+-\d+)\.\d+\.tmp$", path.name)
@@ -174,7 +174,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def process_name() -> str:
-    """A name of this process that no other has, on no machine: ``<machine>-<process>-<when it began>``.
+    """Return a unique name of this process over all machines: ``<machine>-<process>-<start>``.
 
     Example:
         >>> process_is_gone(process_name())
@@ -184,14 +184,14 @@ def process_name() -> str:
 
 
 def process_is_gone(name: str) -> bool:
-    """Whether a process of this machine has ended; False where that cannot be known, as of other machines."""
+    """Return whether a process of this machine has ended; False if this is unknown, as for other machines."""
     match = re.fullmatch(r"(\w+)-(\d+)-([1-9]\d*)", name)
     return match is not None and match[1] == _machine() and _began(int(match[2])) != int(match[3])
 
 
 @cache
 def _machine() -> str:
-    """This machine since it was started, and within it the numbering of processes (a container has its own)."""
+    """Return an identifier of this machine since its start, and of its numbering of processes (one per container)."""
     facts = [platform.node()]
     for read in (
         lambda: Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"),
@@ -203,26 +203,26 @@ def _machine() -> str:
 
 
 def _began(pid: int) -> int | None:
-    """When a process began, in the system's ticks since it was started; None where there is none, or no ``/proc``."""
+    """Return the start of a process in system ticks since boot; None if it does not exist, or without ``/proc``."""
     try:
         content = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     fields = content.rpartition(")")[2].split()
-    return None if fields[0] in {"Z", "X"} else int(fields[19])  # one that has ended and is not yet buried
+    return None if fields[0] in {"Z", "X"} else int(fields[19])  # a zombie has ended
 
 
 def compare_checksums(archive: Path | BinaryIO) -> None:
-    """Refuse what torch has saved, where a part is not as it was written: torch would believe its numbers.
+    """Check the checksums of an archive of torch, since torch itself ignores them.
 
     Raises:
-        ValueError: another content than was written.
+        ValueError: if a part differs from what was written.
     """
-    if not zipfile.is_zipfile(archive):  # of old versions of torch
+    if not zipfile.is_zipfile(archive):  # from old versions of torch
         return
     with zipfile.ZipFile(archive) as file:
         without = all(
             part.CRC == 0 for part in file.infolist()
         )  # torch.serialization.set_crc32_options(False)
         if not without and (part := file.testzip()) is not None:
-            raise ValueError(f"{part} in it has another content than was written")
+            raise ValueError(f"{part} in it differs from what was written")

@@ -1,4 +1,4 @@
-"""Checkpoints at scheduled steps: weights to replay, full states to resume from."""
+"""Checkpoints at scheduled steps: weights for replay, full states for resuming."""
 
 import re
 import shutil
@@ -23,7 +23,7 @@ __all__ = ["ScheduledCheckpoint", "checkpoint_step"]
 
 
 def checkpoint_step(path: Path) -> int | None:
-    """The step in a checkpoint's file name, ``step=000000123.ckpt``; None for other names.
+    """Return the step in a checkpoint's file name, ``step=000000123.ckpt``; None for other names.
 
     Example:
         >>> checkpoint_step(Path("checkpoints/step=000000123.ckpt"))
@@ -37,18 +37,18 @@ class ScheduledCheckpoint(Checkpoint):
     """Writes ``<log_dir>/<folder>/step=<step:09d>.ckpt`` at scheduled steps, step 0 included.
 
     Args:
-        schedule: when; ``Steps(per_decade=4, epochs=True)`` by default: log-spaced with step 0, the ends of epochs
-            and the last step.
-        weights_only: True: weights and progress, to replay observers from. False: everything that exact resuming
-            needs. Full checkpoints due in a batch that ends the epoch or triggers validation are written right
-            after it, since Lightning would skip on resuming what follows the batch.
-        keep: keep this many of the newest only; all by default.
-        folder: below the run's folder; ``checkpoints`` for weights and ``resume`` for full ones by default.
+        schedule: steps of checkpoints; by default ``Steps(per_decade=4, epochs=True)``: log-spaced with step 0, the
+            ends of epochs and the last step.
+        weights_only: True for weights and progress, for replay of observers. False for the complete state for exact
+            resuming. Full checkpoints due in a batch that ends the epoch or triggers validation are written right
+            after it, since Lightning would skip this on resuming.
+        keep: number of the most recent checkpoints to keep; None for all.
+        folder: subfolder of the run's folder; by default ``checkpoints`` for weights and ``resume`` for full ones.
 
-    A killed run leaves no half checkpoint: each is written under another name in the same folder and renamed.
+        A killed run leaves no incomplete checkpoint: each is written under another name in the same folder and renamed.
 
     Raises:
-        ValueError: ``keep`` below 1; a folder that is not below the run's; full checkpoints without a
+        ValueError: if ``keep`` is below 1, if the folder is outside the run's folder, or for full checkpoints without a
             :class:`RunState`.
     """
 
@@ -62,8 +62,10 @@ class ScheduledCheckpoint(Checkpoint):
         if keep is not None and keep < 1:
             raise ValueError(f"keep is {keep}: expected a number from 1, or null for all")
         if folder is not None and (Path(folder).is_absolute() or ".." in Path(folder).parts):
-            raise ValueError(f"folder is {folder!r}: expected one below the run's folder, such as 'forks'")
-        # no default of the signature: yaml's partial settings would be merged into it
+            raise ValueError(
+                f"folder is {folder!r}: expected a subfolder of the run's folder, such as 'forks'"
+            )
+        # not a default of the signature: yaml's partial settings would be merged into it
         self.schedule = Steps(per_decade=4, epochs=True) if schedule is None else schedule
         self.weights_only = weights_only
         self.keep = keep
@@ -73,32 +75,32 @@ class ScheduledCheckpoint(Checkpoint):
 
     @property
     def state_key(self) -> str:
-        """Distinct for weights and full checkpoints: two of one class may be attached."""
+        """Different for weights and full checkpoints: two instances of this class may be attached."""
         return f"{type(self).__qualname__}[{self.folder}]"
 
     def directory(self, trainer: L.Trainer) -> Path:
-        """Where the checkpoints of this run go."""
+        """Return the folder of the checkpoints of this run."""
         return Path(trainer.log_dir or trainer.default_root_dir) / self.folder
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Refuse full checkpoints from which no run could be resumed exactly."""
-        self._saved, self._due = None, False  # of another fit
+        """Raise an error for full checkpoints from which a run could not be resumed exactly."""
+        self._saved, self._due = None, False  # reset for a new fit
         resumable = any(isinstance(c, RunState) for c in callbacks_of(trainer))
         if stage == "fit" and not self.weights_only and not resumable:
             raise ValueError(
-                "ScheduledCheckpoint(weights_only=False) expects a RunState among the callbacks, got none: without it "
-                "a resumed run goes another way; add lmdyn.callbacks.RunState()"
+                "expected a RunState among the callbacks for ScheduledCheckpoint(weights_only=False), got none: add "
+                "lmdyn.callbacks.RunState(), without which a resumed run differs"
             )
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save the untrained model; after resuming, weights that were due at this very step and got lost."""
+        """Save the untrained model; after resuming, save weights of this step that are missing."""
         step = trainer.global_step
         if trainer.ckpt_path is None:
             if step == 0 and 0 in self.schedule:
                 self._save(trainer)
             return
         due = step in self.schedule or (self.schedule.epochs and at_epoch_start(trainer))
-        # random states are restored with the first batch, so a full checkpoint would be wrong here
+        # random states are restored at the first batch, so a full checkpoint would be wrong here
         if due and self.weights_only and not self._exists(trainer, step):
             self._save(trainer)
         self._saved = step
@@ -106,7 +108,7 @@ class ScheduledCheckpoint(Checkpoint):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save where the schedule names this step, or a little later."""
+        """Save if the schedule contains this step, possibly with a delay."""
         if trainer.global_step == self._saved or trainer.global_step not in self.schedule:
             return
         if not self.weights_only and epoch_or_validation_follows(trainer):
@@ -115,38 +117,38 @@ class ScheduledCheckpoint(Checkpoint):
             self._save(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save what was put off until after validation, in mid-epoch."""
+        """Save after validation within an epoch if a checkpoint was delayed."""
         if self._due and not trainer.sanity_checking and not trainer.is_last_batch:
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save what was put off until the end of the epoch, and where epochs are scheduled."""
+        """Save if a checkpoint was delayed until the end of the epoch, or if epochs are scheduled."""
         if self._due or (self.schedule.epochs and trainer.global_step != self._saved):
             self._save(trainer)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save the last step where it is scheduled."""
+        """Save the last step if it is scheduled."""
         if self.schedule.last and trainer.global_step != self._saved:
             self._save(trainer)
 
     def _exists(self, trainer: L.Trainer, step: int) -> bool:
         path = self.directory(trainer) / f"step={step:09d}.ckpt"
-        # ranks must agree, and only the first need see the folder
+        # ranks must agree, but only the first has to see the folder
         return bool(trainer.strategy.broadcast(path.exists()))
 
     def _save(self, trainer: L.Trainer) -> None:
-        """Write on every rank's behalf; every rank enters."""
+        """Write for all ranks; every rank must call it."""
         step = self._saved = trainer.global_step
         self._due = False
         path = self.directory(trainer) / f"step={step:09d}.ckpt"
-        # Lightning writes to the system's temporary folder and moves: a copy, where that is another file system
+        # Lightning writes to the system's temporary folder and moves the file: a copy if that is another file system
         partial = path.with_name(f".{path.name}.tmp")
         checkpoint = checkpoint_contents(trainer, weights_only=self.weights_only)
         if self.weights_only:
             checkpoint["lmdyn"] = about_checkpoint(trainer)
         try:
             trainer.strategy.save_checkpoint(checkpoint, partial)
-        except (OSError, RuntimeError) as error:  # the latter is torch's, of a disk that is full
+        except (OSError, RuntimeError) as error:  # RuntimeError is raised by torch for a full disk
             _remove(partial)
             raise UnwritableError(path, error) from error
         trainer.strategy.barrier("ScheduledCheckpoint")
@@ -157,7 +159,7 @@ class ScheduledCheckpoint(Checkpoint):
         before = path.with_name(f".{path.name}.old.tmp")
         if (
             path.is_dir()
-        ):  # a file is replaced in one go, a folder by another name: one of them is whole at any moment
+        ):  # a file is replaced atomically, a folder through another name: one is complete at any time
             _remove(before)
             path.rename(before)
         partial.replace(path)
@@ -170,7 +172,7 @@ class ScheduledCheckpoint(Checkpoint):
 
 
 def _remove(path: Path) -> None:
-    """Sharded strategies write folders."""
+    """Remove a file, or a folder as sharded strategies write."""
     if path.is_dir():
         shutil.rmtree(path)
     else:

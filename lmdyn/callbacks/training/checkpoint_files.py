@@ -1,4 +1,4 @@
-"""Reading checkpoints: finding them by step, their weights into a module, a module from what they say."""
+"""Reading of checkpoints: find them by step, load their weights into a module, build a module from their content."""
 
 import hashlib
 import inspect
@@ -29,13 +29,13 @@ __all__ = [
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint on the CPU: a file of Lightning's, read with ``weights_only=True``, or a folder.
+    """Read a checkpoint on the CPU: a file of Lightning, with ``weights_only=True``, or a folder.
 
-    Folders are of Hugging Face's format, or those that ranks write together. What Lightning has written is compared
-    with the checksums that it holds, which torch does not look at (0.3 s for a gigabyte).
+    Folders have Hugging Face's format or that of sharded checkpoints. Files of Lightning are compared
+    with their checksums, which torch ignores (0.3 s for a gigabyte).
 
     Raises:
-        ValueError: a file or folder that cannot be read, that is damaged, or that is no checkpoint.
+        ValueError: if a file or folder cannot be read, is damaged, or is not a checkpoint.
     """
     if is_pretrained(path):
         return read_pretrained(path)
@@ -46,24 +46,24 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ValueError(
-            f"{path} cannot be read as a checkpoint: damaged, or none ({error}): take another, or write it anew"
+            f"{path} cannot be read as a checkpoint ({error}): use another one, or write it again"
         ) from error
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
-        raise ValueError(f"{path} is no Lightning checkpoint: it has no 'state_dict'")
+        raise ValueError(f"{path} is not a Lightning checkpoint: expected an entry 'state_dict'")
     return checkpoint
 
 
 def find_checkpoints(pattern: str) -> dict[int, Path]:
-    """Checkpoints of a folder or glob by step, in the order of steps.
+    """Find the checkpoints of a folder or glob by step, in the order of steps.
 
-    These are files ``*.ckpt``, and folders ``checkpoint-*`` as transformers' Trainer writes them. The step is the one
-    in the name (``step=000000123.ckpt``, ``checkpoint-123``), else the file's own ``global_step``. A folder that itself
-    holds one model of Hugging Face's is a single checkpoint, of step 0 where its name says neither ``step`` nor
+    These are files ``*.ckpt``, and folders ``checkpoint-*`` of transformers' Trainer. The step is the one in the name
+    (``step=000000123.ckpt``, ``checkpoint-123``), else the file's own ``global_step``. A folder that itself contains
+    one model of Hugging Face's format is a single checkpoint, with step 0 if its name contains neither ``step`` nor
     ``checkpoint-``.
 
     Raises:
-        FileNotFoundError: there are none.
-        ValueError: two checkpoints of one step; a checkpoint that tells no step.
+        FileNotFoundError: if there are none.
+        ValueError: for two checkpoints of one step, or a checkpoint without a step.
     """
     folder = Path(pattern)
     found = sorted(
@@ -73,23 +73,21 @@ def find_checkpoints(pattern: str) -> dict[int, Path]:
     ) or ([folder] if is_pretrained(folder) else [])
     if not found:
         raise FileNotFoundError(
-            f"no checkpoints: {pattern} is neither a folder that holds *.ckpt or checkpoint-*/ nor a glob of these"
+            f"no checkpoints: expected {pattern} as a folder with *.ckpt or checkpoint-*/, or a glob of these"
         )
     steps: dict[int, Path] = {}
     for path in found:
         step = name_step(path.name) if _of_trainer(path) else checkpoint_step(path)
         if path == folder and not path.name.startswith("checkpoint-") and "step" not in path.name:
-            step = 0  # a single model: the number in llama3 is none of its steps
+            step = 0  # a single model: the number in llama3 is not a step
         if step is None and _of_trainer(path):
             raise ValueError(
-                f"{path} tells no step: expected a folder's name that ends in it, checkpoint-123"
+                f"{path} has no step: expected a folder name that ends in it, such as checkpoint-123"
             )
         if step is None:
             step = _own_step(path)
         if step in steps:
-            raise ValueError(
-                f"{steps[step]} and {path} are both of step {step}: name the ones you mean by a glob"
-            )
+            raise ValueError(f"{steps[step]} and {path} both have step {step}: select one by a glob")
         steps[step] = path
     return dict(sorted(steps.items()))
 
@@ -98,26 +96,26 @@ def _own_step(path: Path) -> int:
     step = read_checkpoint(path).get("global_step")
     if not isinstance(step, int):
         raise ValueError(
-            f"{path} tells no step, neither by its name nor by an entry global_step: name it step=000000123.ckpt"
+            f"{path} has no step in its name or in an entry global_step: name it step=000000123.ckpt"
         )
     return step
 
 
 def _of_trainer(path: Path) -> bool:
-    """Whether it is of Hugging Face's format, or was meant to be."""
+    """Return whether a checkpoint has, or was intended to have, Hugging Face's format."""
     return path.is_dir() and (is_pretrained(path) or path.name.startswith("checkpoint-"))
 
 
 def newest_checkpoint(path: str, step: int | None = None) -> Path:
-    """The checkpoint that a path stands for: a file, or the last step in a run's or another folder.
+    """Return the checkpoint that a path denotes: a file, or the last step in a run's or another folder.
 
     Args:
-        path: a checkpoint (of Hugging Face's format too), a run's folder (``checkpoints/`` in it is looked at) or a
+        path: a checkpoint (also of Hugging Face's format), a run's folder (with ``checkpoints/``) or a
             folder of checkpoints; ``$VAR`` and ``~`` are expanded.
-        step: of a folder, the checkpoint of this step in the place of the last.
+        step: for a folder, the step of the checkpoint; None for the last.
 
     Raises:
-        FileNotFoundError: nothing there, or nothing of this step.
+        FileNotFoundError: if there is no checkpoint, or none of this step.
     """
     found = Path(os.path.expandvars(path)).expanduser()
     if found.is_file() or is_pretrained(found) or is_sharded_checkpoint(found):
@@ -132,10 +130,10 @@ def newest_checkpoint(path: str, step: int | None = None) -> Path:
 
 
 def load_weights(module: nn.Module, state_dict: Mapping[str, Tensor], path: Path) -> None:
-    """Load a checkpoint's weights, all of them.
+    """Load all weights of a checkpoint.
 
     Raises:
-        ValueError: names or shapes that do not fit the model, all of them named.
+        ValueError: if names or shapes do not fit the model; the message lists all of them.
     """
     own = module.state_dict()
     problems = [f"missing in the checkpoint: {name}" for name in own if name not in state_dict]
@@ -151,26 +149,26 @@ def load_weights(module: nn.Module, state_dict: Mapping[str, Tensor], path: Path
 
 
 def build_module(checkpoint: Mapping[str, Any], path: Path, class_path: str | None = None) -> nn.Module:
-    """A module with the hyperparameters and the weights of its checkpoint, in eval mode, frozen.
+    """Build a module with the hyperparameters and the weights of its checkpoint, in eval mode, frozen.
 
-    A checkpoint runs no code of its own choice: the class that it records is taken where it is one of lmdyn's or was
-    imported before, as the classes of the run's configuration are.
+    A checkpoint cannot run code of its choice: the class that it records is used only if it is one of lmdyn's or was
+    imported before, as are the classes of the run's configuration.
 
     Args:
-        checkpoint: what :func:`read_checkpoint` returns.
-        path: where it was, for messages.
+        checkpoint: result of :func:`read_checkpoint`.
+        path: its path, for messages.
         class_path: dotted path of its class, which is imported; by default the one that ``fit`` recorded.
 
     Raises:
-        ValueError: no class is known, the recorded one would have to be imported, it is no subclass of ``nn.Module``,
-            or hyperparameters or weights do not fit it.
+        ValueError: if no class is known, if the recorded one is not imported or not a subclass of ``nn.Module``,
+            or if hyperparameters or weights do not fit it.
     """
     hyperparameters = dict(checkpoint.get("hyper_parameters", {}))
     recorded = hyperparameters.get("_class_path")
     if class_path is None and recorded is None:
         raise ValueError(
-            f"{path} does not say which class it is of (`lmdyn fit` records it where the module calls "
-            "save_hyperparameters()): give its dotted path, `module: my_package.MyModule`"
+            f"{path} does not record its class (`lmdyn fit` records it if the module calls "
+            "save_hyperparameters()): pass its dotted path, `module: my_package.MyModule`"
         )
     cls = _recorded_class(str(recorded), path) if class_path is None else dotted(class_path)
     class_path = class_path or recorded
@@ -184,27 +182,27 @@ def build_module(checkpoint: Mapping[str, Any], path: Path, class_path: str | No
         if isinstance(module, L.LightningModule):
             module.configure_model()
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}: {class_path} cannot be made with {arguments}: {error}") from error
+        raise ValueError(f"{path}: {class_path} cannot be created with {arguments}: {error}") from error
     load_weights(module, checkpoint["state_dict"], path)
     return module.eval().requires_grad_(False)
 
 
 def _recorded_class(class_path: str, path: Path) -> Any:
-    """What a checkpoint's record of its class names; only modules of lmdyn's are imported for it."""
+    """Return the class that a checkpoint records; only modules of lmdyn are imported for it."""
     module, _, name = class_path.rpartition(".")
     if module.partition(".")[0] == "lmdyn":
         return dotted(class_path)
     found = vars(sys.modules[module]).get(name) if module in sys.modules else None
     if found is None:
         raise ValueError(
-            f"{path} says that it is of the class {class_path}, which is none of lmdyn's and is not imported in this "
-            f"run; a checkpoint may import nothing. If you trust it, name the class: `module: {class_path}`"
+            f"{path} has the class {class_path}, which is not a class of lmdyn and not imported in this "
+            f"run; a checkpoint may not import anything. If you trust it, name the class: `module: {class_path}`"
         )
     return found
 
 
 def weights_digest(state_dict: Mapping[str, Tensor]) -> str:
-    """Hash of all weights and their names."""
+    """Return a hash of all weights and their names."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(state_dict):
         digest.update(name.encode())

@@ -1,4 +1,4 @@
-"""Fine-tuning a copy of an encoder on a task: settings as published, the loop, and predictions of the result."""
+"""Fine-tuning of a copy of an encoder on a task: published settings, training loop, and predictions."""
 
 import copy
 import hashlib
@@ -31,21 +31,21 @@ __all__ = [
 
 @dataclass(frozen=True)
 class FineTuning:
-    """How a task is fine-tuned on: AdamW (β 0.9 and 0.999, ε 1e-8), the rate rising and falling linearly.
+    """Settings of fine-tuning: AdamW (β 0.9 and 0.999, ε 1e-8), with linear warmup and decay of the rate.
 
     Attributes:
-        learning_rate: the highest.
-        batch_size: examples of an update.
+        learning_rate: the maximum learning rate.
+        batch_size: examples per update.
         updates: number of updates.
-        warmup: updates in which the rate rises from 0; then it falls to 0 at the end.
-        dropout: within the encoder.
-        classifier_dropout: of the classifier; none is applied to spans.
-        max_sequence_length: positions of the longest example that this was published for.
+        warmup: number of updates in which the rate rises from 0; then it decreases to 0 at the end.
+        dropout: dropout rate within the encoder.
+        classifier_dropout: dropout rate of the classifier; not applied to spans.
+        max_sequence_length: positions of the longest example for which this was published.
         weight_decay: 0, the default of transformers' example scripts, which the publication used.
-        clip_norm: highest norm of the gradient, the same scripts' default.
+        clip_norm: maximum norm of the gradient, the default of the same scripts.
 
     Raises:
-        ValueError: a number out of range.
+        ValueError: for a number out of range.
     """
 
     learning_rate: float
@@ -80,25 +80,25 @@ PUBLISHED: Mapping[str, FineTuning] = {
     "MRPC": FineTuning(2e-5, 32, 800, 200),
     "SQuAD2.0": FineTuning(3e-5, 48, 8144, 814),
 }
-"""Chiang, Huang & Lee 2020, table 7 ("Hyperparameters for ALBERT in downstream tasks"), used for BERT and ELECTRA too
+"""Chiang, Huang & Lee 2020, table 7 ("Hyperparameters for ALBERT in downstream tasks"), also used for BERT and ELECTRA
 (appendix E.4). WNLI is not among them."""
 
 PUBLISHED_WIDTH = 768
-"""Hidden size of the models that these were published for."""
+"""Hidden size of the models for which these were published."""
 
 _BY_KIND = {"classification": "CoLA", "regression": "STS-B", "span": "SQuAD2.0"}
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Less than the published training: fewer updates, the warmup shortened in proportion.
+    """A limit on the published training: fewer updates, with the warmup shortened in proportion.
 
     Attributes:
-        max_updates: at most so many for each task; None: no limit.
-        epochs: at most so many passes over each task's examples, at least one update; None: no limit.
+        max_updates: maximum number of updates for each task; None for no limit.
+        epochs: maximum number of passes over each task's examples, at least one update; None for no limit.
 
     Raises:
-        ValueError: a limit that is not above 0.
+        ValueError: for a limit that is not above 0.
     """
 
     max_updates: int | None = None
@@ -113,7 +113,7 @@ class Budget:
             )
 
     def of(self, how: FineTuning, n_examples: int) -> FineTuning:
-        """``how`` within this budget.
+        """Return ``how`` within this budget.
 
         Example:
             >>> how = Budget(max_updates=80).of(PUBLISHED["RTE"], 2490)
@@ -130,14 +130,14 @@ class Budget:
 
 
 def settings_of(task: str, kind: str, changed: Mapping[str, Mapping[str, Any]] | None = None) -> FineTuning:
-    """The published settings of a task, with changes.
+    """Return the published settings of a task, with changes.
 
-    A task that is not in table 7 has those of CoLA, or of STS-B if it is a regression, of SQuAD 2.0 if of spans.
+    A task that is not in table 7 has those of CoLA, a regression those of STS-B, and a span task those of SQuAD 2.0.
 
     Args:
-        task: name.
+        task: name of the task.
         kind: ``classification``, ``regression`` or ``span``.
-        changed: attributes of :class:`FineTuning` by name of the task, or ``all``.
+        changed: attributes of :class:`FineTuning` by the name of a task, or ``all``.
 
     Example:
         >>> settings_of("RTE", "classification", {"all": {"batch_size": 8}, "RTE": {"learning_rate": 1e-3}}).batch_size
@@ -154,18 +154,18 @@ def settings_of(task: str, kind: str, changed: Mapping[str, Mapping[str, Any]] |
 
 
 class Classifier(nn.Module):
-    """An encoder of transformers with the head that transformers' own models for such tasks have.
+    """An encoder of transformers with the head of transformers' own models for such tasks.
 
-    Classification and regression: dropout and a linear layer on the pooled output (BERT, ALBERT); where the encoder
+    Classification and regression: dropout and a linear layer on the pooled output (BERT, ALBERT); if the encoder
     has no pooler, ELECTRA's head on the first position: dropout, linear, GELU, dropout, linear. Spans: a linear layer
     on each position. Heads start from N(0, ``initializer_range``), biases from 0.
 
     Args:
-        encoder: it becomes part of this; give a copy.
-        num_labels: outputs.
+        encoder: encoder that becomes part of this module; pass a copy.
+        num_labels: number of outputs.
         span: whether there are outputs for each position.
-        how: dropout rates.
-        seed: of the head's weights.
+        how: settings with the dropout rates.
+        seed: seed of the head's weights.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class Classifier(nn.Module):
         self.encoder = encoder
         config = cast(Any, encoder).config
         for m in encoder.modules():
-            if isinstance(m, nn.Dropout):  # attention reads its rate there too
+            if isinstance(m, nn.Dropout):  # attention also reads its rate there
                 m.p = how.dropout
         size = int(config.hidden_size)
         self.span = span
@@ -196,7 +196,7 @@ class Classifier(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
     ) -> Float[Tensor, "batch *time labels"]:
-        """Logits of each example, or of each position."""
+        """Return the logits of each example, or of each position."""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if getattr(cast(Any, self.encoder).config, "type_vocab_size", 0) > 1:
             inputs["token_type_ids"] = token_type_ids
@@ -210,18 +210,18 @@ class Classifier(nn.Module):
 
 
 def fine_tune(encoder: nn.Module, task: Any, how: FineTuning, seed: int = 0) -> tuple[Classifier, float]:
-    """Train a copy of ``encoder`` on a task; the encoder, and all random states, stay as they are.
+    """Train a copy of ``encoder`` on a task; the encoder, and all random states, are not changed.
 
-    In float32, without autocast, all weights are trained. The loss is the mean cross-entropy of a batch; of a
-    regression, the mean squared error; of spans, the mean of the cross-entropies of start and end, position 0 where
-    there is no answer. Head, order and dropout depend on ``seed`` and the task's name only: on a CPU the result is the
-    same each time; on a GPU, up to the order of its sums.
+    All weights are trained in float32, without autocast. The loss is the mean cross-entropy of a batch; for a
+    regression, the mean squared error; for spans, the mean of the cross-entropies of start and end, with position 0 if
+    there is no answer. Head, order and dropout depend only on ``seed`` and the task's name: on a CPU the result is
+    deterministic; on a GPU, up to the order of its sums.
 
     Args:
         encoder: a model of transformers, without head.
         task: ``name, kind, num_labels, train, pad_id``; see ``lmdyn.datamodules.tasks.tasks.Task``.
         how: the settings.
-        seed: another one, another run.
+        seed: seed of head, order and dropout.
 
     Returns:
         The trained model, in eval mode, and the mean loss of the last tenth of its updates.
@@ -265,14 +265,14 @@ def _copy(encoder: nn.Module) -> nn.Module:
 def _batches(
     lengths: npt.NDArray[np.int64], how: FineTuning, random: np.random.Generator
 ) -> Iterator[npt.NDArray[np.int64]]:
-    """Rows of each update: every epoch in another order, examples of like length together, little padding."""
+    """Yield the rows of each update: every epoch in another order, with examples of similar length together."""
     size, done = how.batch_size, 0
     while True:
         order = random.permutation(len(lengths))
         batches = []
         for start in range(
             0, len(order), 50 * size
-        ):  # sorting all would make batches the same in every epoch
+        ):  # sorting all would result in the same batches in every epoch
             some = order[start : start + 50 * size]
             some = some[np.argsort(lengths[some], kind="stable")]
             batches += [some[i : i + size] for i in range(0, len(some), size)]
@@ -323,17 +323,17 @@ def _loss(logits: Tensor, batch: Mapping[str, Tensor], kind: str) -> Tensor:
 def predict(
     model: Classifier, task: Any, examples: Any, batch_tokens: int = 16384
 ) -> tuple[Tensor, list[str]]:
-    """The predictions of a fine-tuned model for some examples.
+    """Return the predictions of a fine-tuned model for some examples.
 
     Args:
-        model: in eval mode.
-        task: ``kind, pad_id``.
-        examples: of the task; see ``lmdyn.datamodules.tasks.tasks.TaskExamples``.
-        batch_tokens: positions of a batch, padding included; the predictions depend on it by rounding only.
+        model: the model, in eval mode.
+        task: task with ``kind, pad_id``.
+        examples: examples of the task; see ``lmdyn.datamodules.tasks.tasks.TaskExamples``.
+        batch_tokens: positions of a batch, including padding; it affects the predictions only by rounding.
 
     Returns:
-        (n,) labels, or numbers of a regression, float64, NaN where a logit is not finite; and, of a span task, the text
-        that answers each question, empty where there is none: the numbers are then 1, or NaN if any logit was not
+        (n,) labels, or numbers of a regression, float64, NaN if a logit is not finite; and, for a span task, the text
+        that answers each question, empty if there is none: the numbers are then 1, or NaN if any logit is not
         finite.
     """
     device = next(model.parameters()).device

@@ -1,4 +1,4 @@
-"""Where a run that goes on from another one's checkpoint comes from."""
+"""Origin of a run that continues from a checkpoint of another run."""
 
 from typing import Any
 
@@ -8,17 +8,17 @@ __all__ = ["ForkedFrom"]
 
 
 class ForkedFrom(L.Callback):
-    """Says in ``config.yaml`` and in each full checkpoint from which run, and with which changes, a fork was made.
+    """Records in ``config.yaml`` and in each full checkpoint the run from which a fork was made, and its changes.
 
-    ``lmdyn fork`` attaches it; it does nothing in training. Full checkpoints hold its arguments in the entry
+    ``lmdyn fork`` attaches it; it has no effect on training. Full checkpoints contain its arguments in the entry
     ``forked_from``.
 
     Args:
         run: folder of the run.
-        step: of the full checkpoint from which this run went on.
+        step: step of the full checkpoint from which this run continued.
         changes: settings that differ from those of the run, by their names on the command line.
-        data_seed: the order of data from there on; None is that of the run.
-        rate: the learning rate as a multiple of that of the run; None where it is not one number, or not known.
+        data_seed: seed of the data order from this step on; None for that of the run.
+        rate: the learning rate as a multiple of that of the run; None if it is not a single number, or unknown.
 
     Example:
         >>> fork = ForkedFrom("runs/lm", 600, {"model.init_args.dropout": "0"})
@@ -41,5 +41,5 @@ class ForkedFrom(L.Callback):
     def on_save_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Put it into a full checkpoint."""
+        """Add the arguments to a full checkpoint."""
         checkpoint["forked_from"] = dict(self.about)

@@ -1,4 +1,4 @@
-"""Checkpoints in Hugging Face's format: folders of them, hub models with revisions, and reading either."""
+"""Checkpoints in Hugging Face's format: folders of them, and hub models with revisions."""
 
 import fnmatch
 import hashlib
@@ -29,16 +29,16 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 MODULE = "lmdyn.models.PretrainedLM"
-"""The class that reads such checkpoints, by its path, as every checkpoint names its own."""
+"""Path of the class that reads such checkpoints, in the form of the entry of other checkpoints."""
 
 
 def is_pretrained(path: Path) -> bool:
-    """Whether a folder holds one model in Hugging Face's format."""
+    """Return whether a folder contains one model in Hugging Face's format."""
     return (path / "config.json").is_file()
 
 
 def name_step(name: str) -> int | None:
-    """The step that a name tells: the number after ``step``, else the one at its end; ``k`` and ``M`` multiply.
+    """Return the step in a name: the number after ``step``, else the one at its end; ``k`` and ``M`` multiply.
 
     Example:
         >>> [name_step(name) for name in ("checkpoint-500", "step143000", "stage1-step1000-tokens4B", "20k", "main")]
@@ -49,13 +49,13 @@ def name_step(name: str) -> int | None:
 
 
 def read_pretrained(path: Path) -> dict[str, Any]:
-    """A checkpoint in Hugging Face's format, as ``read_checkpoint`` answers.
+    """Read a checkpoint in Hugging Face's format, in the form of ``read_checkpoint``.
 
-    Weights bear the names that they have in a ``PretrainedLM``: transformers renames those of older files, and ties
-    those that are stored once. Tokens seen are those that the Trainer counted, if it did.
+    Weights have the names of a ``PretrainedLM``: transformers renames those of older files, and ties
+    those that are stored once. Tokens seen are those that the Trainer counted, if any.
 
     Raises:
-        ValueError: a folder that transformers cannot load as a language model.
+        ValueError: if transformers cannot load the folder as a language model.
     """
     module: Any = dotted(MODULE)(name=str(path))
     return _answer(path, module.state_dict())
@@ -63,12 +63,12 @@ def read_pretrained(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class StoredNames:
-    """Under which names a model's files hold its weights, found by comparing the two once.
+    """Names of a model's weights in its files, found by comparing the two once.
 
     Attributes:
-        names: by the name of a weight in a ``PretrainedLM``, that in the files; tied weights share one.
-        shapes: by the name in the files.
-        dtype: of the model's weights, by their names in the files.
+        names: name in the files by the name of a weight in a ``PretrainedLM``; tied weights share one.
+        shapes: shape by the name in the files.
+        dtype: dtype of the model's weights by the name in the files.
     """
 
     names: Mapping[str, str]
@@ -77,13 +77,12 @@ class StoredNames:
 
     @classmethod
     def find(cls, path: Path, state: Mapping[str, Tensor]) -> "StoredNames | None":
-        """Compare a folder's files with the state of the ``PretrainedLM`` that transformers has made of it.
+        """Compare a folder's files with the state of the ``PretrainedLM`` that transformers has created from it.
 
-        Most weights bear the same name in both; of others the one that holds the same numbers is taken.
+        Most weights have the same name in both; for others, the one with equal numbers is used.
 
-        Returns:
-            None where the files are of another format, or a weight is in none of them or may be several, or is one that
-            transformers has put together from several.
+        Returns: None if the files have another format, or if a weight occurs in none of them or may be several, or is
+            one that transformers has combined from several.
         """
         stored = _load_files(path)
         by_size: dict[tuple[int, ...], list[str]] = {}
@@ -104,19 +103,19 @@ class StoredNames:
 
 
 def read_stored(path: Path, fits: StoredNames) -> dict[str, Any] | None:
-    """What :func:`read_pretrained` answers, from files that are mapped into memory.
+    """Return the result of :func:`read_pretrained` from files that are mapped into memory.
 
-    No model is built, no random number drawn, and no weight is read before it is used.
+    No model is built, no random number is drawn, and no weight is read before it is used.
 
     Args:
         path: the folder.
-        fits: found in another checkpoint of the series.
+        fits: names found in another checkpoint of the series.
 
     Returns:
-        None where these files hold other names or shapes.
+        None if these files have other names or shapes.
 
     Raises:
-        ValueError: a file that cannot be read.
+        ValueError: if a file cannot be read.
     """
     stored = _load_files(path)
     if {key: tuple(tensor.shape) for key, tensor in stored.items()} != fits.shapes:
@@ -132,8 +131,8 @@ def _equal(stored: Tensor, read: Tensor) -> bool:
 def _load_files(path: Path) -> dict[str, Tensor]:
     try:
         return {key: t for file in sorted(path.glob("*.safetensors")) for key, t in load_file(file).items()}
-    except Exception as error:  # of safetensors, of the file system
-        raise ValueError(f"{path} cannot be read ({error}): fetch it, or write it, anew") from error
+    except Exception as error:  # from safetensors or the file system
+        raise ValueError(f"{path} cannot be read ({error}): download or write it again") from error
 
 
 def _answer(path: Path, weights: dict[str, Any]) -> dict[str, Any]:
@@ -143,7 +142,7 @@ def _answer(path: Path, weights: dict[str, Any]) -> dict[str, Any]:
         try:
             seen = json.loads(state.read_text(encoding="utf-8")).get("num_input_tokens_seen")
         except ValueError as error:
-            raise ValueError(f"{state} cannot be read ({error}): write it anew, or remove it") from error
+            raise ValueError(f"{state} cannot be read ({error}): write it again, or remove it") from error
         about["tokens"] = int(seen) if seen else None
     return {
         "state_dict": weights,
@@ -153,28 +152,28 @@ def _answer(path: Path, weights: dict[str, Any]) -> dict[str, Any]:
 
 
 def stamp(path: Path) -> str:
-    """What changes when a checkpoint is written anew, found without reading it: names, sizes and times of its files."""
+    """Return a hash that changes if a checkpoint is rewritten: of names, sizes and times of its files."""
     files = [path]
     if path.is_dir():
         weights = (f for pattern in ("*.safetensors", "*.bin", "config.json") for f in path.glob(pattern))
-        files = sorted(weights) or sorted(path.iterdir())  # a sharded strategy's folder
+        files = sorted(weights) or sorted(path.iterdir())  # the folder of a sharded strategy
     facts = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]
     return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
 
 class HubCheckpoints(Mapping[int, Path]):
-    """Checkpoints of a hub model by step; each is fetched when it is asked for.
+    """Checkpoints of a hub model by step; each is downloaded on access.
 
     Args:
-        name: hub name, with ``{}`` where each checkpoint is a model of its own (``google/multiberts-seed_0-step_{}``).
-        revisions: what to look at, separated by commas: revisions (or what replaces ``{}``) that tell their step, as
+        name: hub name, with ``{}`` if each checkpoint is a separate model (``google/multiberts-seed_0-step_{}``).
+        revisions: revisions (or replacements of ``{}``), separated by commas, that contain their step, as
             ``step1000`` or ``20k``; ``7=main`` for one that does not; patterns such as ``step*``, or ``all``.
-        fetch: answers the folder of (name, revision).
-        refs: answers the branches and tags of a model; asked only where there are patterns.
+        fetch: function that returns the folder of (name, revision).
+        refs: function that returns the branches and tags of a model; called only if there are patterns.
 
-    Raises:
-        ValueError: no revision, one that tells no step, two of one step, a pattern that nothing matches, or a pattern
-            where the models differ.
+    Raises: ValueError: without a revision, for one without a step, for two of one step, for a pattern without a match,
+        or for
+            a pattern if each checkpoint is a separate model.
 
     Example:
         >>> checkpoints = HubCheckpoints("org/lm", "step0,step500", lambda n, r: Path("cache", n, r), lambda n: [])
@@ -200,40 +199,40 @@ class HubCheckpoints(Mapping[int, Path]):
                 continue
             if "{}" in name:
                 raise ValueError(
-                    f"--revisions {item!r} is a pattern, but {name} stands for many models: list them"
+                    f"--revisions {item!r} is a pattern, but {name} denotes several models: list them"
                 )
             there = refs(name) if there is None else there
             found = [ref for ref in there if fnmatch.fnmatchcase(ref, pattern)]
             steps = [ref for ref in found if name_step(ref) is not None]
             if not steps:
                 raise ValueError(
-                    f"no revision of {name} that tells a step matches {item!r}: it has {sorted(there)}"
+                    f"no revision of {name} with a step matches {item!r}: it has {sorted(there)}"
                 )
             if others := sorted(set(found) - set(steps)):
-                log.info("%s: revisions that tell no step are left out: %s", name, ", ".join(others))
+                log.info("%s: revisions without a step are left out: %s", name, ", ".join(others))
             for ref in steps:
                 self._add(ref)
         if not self._revisions:
-            raise ValueError("--revisions is empty: list some, as step0,step1000, or `all`")
+            raise ValueError("--revisions is empty: list some, such as step0,step1000, or use `all`")
 
     def _add(self, item: str) -> None:
         given = re.fullmatch(r"(\d+)=(.+)", item)
         step, revision = (int(given[1]), given[2]) if given else (name_step(item), item)
         if step is None:
-            raise ValueError(f"revision {item!r} of {self.name} tells no step: write it as STEP={item}")
+            raise ValueError(f"revision {item!r} of {self.name} has no step: write it as STEP={item}")
         if self._revisions.setdefault(step, revision) != revision:
             raise ValueError(
-                f"revisions {self._revisions[step]!r} and {revision!r} of {self.name} are both of step {step}: leave "
-                "one out"
+                f"revisions {self._revisions[step]!r} and {revision!r} of {self.name} both have step {step}: remove "
+                "one"
             )
 
     def model(self, step: int) -> tuple[str, str | None]:
-        """Name and revision of a step."""
+        """Return name and revision of a step."""
         revision = self._revisions[step]
         return (self.name.replace("{}", revision), None) if "{}" in self.name else (self.name, revision)
 
     def stamp(self, step: int) -> str:
-        """Name and revision: what a hub serves under them is taken to stay."""
+        """Return name and revision: their content on the hub is assumed to be constant."""
         name, revision = self.model(step)
         return f"{name}@{revision or 'main'}"
 

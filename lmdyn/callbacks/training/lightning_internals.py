@@ -1,6 +1,6 @@
-"""Private parts of Lightning and torch that lmdyn relies on: one function for each, with the reason for it.
+"""Private parts of Lightning and torch on which lmdyn relies: one function for each, with the reason.
 
-Nothing here is promised by these libraries: an upgrade that breaks lmdyn breaks it here. Tested with Lightning 2.6 and
+These libraries do not guarantee any of this: an upgrade that breaks lmdyn breaks it here. Tested with Lightning 2.6 and
 the versions of ``constraints.txt``.
 """
 
@@ -46,34 +46,34 @@ __all__ = [
 
 
 def callbacks_of(trainer: L.Trainer) -> list[L.Callback]:
-    """The trainer's callbacks: an attribute that Lightning sets without declaring it."""
+    """Return the trainer's callbacks, an attribute that Lightning sets without declaring it."""
     return cast(list[L.Callback], trainer.callbacks)  # type: ignore[attr-defined]
 
 
 def datamodule_of(trainer: L.Trainer) -> Any:
-    """The datamodule of the fit at hand, None without one: an attribute that Lightning sets without declaring it."""
+    """Return the datamodule of the current fit, or None; an attribute that Lightning sets without declaring it."""
     return getattr(trainer, "datamodule", None)
 
 
 def validation_source(trainer: L.Trainer, module: L.LightningModule) -> Any:
-    """What has the validation data where there is no datamodule: loaders given to ``Trainer.fit``, or the module.
+    """Return the source of the validation data without a datamodule: loaders passed to ``Trainer.fit``, or the module.
 
-    ``Trainer.fit(val_dataloaders=…)`` keeps the loaders in its validation loop; until that has run, nothing public
-    returns them. None where there is no validation data.
+    ``Trainer.fit(val_dataloaders=…)`` stores the loaders in its validation loop; until that has run, no public API
+    returns them. None if there is no validation data.
     """
     source = trainer.fit_loop.epoch_loop.val_loop._data_source.instance
     return None if source is module and not is_overridden("val_dataloader", module) else source
 
 
 def accumulates_gradients(trainer: L.Trainer) -> bool:
-    """Whether the batch at hand only accumulates gradients: Lightning's own count, which knows the ends of epochs."""
+    """Return whether the current batch only accumulates gradients: Lightning's own count, aware of epoch ends."""
     return bool(trainer.fit_loop.epoch_loop._should_accumulate())
 
 
 def epoch_or_validation_follows(trainer: L.Trainer) -> bool:
-    """In ``on_train_batch_end``: whether the batch at hand ends the epoch or is followed by validation.
+    """Return, in ``on_train_batch_end``, whether the current batch ends the epoch or precedes validation.
 
-    ``val_check_interval``, ``check_val_every_n_epoch`` and ``limit_val_batches`` decide it, in a private method.
+    ``val_check_interval``, ``check_val_every_n_epoch`` and ``limit_val_batches`` determine it, in a private method.
     """
     if trainer.is_last_batch:
         return True
@@ -83,36 +83,36 @@ def epoch_or_validation_follows(trainer: L.Trainer) -> bool:
 
 
 def checkpoint_contents(trainer: L.Trainer, *, weights_only: bool) -> dict[str, Any]:
-    """What ``Trainer.save_checkpoint`` would write, which has no room for an entry next to the weights."""
+    """Return what ``Trainer.save_checkpoint`` would write, which allows no entry next to the weights."""
     return dict(trainer._checkpoint_connector.dump_checkpoint(weights_only=weights_only))
 
 
 def restore_loaders(trainer: L.Trainer, states: Sequence[dict[str, Any]]) -> None:
-    """Load the states of the training loaders, which Lightning does within an epoch only, not at its start."""
+    """Load the states of the training loaders; Lightning does this only within an epoch, not at its start."""
     loader = trainer.fit_loop._combined_loader
     assert loader is not None
     loader._load_state_dicts(list(states))
 
 
 def restore_batches_that_stepped(trainer: L.Trainer, number: int) -> None:
-    """Set the step of Lightning's own logging, which is wrong after some resumptions; see :func:`settle_loops`."""
+    """Set the step of Lightning's own logging, which resuming can leave wrong; see :func:`settle_loops`."""
     trainer.fit_loop.epoch_loop._batches_that_stepped = number
 
 
 def settle_loops(trainer: L.Trainer, loops: dict[str, Any]) -> int:
-    """Bring Lightning's counters, as they are in a checkpoint, into a form from which it goes on exactly.
+    """Convert Lightning's counters in a checkpoint to a form from which it resumes exactly.
 
-    Where ``max_steps`` is set, Lightning 2.6 resumes the end of an epoch by ending it a second time: an epoch is
-    counted twice and, without validation, a batch of the next epoch is trained on as one of the old. So an epoch
-    that ended is saved as the start of the next one; and one that ``max_steps`` cut short, which Lightning counts as
-    processed, as an epoch that goes on.
+    If ``max_steps`` is set, Lightning 2.6 resumes the end of an epoch by ending it a second time: the epoch is counted
+    twice and, without validation, a batch of the next epoch is trained on as one of the previous. Therefore a finished
+    epoch is saved as the start of the next one; and one that ``max_steps`` ended early, which Lightning counts as
+    processed, as an epoch in progress.
 
     Args:
         trainer: the trainer.
-        loops: the entry ``loops.fit_loop`` of the checkpoint; changed in place.
+        loops: the entry ``loops.fit_loop`` of the checkpoint; modified in place.
 
     Returns:
-        Lightning's step for its own logging when the next batch starts; it is wrong after some resumptions.
+        Lightning's step for its own logging at the next batch; it is wrong after resuming in some cases.
     """
     epoch_loop = trainer.fit_loop.epoch_loop
     stepped = int(epoch_loop._batches_that_stepped)
@@ -122,7 +122,7 @@ def settle_loops(trainer: L.Trainer, loops: dict[str, Any]) -> int:
     if epoch["current"]["processed"] < epoch["current"]["started"]:
         return stepped + (
             not accumulates_gradients(trainer)
-        )  # within an epoch: this batch is yet to be counted
+        )  # within an epoch: this batch is not counted yet
     if epoch_loop._num_ready_batches_reached():
         for counts in (epoch["total"], epoch["current"]):
             counts["completed"] = counts["processed"]
@@ -140,35 +140,35 @@ def settle_loops(trainer: L.Trainer, loops: dict[str, Any]) -> int:
 
 
 def recount_batches(loops: dict[str, Any], before: int, now: int) -> None:
-    """Count the batches in a checkpoint's loops as batches of updates of another number of batches.
+    """Convert the batch counts in a checkpoint's loops for another number of batches per update.
 
     Args:
-        loops: the entry ``loops.fit_loop`` of the checkpoint, saved at the end of an update; changed in place.
-        before: batches of an update of the saved run.
-        now: of this one.
+        loops: the entry ``loops.fit_loop`` of the checkpoint, saved at the end of an update; modified in place.
+        before: batches per update in the saved run.
+        now: batches per update in this run.
     """
     if before == now:
         return
     for counts in (loops["epoch_loop.batch_progress"][scope] for scope in ("total", "current")):
         ready = counts["ready"]
-        for name, value in counts.items():  # the batch at work may be processed and not completed
+        for name, value in counts.items():  # the current batch may be processed but not completed
             counts[name] = ready * now // before - (ready - value)
 
 
 def trainer_attributes(module: Any) -> dict[str, Any]:
-    """A LightningModule's references to its trainer: a copy of the module must leave them out, not copy the run."""
+    """Return a LightningModule's references to its trainer, which a copy of the module must omit."""
     return {name: value for name, value in vars(module).items() if name in ("_trainer", "_fabric")}
 
 
 def purge_after(logger: Any, step: int) -> None:
-    """Let the loggers of a resumed run keep what was logged until ``step`` and hide what was logged after it.
+    """Let the loggers of a resumed run keep entries up to ``step`` and hide later ones.
 
     TensorBoard, unless it is configured otherwise: ``purge_step`` is an argument of SummaryWriter, which the logger
-    makes later from the arguments that it keeps. CSV: the logger deletes the file of the run that it resumes when it
-    makes its writer, which therefore gets the rows back.
+    creates later from its stored arguments. CSV: the logger deletes the file of the resumed run when it
+    creates its writer, to which the rows are therefore added again.
     """
     if isinstance(logger, TensorBoardLogger) and logger._kwargs.get("purge_step") is None:
-        logger._kwargs["purge_step"] = step + 1  # jsonargparse fills in SummaryWriter's own default, None
+        logger._kwargs["purge_step"] = step + 1  # jsonargparse sets SummaryWriter's own default, None
     if isinstance(logger, CSVLogger) and process_rank() == 0:
         path = Path(logger.log_dir, "metrics.csv")
         if not path.is_file():
@@ -183,7 +183,7 @@ def purge_after(logger: Any, step: int) -> None:
 
 
 def process_rank(rank: int | None = None) -> int:
-    """The rank that Lightning's loggers go by: all but 0 do nothing. ``rank`` sets it; the former one is returned."""
+    """Return the rank of Lightning's loggers, which are active on 0 only; ``rank``, if given, replaces it."""
     former = int(rank_zero_only.rank)  # type: ignore[attr-defined] # an attribute of a function
     if rank is not None:
         rank_zero_only.rank = rank  # type: ignore[attr-defined]
@@ -191,15 +191,15 @@ def process_rank(rank: int | None = None) -> int:
 
 
 def logged_name(logger: Any, name: str) -> str:
-    """What a logger calls a metric: with the prefix that it is configured with."""
+    """Return the name of a metric in a logger, with the logger's prefix."""
     prefix = getattr(logger, "_prefix", "")
     return f"{prefix}{logger.LOGGER_JOIN_CHAR}{name}" if prefix else name
 
 
 def start_wandb_run(logger: WandbLogger) -> None:
-    """Start the run of a logger, also where the process has one in progress, as a notebook has that of its training.
+    """Start the run of a logger, even if the process has an active one, such as that of training in a notebook.
 
-    The logger would join that run, since it asks for the process's run before its own arguments.
+    Otherwise the logger would join that run, since it looks up the process's run before its own arguments.
     """
     import wandb
 
@@ -210,9 +210,9 @@ def start_wandb_run(logger: WandbLogger) -> None:
 
 
 def shards_weights(trainer: L.Trainer, module: nn.Module) -> bool:
-    """Whether the weights are in parts, or will be: some strategies cut them after this hook."""
+    """Return whether the weights are sharded, or will be: some strategies shard them after this hook."""
     return is_sharded(module) or isinstance(trainer.strategy, SHARDING)
 
 
 SHARDING = (FSDPStrategy, ModelParallelStrategy, DeepSpeedStrategy)
-"""Strategies whose ranks share the weights of the module."""
+"""Strategies that shard the weights of the module over ranks."""

@@ -1,4 +1,4 @@
-"""When to look: schedules over optimizer updates, as data."""
+"""Schedules of observations over optimizer updates."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ class Steps:
 
     Attributes:
         every: each multiple of this number.
-        per_decade: this many steps, evenly spaced in logarithm, in each factor of ten: 10^(k/n), rounded.
+        per_decade: number of steps in each factor of ten, evenly spaced in the logarithm: 10^(k/n), rounded.
         at: these steps.
-        epochs: the end of each epoch.
-        last: the end of training.
+        epochs: whether to include the end of each epoch.
+        last: whether to include the end of training.
 
     Raises:
-        ValueError: an interval below 1 or a negative step.
-        TypeError: a value that is no whole number.
+        ValueError: for an interval below 1 or a negative step.
+        TypeError: for a value that is not an integer.
 
     Example:
         >>> schedule = Steps(per_decade=2, at=(0, 5))
@@ -39,12 +39,12 @@ class Steps:
         for name in ("every", "per_decade"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Integral):
-                raise TypeError(f"Steps.{name} is {value!r}: expected a whole number, or null for never")
+                raise TypeError(f"Steps.{name} is {value!r}: expected an integer, or null for never")
             if value is not None and value < 1:
                 raise ValueError(f"Steps.{name} is {value}: expected a number from 1, or null for never")
         at: Any = tuple(self.at) if isinstance(self.at, Iterable) else self.at  # yaml has lists
         if not isinstance(at, tuple) or not all(isinstance(step, Integral) for step in at):
-            raise TypeError(f"Steps.at is {at!r}: expected a list of whole numbers, such as [0, 100]")
+            raise TypeError(f"Steps.at is {at!r}: expected a list of integers, such as [0, 100]")
         if any(step < 0 for step in at):
             raise ValueError(f"Steps.at is {at}: expected steps from 0 (the untrained model)")
         object.__setattr__(self, "at", tuple(int(step) for step in at))
@@ -66,12 +66,12 @@ class Steps:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far training has come when something is observed.
+    """Progress of the training at an observation.
 
     Attributes:
         step: optimizer updates done.
-        tokens: labelled tokens trained on so far, over all ranks; None without a ``RunState`` to count them.
-        learning_rate: of the first parameter group; None in plain module evaluation.
+        tokens: labelled tokens trained on so far, over all ranks; None without a ``RunState``, which counts them.
+        learning_rate: learning rate of the first parameter group; None in evaluation of a plain module.
     """
 
     step: int

@@ -1,4 +1,4 @@
-"""What resuming and replay need next to the weights: tokens seen, random states, recurrent state, tokenizer."""
+"""State for resuming and replay in addition to the weights: tokens seen, random states, recurrent state, tokenizer."""
 
 import logging
 import random
@@ -42,40 +42,41 @@ log = logging.getLogger(__name__)
 class RunState(L.Callback):
     """Makes resuming exact, counts tokens, and saves the tokenizer with the run. The CLI always attaches it.
 
-    Full checkpoints get the state of every random number generator and the module's carried recurrent state
-    (``module.resume_state()``), one entry a rank; both are restored in the first ``on_train_batch_start``.
-    The tokenizer of the datamodule (or module) and its training counts go to ``<log_dir>/tokenizer/``, so that
-    replay needs neither the training corpus nor its settings.
+    Full checkpoints contain the state of every random number generator and the module's carried recurrent state
+    (``module.resume_state()``), one entry per rank; both are restored in the first ``on_train_batch_start``.
+    The tokenizer of the datamodule (or module) and its training counts are saved in ``<log_dir>/tokenizer/``, so that
+    replay requires neither the training corpus nor its settings.
 
-    A run goes on, on another number of ranks, where its training loaders say that their batches are parts of one batch
-    of all ranks (the entry ``global_batch`` of their states; lmdyn's do): it then sees the same samples in the same
-    order. Updates must stay as large; the loaders refuse others. The recurrent state is dealt out anew
-    (``module.redistribute_resume_state(states, rank, world_size)``). Rank r draws on from the generators of rank r
-    modulo the former number: dropout, and what else a module draws, is another one then.
+    A run can resume on another number of ranks if its training loaders declare that their batches are parts of one
+    batch over all ranks (the entry ``global_batch`` of their states; lmdyn's do): it then sees the same samples in the
+    same order. The size of updates must not change; the loaders raise an error otherwise. The recurrent state is
+    redistributed
+    (``module.redistribute_resume_state(states, rank, world_size)``). Rank r continues the generators of rank r
+    modulo the former number: dropout, and other random numbers of a module, are different then.
 
     Raises:
-        ValueError: a checkpoint of another number of ranks is resumed, and data or module cannot be dealt out anew.
+        ValueError: if a checkpoint of another number of ranks is resumed, but data or module cannot be redistributed.
     """
 
     def __init__(self) -> None:
-        self._tokens: Tensor | int = 0  # of this rank, since the start or the resumption
-        self._base = 0  # of all ranks, before the resumption
+        self._tokens: Tensor | int = 0  # of this rank, since the start or since resuming
+        self._base = 0  # of all ranks, before resuming
         self._restored: dict[str, Any] | None = None
         self._loaders: list[dict[str, Any]] = []
 
     @property
     def tokens(self) -> int:
-        """Labelled tokens trained on so far, over all ranks (every rank must enter)."""
+        """Labelled tokens trained on so far, over all ranks (every rank must call it)."""
         return self._base + int(all_reduce_sum(torch.as_tensor(self._tokens).clone()))
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Reset the state of a former fit; save the tokenizer with the run."""
+        """Reset the state of a previous fit; save the tokenizer with the run."""
         if stage != "fit":
             return
         self._restored = None
-        if trainer.global_step == 0:  # a Trainer that fits again goes on counting its steps, and so do we
+        if trainer.global_step == 0:  # a Trainer that fits again continues its step count, and so does this
             self._tokens, self._base = 0, 0
-        log_dir = trainer.log_dir  # a broadcast: every rank must enter
+        log_dir = trainer.log_dir  # a broadcast: every rank must call it
         if trainer.is_global_zero and log_dir is not None:
             save_tokenizer(Path(log_dir) / "tokenizer", trainer, pl_module)
 
@@ -88,7 +89,7 @@ class RunState(L.Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """After resuming, go on from the random states and the recurrent state of the checkpoint; count tokens."""
+        """After resuming, continue with the random states and the recurrent state of the checkpoint; count tokens."""
         if self._restored is not None:
             ranks, (rank, world_size) = self._restored["ranks"], rank_and_world_size()
             restore_batches_that_stepped(trainer, self._restored["batches_that_stepped"])
@@ -108,7 +109,7 @@ class RunState(L.Callback):
     def on_save_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Put the states of all ranks into a full checkpoint (Lightning skips this hook for weights only)."""
+        """Add the states of all ranks to a full checkpoint (Lightning skips this hook for weights only)."""
         module_state = (
             cast(Any, pl_module).resume_state() if has_attribute(pl_module, "resume_state") else None
         )
@@ -128,14 +129,14 @@ class RunState(L.Callback):
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Remember what to restore when the first batch comes."""
-        if trainer.state.fn != TrainerFn.FITTING:  # evaluation needs weights only, on any number of ranks
+        """Store the state to restore at the first batch."""
+        if trainer.state.fn != TrainerFn.FITTING:  # evaluation requires weights only, on any number of ranks
             return
         state = checkpoint.get("lmdyn")
         self._tokens, self._base = 0, (state or {}).get("tokens") or 0
         if state is None or "ranks" not in state:
             log.warning(
-                "this checkpoint holds no resume state (weights only, or not lmdyn's): resuming is not exact"
+                "this checkpoint contains no resume state (weights only, or not lmdyn's): resuming is not exact"
             )
             return
         fit_loop = checkpoint["loops"]["fit_loop"]
@@ -147,7 +148,7 @@ class RunState(L.Callback):
         if has_attribute(datamodule, "order_version"):
             datamodule.order_version = state.get("order") or 1
         accumulated = state.get("accumulate_grad_batches")
-        # only with a loader that counted with the trainer does the number of batches change
+        # the number of batches changes only with a loader that accumulated with the trainer
         if divided and divided[0] is not None and divided[0]["accumulated"] == accumulated:
             recount_batches(fit_loop, accumulated, trainer.accumulate_grad_batches)
         self._restored = state
@@ -159,35 +160,35 @@ def _check_ranks(
     divided: Sequence[Mapping[str, int] | None],
     module: L.LightningModule,
 ) -> None:
-    """Refuse to go on, on another number of ranks, with data or a module that cannot be dealt out anew.
+    """Raise an error if data or module cannot be redistributed over another number of ranks.
 
     Args:
-        ranks: their states.
-        world_size: ranks of this run.
-        divided: how each training loader divides the batch of all ranks; None of one that does not say.
-        module: that is trained.
+        ranks: states of the ranks.
+        world_size: number of ranks of this run.
+        divided: division of the global batch by each training loader; None if it declares none.
+        module: the trained module.
     """
     before = f"the checkpoint was written by {len(ranks)} ranks, this run has {world_size}: "
     if not divided or None in divided:
         raise ValueError(
-            f"{before}exact resuming needs as many, since the training data did not say how its batches are divided "
-            "among ranks (lmdyn's does, but not in checkpoints of version 0.1); to start anew from its weights, load "
-            "them in the model instead of resuming"
+            f"{before}use the same number, since the training data does not declare how its batches are divided "
+            "among ranks (lmdyn's does, but not in checkpoints of version 0.1), or start a new run by loading "
+            "its weights in the model"
         )
     if ranks[0]["module"] is not None and not has_attribute(module, "redistribute_resume_state"):
         raise ValueError(
-            f"{before}exact resuming needs as many, since {type(module).__name__} has a `resume_state` and no "
-            "`redistribute_resume_state(states, rank, world_size)`: give it one, or go on with as many ranks"
+            f"{before}use the same number, since {type(module).__name__} has a `resume_state` but no "
+            "`redistribute_resume_state(states, rank, world_size)`, or add this method"
         )
 
 
 def at_epoch_start(trainer: L.Trainer) -> bool:
-    """In ``on_train_start``: whether no batch of the current epoch was trained on yet."""
+    """Return, in ``on_train_start``, whether no batch of the current epoch has been trained on."""
     return bool(trainer.fit_loop.epoch_loop.batch_progress.current.ready == 0)
 
 
 def progress(trainer: L.Trainer) -> Progress:
-    """Step, tokens and learning rate of the training. Every rank must enter."""
+    """Return step, tokens and learning rate of the training. Every rank must call it."""
     counter = next((c for c in callbacks_of(trainer) if isinstance(c, RunState)), None)
     rates = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups]
     return Progress(
@@ -198,19 +199,19 @@ def progress(trainer: L.Trainer) -> Progress:
 
 
 def about_checkpoint(trainer: L.Trainer) -> dict[str, Any]:
-    """The entry ``lmdyn`` of a checkpoint: step, tokens, learning rate, and the tokenizer's folder."""
+    """Return the entry ``lmdyn`` of a checkpoint: step, tokens, learning rate, and the tokenizer's folder."""
     at = progress(trainer)
     return {"step": at.step, "tokens": at.tokens, "learning_rate": at.learning_rate, "tokenizer": "tokenizer"}
 
 
 def tokenizer_of(datamodule: Any, module: L.LightningModule) -> Any:
-    """The run's tokenizer: the datamodule's, else the module's, else None."""
+    """Return the run's tokenizer: the datamodule's, else the module's, else None."""
     tokenizer = read_attribute(datamodule, "tokenizer")
     return read_attribute(module, "tokenizer") if tokenizer is None else tokenizer
 
 
 def token_counts_of(datamodule: Any) -> Any:
-    """The training counts of the run's tokens, None where there are none."""
+    """Return the training counts of the run's tokens, or None."""
     return read_attribute(datamodule, "token_counts")
 
 
@@ -227,24 +228,23 @@ def save_tokenizer(folder: Path, trainer: L.Trainer, module: L.LightningModule) 
 
 
 def read_tokenizer(folder: Path) -> Any:
-    """The tokenizer in a folder of transformers' format, such as a run's ``tokenizer/``; None where there is no folder.
+    """Load the tokenizer of a folder in transformers' format, such as a run's ``tokenizer/``; None without a folder.
 
     Raises:
-        ValueError: files that cannot be read.
+        ValueError: if the files cannot be read.
     """
     if not folder.is_dir():
         return None
     try:
         return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
-    except Exception as error:  # OSError, ValueError, KeyError, and plain Exception from the rust side
+    except Exception as error:  # OSError, ValueError, KeyError, and plain Exception from Rust
         raise ValueError(
-            f"the tokenizer in {folder} cannot be loaded ({error}): put its files there again, or remove "
-            "the folder"
+            f"the tokenizer in {folder} cannot be loaded ({error}): restore its files, or remove the folder"
         ) from error
 
 
 def _random_state() -> dict[str, Any]:
-    """The state of every generator, in types that load with ``weights_only=True``."""
+    """Return the state of every generator, in types that load with ``weights_only=True``."""
     version, internal, gauss = random.getstate()
     numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002 (the global state)
     inner = dict(numpy_state["state"])

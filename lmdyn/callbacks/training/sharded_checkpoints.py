@@ -1,7 +1,7 @@
-"""Checkpoints that ranks write together: folders of torch.distributed.checkpoint's, with a ``meta.pt`` of Lightning's.
+"""Sharded checkpoints: folders of torch.distributed.checkpoint, with a ``meta.pt`` of Lightning.
 
 torch reads their index and the settings of their optimizers by pickle, which can run code. Here both are read as plain
-values, and a checkpoint that holds anything else is refused before torch reads it.
+values, and a checkpoint with anything else raises an error before torch reads it.
 """
 
 import io
@@ -26,7 +26,7 @@ _ABOUT = "meta.pt"
 _INDEX = ".metadata"
 _SEAL = "seal.json"
 _END = 1 << 16  # bytes
-_WEIGHTS = ("state_dict.", "model.")  # of a ModelParallelStrategy, of an FSDPStrategy
+_WEIGHTS = ("state_dict.", "model.")  # of ModelParallelStrategy, of FSDPStrategy
 
 _IN_INDEX = {
     "torch": {"Size", "device"},
@@ -39,18 +39,18 @@ _IN_INDEX = {
     "collections": {"OrderedDict"},
     "pathlib": {"PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"},
 }  # fmt: skip
-"""What an index is made of, by module; and the dtypes of torch."""
+"""Parts of an index, by module; and the dtypes of torch."""
 
 
 def is_sharded_checkpoint(path: Path) -> bool:
-    """Whether it is such a checkpoint."""
+    """Return whether a path is a sharded checkpoint."""
     return (path / _INDEX).is_file() and (path / _ABOUT).is_file()
 
 
 def seal(path: Path) -> None:
-    """Note which files belong together, and a checksum of each index and of both ends of each part.
+    """Record which files belong together, and a checksum of each index and of both ends of each part.
 
-    torch notes neither: a part of another step would be read without a word.
+    torch records neither: it would read a part of another step without an error.
     """
     (path / _SEAL).write_text(json.dumps(_sealed(path), indent=1) + "\n", encoding="utf-8")
 
@@ -68,42 +68,42 @@ def _checksum(file: Path, *, whole: bool) -> int:
 
 
 def _compare_seal(path: Path) -> None:
-    """Refuse files that are not those that were written together, where that was noted."""
+    """Raise an error for files that were not written together, if this was recorded."""
     if not (path / _SEAL).is_file():
         return
     noted = json.loads((path / _SEAL).read_text(encoding="utf-8"))
     for name, found in _sealed(path).items():
         if noted.get(name) not in (None, found) or (name == _INDEX and name not in noted):
-            raise ValueError(f"{name} in it has another content than was written")
+            raise ValueError(f"{name} in it differs from what was written")
 
 
 def about_sharded(path: Path) -> dict[str, Any]:
-    """All but the tensors: what a file of Lightning's holds beside its weights and its optimizers' states.
+    """Read all except the tensors: the content of a file of Lightning without weights and optimizer states.
 
-    The index and the optimizers' settings are read too, and must be plain.
+    The index and the optimizers' settings are also read, and must be plain.
 
     Returns:
         As :func:`~lmdyn.callbacks.training.checkpoint_files.read_checkpoint`, without ``state_dict``;
-        ``optimizer_states`` is an empty list where there are any.
+        ``optimizer_states`` is an empty list if there are any.
 
     Raises:
-        ValueError: files that cannot be read, or that hold more than plain values and tensors.
+        ValueError: if files cannot be read, or contain more than plain values and tensors.
     """
     return _read(path)[0]
 
 
 def read_sharded(path: Path) -> dict[str, Any]:
-    """The same with the whole weights, on the CPU.
+    """Read all including the whole weights, on the CPU.
 
     Raises:
-        ValueError: as :func:`about_sharded`.
+        ValueError: as in :func:`about_sharded`.
     """
     about, weights = _read(path, *_WEIGHTS)
     return {**about, "state_dict": weights}
 
 
 def _read(path: Path, *parts: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is no tensor, and the tensors whose names begin with a part's, by the rest of their names."""
+    """Return the values that are not tensors, and the tensors with a prefix among ``parts``, without the prefix."""
     reader = _Reader(path)
     try:
         _compare_seal(path)
@@ -112,7 +112,7 @@ def _read(path: Path, *parts: str) -> tuple[dict[str, Any], dict[str, Any]]:
         whole = reader.read_metadata()
         index = whole.state_dict_metadata
         if sum(any(name.startswith(part) for name in index) for part in _WEIGHTS) > 1:
-            raise ValueError("it holds the weights of two kinds of strategies")
+            raise ValueError("it contains the weights of two kinds of strategies")
         tensors = {
             name: torch.empty(what.size, dtype=what.properties.dtype)
             for name, what in index.items()
@@ -128,11 +128,11 @@ def _read(path: Path, *parts: str) -> tuple[dict[str, Any], dict[str, Any]]:
         reader.read_data(plan, planner).wait()
     except Exception as error:
         raise ValueError(
-            f"{path} cannot be read as a sharded checkpoint: damaged, or none ({error}): take another, or write it anew"
+            f"{path} cannot be read as a sharded checkpoint ({error}): use another one, or write it again"
         ) from error
     if not isinstance(about, dict):
         raise ValueError(
-            f"{path / _ABOUT} is none of Lightning's: expected a dict, got {type(about).__name__}"
+            f"{path / _ABOUT} is not from Lightning: expected a dict, got {type(about).__name__}"
         )
     if any(name.startswith("optimizer_0.") for name in index):
         about["optimizer_states"] = []
@@ -140,7 +140,7 @@ def _read(path: Path, *parts: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _check_chunks(index: Mapping[str, Any]) -> None:
-    """Refuse an index by which parts of a tensor would stay as the memory was."""
+    """Raise an error for an index that leaves parts of a tensor uninitialized."""
     for name, what in index.items():
         if not isinstance(what, TensorStorageMetadata):
             continue
@@ -148,16 +148,16 @@ def _check_chunks(index: Mapping[str, Any]) -> None:
         first = np.array([chunk.offsets for chunk in what.chunks], np.int64).reshape(shape)
         end = first + np.array([chunk.sizes for chunk in what.chunks], np.int64).reshape(shape)
         within = (first >= 0).all() and (end <= np.array(what.size, np.int64)).all()
-        # two boxes meet where they do in each dimension
+        # two boxes overlap if they do in each dimension
         meet = ((first[:, None] < end[None]) & (first[None] < end[:, None])).all(-1)
         meet &= ~np.eye(len(what.chunks), dtype=bool)
         covered = sum(chunk.sizes.numel() for chunk in what.chunks) == what.size.numel()
         if not within or not covered or meet.any():
-            raise ValueError(f"the parts of {name} are not those of {tuple(what.size)}")
+            raise ValueError(f"the parts of {name} do not cover {tuple(what.size)} exactly once")
 
 
 def _compare_checksums(path: Path, index: Metadata, names: Collection[str]) -> None:
-    """Refuse parts that are not as they were written: each is an archive with checksums."""
+    """Raise an error for parts that differ from what was written: each is an archive with checksums."""
     for part, where in (index.storage_data or {}).items():
         if part.fqn not in names:
             continue
@@ -168,7 +168,7 @@ def _compare_checksums(path: Path, index: Metadata, names: Collection[str]) -> N
 
 
 class _Reader(FileSystemReader):
-    """Reads an index of plain values only."""
+    """Reader of an index of plain values only."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         content = (Path(self.path) / _INDEX).read_bytes()
@@ -177,18 +177,18 @@ class _Reader(FileSystemReader):
         return index
 
 
-_InPython: Any = pickle._Unpickler  # whose steps can be refused
+_InPython: Any = pickle._Unpickler  # its operations can be restricted
 
 
 class _Index(_InPython):
-    """Knows what an index is made of, and nothing else; nothing that it names can be changed."""
+    """Unpickler for the parts of an index, and nothing else; it cannot change classes or functions."""
 
     dispatch: ClassVar[dict[int, Any]] = dict(_InPython.dispatch)
 
     def load_build(self) -> None:
         """Set the attributes of a value, never those of a class, a function or a dtype."""
         if not type(self.stack[-2]).__module__.startswith("torch.distributed.checkpoint"):
-            raise pickle.UnpicklingError("its index changes what is none of its own values")
+            raise pickle.UnpicklingError("its index changes objects other than its own values")
         super().load_build()
 
     dispatch[pickle.BUILD[0]] = load_build
@@ -199,17 +199,17 @@ class _Index(_InPython):
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
         if name not in _IN_INDEX.get(module, ()):
-            raise pickle.UnpicklingError(f"its index names {module}.{name}, which no index needs")
+            raise pickle.UnpicklingError(f"its index contains {module}.{name}, which no index requires")
         return super().find_class(module, name)
 
 
 def _member(of: Any, name: str) -> Any:
-    """A member of an enum: that is what an index looks up by ``getattr``."""
+    """Return a member of an enum, for which an index uses ``getattr``."""
     return of[name]
 
 
 class _Planner(DefaultLoadPlanner):
-    """Reads the values that are no tensors without running code."""
+    """Planner that reads the values that are not tensors without running code."""
 
     def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
         self.state_dict[read_item.dest_index.fqn] = torch.load(value, map_location="cpu", weights_only=True)

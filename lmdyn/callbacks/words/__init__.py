@@ -1,1 +1,1 @@
-"""What is learned of words: sparsity, loss by part of speech, token by token, facts."""
+"""Learning of words: sparsity, loss by part of speech, word by word, facts."""

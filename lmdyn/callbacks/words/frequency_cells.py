@@ -1,4 +1,4 @@
-"""Samples of words by frequency, and means over the word types of each with an error over text."""
+"""Samples of words by frequency, and means over the word types of each with errors over text."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -23,7 +23,7 @@ _BANDS = {
     "100-999": (3, 4),
     "1000+": (5, 6),
 }
-"""Bands of training frequency, and which half-decades each has."""
+"""Bands of training frequency, and the half-decades of each."""
 _HALVES = {f"{a}-{b - 1}": i for i, (a, b) in enumerate(pairwise(_EDGES), 1)} | {
     f"{_EDGES[-1]}+": len(_EDGES)
 }
@@ -33,7 +33,7 @@ _CLASSES = ("", "open", "closed")
 def frequency_samples(
     counts: Int[Tensor, "vocabulary"], classes: Mapping[str, Bool[Tensor, "vocabulary"]]
 ) -> dict[str, Bool[Tensor, "vocabulary"]]:
-    """Samples that tell what a few words, or the rare ones, do to a correlation with frequency.
+    """Return samples that show the effect of a few words, or of rare ones, on a correlation with frequency.
 
     Args:
         counts: (vocabulary,) occurrences of each word.
@@ -41,7 +41,7 @@ def frequency_samples(
 
     Returns:
         ``no_top20``: without the 20 most frequent of all words (ties by id); ``count100``: words of at least 100
-        occurrences, which the publication's vocabulary consists of; ``count100_no_top20``: both; ``open_no_top20`` and
+        occurrences, as in the publication's vocabulary; ``count100_no_top20``: both; ``open_no_top20`` and
         ``closed_no_top20``.
 
     Example:
@@ -62,7 +62,7 @@ def frequency_samples(
 
 
 def is_frequency_sample(name: str) -> bool:
-    """Whether :func:`frequency_samples` makes a sample of this name.
+    """Return whether :func:`frequency_samples` creates a sample of this name.
 
     Example:
         >>> [is_frequency_sample(name) for name in ("closed_no_top20", "count100", "closed")]
@@ -74,13 +74,13 @@ def is_frequency_sample(name: str) -> bool:
 class FrequencyCells:
     """Means over word types, in bands of frequency and in classes, from one pass over tokens, with errors over text.
 
-    A token counts 1 / frequency of its word: the weighted mean over the tokens of a band is the mean over its word
-    types, each weighing the same, with known weights. The error is that of a ratio over blocks of sentences,
+    A token has the weight 1 / frequency of its word: the weighted mean over the tokens of a band is the mean over its
+    word types with equal, known weights. The error is that of a ratio over blocks of sentences,
     √(Σ_b (Σ_{i∈b} w_i (x_i − x̄))² · B / (B − 1)) / Σ w (Liang & Zeger 1986), for another text and the same words.
 
     Args:
-        counts: (vocabulary,) occurrences of each word; a word of none counts as one of one.
-        samples: words by the name of their sample: ``""`` for all, and, where there are any, ``open`` and ``closed``
+        counts: (vocabulary,) occurrences of each word; a word without occurrences counts as one with a single one.
+        samples: words by the name of their sample: ``""`` for all, and, if available, ``open`` and ``closed``
             classes, which do not overlap, and ``open_matched`` and ``closed_matched`` within them.
     """
 
@@ -105,7 +105,7 @@ class FrequencyCells:
         blocks: Int[Tensor, "n"],
         values: Mapping[str, Float[Tensor, "n"]],
     ) -> None:
-        """Add tokens: the word of each (below 0: none), its block of sentences and its values; NaN is left out."""
+        """Add tokens: the word of each (negative for none), its block of sentences and its values; NaN is left out."""
         self._cell, self._weight = self._cell.to(words.device), self._weight_on(words.device)
         known = words.clamp(min=0)
         cell = torch.where(words >= 0, self._cell[known], -1)
@@ -120,14 +120,14 @@ class FrequencyCells:
         return self._weight.to(device, torch.float32 if device.type == "mps" else torch.float64)
 
     def table(self, name: str, step: int) -> pd.DataFrame:
-        """Rows of the means, ``<quantity>_types``, and of their errors, ``<quantity>_types_error``.
+        """Return rows of the means, ``<quantity>_types``, and of their errors, ``<quantity>_types_error``.
 
-        What was added under ``<quantity>/<site>`` is of that quantity and site. All ranks enter. Without five blocks
-        of sentences there are no errors, with a warning; a mean from one block has none.
+        Values added under ``<quantity>/<site>`` belong to this quantity and site. All ranks must call it. Without five
+        blocks of sentences there are no errors, with a warning; a mean from one block has none.
 
         Args:
-            name: of the observer, for the warning.
-            step: of the observation, too.
+            name: name of the observer, for the warning.
+            step: step of the observation, for the warning.
         """
         rows: list[tuple[str, str, str, str, float]] = []
         enough: bool | None = None
@@ -147,13 +147,13 @@ class FrequencyCells:
         return pd.DataFrame(rows, columns=["quantity", "site", "role", "pos_class", "value"])
 
     def words(self, role: str, seen: Bool[Tensor, "vocabulary"]) -> pd.DataFrame:
-        """Rows ``words``: the number of word types in each band, among those seen in a role."""
+        """Return rows ``words``: the number of word types in each band, among those seen in a role."""
         cell = self._cell.cpu()[seen]
         number = torch.bincount(cell[cell >= 0], minlength=self._cells)
         rows = [
             ("words", "", role, sample, float(number[cells].sum()))
             for sample, cells in self._unions.items()
-            if not sample.endswith("_matched")  # they are counted as those behind ρ
+            if not sample.endswith("_matched")  # those are counted with ρ
         ]
         table = pd.DataFrame(rows, columns=["quantity", "site", "role", "pos_class", "value"])
         return table[table["value"] > 0]
@@ -164,7 +164,7 @@ def _weight_of(key: str) -> str:
 
 
 def _unions(samples: Collection[str]) -> dict[str, Int[Tensor, "_"]]:
-    """The cells that each band, each band of a class, and each matched sample consists of."""
+    """Return the cells of each band, of each band of a class, and of each matched sample."""
     halves, classes, matched = (
         index.flatten()
         for index in torch.meshgrid(
@@ -181,7 +181,7 @@ def _unions(samples: Collection[str]) -> dict[str, Int[Tensor, "_"]]:
 
 
 def _ratio(totals: Float[Tensor, "blocks"], weights: Float[Tensor, "blocks"]) -> tuple[float, float]:
-    """Σ totals / Σ weights, and its error over the blocks that have any weight; NaN of none, of one without error."""
+    """Return Σ totals / Σ weights and its error over the blocks with weights; NaN if none, no error if one."""
     weight, blocks = float(weights.sum()), int((weights > 0).sum())
     if blocks == 0:
         return math.nan, math.nan

@@ -37,21 +37,21 @@ class LearningCurves(StreamingObserver):
     """Loss, perplexity and accuracy of next-word prediction: overall, by tag and by frequency band of the target.
 
     Means are over tokens. Losses are in nats; accuracy is the share of targets with the highest logit. A loss that
-    is NaN makes the means NaN that it is part of, with a warning; where it is not finite there is no hit.
+    is NaN makes the means NaN that include it, with a warning; if it is not finite, the prediction counts as wrong.
 
     Args:
         layers: gold layers to group by; the probe set's batches must have ``target_<layer>``. By default ``upos``
-            where it has it.
+            if available.
         bands: first frequency ranks of the bands after the first: (10, 100, 1000) gives the ranks 1-9, 10-99,
             100-999 and 1000+; empty for no bands. Special tokens (end of sentence, unknown) are in no band.
         frequency: count words in the training data (``train``) or targets in the probe set (``probe``); by default in
-            the training data where its counts are known.
+            the training data if its counts are known.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
-        ValueError: a layer that the probe set lacks, bands that do not rise, or no training counts.
+        ValueError: for a layer that the probe set lacks, bands that do not increase, or without training counts.
     """
 
     uses_labels = True
@@ -78,21 +78,21 @@ class LearningCurves(StreamingObserver):
     ) -> None:
         super().__init__(**kwargs)
         if any(a >= b for a, b in pairwise((1, *bands))):
-            raise ValueError(f"bands are {tuple(bands)}: expected rising frequency ranks above 1")
+            raise ValueError(f"bands are {tuple(bands)}: expected increasing frequency ranks above 1")
         self.layers = tuple(layers or ())
         self.bands = tuple(bands)
         self.frequency = frequency
         self.band_of: Tensor | None = None
 
     def prepare(self) -> None:
-        """Find the band of each token."""
+        """Determine the band of each token."""
         known = self.probe_set.label_names
         self.layers = tuple(self.found("layers", self._known_layers))
         missing = [layer for layer in self.layers if layer not in known]
         if missing:
             raise ValueError(
                 f"{self.name}: the probe set has no layers {missing}, it has {sorted(known)}: choose among these with "
-                "`layers:`, or give a `tagger` to the datamodule"
+                "`layers:`, or add a `tagger` to the datamodule"
             )
         if self.bands:
             counts = token_frequencies(self, self.frequency)
@@ -101,7 +101,7 @@ class LearningCurves(StreamingObserver):
             self.band_of = torch.where(ranks == 0, -1, band)
 
     def _known_layers(self) -> list[str]:
-        """Universal POS, where the probe set has it; a line of the log says so where it has not."""
+        """Return Universal POS if the probe set has it; otherwise announce that it does not."""
         if "upos" in self.probe_set.label_names:
             return ["upos"]
         announce(self.name, "the probe set has no layer 'upos': curves by part of speech are left out")
@@ -114,9 +114,9 @@ class LearningCurves(StreamingObserver):
         return [f"{a}-{b - 1}" for a, b in pairwise(starts)] + [f"{starts[-1]}+"]
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Bands of frequency ranks that no word is in."""
+        """Report bands of frequency ranks without words."""
         held = set() if self.band_of is None else set(self.band_of.unique().tolist())
-        # the last one is of all words beyond, of which a small vocabulary has none; nobody asked for the default ones
+        # the last band, of all remaining words, may be empty for a small vocabulary; default bands are not reported
         given = self.bands if self.bands != _BANDS else ()
         empty = [n for i, n in enumerate(self.band_names[:-1]) if i not in held] if given else []
         if empty:
@@ -124,17 +124,17 @@ class LearningCurves(StreamingObserver):
             yield expected(
                 f"words of the frequency ranks {', '.join(empty)}",
                 f"{int((self.band_of >= 0).sum())} words",
-                "give lower `bands`",
+                "set lower `bands`",
                 stops=False,
             )
 
     def accumulator(self, module: nn.Module, step: int) -> "_Sums":
-        """Sums of losses and hits."""
+        """Return an accumulator of losses and hits."""
         return _Sums(self, step)
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Loss, and accuracy by each grouping, over steps."""
+        """Draw loss, and accuracy by each grouping, over steps."""
         return loss_figures(observations)
 
 
@@ -158,7 +158,7 @@ class _Sums:
         labelled = labels >= 0
         best = seen.logits.max(-1).indices  # the first of equals, as argmax, in half of its time on CPU
         losses = seen.losses.flatten()
-        # of logits that are NaN, max returns the first: a hit by accident
+        # for NaN logits, max returns the first: an accidental hit
         hits = (best.flatten() == labels) & losses.isfinite()
         values = {"loss": losses, "accuracy": hits.float()}
         for by, means in self._means.items():

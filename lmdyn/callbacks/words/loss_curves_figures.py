@@ -1,4 +1,4 @@
-"""Figures of loss and accuracy over training: of all words, and by each grouping."""
+"""Figures of loss and accuracy over training: for all words, and by each grouping."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,14 +17,13 @@ _TITLES = {"rank": "frequency rank of the target word", "upos": "Universal POS o
 
 @fig.in_style
 def loss_figures(observations: pd.DataFrame) -> dict[str, Figure]:
-    """Loss, and accuracy by each grouping, over steps.
+    """Draw loss, and accuracy by each grouping, over steps.
 
     Args:
-        observations: of ``LearningCurves``.
+        observations: observations of ``LearningCurves``.
 
-    Returns:
-        ``loss_accuracy`` of all words; ``by_<grouping>``, of more than eight groups in several pairs of panels, in the
-        order of the last loss.
+    Returns: ``loss_accuracy`` for all words; ``by_<grouping>``, with more than eight groups in several pairs of panels,
+        in the order of the last loss.
     """
     figures = {"loss_accuracy": _overall(observations)}
     for by in [b for b in observations["by"].dropna().unique() if b]:
@@ -62,7 +61,7 @@ def _by_group(
     looks: Mapping[str, Mapping[str, Any]],
     title: str,
 ) -> Figure:
-    """Loss and accuracy next to each other, of few groups; of more, a row of panels for each portion of them."""
+    """Draw loss and accuracy next to each other for few groups; otherwise, a row of panels for each portion of them."""
     panels = fig.new_panels(2 * len(portions), 4.6, 3.2, most=2, margin=(1.4, 0), sharex=True, sharey="col")
     for line, names in zip(panels.grid, portions, strict=True):
         for ax, quantity in zip(line, _LABELS, strict=True):

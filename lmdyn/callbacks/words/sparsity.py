@@ -1,4 +1,4 @@
-"""The natural sparsity of activations and gradients (Saphra & Lopez 2019)."""
+"""Natural sparsity of activations and gradients (Saphra & Lopez 2019)."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -57,35 +57,35 @@ class Sparsity(StreamingObserver):
     ``input``). ρ is the Pearson correlation over word types of this mean with the word's frequency: ρ← for the
     role ``target``, ρ→ for ``input``; over all words, without the 20 most frequent (``no_top20``), over words of at
     least 100 occurrences as published (``count100``), within open and closed POS classes, and within a sample of each
-    of similar average frequency (``open_matched``, ``closed_matched``). A word belongs to a class when the majority of
-    its training occurrences, and at least ``class_min_count``, carry a tag of that class. Special tokens (end of
-    sentence, unknown) are no words. For attention sites, the entropy of the attention distribution, averaged over
-    heads, stands for χ. The error of ρ is for other words of the same language; that of a mean for other sentences.
+    of similar average frequency (``open_matched``, ``closed_matched``). A word belongs to a class if the majority of
+    its training occurrences, and at least ``class_min_count``, have a tag of that class. Special tokens (end of
+    sentence, unknown) are not words. For attention sites, the entropy of the attention distribution, averaged over
+    heads, replaces χ. The error of ρ is for other words of the same language; that of a mean for other sentences.
 
     Args:
-        sites: display name to module path; a pattern of paths (``"*.layers.*"``); or ``auto``, those that are found.
+        sites: module path by display name; a pattern of paths (``"*.layers.*"``); or ``auto`` for found sites.
             By default those of ``LSTMLanguageModel``, and found ones in other modules.
-        attention_sites: display name to the path of an attention module, or ``auto``; none by default.
-        gradients: also observe gradients.
+        attention_sites: path of an attention module by display name, or ``auto``; none by default.
+        gradients: whether to observe also gradients.
         frequency: count words in the training data (``train``) or in the probe set (``probe``); by default in the
-            training data where its counts are known.
-        min_count: leave words out of ρ that the probe set has fewer times, in the role at hand.
-        pos_classes: also ρ within POS classes; needs training counts by Universal POS (``NOUN`` … columns of
-            the datamodule's ``token_counts``).
-        class_min_count: least training occurrences under the tag; 100 as published.
+            training data if its counts are known.
+        min_count: minimum number of occurrences of a word in the probe set, in the respective role, for ρ.
+        pos_classes: whether to compute also ρ within POS classes; requires training counts by Universal POS (``NOUN`` …
+            columns of the datamodule's ``token_counts``).
+        class_min_count: minimum number of training occurrences with the tag; 100 as published.
         matched_size: words in each of the two samples of similar average frequency, 120 as published; null for
             none. WikiText-2 allows 40 to 60.
-        matched_tolerance: greatest difference of the logarithms of the samples' average frequencies.
+        matched_tolerance: maximum difference of the logarithms of the samples' average frequencies.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
-    Bands of training frequency are ``0-9``, ``10-99``, ``100-999`` and ``1000+`` occurrences; of a class there are
-    halves of them (``open_1000-2999``). Means of χ, of ‖·‖₁ and of the entropies are stored for each ``word`` too, and
+    Bands of training frequency are ``0-9``, ``10-99``, ``100-999`` and ``1000+`` occurrences; for a class there are
+    halves of them (``open_1000-2999``). Means of χ, of ‖·‖₁ and of the entropies are also stored for each ``word``, but
     not logged.
 
     Raises:
-        ValueError: no training counts; matched samples that do not exist, with the largest size that does.
+        ValueError: without training counts, or for matched samples that do not exist, with the largest possible size.
 
     Reference: Saphra & Lopez 2019, "Sparsity emerges naturally in neural language models", sections 2 to 4;
         attention entropy: Saphra 2021, section 6.1.2.
@@ -139,7 +139,7 @@ class Sparsity(StreamingObserver):
         self.samples: dict[str, Bool[Tensor, vocabulary]] = {}
 
     def prepare(self) -> None:
-        """Find the words, their frequencies and their classes."""
+        """Determine the words, their frequencies and their classes."""
         self.counts = token_frequencies(self, self.frequency)
         size = len(self.counts)
         special = special_tokens(self, size)
@@ -152,7 +152,7 @@ class Sparsity(StreamingObserver):
         self.samples |= frequency_samples(self.counts, self.samples)
 
     def _tags_known(self) -> bool:
-        """Whether the training counts have tags; a line of the log says so where they have none."""
+        """Return whether the training counts have tags; announce it if they have none."""
         counts = self.run.token_counts
         known = counts is not None and any(tag in counts for tag in (*OPEN_CLASSES, *CLOSED_CLASSES))
         if not known:
@@ -166,7 +166,7 @@ class Sparsity(StreamingObserver):
         tags = [tag for tag in (*OPEN_CLASSES, *CLOSED_CLASSES) if tag in table]
         if not tags:
             raise ValueError(
-                f"{self.name}: the training counts have no POS: give the datamodule a layer `upos` (gold, or by "
+                f"{self.name}: the training counts have no POS: add a layer `upos` to the datamodule (gold, or by "
                 "a `tagger`), or set `pos_classes: false`"
             )
         check_counts(self, len(special))
@@ -187,11 +187,11 @@ class Sparsity(StreamingObserver):
                     tolerance=self.matched_tolerance,
                 )
             except ValueError as error:
-                if self.hparams["pos_classes"] is None:  # not asked for
+                if self.hparams["pos_classes"] is None:  # not requested
                     announce(self.name, f"the samples matched in frequency are left out: {error}")
                     return samples
                 raise ValueError(
-                    f"{self.name}: matched_size: {error}; `matched_size: null` does without"
+                    f"{self.name}: matched_size: {error}; `matched_size: null` omits them"
                 ) from None
             for name, ids in (
                 ("open_matched", open_ids[matched.first]),
@@ -201,27 +201,27 @@ class Sparsity(StreamingObserver):
         return samples
 
     def check_module(self, module: nn.Module) -> None:
-        """Find the sites; refuse an encoder-decoder, whose words to predict stand at other places than its sites."""
+        """Find the sites; raise an error for an encoder-decoder, whose sites read another text than it predicts."""
         if is_encoder_decoder(module):
             raise ValueError(
-                f"{self.name}: {type(module).__name__} is an encoder-decoder: the words that it predicts are the "
-                "decoder's, and those at its sites the encoder's; look at it with LearningCurves and Similarity"
+                f"{self.name}: {type(module).__name__} is an encoder-decoder: it predicts the words of the "
+                "decoder, but its sites have those of the encoder; observe it with LearningCurves and Similarity"
             )
         super().check_module(module)
         if self.gradients and not self.sites:
             raise ValueError(
-                f"{self.name}: no `sites` to take gradients at: give some, or `gradients: false`"
+                f"{self.name}: gradients require `sites`, got none: set some, or `gradients: false`"
             )
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Fewer than the three words that a correlation needs, in the text or in a class; the sums by word."""
+        """Report fewer than the three words that a correlation requires, in the text or in a class; sums by word."""
         assert self.counts is not None
         for name, sample in self.samples.items():
             if name and not is_frequency_sample(name) and int(sample.sum()) < _LEAST:
                 yield expected(
                     f"{_LEAST} words of the sample {name!r} for a correlation",
                     f"{int(sample.sum())} with {self.class_min_count} training occurrences under a tag of it",
-                    "lower `class_min_count`, or give more training text",
+                    "lower `class_min_count`, or use more training text",
                     stops=False,
                 )
         special = (~self.samples[""]).nonzero()[:, 0].tolist()
@@ -230,26 +230,26 @@ class Sparsity(StreamingObserver):
             yield expected(
                 f"{_LEAST} words of {self.min_count} occurrences in the probe set for a correlation",
                 str(words),
-                "give more text (`max_tokens`, `probe`), or lower `min_count`",
+                "use more text (`max_tokens`, `probe`), or lower `min_count`",
             )
         quantities = len(self.sites) * (3 if self.gradients else 1) + len(self.attention_sites)
         size = 2 * 2 * 8 * quantities * len(self.counts)  # roles, sum and count, float64
         yield Cost(
-            f"sums of {quantities} quantities for {len(self.counts):,} words", size, "look at fewer `sites`"
+            f"sums of {quantities} quantities for {len(self.counts):,} words", size, "observe fewer `sites`"
         )
 
     def accumulator(self, module: nn.Module, step: int) -> "_WordMeans":
-        """Per-word means in both roles."""
+        """Return an accumulator of means per word in both roles."""
         return _WordMeans(self, step)
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """Everything but the per-word rows."""
+        """Return all rows except those per word."""
         return observations["word"].isna()
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """The publication's figures 2 to 5."""
+        """Draw the publication's figures 2 to 5."""
         return sparsity_figures(
             observations, list(settings["sites"] or []), settings.get("frequency", "train")
         )
@@ -294,7 +294,7 @@ class _WordMeans:
             if self._observer.gradients:
                 gradient = seen.gradients[name].flatten(2)
                 chi, norm = concentration_and_norm(gradient)
-                # without label there is no loss of the position's own, and χ is NaN where no other loss reaches it
+                # an unlabelled position has no loss of its own: χ is NaN if no other loss reaches it
                 norm = torch.where(unlabelled & (norm == 0), torch.nan, norm)
                 values[f"chi_gradient/{name}"], values[f"l1_gradient/{name}"] = chi, norm
         for name, weights in seen.attentions.items():
@@ -360,7 +360,7 @@ class _WordMeans:
         return table[["quantity", "site", "role", "pos_class", "word", "upos", "value"]]
 
     def _references(self) -> pd.DataFrame:
-        """What χ is of vectors without structure, at each site, and the loss of knowing frequencies alone."""
+        """Return χ of vectors without structure, at each site, and the loss of a model of frequencies alone."""
         self._units.reduce()
         rows = [("unigram_entropy", "", unigram_entropy(self._counts))]
         for site in self._units.names:

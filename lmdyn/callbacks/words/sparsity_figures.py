@@ -1,4 +1,4 @@
-"""The figures of Saphra & Lopez 2019, from observations."""
+"""Figures of Saphra & Lopez 2019 from observations."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -36,15 +36,15 @@ _CLASS_COLORS = {"open": COLOURS["blue"], "closed": COLOURS["vermilion"], "": "0
 def sparsity_figures(
     observations: pd.DataFrame, sites: list[str], frequency: str = "train"
 ) -> dict[str, Figure]:
-    """The publication's figures 2, 3, 4 and 5, and the check of its section 4.
+    """Draw the publication's figures 2, 3, 4 and 5, and the check of its section 4.
 
     Args:
-        observations: what ``Sparsity`` has in its store.
+        observations: stored observations of ``Sparsity``.
         sites: display names in the order of the model, for colours and for the site of figures 2, 4 and 5: the
             one below the logits.
-        frequency: where words were counted, ``train`` or ``probe``.
+        frequency: source of the word counts, ``train`` or ``probe``.
     """
-    by_word = observations["word"].notna()  # of many more rows, of which no more than needed are copied
+    by_word = observations["word"].notna()  # many more rows, of which only the required ones are copied
     curves = observations[~by_word]
     by_word &= observations["quantity"].eq("chi_gradient")
     figures = {"rho_by_site": _rho_by_site(curves, sites)}
@@ -70,7 +70,7 @@ def _curves(observations: pd.DataFrame, quantity: str, role: str = "target", **w
 
 
 def _sized(observations: pd.DataFrame, looks: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Labels with the number of words of each sample, of target words at the last step, where it is recorded."""
+    """Add to labels the number of words of each sample, for target words at the last step, if it is recorded."""
     words = last_step(_curves(observations, "words")).set_index("pos_class")["value"]
     return {
         sample: {**look, "label": f"{look.get('label', sample)} (n = {words[sample]:,.0f})"}
@@ -91,7 +91,7 @@ def _draw_with_errors(
     role: str = "target",
     **wanted: str,
 ) -> pd.DataFrame:
-    """A line over steps for each value of ``by``, on two standard errors to both sides, taken on a scale."""
+    """Draw a line over steps for each value of ``by``, with two standard errors to both sides, on a scale."""
     rows, errors = (_curves(observations, f"{quantity}{end}", role, **wanted) for end in ("", "_error"))
     draw_lines(axes, rows, by, looks)
     for name, look in looks.items():
@@ -103,7 +103,7 @@ def _draw_with_errors(
 
 
 def _references(axes: Axes, observations: pd.DataFrame, site: str) -> None:
-    """Dotted lines at χ of vectors without structure."""
+    """Draw dotted lines at χ of vectors without structure."""
     for kind, color in (("gaussian", "0.25"), ("uniform", "0.55")):
         rows = select(observations, quantity=f"chi_{kind}", site=site)
         if len(rows):
@@ -122,7 +122,7 @@ def _rho_axes(axes: Axes, observations: pd.DataFrame, steps: Iterable[int]) -> N
 
 
 def _rho_by_site(observations: pd.DataFrame, sites: list[str]) -> Figure:
-    """A row of panels for each vector whose χ it is, on the left target words, on the right input words."""
+    """Draw a row of panels for each vector: on the left target words, on the right input words."""
     kinds = [
         k for k in ("activation", "gradient", "attention_entropy") if len(_curves(observations, f"rho_{k}"))
     ]
@@ -173,7 +173,7 @@ def _rho_by_class(observations: pd.DataFrame, site: str) -> Figure:
     looks = _sized(observations, looks)
     rows = _curves(observations, "rho_gradient", site=site)
     draw_lines(axes, rows, "pos_class", looks)
-    whole = {name: looks[name] for name in ("open", "closed")}  # bands of five lines hide one another
+    whole = {name: looks[name] for name in ("open", "closed")}  # bands of five lines would hide each other
     _draw_with_errors(axes, observations, "rho_gradient", whole, "fisher", site=site)
     axes.set_title(f"ρ← of the gradient at {site}, by part of speech")
     axes.set_ylabel(_RHO)
@@ -200,7 +200,7 @@ def _rho_by_sample(observations: pd.DataFrame, site: str) -> Figure:
 
 
 def _types(observations: pd.DataFrame, site: str) -> Figure:
-    """χ by band of frequency over training, and by class and band at the end."""
+    """Draw χ by band of frequency over training, and by class and band at the end."""
     figure, (left, right) = new_figure(11, 4.2, ncols=2, sharey=True, width_ratios=(5, 4))
     rows = _curves(observations, "chi_gradient_types", site=site)
     there = set(rows["pos_class"])
@@ -251,7 +251,7 @@ def _l1_check(observations: pd.DataFrame, sites: list[str]) -> Figure:
 
 
 def _frequencies(observations: pd.DataFrame) -> "pd.Series[float]":
-    """Training frequency of each word, most frequent first."""
+    """Return the training frequency of each word, most frequent first."""
     rows = select(observations, quantity="frequency").drop_duplicates("word")
     return rows.set_index("word")["value"].sort_values(ascending=False, kind="stable")
 
@@ -267,7 +267,7 @@ def _heat_map(
     figure, axes = new_figure(7.5, 4.8)
     mesh = axes.pcolormesh(
         np.arange(table.shape[1] + 1), edges, table.to_numpy(), cmap="viridis",
-        rasterized=table.size > 5000,  # of an SVG, too
+        rasterized=table.size > 5000,  # also in an SVG
     )  # fmt: skip
     axes.set_yscale("log")
     axes.set_ylabel("word frequency rank (most frequent at the bottom)")

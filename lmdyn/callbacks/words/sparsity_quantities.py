@@ -1,4 +1,4 @@
-"""What ``Sparsity`` records."""
+"""Quantities of ``Sparsity``."""
 
 from lmdyn.callbacks.observing.schema import Quantity
 
@@ -7,18 +7,18 @@ __all__ = ["SPARSITY"]
 _ROLE, _CLASS = "<site>/<role>", "<site>/<role>/<pos_class>"
 _AT, _AT_CLASS = "<attention_site>/<role>", "<attention_site>/<role>/<pos_class>"
 _OVER_TYPES = (
-    "Mean over word types, each weighing the same, of {}: in a band of training frequency, in half of such a band of a "
+    "Mean over word types with equal weights of {}: in a band of training frequency, in half of such a band of a "
     "POS class, or in a matched sample."
 )
 _TYPES_ERROR = "Standard error over blocks of sentences of the mean over word types of {}."
-_RHO = "Pearson's correlation over word types of {} with word frequency: of all words, of a POS class or of a sample."
+_RHO = "Pearson's correlation over word types of {} with word frequency: all words, a POS class or a sample."
 _RHO_ERROR = "Standard error of the correlation of {} with word frequency, over word types (jackknife)."
 
 
 def _of(
     name: str, what: str, mean: str, unit: str, high: float | None, tag: str, tag_class: str
 ) -> tuple[Quantity, ...]:
-    """A concentration or entropy: its mean over tokens, over word types, and its correlation with frequency."""
+    """Return a concentration or entropy: its mean over tokens, over word types, and its correlation with frequency."""
     rho = f"rho_{name.removeprefix('chi_')}"
     return (
         Quantity(name, mean, unit, low=0.0, high=high, tags=(tag,)),
@@ -38,7 +38,7 @@ def _correlation(rho: str, what: str, tag: str, tag_class: str) -> tuple[Quantit
 SPARSITY = (
     *_of(
         "chi_activation", "χ of the activation",
-        "Mean over tokens of χ = ‖v‖₂/‖v‖₁ of the activation, from 1/√d of equal numbers to 1 of a single one.",
+        "Mean over tokens of χ = ‖v‖₂/‖v‖₁ of the activation, from 1/√d for equal numbers to 1 for a single one.",
         "", 1.0, _ROLE, _CLASS,
     ),
     *_of(
@@ -52,24 +52,24 @@ SPARSITY = (
     ),
     *_correlation("rho_l1_gradient", "the gradient's ‖·‖₁", _ROLE, _CLASS),
     Quantity(
-        "words", "Number of words behind a correlation, or in a band of training frequency.", "count", low=0.0,
+        "words", "Number of words for a correlation, or in a band of training frequency.", "count", low=0.0,
         tags=("<role>", "<role>/<pos_class>"),
     ),
     Quantity(
-        "chi_uniform", "χ of vectors of as many units, uniform about 0: that of untrained gradients.",
+        "chi_uniform", "χ of vectors with the same number of units, uniform about 0, as of untrained gradients.",
         low=0.0, high=1.0, tags=("<site>",),
     ),
-    Quantity("chi_gaussian", "χ of Gaussian vectors of as many units.", low=0.0, high=1.0, tags=("<site>",)),
-    Quantity("unigram_entropy", "Entropy of the words' frequencies: the loss of knowing these alone.", "nats", low=0.0),
+    Quantity("chi_gaussian", "χ of Gaussian vectors with the same width.", low=0.0, high=1.0, tags=("<site>",)),
+    Quantity("unigram_entropy", "Entropy of the words' frequencies, the loss of a unigram model.", "nats", low=0.0),
     *_of(
         "attention_entropy", "the entropy of attention", "Mean over tokens and heads of the entropy of attention.",
         "nats", None, _AT, _AT_CLASS,
     ),
     *_of(
         "normalized_attention_entropy", "the normalized entropy of attention",
-        "Mean of the entropy of attention over that of equal weights on all places; tokens of one place are left out.",
+        "Mean of the entropy of attention over that of equal weights on all positions, without tokens of one position.",
         "", 1.0, _AT, _AT_CLASS,
     ),
-    Quantity("frequency", "Occurrences of each word in the text that frequencies are from.", "count", low=0.0, tags=()),
+    Quantity("frequency", "Occurrences of each word in the text of the frequencies.", "count", low=0.0, tags=()),
 )  # fmt: skip
-"""By word, ``chi_activation``, ``chi_gradient``, ``l1_gradient`` and the entropies are stored too, and not logged."""
+"""``chi_activation``, ``chi_gradient``, ``l1_gradient`` and the entropies are also stored by word, but not logged."""

@@ -1,4 +1,4 @@
-"""When a masked language model learns which words: reconstruction of words that it sees, prediction of masked ones."""
+"""Order in which a masked language model learns words: reconstruction of visible words, prediction of masked ones."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,11 +42,11 @@ POS_GROUPS: Mapping[str, tuple[str, ...]] = {
     "noun": ("NN", "NNS"),
     "proper_noun": ("NNP", "NNPS"),
 }
-"""The groups of Chiang, Huang & Lee 2020, table 3, by Penn Treebank tag. Its 21,405 verbs are the sum of table 4, which
+"""Groups of Chiang, Huang & Lee 2020, table 3, by Penn Treebank tag. Its 21,405 verbs are the sum of table 4, which
 has no VBP."""
 
 VERB_FORMS = ("VB", "VBD", "VBG", "VBN", "VBZ", "VBP")
-"""The forms of their table 4, and VBP, which is not in it."""
+"""The forms of their table 4, and VBP, which it does not contain."""
 
 _QUANTITIES = ("reconstruction", "prediction")
 _GROUPINGS = {
@@ -54,61 +54,61 @@ _GROUPINGS = {
     "upos": "upos",
     "verb_form": "xpos",
     "rank": None,
-}  # and the layer that each needs
-# of a batch of masked copies: on CPU as many as its caches hold, elsewhere as many as keep it busy
+}  # and the layer that each requires
+# positions per batch of masked copies: on CPU as many as fit its caches, elsewhere as many as use it fully
 _BATCH_TOKENS = {"cpu": 1024, "other": 32768}
-_LOGITS = 4096  # at most so many positions are predicted at once: each has logits over the vocabulary
+_LOGITS = 4096  # maximum number of positions predicted at once: each has logits over the vocabulary
 _FORMS = ("", "<by>/<group>")
 
 
 class TokenLearning(Observer):
     """How well a masked language model reconstructs words and predicts masked ones, by part of speech and frequency.
 
-    - ``reconstruction``: the model reads the sentence as it is, and predicts each word at its own position.
+    - ``reconstruction``: the model reads the unchanged sentence, and predicts each word at its own position.
     - ``prediction``: it reads a copy of the sentence in which all pieces of one word are masked, and predicts this
-      word; a copy for each word, many copies in a batch, and logits at the masked pieces only.
+      word; one copy per word, many copies per batch, and logits at the masked pieces only.
 
-    A word is right when the highest logits over the whole vocabulary are right for all its pieces. Where logits are not
-    finite nothing is right, with a warning. Accuracy is the share of right words, from 0 to 1. Figures show it, and it
-    over that of the last observation, as in the publication, with the step at which half of that is reached
-    (:func:`~lmdyn.analysis.words.learning_order.learning_order`). To look at both at different steps, attach two
-    observers under two names.
+    A word is correct if the highest logits over the whole vocabulary are correct for all its pieces. If logits are not
+    finite, nothing is correct, with a warning. Accuracy is the share of correct words, from 0 to 1. Figures show
+    accuracy, and accuracy relative to that of the last observation, as in the publication, with the step at which half
+    of it is reached (:func:`~lmdyn.analysis.words.learning_order.learning_order`). To observe both at different steps,
+    attach two observers with two names.
 
-    Words of which a piece is the tokenizer's unknown token are left out of both (a warning has their number): whether a
-    model that predicts this token has the word right cannot be known.
+    Words with a piece that is the tokenizer's unknown token are left out of both (a warning reports their number): it
+    is unknown whether a model that predicts this token has the correct word.
 
-    Groupings (column ``by``), of which a word is in at most one group (column ``group``):
+    Groupings (column ``by``), in which a word is in at most one group (column ``group``):
 
     - ``pos``: conjunction, determiner, preposition, adjective, adverb, verb, noun, proper noun by the Penn Treebank tag
       ``xpos`` (:data:`POS_GROUPS`);
     - ``upos``: Universal POS;
     - ``verb_form``: VB, VBD, VBG, VBN, VBZ as in table 4, and VBP;
     - ``rank``: frequency bands. Ranks are those of *tokens* ("the top 50 to top 99 occurring tokens"), 1 for the most
-      frequent; a word is in a band if it is one piece whose rank is. Special tokens and what never occurs have no rank.
+      frequent; a word of one piece is in the band of its rank. Special tokens and tokens that never occur have no rank.
 
-    The probe is to serve sentences with ``words``, the word that each token is a piece of: a
-    :class:`~lmdyn.datamodules.SpanCorpus`. Further rows, not logged: ``words`` and ``masked_words``, the number
+    The probe must provide sentences with ``words``, the word to which each token belongs, as a
+    :class:`~lmdyn.datamodules.SpanCorpus` does. Further rows, not logged: ``words`` and ``masked_words``, the number
     of words in each group that were reconstructed and predicted.
 
     Args:
-        quantities: what to measure, ``reconstruction``, ``prediction`` or both.
-        by: groupings; by default ``pos`` and ``verb_form``, or ``upos`` where the probe set has no ``xpos``, and
-            ``rank`` unless ``bands`` is empty. Overall accuracy is always there.
-        bands: first and last rank of each band, rising.
+        quantities: ``reconstruction``, ``prediction`` or both.
+        by: groupings; by default ``pos`` and ``verb_form``, or ``upos`` if the probe set has no ``xpos``, and
+            ``rank`` unless ``bands`` is empty. Overall accuracy is always included.
+        bands: first and last rank of each band, increasing.
         frequency: count tokens in the training data (``train``) or targets in the probe set (``probe``); by default
-            in the training data where its counts are known.
-        max_words: mask at most so many words, drawn by ``seed``; None masks each. Reconstruction has all. Words with
-            the unknown token take part in the draw, and are then left out.
-        seed: of the draw.
-        batch_tokens: positions of a batch of masked copies, by default 1,024 on CPU and 32,768 elsewhere; the numbers
-            do not depend on it.
+            in the training data if its counts are known.
+        max_words: maximum number of masked words, drawn by ``seed``; None masks each. Reconstruction uses all. Words
+            with the unknown token take part in the draw, and are then left out.
+        seed: seed of the draw.
+        batch_tokens: positions in a batch of masked copies, by default 1,024 on CPU and 32,768 elsewhere; it does not
+            affect the numbers.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
-        ValueError: unknown quantities or groupings, bands that do not rise; when attached, a tokenizer without mask
-            token, a probe set without ``words`` or the layer of a grouping, or no training counts.
+        ValueError: for unknown quantities or groupings, or bands that do not increase; when attached, for a tokenizer
+            without mask token, a probe set without ``words`` or the layer of a grouping, or without training counts.
 
     Reference: Chiang, Huang & Lee 2020, section 3 and appendix C.
 
@@ -130,7 +130,7 @@ class TokenLearning(Observer):
             "prediction", "Words that are predicted when masked, of all or of a group.", "share", low=0.0, high=1.0,
             better="higher", tags=_FORMS,
         ),
-        Quantity("words", "Words that were to be reconstructed.", "count", low=1.0, tags=()),
+        Quantity("words", "Words to be reconstructed.", "count", low=1.0, tags=()),
         Quantity("masked_words", "Words that were masked.", "count", low=1.0, tags=()),
     )  # fmt: skip
 
@@ -161,10 +161,10 @@ class TokenLearning(Observer):
             or (edges and edges[0] < 1)
         ):
             raise ValueError(
-                f"bands are {list(bands)}: expected [first, last] frequency ranks from 1, one band above the other"
+                f"bands are {list(bands)}: expected [first, last] frequency ranks from 1, in increasing order"
             )
         if by is not None and "rank" in by and not bands:
-            raise ValueError("by has 'rank' and bands is empty: give `bands`, or leave 'rank' out")
+            raise ValueError("by has 'rank' and bands is empty: set `bands`, or remove 'rank'")
         if frequency is not None and frequency not in get_args(FrequencySource):
             raise ValueError(f"frequency is {frequency!r}: expected one of {list(get_args(FrequencySource))}")
         for name, value in (("max_words", max_words), ("batch_tokens", batch_tokens)):
@@ -188,19 +188,19 @@ class TokenLearning(Observer):
     # ---------------------------------------------------------------- before training
 
     def prepare(self) -> None:
-        """Check tokenizer and batches, find the group of each tag and token, draw the words to mask."""
+        """Check tokenizer and batches, determine the group of each tag and token, draw the words to mask."""
         tokenizer = self.run.tokenizer
         if tokenizer is None or tokenizer.mask_token_id is None:
             raise ValueError(
                 f"{self.name}: expected the tokenizer of a masked language model, got one without mask token "
                 f"({type(tokenizer).__name__}): a causal model predicts the next word and reconstructs none; "
-                "look at it with LearningCurves, or give the tokenizer a mask_token"
+                "observe it with LearningCurves, or add a mask_token to the tokenizer"
             )
         batch = next(iter(self.probe_set.batches()), None)
         if batch is None or not {"input_ids", "words"} <= batch.keys():
             raise ValueError(
-                f"{self.name}: expected batches with `input_ids` and `words` (the word that each token is a piece of), "
-                f"got {sorted(batch or ())}: give it a `probe` that serves them, a SpanCorpus"
+                f"{self.name}: expected batches with `input_ids` and `words` (the word of each token), "
+                f"got {sorted(batch or ())}: pass a `probe` with them, such as a SpanCorpus"
             )
         self._groupings = {by: self._grouping(by) for by in self._chosen_groupings(batch)}
         self._highest_hash = None
@@ -220,7 +220,7 @@ class TokenLearning(Observer):
             )  # fmt: skip
 
     def _known(self, batch: Mapping[str, Any], words: BatchWords) -> Bool[Tensor, "words"]:
-        """Which words have no piece that is the unknown token."""
+        """Return which words have no piece that is the unknown token."""
         known = torch.ones(len(words), dtype=torch.bool, device=words.row.device)
         unk_id = self.run.tokenizer.unk_token_id
         if unk_id is not None:
@@ -233,7 +233,7 @@ class TokenLearning(Observer):
         if by is None:
             if not layers:
                 raise ValueError(
-                    f"{self.name}: the probe set has no layer 'xpos' or 'upos' to group words by, it has "
+                    f"{self.name}: expected a layer 'xpos' or 'upos' in the probe set to group words by, got "
                     f"{sorted(self.probe_set.label_names)}: choose groupings by `by`, such as ['rank'] or []"
                 )
             by = (
@@ -243,7 +243,7 @@ class TokenLearning(Observer):
         missing = sorted({layer for b in by if (layer := _GROUPINGS[b]) is not None and layer not in layers})
         if missing:
             raise ValueError(
-                f"{self.name}: groupings {list(by)} need layers {missing}, the probe set has "
+                f"{self.name}: groupings {list(by)} require layers {missing}, the probe set has "
                 f"{sorted(self.probe_set.label_names)}: choose others by `by`"
             )
         return list(by)
@@ -256,7 +256,7 @@ class TokenLearning(Observer):
             ranks = torch.where(counts > 0, ranks, 0)
             if self.bands and int(ranks.max()) < self.bands[-1][1]:
                 log.warning(
-                    "%s: %d different tokens occur: bands above have no words, of %s",
+                    "%s: %d different tokens occur, so that higher bands of %s have no words",
                     self.name, int(ranks.max()), self.band_names,
                 )  # fmt: skip
             of_token = torch.full_like(ranks, -1)
@@ -278,7 +278,7 @@ class TokenLearning(Observer):
     def _hashes(
         self, batch: Mapping[str, Any], words: BatchWords, number: int, rank: int = 0, world_size: int = 1
     ) -> Int[Tensor, "words"]:
-        """A number for each word, the same for any number of ranks."""
+        """Return a number for each word, the same for any number of ranks."""
         examples = batch.get("example")
         if examples is None:
             size = len(batch["words"])
@@ -288,7 +288,7 @@ class TokenLearning(Observer):
     # ---------------------------------------------------------------- an observation
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """No word that the tokenizer knows; groups that no word of the text is in, such as bands of ranks."""
+        """Report text without a word that the tokenizer knows, and groups without words, such as bands of ranks."""
         held: dict[str, set[int]] = {by: set() for by in self._groupings}
         known = 0
         for batch in self.probe_set.batches():
@@ -298,22 +298,20 @@ class TokenLearning(Observer):
             for by, grouping in self._groupings.items():
                 held[by] |= set(grouping.of(batch, words)[is_known].tolist())
         if not known:
-            yield expected(
-                "words that the tokenizer knows", "none", "give the tokenizer of this model's text"
-            )
+            yield expected("words that the tokenizer knows", "none", "use the tokenizer of this model's text")
         for by, grouping in self._groupings.items():
             empty = [name for i, name in enumerate(grouping.names) if i not in held[by]]
             if known and empty and (by == "rank" or len(empty) == len(grouping.names)):
                 yield expected(
                     f"words of the groups {', '.join(empty)} of {by!r} in the probe set",
                     f"none among {known:,} words",
-                    "give other `bands`" if by == "rank" else "choose other groupings by `by`",
+                    "set other `bands`" if by == "rank" else "choose other groupings by `by`",
                     stops=False,
                 )
 
     @torch.no_grad()
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
-        """One pass over the sentences, and one over their masked copies."""
+        """Make one pass over the sentences, and one over their masked copies."""
         device = device_of(module)
         rank, world_size = rank_and_world_size()
         names = {"": [""], **{by: grouping.names for by, grouping in self._groupings.items()}}
@@ -350,7 +348,7 @@ class TokenLearning(Observer):
     def _reconstruct(
         self, module: nn.Module, batch: dict[str, Any], words: BatchWords
     ) -> tuple[Bool[Tensor, "words"], int]:
-        """Which words are reconstructed, and how many logits are not finite."""
+        """Return which words are reconstructed, and how many logits are not finite."""
         size, length = batch["input_ids"].shape
         hits, broken = [], 0
         for rows in torch.arange(size).split(
@@ -371,7 +369,7 @@ class TokenLearning(Observer):
     def _predict(
         self, module: nn.Module, batch: dict[str, Any], words: BatchWords, chosen: Int[Tensor, "chosen"]
     ) -> tuple[Bool[Tensor, "chosen"], int]:
-        """Which of the chosen words are predicted, and how many logits are not finite."""
+        """Return which of the chosen words are predicted, and how many logits are not finite."""
         found = torch.zeros(len(words), dtype=torch.bool, device=chosen.device)
         batch_tokens = self._batch_tokens(chosen.device)
         mask_id, broken = int(self.run.tokenizer.mask_token_id), 0
@@ -383,21 +381,21 @@ class TokenLearning(Observer):
             broken += lost
         return found[chosen], broken
 
-    # ---------------------------------------------------------------- what is shown of it
+    # ---------------------------------------------------------------- output
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """All but the numbers of words, which stay the same."""
+        """Return all rows except the numbers of words, which are constant."""
         return ~observations["quantity"].isin(["words", "masked_words"])
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Accuracy and rescaled accuracy over steps, overall and by each grouping, and the order of learning."""
+        """Draw accuracy and rescaled accuracy over steps, overall and by each grouping, and the order of learning."""
         return token_learning_figures(observations)
 
 
 class _Grouping:
-    """The group of each word: by the label of a layer, or by the token where there is no layer."""
+    """The group of each word: by the label of a layer, or by the token if there is no layer."""
 
     def __init__(self, names: list[str], layer: str | None, table: Int[Tensor, "labels"]) -> None:
         self.names = names
@@ -405,7 +403,7 @@ class _Grouping:
         self._table = torch.cat([table, table.new_full((1,), -1)])  # the last entry: no label
 
     def of(self, batch: Mapping[str, Any], words: BatchWords) -> Int[Tensor, "words"]:
-        """The group of each word, -1 where it has none."""
+        """Return the group of each word, -1 if it has none."""
         self._table = self._table.to(words.row.device)
         first = batch[self.layer or "input_ids"][words.row, words.first]
         if self.layer is None:
@@ -414,7 +412,7 @@ class _Grouping:
 
 
 def _hits(logits: Tensor, targets: Int[Tensor, "n"]) -> tuple[Bool[Tensor, "n"], int]:
-    """Where the highest logit is the target's, and how many highest logits are not finite (NaN wins)."""
+    """Return where the highest logit is the target's, and how many highest logits are not finite (NaN is highest)."""
     best, token = logits.max(-1)
     finite = best.isfinite()
     return (token == targets) & finite, int((~finite).sum())
@@ -437,4 +435,4 @@ def _table(means: Mapping[str, GroupedMeans], names: Mapping[str, Sequence[str]]
 
 def _check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:
     if isinstance(names, str) or len(set(names)) != len(names) or not set(names) <= set(known):
-        raise ValueError(f"expected {what} to be some of {list(known)}, each once: got {names!r}")
+        raise ValueError(f"expected {what} to be some of {list(known)}, each once, got {names!r}")

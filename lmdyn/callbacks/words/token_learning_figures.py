@@ -1,4 +1,4 @@
-"""The figures of Chiang, Huang & Lee 2020, section 3 and appendix C, from observations."""
+"""Figures of Chiang, Huang & Lee 2020, section 3 and appendix C, from observations."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,7 +31,7 @@ _GROUPED_BY = {
     "pos": "part of speech", "upos": "Universal POS", "verb_form": "verb form", "rank": "frequency rank of the token",
 }  # fmt: skip
 LEAST = 0.01
-"""A group of which no more is right at the last step was not learned: what is rescaled by next to nothing is noise."""
+"""Groups whose last accuracy is at most this were not learned: rescaling by almost 0 would amplify noise."""
 
 _TITLES = {"reconstruction": "reconstruction of unmasked words", "prediction": "prediction of masked words"}
 _COUNTS = {"reconstruction": "words", "prediction": "masked_words"}
@@ -48,10 +48,10 @@ _LONG = {
 
 @in_style
 def token_learning_figures(observations: pd.DataFrame) -> dict[str, Figure]:
-    """Accuracy, and accuracy rescaled by the last, over steps (figures 1, 7, 8 and 9); the order of learning.
+    """Draw accuracy, and accuracy relative to the last, over steps (figures 1, 7, 8 and 9); the order of learning.
 
     Returns:
-        ``overall``; ``<quantity>_by_<grouping>``; from two steps on ``order_by_<grouping>``.
+        ``overall``; ``<quantity>_by_<grouping>``; ``order_by_<grouping>`` if there are two or more steps.
     """
     rows = select(observations, quantity=[*_TITLES, *_COUNTS.values()]).dropna(subset="value")
     if not _quantities(rows):
@@ -68,12 +68,12 @@ def token_learning_figures(observations: pd.DataFrame) -> dict[str, Figure]:
 def half_steps(
     observations: pd.DataFrame, quantity: str, by: str, least: float = LEAST
 ) -> "pd.Series[float]":
-    """The step at which each group reaches half of its last accuracy, in this order.
+    """Return the step at which each group reaches half of its last accuracy, in increasing order.
 
     Groups that were not learned have NaN and come last.
 
     Args:
-        observations: of ``TokenLearning``, of one run.
+        observations: observations of ``TokenLearning``, of one run.
         quantity: ``reconstruction`` or ``prediction``.
         by: a grouping; empty for all words.
         least: see :func:`~lmdyn.analysis.words.learning_order.learning_order`.
@@ -87,7 +87,7 @@ def _quantities(rows: pd.DataFrame) -> list[str]:
 
 
 def _wide(rows: pd.DataFrame, quantity: str, by: str) -> pd.DataFrame:
-    """Steps × groups, groups in the order of the table."""
+    """Return steps × groups, groups in the order of the table."""
     rows = select(rows, quantity=quantity, by=by)
     return wide(rows, "group").reindex(columns=list(dict.fromkeys(rows["group"].astype(str))))
 
@@ -109,7 +109,7 @@ def _step(value: float) -> str:
 
 
 def _axes(several: bool, lines: int = 1, height: float = 3.2) -> Panels:
-    """Accuracy on the left and, of several steps, rescaled on the right; a row for each part of the groups."""
+    """Create axes: accuracy on the left and, for several steps, rescaled on the right; a row per part of the groups."""
     across = 1 + several
     return new_panels(lines * across, 4.2, height, most=across, margin=(3.0, 0.3), sharex=True, sharey="col")
 
@@ -117,7 +117,7 @@ def _axes(several: bool, lines: int = 1, height: float = 3.2) -> Panels:
 def _lines(
     axes: Sequence[Axes], table: pd.DataFrame, labels: dict[str, str], styles: dict[str, dict[str, Any]]
 ) -> None:
-    """Accuracy on the left, rescaled on the right; in the order of ``labels``."""
+    """Draw accuracy on the left, rescaled on the right; in the order of ``labels``."""
     for ax, values in zip(axes, (table, _rescaled(table)), strict=False):
         for group, label in labels.items():
             line = values[group].dropna()
@@ -136,7 +136,7 @@ def _finish(axes: Sequence[Axes], steps: Sequence[int]) -> None:
         if not any(np.size(line.get_xdata()) for line in ax.lines):
             say_why_empty(ax, f"not drawn: at the last step\nat most {LEAST:.0%} of the words are right")
             continue
-        from_zero(ax, min(1.5, ax.get_ylim()[1]))  # what ends near 0 was many times that by chance
+        from_zero(ax, min(1.5, ax.get_ylim()[1]))  # values that end near 0 can be many times that by chance
         ax.axhline(0.5, color="0.6", lw=0.8, ls=":", zorder=0)
 
 
@@ -183,13 +183,13 @@ def _by_group(rows: pd.DataFrame, quantity: str, by: str) -> Figure:
 
 
 def _last_words(rows: pd.DataFrame, quantity: str, by: str) -> "pd.Series[float]":
-    """How many words of each group were looked at, where it is recorded."""
+    """Return the number of observed words in each group, if it is recorded."""
     counted = select(rows, quantity=_COUNTS[quantity], by=by)
     return counted.drop_duplicates("group", keep="last").set_index("group")["value"]
 
 
 def _order(rows: pd.DataFrame, by: str) -> Figure:
-    """The step of half the last accuracy: a row for each group, a mark for each quantity."""
+    """Draw the step of half the last accuracy: a row for each group, a mark for each quantity."""
     halves = {quantity: _half_steps(_wide(rows, quantity, by)) for quantity in _quantities(rows)}
     first = next(iter(halves.values()))
     groups = list(dict.fromkeys([*first.index, *(g for half in halves.values() for g in half.index)]))

@@ -1,4 +1,4 @@
-"""What a masked language model knows about the world, fact by fact, as it is trained."""
+"""Knowledge of a masked language model about the world, fact by fact, during training."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ __all__ = ["WorldKnowledge"]
 
 log = logging.getLogger(__name__)
 
-_EXAMPLES = 12  # facts of a relation whose predictions the figures of a running training can show
+_EXAMPLES = 12  # facts per relation whose predictions the figures during training can show
 
 
 def _precision(name: str, meaning: str, tags: tuple[str, ...] = ("", "<kind>", "<relation>")) -> Quantity:
@@ -35,25 +35,25 @@ def _precision(name: str, meaning: str, tags: tuple[str, ...] = ("", "<kind>", "
 class WorldKnowledge(Observer):
     """Precision at 1 of cloze questions about facts: by relation, by kind of relation, and the mean over relations.
 
-    The probe set is a ``FactCorpus``: questions with one mask. A fact is known where its object has the highest
-    logit at the mask, of the whole vocabulary (``p_at_1``) or of the candidates only (``p_at_1_candidates``; facts
-    whose object is no candidate are left out). Beside them stands what the relation's most frequent object would score
-    (``majority``). Means are over facts within a relation and over relations above it,
-    each relation weighing the same. Logits that are not finite are no hit.
+    The probe set is a ``FactCorpus``: questions with one mask. A fact is known if its object has the highest
+    logit at the mask, in the whole vocabulary (``p_at_1``) or among the candidates (``p_at_1_candidates``; facts
+    whose object is not a candidate are left out). The score of the relation's most frequent object is
+    recorded for comparison (``majority``). Means are over facts within a relation, and over relations with equal
+    weights above it. Logits that are not finite count as wrong.
 
-    For each fact the records hold a row ``hit`` (1 or 0) with the ``prediction``, the piece of the whole vocabulary
-    that came first. Facts gained and lost are those whose hit differs from the preceding observation's; figures and
-    report find them there.
+    For each fact the records contain a row ``hit`` (1 or 0) with the ``prediction``, the first piece of the whole
+    vocabulary. Facts gained and lost are those whose hit differs from the previous observation's; figures and
+    report compute them from these rows.
 
-    Only the masked positions are projected to the vocabulary where the module's forward takes ``predict``.
+    If the module's forward takes ``predict``, only the masked positions are projected to the vocabulary.
 
     Args:
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`; ``probe`` is needed.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`; ``probe`` is required.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
-        ValueError: a probe set that asks no facts.
+        ValueError: for a probe set without facts.
 
     Reference: Petroni et al. 2019; Chiang et al. 2020, section 6, figures 6 and 14, tables 8 and 9.
     """
@@ -63,31 +63,31 @@ class WorldKnowledge(Observer):
 
     recorded = (
         _precision("p_at_1", "Facts that are known: of a relation, or the mean over relations, of a kind or of all."),
-        _precision("p_at_1_candidates", "The same, where only candidates compete."),
+        _precision("p_at_1_candidates", "Facts that are known if only candidates compete."),
         _precision(
-            "p_at_1_lowest", "Of the wording of the lowest precision; p_at_1 is the mean over wordings.",
+            "p_at_1_lowest", "p_at_1 of the wording with the lowest precision; p_at_1 is the mean over wordings.",
             ("", "<relation>"),
         ),
-        _precision("p_at_1_highest", "Of the wording of the highest.", ("", "<relation>")),
+        _precision("p_at_1_highest", "p_at_1 of the wording with the highest precision.", ("", "<relation>")),
         Quantity(
-            "majority", "What the most frequent object of each relation scores: a model that knows no fact.", "share",
+            "majority", "Score of the most frequent object of each relation: a model that knows no fact.", "share",
             low=0.0, high=1.0, tags=("", "<kind>", "<relation>"),
         ),
-        Quantity("facts", "Number of facts asked.", "count", low=0.0, tags=("", "<relation>")),
-        Quantity("known", "Number of facts known, of the whole vocabulary.", "count", low=0.0, better="higher"),
-        Quantity("hit", "1 where a fact is known, else 0.", low=0.0, high=1.0, tags=()),
+        Quantity("facts", "Number of facts.", "count", low=0.0, tags=("", "<relation>")),
+        Quantity("known", "Number of known facts, in the whole vocabulary.", "count", low=0.0, better="higher"),
+        Quantity("hit", "1 if a fact is known, else 0.", low=0.0, high=1.0, tags=()),
     )  # fmt: skip
 
     needs = (HasFacts,)
 
     def prepare(self) -> None:
-        """Find the questions."""
+        """Check the questions and select examples for figures."""
         if missing := [name for name in ("relation", "fact") if name not in self.probe_set.label_names]:
             raise ValueError(
-                f"{self.name}: the `label_names` of the probe set lack {missing}: give `probe` a FactCorpus, or name "
-                "each relation and each fact there"
+                f"{self.name}: the `label_names` of the probe set lack {missing}: pass a FactCorpus as `probe`, or "
+                "name each relation and each fact there"
             )
-        # what the figures of a running training read: what is known, and some examples in full
+        # rows for the figures during training: known facts, and some examples with all rows
         some = [name for names in self._names_by_relation().values() for name in _spread(names, _EXAMPLES)]
         self.figure_rows = (
             (pc.field("quantity") != "hit") | (pc.field("value") == 1) | pc.field("fact").isin(some)
@@ -117,7 +117,7 @@ class WorldKnowledge(Observer):
         }  # fmt: skip
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Facts whose object is a token that stands for unknown words; candidates without any object."""
+        """Report facts whose object is a token for unknown words, and candidates without any object."""
         objects = [int(o) for e in self._facts.examples for o in np.asarray(e["labels"]).ravel() if o >= 0]
         special = set(self.run.tokenizer.all_special_ids) if self.run.tokenizer is not None else set()
         unknown = sum(o in special for o in objects)
@@ -125,23 +125,23 @@ class WorldKnowledge(Observer):
             yield expected(
                 "facts whose object is a word of the vocabulary",
                 f"{unknown} of {len(objects)} whose object is a special token",
-                "leave them out, or train the tokenizer on text that holds these words",
+                "remove them, or train the tokenizer on text that contains these words",
                 stops=unknown == len(objects),
             )
         if not set(objects) & set(self._facts.candidates):
             yield expected(
                 "objects among the candidates",
                 f"none of {len(set(objects))}",
-                "give the tokenizer that the questions were made for",
+                "use the tokenizer for which the questions were made",
                 stops=False,
             )
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
-        """Ask all facts."""
+        """Evaluate all facts."""
         asked = self._ask(module, torch.tensor(self._facts.candidates))
         if len(asked.broken):
             log.warning(
-                "%s at step %d: the logits of %d facts are not finite: no hit",
+                "%s at step %d: the logits of %d facts are not finite: these count as wrong",
                 self.name,
                 step,
                 asked.broken.sum(),
@@ -157,7 +157,7 @@ class WorldKnowledge(Observer):
             batch = to_device(batch, device)
             masked = batch["labels"] >= 0
             if not bool((masked.sum(1) == 1).all()):
-                raise ValueError(f"{self.name}: each question has one mask, got {masked.sum(1).tolist()}")
+                raise ValueError(f"{self.name}: expected one mask per question, got {masked.sum(1).tolist()}")
             objects = batch["labels"][masked]
             logits = logits_at(module, batch, masked, self.forward).float()
             highest = logits.max(-1)
@@ -201,7 +201,7 @@ class WorldKnowledge(Observer):
             ("p_at_1_candidates", np.where(asked.candidate_hit < 0, np.nan, asked.candidate_hit)),
             ("majority", (asked.object == often.to_numpy()).astype(float)),
         ):
-            # pandas' mean leaves out NaN, the facts that have no part in it
+            # pandas' mean skips NaN, that is, facts that are left out
             by_relation = pd.Series(hits).groupby(relations, sort=False).mean().dropna()
             order = [relation for relation in names["relation"] if relation in by_relation.index]
             rows += [(quantity, "", relation, float(by_relation[relation])) for relation in order]
@@ -230,17 +230,17 @@ class WorldKnowledge(Observer):
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """All but the rows of single facts."""
+        """Return all rows except those of single facts."""
         return observations["quantity"] != "hit"
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Precision by relation and in the mean, facts gained and lost, and predictions for some facts over steps."""
+        """Draw precision by relation and on average, facts gained and lost, and predictions for some facts."""
         return knowledge_figures(observations, settings.get("templates", {}))
 
 
 class _Answers:
-    """Columns of what all ranks found, in the order of the facts."""
+    """Results of all ranks as columns, in the order of the facts."""
 
     def __init__(self, rows: Tensor) -> None:
         rows = rows[rows[:, 0].argsort()]
@@ -253,5 +253,5 @@ class _Answers:
 
 
 def _spread(names: Sequence[str], n: int) -> list[str]:
-    """At most ``n`` of the names, evenly spread."""
+    """Return at most ``n`` of the names, evenly spaced."""
     return [names[i] for i in np.unique(np.linspace(0, len(names) - 1, min(n, len(names))).astype(int))]

@@ -32,11 +32,11 @@ _COLUMNS = 7  # steps of the table of predictions
 
 @in_style
 def knowledge_figures(observations: pd.DataFrame, templates: Mapping[str, str]) -> dict[str, Figure]:
-    """All figures that the observations allow.
+    """Draw all figures that the observations allow.
 
     Args:
-        observations: the records; of the facts' rows those that are known are enough for all but the table.
-        templates: the wording of each relation.
+        observations: the records; rows of known facts are sufficient for all figures except the table.
+        templates: template of each relation.
     """
     figures = {"mean": _mean(observations), "by_relation": _lines(observations, templates)}
     steps = sorted(observations["step"].unique())
@@ -50,7 +50,7 @@ def knowledge_figures(observations: pd.DataFrame, templates: Mapping[str, str]) 
 
 
 def changes(observations: pd.DataFrame) -> pd.DataFrame:
-    """Facts known at each step, and gained and lost since the preceding observation.
+    """Return the number of facts known at each step, and gained and lost since the previous observation.
 
     Returns:
         Columns ``step, known, gained, lost``; gained and lost are NaN at the first step.
@@ -81,7 +81,7 @@ def _mean(observations: pd.DataFrame) -> Figure:
             of = select(rows, quantity=quantity)
             draw_lines(ax, of, "kind", {kind: look}, color=colour)
     majority = select(rows, quantity="majority", kind="")
-    if len(majority):  # not in older observations
+    if len(majority):  # missing in older observations
         level = majority["value"].iloc[-1]
         ax.axhline(level, color="0.5", ls=":", lw=1, label="most frequent object of each relation")
     asked = select(rows, quantity="facts", kind="")["value"]
@@ -96,7 +96,7 @@ def _mean(observations: pd.DataFrame) -> Figure:
 
 
 def _by_relation(observations: pd.DataFrame) -> pd.DataFrame:
-    """P@1 of the whole vocabulary: steps by relations."""
+    """Return P@1 of the whole vocabulary: steps by relations."""
     rows = select(observations[observations["relation"].ne("")], quantity="p_at_1")
     return wide(rows, "relation", sort=False)
 
@@ -128,7 +128,7 @@ def _lines(observations: pd.DataFrame, templates: Mapping[str, str]) -> Figure:
 
 
 def _map(observations: pd.DataFrame, templates: Mapping[str, str]) -> Figure:
-    """All relations: a row each, a column an observation."""
+    """Draw all relations: a row for each, a column for each observation."""
     table = _by_relation(observations)
     table = table[table.iloc[-1].sort_values(ascending=False, kind="stable").index]
     figure, ax = new_figure(10, 1.4 + 0.24 * table.shape[1])
@@ -161,7 +161,7 @@ def _gained_lost(observations: pd.DataFrame, steps: Sequence[int]) -> Figure:
 
 
 def _observation_axis(ax: Axes, steps: Sequence[int]) -> None:
-    """Observations at equal distances, named by their steps."""
+    """Set ticks for observations at equal distances, labelled by their steps."""
     shown = _spread(len(steps), 12)
     ax.set_xticks(shown, [f"{steps[i]:,}" for i in shown], rotation=45, ha="right", fontsize=8)
     ax.set_xlabel("training step (optimizer updates), one column an observation")
@@ -172,7 +172,7 @@ def _spread(number: int, most: int) -> npt.NDArray[np.int_]:
 
 
 def _examples(observations: pd.DataFrame, templates: Mapping[str, str]) -> Figure | None:
-    """A table of predictions, after table 9 of the publication; None where no fact's are there at every step."""
+    """Draw a table of predictions, after table 9 of the publication; None if no fact has all steps."""
     every = sorted(observations["step"].unique())
     steps = [every[i] for i in _spread(len(every), _COLUMNS)]
     rows = select(observations, quantity="hit", step=steps)
@@ -211,7 +211,7 @@ def _examples(observations: pd.DataFrame, templates: Mapping[str, str]) -> Figur
 
 
 def _chosen(hits: npt.NDArray[np.bool_], relations: npt.NDArray[np.object_]) -> list[tuple[int, str]]:
-    """Some facts that were learned and kept, learned and forgotten, and that oscillate, of different relations."""
+    """Return some facts of different relations: learned and kept, learned and forgotten, and oscillating ones."""
     turns = (hits[:, 1:] != hits[:, :-1]).sum(1)
     first, last = hits[:, 0], hits[:, -1]
     known = hits.sum(1)
@@ -231,5 +231,5 @@ def _chosen(hits: npt.NDArray[np.bool_], relations: npt.NDArray[np.object_]) -> 
 
 
 def _word(piece: str) -> str:
-    """A piece as a reader sees it: without the mark of a word's beginning."""
+    """Return a piece for display, without the mark of a word's beginning."""
     return str(piece).lstrip("▁Ġ") or str(piece)

@@ -156,7 +156,7 @@ def test_sites_of_ones_own(tmp_path):
     with pytest.raises(ValueError, match="has no module 'nowhere'"):
         attach(tmp_path / "wrong", attention_sites={"x": "nowhere"}).check_module(model)
     plain = torch.nn.Sequential(torch.nn.Embedding(99, 4), torch.nn.Linear(4, 99))
-    with pytest.raises(ValueError, match="no attention module that answers weights was found in Sequential"):
+    with pytest.raises(ValueError, match="no attention module that returns weights was found in Sequential"):
         attach(tmp_path / "none").check_module(plain)
     with pytest.raises(ValueError, match="size is 0"):
         AttentionPatterns(size=0)

@@ -454,7 +454,7 @@ def test_data_that_is_refused(tmp_path, data):
     observer.probe = list(data.val_dataloader())
     observer.attach(Run(tmp_path, data.tokenizer))  # batches alone have no parts: they are all of it
     assert observer._training_part is not None
-    with pytest.raises(ValueError, match="needs the run's tokenizer"):
+    with pytest.raises(ValueError, match="requires the run's tokenizer"):
         DepthPerformance(tasks=acceptability).attach(Run(tmp_path, datamodule=data))
     unlabelled = DepthPerformance(times=[0], training=HeadTraining(updates=1))
     unlabelled.probe = [{"input_ids": torch.ones(2, 4, dtype=torch.long)}]

@@ -277,7 +277,7 @@ def test_where_it_cannot_be_written_files_are_read_and_one_line_says_so(
         for _ in range(2):
             check(folder)
     assert [r.message for r in caplog.records] == [
-        f"{folder.parents[1] / '.cache'} cannot be written (Read-only file system): what it lacks is read again "
+        f"{folder.parents[1] / '.cache'} cannot be written (Read-only file system): missing parts are read again "
         "each time"
     ]
     read.clear()

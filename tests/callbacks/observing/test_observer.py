@@ -48,7 +48,7 @@ def test_loaders_given_to_fit_and_hooks_of_the_module(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
 def test_nothing_to_look_at_is_an_error_before_training(tmp_path):
-    with pytest.raises(ValueError, match="has nothing to look at: fit with validation data"):
+    with pytest.raises(ValueError, match="has no data: fit with validation data"):
         fit(tmp_path, Own(), loader())
 
 
@@ -84,11 +84,11 @@ def test_a_store_is_of_the_run_that_the_observer_is_attached_to(tmp_path):
 def test_a_split_that_is_not_there_has_a_remedy(tmp_path):
     for data in (Own(), L.LightningDataModule()):
         observer = LearningCurves(layers=[], bands=[], split="test")
-        with pytest.raises(ValueError, match=r"has no test data: .*`split:`, or a `probe:` of its own"):
+        with pytest.raises(ValueError, match=r"has no test data; .*`split:` or a `probe:` to the observer"):
             observer.attach(Run(tmp_path, datamodule=data))
 
 
 @pytest.mark.parametrize("name", ["a/b", ".", ".."])
 def test_names_that_are_no_folders(name):
-    with pytest.raises(ValueError, match="is to be a folder"):
+    with pytest.raises(ValueError, match="expected a folder name"):
         LearningCurves(name=name)

@@ -143,7 +143,7 @@ def test_a_message_says_what_is_missing_who_has_it_and_how_to_add_it():
         require([AnnotatedText], "interdependence", datamodule=Mine())
     assert raised.value.unmet == tuple(unmet)
     message = str(raised.value)
-    assert "interdependence needs sentences with their annotation, got a Mine without `documents`" in message
+    assert "interdependence requires sentences with their annotation, got Mine without `documents`" in message
     assert "ConlluCorpus" in message
     assert "def documents(self, split: str) -> Iterator[Iterable[Sentence]]" in message
     with pytest.raises(
@@ -193,10 +193,10 @@ def test_hooks_that_are_not_overridden_are_no_parts():
 
     assert not offers(OnlyValidation(), HasTrainingPart)
     with pytest.raises(
-        ValueError, match=r"needs a training part, got a OnlyValidation.*def train_dataloader"
+        ValueError, match=r"requires a training part, got OnlyValidation.*def train_dataloader"
     ):
         require([HasTrainingPart], "probe", datamodule=OnlyValidation())
-    with pytest.raises(ValueError, match="give `probe` a datamodule that has it"):
+    with pytest.raises(ValueError, match="pass as `probe` a datamodule that has it"):
         require([HasTrainingPart], "probe", datamodule=DataLoader([1, 2]))
 
 

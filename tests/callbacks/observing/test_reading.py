@@ -119,7 +119,7 @@ def test_masked_models_and_labels_equal_to_inputs(tmp_path):
     module = ARCHITECTURES["bert"]()
     with pytest.raises(ValueError, match=r"learning_curves: .*masked.*`labels: aligned`"):
         attach(LearningCurves(), SHIFTED_INSIDE, tmp_path).meet(module)
-    with pytest.raises(ValueError, match=r"the batches have no `labels`.*DataCollatorForLanguageModeling"):
+    with pytest.raises(ValueError, match=r"expected `labels` in the batches.*DataCollatorForLanguageModeling"):
         attach(LearningCurves(), list(IDS), tmp_path).meet(module)
     table = attach(AttentionPatterns(), list(IDS), tmp_path).observe(module, 0)  # which reads no labels
     assert table["value"].notna().any()
@@ -136,7 +136,7 @@ def test_observers_of_masked_models_refuse_causal_ones(tmp_path):
 
     observer = attach(TokenLearning(by=[]), words, tmp_path, tokenizer=Tokenizer())
     with pytest.raises(
-        ValueError, match="looks at masked language models, and LlamaForCausalLM is none: no later"
+        ValueError, match="requires a masked language model, got LlamaForCausalLM, for which no later"
     ):
         observer.meet(ARCHITECTURES["llama"]())
     observer.meet(ARCHITECTURES["bert"]())
@@ -207,17 +207,17 @@ def test_forward_is_a_function_or_its_path(forward, tmp_path):
         (
             lambda: ARCHITECTURES["llama"](),
             [{"input_ids": IDS[0], "labels": IDS[0][:, :4]}],
-            r"LlamaForCausalLM answers logits \(3, 12, 256\) for labels \(3, 4\)",
+            r"LlamaForCausalLM returns logits \(3, 12, 256\) for labels \(3, 4\)",
         ),
         (
             lambda: ARCHITECTURES["llama"](),
             [{"input_ids": IDS[0] + 200, "labels": IDS[0]}],
-            "token ids go up to .*, and an embedding of LlamaForCausalLM has 256 rows.*resize_token_embeddings",
+            "token ids go up to .*, but an embedding of LlamaForCausalLM has 256 rows.*resize_token_embeddings",
         ),
         (
             lambda: ARCHITECTURES["llama"](),
             [{"input_ids": IDS[0], "labels": IDS[0] + 200}],
-            "labels go up to .*, and LlamaForCausalLM answers 256 classes",
+            "labels go up to .*, but LlamaForCausalLM returns 256 classes",
         ),
     ],
 )
@@ -229,7 +229,7 @@ def test_what_cannot_be_observed_is_one_error_before_training(module, probe, mes
 def test_labels_that_are_declared_are_to_be_there(tmp_path):
     module = ARCHITECTURES["llama"]()
     with pytest.raises(
-        ValueError, match=r"the batches have no `labels`, only \['input_ids'\], and `labels: aligned`"
+        ValueError, match=r"expected batches with `labels`, got \['input_ids'\]; `labels: aligned` requires"
     ):
         attach(LearningCurves(labels="aligned"), list(IDS), tmp_path).meet(module)
     attach(LearningCurves(labels="next"), list(IDS), tmp_path).meet(module)
@@ -244,7 +244,7 @@ def test_a_tokenizer_of_more_tokens_than_embeddings(tmp_path):
 
     observer = attach(LearningCurves(), PAIRS, tmp_path, tokenizer=Tokenizer())
     with pytest.raises(
-        ValueError, match="the tokenizer has 257 tokens, and an embedding of GPT2LMHeadModel has 256"
+        ValueError, match="the tokenizer has 257 tokens, but an embedding of GPT2LMHeadModel has 256"
     ):
         observer.meet(ARCHITECTURES["gpt2"]())
 
@@ -428,7 +428,7 @@ def test_labels_that_contradict_the_data_are_refused(tmp_path):
         label_convention = "aligned"
 
     with pytest.raises(
-        ValueError, match="`labels: next` is given, and the data says that its labels are aligned"
+        ValueError, match="expected labels 'aligned', as the data declares, got 'next'"
     ):
         attach(LearningCurves(labels="next"), Loader(SHIFTED_INSIDE), tmp_path)
 
@@ -507,7 +507,7 @@ def test_probabilities_are_no_logits(tmp_path):
         def forward(self, input_ids):
             return super().forward(input_ids).softmax(-1)
 
-    with pytest.raises(ValueError, match="Softmax answers probabilities, and logits are expected"):
+    with pytest.raises(ValueError, match="Softmax returns probabilities, but logits are expected"):
         attach(LearningCurves(), PAIRS, tmp_path).meet(Softmax())
 
 
@@ -547,7 +547,7 @@ def test_arguments_of_another_type(make, message):
 
 def test_several_loaders(tmp_path):
     loader = DataLoader(list(IDS.flatten(0, 1)), batch_size=4)
-    with pytest.raises(ValueError, match="there are 2 loaders: give the observer one of them"):
+    with pytest.raises(ValueError, match="expected one loader, got 2: pass one of them to the observer"):
         attach(LearningCurves(), [loader, loader], tmp_path)
     attach(LearningCurves(), [loader], tmp_path).meet(ARCHITECTURES["gpt2"]())
     with pytest.raises(ValueError, match="`batch` names \\['input_idz'\\], but no `input_ids`"):

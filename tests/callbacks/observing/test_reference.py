@@ -24,11 +24,11 @@ def test_several_checkpoints_are_references_of_their_own():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Checkpoints("runs/upos", ["upos"]), "expects a path with {} in the place of each name"),
-        (lambda: {}, "reference is empty"),
-        (lambda: Checkpoints("{}", []), "reference is empty"),
-        (lambda: {"a/b": Itself()}, "may not be empty or hold '/'"),
-        (lambda: {"a": Itself(), "others": Checkpoints("{}", ["a"])}, "two references are called 'a'"),
+        (lambda: Checkpoints("runs/upos", ["upos"]), "expected a path with {} in place of each name"),
+        (lambda: {}, "expected at least one reference"),
+        (lambda: Checkpoints("{}", []), "expected at least one reference"),
+        (lambda: {"a/b": Itself()}, "expected a name that is not empty and without '/'"),
+        (lambda: {"a": Itself(), "others": Checkpoints("{}", ["a"])}, "two references have the name 'a'"),
     ],
 )
 def test_what_cannot_be_named(make, message):

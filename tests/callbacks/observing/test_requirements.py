@@ -66,11 +66,11 @@ def test_findings_say_what_why_and_how():
     module = ARCHITECTURES["own_lstm"]()
     (unmet,) = requirements(DiagnosticProbe(), ARCHITECTURES["llama"](), batches("llama"))
     assert unmet.what == "data"
-    assert unmet.why == "needs a training part, got a list without `train_dataloader`"
-    assert unmet.remedy.startswith("give `probe` a datamodule that has it (ConllCorpus,")
+    assert unmet.why == "requires a training part, got list without `train_dataloader`"
+    assert unmet.remedy.startswith("pass as `probe` a datamodule that has it (ConllCorpus,")
     (fused,) = requirements(AttentionPatterns(), module, batches("own_lstm"))
     assert fused.what == "module"
-    assert "no attention module that answers weights was found in OwnLSTM" in fused.why
+    assert "no attention module that returns weights was found in OwnLSTM" in fused.why
     assert fused.remedy == "name sites yourself, `attention_sites: {name: path}`"
     assert str(fused) == f"{fused.why}: {fused.remedy}"
     assert isinstance(fused.error, ValueError)
@@ -129,7 +129,7 @@ def test_errors_of_any_kind_are_findings():
     (empty,) = requirements(LearningCurves(bands=[], layers=[]), ARCHITECTURES["llama"](), [])
     assert "empty" in str(empty) or "no batch" in str(empty)
     (none,) = requirements(LearningCurves(), ARCHITECTURES["llama"]())
-    assert "nothing to look at" in none.why
+    assert "has no data" in none.why
 
 
 def test_a_model_of_the_other_kind():
@@ -137,7 +137,7 @@ def test_a_model_of_the_other_kind():
     for observer in (DepthPerformance(), TokenLearning()):
         found = requirements(observer, ARCHITECTURES["llama"](), batches("llama"))
         (kind,) = [f for f in found if f.what == "module"]
-        assert "looks at masked language models, and LlamaForCausalLM is none" in kind.why
+        assert "requires a masked language model, got LlamaForCausalLM, for which no later token" in kind.why
     masked = requirements(TokenLearning(), ARCHITECTURES["bert"](), batches("bert"))
     assert [f.what for f in masked] == ["data"]
 
@@ -198,7 +198,7 @@ def test_it_says_nothing_and_the_run_says_it(tmp_path, caplog):
     assert [logging.getLogger(name).level for name in ("lmdyn", "lightning.pytorch")] == levels
     observer.attach(Run(tmp_path, datamodule=data))
     observer.meet(module)
-    assert any("there are no training counts of words" in message for message in caplog.messages)
+    assert any("there are no training counts of tokens" in message for message in caplog.messages)
 
 
 def test_a_finding_compares_by_what_it_says():

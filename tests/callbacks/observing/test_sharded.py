@@ -146,7 +146,7 @@ def rank_main(folder):
             "share the weights.* replay it after",
         ),
         ([UsersOwn(layers=[], frequency="probe", probe=probe)], "no `sharded = True` in its class"),
-        ([saver, of_past], "reference 'previous' is a copy of the module, and ranks share its weights"),
+        ([saver, of_past], "reference 'previous' is a copy of the module, whose weights are sharded"),
     ):
         with pytest.raises(ValueError, match=message):
             fit(folder / "refused", watching)

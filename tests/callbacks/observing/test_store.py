@@ -101,7 +101,7 @@ def test_nothing_there_and_foreign_files(tmp_path):
     with pytest.raises(FileNotFoundError, match="no observations"):
         ObservationStore(tmp_path / "none").read()
     table(0).to_parquet(tmp_path / "000000000.parquet")
-    with pytest.raises(ValueError, match="no observation of lmdyn's"):
+    with pytest.raises(ValueError, match="is not an observation of lmdyn"):
         ObservationStore(tmp_path).about()
 
 
@@ -111,5 +111,5 @@ def test_metadata_that_name_no_observer(tmp_path, about):
     store.write(0, table(0))
     written = pq.read_table(store.path(0))
     pq.write_table(written.replace_schema_metadata({b"lmdyn": about.encode()}), store.path(0))
-    with pytest.raises(ValueError, match=r"000000000\.parquet is no observation of lmdyn's"):
+    with pytest.raises(ValueError, match=r"000000000\.parquet is not an observation of lmdyn"):
         store.about()

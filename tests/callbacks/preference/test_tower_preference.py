@@ -302,7 +302,7 @@ def test_what_a_record_keeps(data, tmp_path):
         ({"variant": "median"}, "variant"),
         ({"batch_rows": 0}, "batch_rows"),
         ({"references": {"previous": "x"}}, "previous"),
-        ({"second_seed": 0}, "the same output layers twice"),
+        ({"second_seed": 0}, "which gives the same output layers"),
     ],
 )
 def test_bad_arguments(arguments, message):
@@ -364,7 +364,7 @@ def test_tags_are_counted_in_the_probe_set_where_nobody_else_did(data, tmp_path)
 
 
 def test_another_objective_is_refused(tmp_path, data):
-    with pytest.raises(ValueError, match="objective 'causal', the probe is for 'cloze'"):
+    with pytest.raises(ValueError, match="objective 'causal', but the probe is for 'cloze'"):
         attached(tmp_path, data["causal"], probe=data["cloze"])
 
 

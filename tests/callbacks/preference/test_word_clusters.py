@@ -192,12 +192,12 @@ def test_errors(tmp_path):
         observer.check_module(Model())
     with pytest.raises(ValueError, match="got LayerNorm with a weight of shape"):
         attach(tmp_path, embedding="norm").check_module(Model())
-    with pytest.raises(ValueError, match=r"'decoder' is 4 wide.*at most that, got 6"):
+    with pytest.raises(ValueError, match=r"'decoder' has width 4, got 6 components"):
         attach(tmp_path, embedding="decoder").check_module(Model())
     attach(tmp_path).check_module(Model())
     few = counts()
     few.loc[6:, "count"] = 0
-    with pytest.raises(ValueError, match=r"4 words occur, which is too few for 6 components.*at most 3"):
+    with pytest.raises(ValueError, match=r"4 words occur, too few for 6 components.*at most 3"):
         attach(tmp_path, table=few)
     for wrong, message in (
         ({"method": "pca"}, "method"),

@@ -169,9 +169,9 @@ def test_a_broken_site_is_nan_with_a_warning(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"targets": ["past"]}, "targets of current and next"),
+        ({"targets": ["past"]}, "targets among current and next"),
         ({"tasks": []}, "expected tasks"),
-        ({"tasks": ["semtag"]}, r"the train part has no layers \['semtag'\], it has \['upos'\]"),
+        ({"tasks": ["semtag"]}, r"the train split has no layers \['semtag'\], it has \['upos'\]"),
     ],
 )
 def test_bad_settings(tmp_path, settings, message):
@@ -180,7 +180,7 @@ def test_bad_settings(tmp_path, settings, message):
 
 
 def test_data_without_a_training_part(tmp_path):
-    with pytest.raises(ValueError, match="give `probe` a datamodule"):
+    with pytest.raises(ValueError, match="pass as `probe` a datamodule"):
         attach(tmp_path, probe=batches(0))
 
 

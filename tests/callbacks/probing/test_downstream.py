@@ -168,7 +168,7 @@ def test_what_a_budget_leaves_out_is_said(tmp_path, monkeypatch):
     )
     attach(tmp_path, ("CoLA", "STS-B"), budget=Budget(max_updates=4000), fine_tuning=None)
     assert said == [
-        "within the budget tasks are fine-tuned with fewer updates than published: CoLA 4,000 of 5,336"
+        "the budget allows fewer updates of fine-tuning than published: CoLA 4,000 of 5,336"
     ]
     attach(tmp_path / "whole", ("CoLA", "STS-B"), fine_tuning=None)
     assert len(said) == 1
@@ -415,7 +415,7 @@ def test_a_missing_parent_is_said(tmp_path, caplog):
     assert "['RTE'] start from the pretrained weights" in caplog.text
     with pytest.raises(ValueError, match=r"init_from names \['MNLI'\]"):
         attach(tmp_path, ("RTE",), init_from={"RTE": "MNLI"})
-    with pytest.raises(ValueError, match="init_from goes in a circle"):
+    with pytest.raises(ValueError, match="init_from is cyclic"):
         attach(tmp_path, ("RTE", "CoLA"), init_from={"RTE": "CoLA", "CoLA": "RTE"})
     with pytest.raises(ValueError, match=r"init_from names \['SQuAD2.0'\]"):
         attach(tmp_path, ("RTE", "SQuAD2.0"), init_from={"RTE": "SQuAD2.0"})
@@ -492,7 +492,7 @@ def test_settings_cover_data_and_training(tmp_path):
         ({"tasks": ["MNLI"]}, r"expected tasks of \['CoLA', 'STS-B', 'SQuAD2.0'\], got \['MNLI'\]"),
         ({"tasks": []}, "expected tasks of"),
         ({"fine_tuning": {"Cola": {}}}, r"got \['Cola'\]"),
-        ({"metrics": "own"}, "metrics is one of"),
+        ({"metrics": "own"}, "expected one of"),
         ({"max_tokens": 9}, "leave max_tokens, forward and split"),
         ({"fine_tuning": {"all": {"max_sequence_length": 5}}}, "has examples of .* expected at most 5"),
     ],

@@ -212,13 +212,13 @@ def test_a_broken_site_is_nan_with_a_warning(tmp_path, spans, caplog):
 
 
 def test_bad_settings(tmp_path, spans):
-    with pytest.raises(ValueError, match="memory_gb is above 0, or null"):
+    with pytest.raises(ValueError, match="expected a number above 0, or null"):
         EdgeProbe(memory_gb=0)
     with pytest.raises(ValueError, match=r"has no tasks \['parse'\], it has \['pos', 'constituents'"):
         attach(tmp_path, spans, tasks=["parse"])
     with pytest.raises(ValueError, match="expected tasks"):
         EdgeProbe(tasks=[])
-    with pytest.raises(ValueError, match="give `probe` a datamodule"):
+    with pytest.raises(ValueError, match="pass as `probe` a datamodule"):
         attach(tmp_path, spans.train_dataloader())
     empty = EdgeProbe()  # whose length was taken for no probe at all
     empty.probe = []
@@ -230,7 +230,7 @@ def test_bad_settings(tmp_path, spans):
     two_parts.setup()
     with pytest.raises(
         ValueError,
-        match="edge_probe: SpanCorpus has no validation data: it has train, test; give the observer a `probe:`",
+        match="edge_probe: SpanCorpus has no validation data; it has train, test: pass a `probe:` to the observer",
     ):
         attach(tmp_path, two_parts, tasks=["pos"])
 

@@ -200,10 +200,10 @@ def test_what_cannot_be_is_refused(tmp_path):
         with pytest.raises(ValueError, match=r"replay this observer|attach a ScheduledCheckpoint"):
             attach(Similarity(reference=reference), tmp_path)
     for settings, message in (
-        ({"measures": ["svca"]}, "no measure svca: there are cca, svcca"),
+        ({"measures": ["svca"]}, "unknown measure svca: expected one of cca, svcca"),
         ({"pairs": [["h1"]]}, "own site, reference's site"),
         ({"bootstrap": -1}, "bootstrap >= 0"),
-        ({"reference": {}}, "name at least one"),
+        ({"reference": {}}, "expected at least one reference, got none: name one"),
     ):
         with pytest.raises(ValueError, match=message):
             Similarity(**{"reference": one, **settings})
@@ -224,12 +224,12 @@ def test_what_cannot_be_is_refused(tmp_path):
 
 def test_a_checkpoint_that_does_not_say_what_it_is(tmp_path):
     torch.save({"state_dict": tagger().state_dict()}, tmp_path / "bare.ckpt")
-    with pytest.raises(ValueError, match="does not say which class"):
+    with pytest.raises(ValueError, match="does not record its class"):
         attach(Similarity(reference=Checkpoint(str(tmp_path / "bare.ckpt"))), tmp_path)
     torch.save(
         {"state_dict": {}, "hyper_parameters": {"_class_path": "torch.nn.Linear"}}, tmp_path / "x.ckpt"
     )
-    with pytest.raises(ValueError, match=r"torch\.nn\.Linear cannot be made"):
+    with pytest.raises(ValueError, match=r"torch\.nn\.Linear cannot be created"):
         attach(Similarity(reference=Checkpoint(str(tmp_path / "x.ckpt"))), tmp_path)
 
 
@@ -264,7 +264,7 @@ def test_constant_and_nan_are_nan_with_a_warning(tmp_path, caplog):
 
 def test_another_length_is_an_error(tmp_path):
     observer = Similarity(reference=Itself(), sites={"fine": "fine", "short": "short"})
-    with pytest.raises(ValueError, match=r"site 'short' of this model answers \(5, 8, 4\).*\(5, 9\)"):
+    with pytest.raises(ValueError, match=r"site 'short' of this model returns \(5, 8, 4\).*\(5, 9\)"):
         attach(observer, tmp_path).observe(Odd(), 0)
 
 
@@ -469,7 +469,7 @@ def test_nan_attention_is_nan_with_one_warning(tmp_path, warnings_of):
 
 def test_too_little_to_look_at(tmp_path, caplog):
     module = language_model(size=12)
-    with pytest.raises(ValueError, match="Itself compares different sites"):
+    with pytest.raises(ValueError, match="expected different sites for Itself"):
         attach(Similarity(reference=Itself(), sites={"h1": "lstm.layers.0"}), tmp_path).observe(module, 0)
     with pytest.raises(ValueError, match="probe set is empty"):
         attach(Similarity(reference=Itself()), tmp_path, probe=[]).observe(module, 0)
@@ -478,7 +478,7 @@ def test_too_little_to_look_at(tmp_path, caplog):
     table = attach(observer, tmp_path, probe=few).observe(module, 0)
     assert table[table["quantity"].str.endswith(("low", "high"))]["value"].isna().all()
     assert "no intervals from" in caplog.text
-    assert "correlations are 1 whatever the data; svcca say little" in caplog.text
+    assert "correlations are 1 for any data, so svcca are not informative" in caplog.text
 
 
 def test_pairs_and_sites_are_checked_before_training(tmp_path):
@@ -518,7 +518,7 @@ def test_a_number_of_directions_and_the_ranks_of_a_share(tmp_path):
         ranks = tuple(value(table, quantity, site, their) for quantity in ("rank", "reference_rank"))
         assert ranks == analysis.svcca_ranks(x[site], y[their])
     assert "rank" not in set(attach(Similarity(measures=["cca"]), tmp_path).observe(module, 3)["quantity"])
-    with pytest.raises(ValueError, match=r"no measure svcca_x: there are cca, .*svcca_<k>"):
+    with pytest.raises(ValueError, match=r"unknown measure svcca_x: expected one of cca, .*svcca_<k>"):
         Similarity(measures=["svcca_x"])
 
 
@@ -555,7 +555,7 @@ def test_the_jackknife_is_that_of_the_blocks(tmp_path):
         assert value(table, f"{measure}_corrected", "embedding") < value(table, measure, "embedding")
     for wrong in ({"jackknife": 3}, {"jackknife": 65}, {"jackknife": 5, "bootstrap": 5}):
         with pytest.raises(
-            ValueError, match="jackknife is a number of blocks from 5 to 64, next to a bootstrap 64"
+            ValueError, match="expected 5 to 64 blocks, 64 with a bootstrap"
         ):
             Similarity(**wrong)
 
@@ -581,7 +581,7 @@ def test_floors_are_untrained_models(tmp_path):
     with pytest.raises(FileNotFoundError, match="no checkpoint of step 3: it has 0, 6"):
         attach(Similarity(reference=Checkpoint(str(tmp_path / "run"), step=3)), tmp_path)
     (tmp_path / "run/checkpoints/step=000000000.ckpt").unlink()
-    with pytest.raises(ValueError, match=r"step 0, and there is none among \[\].*ScheduledCheckpoint"):
+    with pytest.raises(ValueError, match=r"step 0, got steps \[\].*ScheduledCheckpoint"):
         attach(Similarity(reference=OwnInitial()), tmp_path, **run).observe(models[6], 6)
 
 

@@ -27,9 +27,9 @@ def test_bad_schedules_are_refused():
     with pytest.raises(ValueError, match="steps from 0"):
         Steps(at=(-1,))
     for wrong in (5, (1.5,), ("2",)):
-        with pytest.raises(TypeError, match="expected a list of whole numbers"):
+        with pytest.raises(TypeError, match="expected a list of integers"):
             Steps(at=wrong)
-    with pytest.raises(TypeError, match=r"every is 2\.5: expected a whole number"):
+    with pytest.raises(TypeError, match=r"every is 2\.5: expected an integer"):
         Steps(every=2.5)
     with pytest.raises(ValueError, match="steps from 0"):
         Steps(at=(s for s in (0, -1)))

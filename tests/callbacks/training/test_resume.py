@@ -117,7 +117,7 @@ def test_another_number_of_ranks_is_refused_where_data_does_not_say_how_it_is_di
     path = tmp_path / "resume/step=000000003.ckpt"
     of_two_ranks(path)
     with pytest.raises(
-        ValueError, match=r"written by 2 ranks, this run has 1.*data did not say how its batches"
+        ValueError, match=r"written by 2 ranks, this run has 1.*data does not declare how its batches"
     ):
         run(tmp_path / "again", path)
     # evaluation needs no resume state, whatever wrote the checkpoint
@@ -167,7 +167,7 @@ def test_batches_are_counted_as_before_with_a_loader_that_knows_no_accumulation(
 def test_a_carried_state_is_dealt_out_anew_or_refused(finished, tmp_path, monkeypatch):
     path = tmp_path / "resume/step=000000003.ckpt"
     of_two_ranks(path, **DIVIDED, module={"x": torch.ones(1)})
-    with pytest.raises(ValueError, match=r"Module has a `resume_state` and no `redistribute_resume_state"):
+    with pytest.raises(ValueError, match=r"Module has a `resume_state` but no `redistribute_resume_state"):
         run(tmp_path / "again", path)
     asked, given = [], []
     monkeypatch.setattr(Module, "resume_state", lambda self: {}, raising=False)

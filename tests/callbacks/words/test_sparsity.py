@@ -190,7 +190,7 @@ def test_sums_do_not_depend_on_the_batch_size(setting, tmp_path):
 
 def test_impossible_matches_and_missing_counts_are_errors_before_training(tmp_path):
     with pytest.raises(
-        ValueError, match=r"matched_size: no ranges of 120 words.*`matched_size: null` does without"
+        ValueError, match=r"matched_size: no ranges of 120 words.*`matched_size: null` omits them"
     ):
         attach(Sparsity(sites=SITES, pos_classes=True), tmp_path, make_batches())
     with pytest.raises(ValueError, match="training counts have no POS"):
@@ -199,7 +199,7 @@ def test_impossible_matches_and_missing_counts_are_errors_before_training(tmp_pa
         observer.attach(Run(tmp_path, Tokenizer(), COUNTS[["token", "count"]]))
     observer = Sparsity(sites=SITES, frequency="train")
     observer.probe = Loader(make_batches())
-    with pytest.raises(ValueError, match="`frequency: probe` counts the probe set instead"):
+    with pytest.raises(ValueError, match="`frequency: probe`, which counts tokens in the probe set"):
         observer.attach(Run(tmp_path, Tokenizer(), None))
 
 
@@ -243,7 +243,7 @@ def test_words_that_the_probe_set_only_reads_have_frequency_zero(tmp_path):
 def test_training_counts_that_lack_ids_are_an_error_before_training(tmp_path, observer, tokenizer):
     observer = observer()
     observer.probe = Loader(make_batches())
-    with pytest.raises(ValueError, match="`token_counts` has 9 rows for 12 token ids: give it one row for"):
+    with pytest.raises(ValueError, match="`token_counts` has 9 rows for 12 token ids: add one row per"):
         observer.attach(Run(tmp_path, tokenizer, COUNTS[:9]))
 
 
@@ -374,7 +374,7 @@ class TestLearningCurves:
     def test_bad_layers_and_bands(self, tmp_path):
         with pytest.raises(ValueError, match=r"no layers \['topic'\], it has \['upos'\]"):
             attach(LearningCurves(layers=("topic",)), tmp_path, make_batches())
-        with pytest.raises(ValueError, match="expected rising frequency ranks"):
+        with pytest.raises(ValueError, match="expected increasing frequency ranks"):
             LearningCurves(bands=(10, 5))
 
 

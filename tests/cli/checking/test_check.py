@@ -164,7 +164,7 @@ def test_each_shipped_configuration_passes_and_its_breaks_are_found(path, in_tmp
     assert "expected 3 words of 1000000 occurrences" in rows or "Tagger" in str(built.module)
     counted = {"class_path": "Sparsity", "init_args": {"frequency": "train", "pos_classes": False}}
     stream = dataclasses.replace(built, counts=None)
-    assert "needs training frequencies" in a_break(stream, args, in_tmp, counted)
+    assert "requires training frequencies" in a_break(stream, args, in_tmp, counted)
     headless = f"--model={{class_path: PretrainedLM, init_args: {{name: {a_headless_model(in_tmp)}}}}}"
     data = [word for word in args if not word.startswith("--model.")]
     (lacks,) = errors(check_training([*data, headless], "fit")[0])
@@ -224,7 +224,7 @@ def test_no_frequencies_for_a_stream(in_tmp):
     built = build(args)
     built.counts = None
     counted = {"class_path": "Sparsity", "init_args": {"frequency": "train", "pos_classes": False}}
-    assert "needs training frequencies" in a_break(built, args, in_tmp, counted)
+    assert "requires training frequencies" in a_break(built, args, in_tmp, counted)
     counted["init_args"]["frequency"] = "probe"
     assert errors(check_replay(built, args, [overlay(in_tmp, counted)], "analyze")) == []
 

@@ -207,7 +207,7 @@ def test_what_two_have_made_is_stored_once(run, whole, tmp_path, caplog):
     assert not there.add(2, first)
     assert "with other numbers" not in caplog.text
     assert not there.add(2, first.assign(value=first["value"] + 1))
-    assert "was made by another worker meanwhile, with other numbers" in caplog.text
+    assert "was written by another worker meanwhile, with other numbers" in caplog.text
     assert there.path(2).read_bytes() == before
     there.path(2).unlink()
     add = ObservationStore.add

@@ -1,1 +1,1 @@
-"""What figures are drawn with, whatever they show."""
+"""Tools for drawing figures, independent of their content."""

@@ -1,4 +1,4 @@
-"""Intervals around lines, and labels beside points."""
+"""Intervals around lines, and labels next to points."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -17,11 +17,11 @@ Array = NDArray[np.float64]
 
 
 def error_band(values: ArrayLike, errors: ArrayLike, scale: str = "plain") -> tuple[Array, Array]:
-    """Ends of two standard errors to both sides: on a scale on which they do not leave the numbers' range.
+    """Return the ends of two standard errors to both sides, on a scale on which they stay within the numbers' range.
 
     Args:
         values: (n,) numbers within the range.
-        errors: (n,) their standard errors; NaN where there is none.
+        errors: (n,) their standard errors; NaN if there is none.
         scale: see :func:`~lmdyn.analysis.statistics.scales.to_scale`; ``fisher`` for correlations.
 
     Example:
@@ -32,14 +32,14 @@ def error_band(values: ArrayLike, errors: ArrayLike, scale: str = "plain") -> tu
     ends = []
     for value, error in zip(np.asarray(values, dtype=float), np.asarray(errors, dtype=float), strict=True):
         at, width = to_scale(value, scale), 2 * error_on_scale(value, error, scale)
-        at_end = np.isinf(at)  # of the range, where the scale says nothing
+        at_end = np.isinf(at)  # of the range, at which the scale is not defined
         ends.append([value if at_end else from_scale(at + side * width, scale) for side in (-1, 1)])
     low, high = np.array(ends).reshape(-1, 2).T
     return low, high
 
 
 def draw_band(axes: Axes, x: ArrayLike, low: ArrayLike, high: ArrayLike, **look: Any) -> None:
-    """What lies between two lines over ``x``; a vertical line where they have one point only."""
+    """Fill the area between two lines over ``x``; draw a vertical line if they have only one point."""
     at, below, above = (np.asarray(of, dtype=float) for of in (x, low, high))
     if len(at) == 1:
         axes.vlines(at, below, above, color=look["color"], lw=1.2)
@@ -52,14 +52,14 @@ _PLACES = (("left", "bottom"), ("left", "top"), ("right", "bottom"), ("right", "
 
 
 def label_points(axes: Axes, points: Iterable[tuple[float, float, str, str]], fontsize: float = 7) -> None:
-    """Write labels beside points, none over another one or over another one's point: without one where no place is.
+    """Write labels next to points, without overlap with other labels or points; omit labels without free space.
 
-    To be called when all else is drawn: places are found in the layout of then.
+    Call it after everything else is drawn: positions are found in the layout at this time.
 
     Args:
-        axes: where.
-        points: x, y, label and colour of each; the first come first.
-        fontsize: of all.
+        axes: axes to draw in.
+        points: x, y, label and colour of each, in descending order of priority.
+        fontsize: font size of all labels.
     """
     points = list(points)
     if isinstance(axes.figure, PlainTextFigure):

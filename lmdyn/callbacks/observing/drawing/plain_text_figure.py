@@ -1,4 +1,4 @@
-"""Figures whose texts are shown as they are, and whole."""
+"""Figures with complete and literal texts."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -19,14 +19,14 @@ __all__ = ["Around", "PlainTextFigure", "UnicodePowers", "lay_out"]
 
 
 class PlainTextFigure(Figure):
-    r"""A figure that shows every text as it is: none is parsed as mathematics, whatever dollar signs it has.
+    r"""A figure that shows every text literally: none is parsed as mathematics, even with dollar signs.
 
-    Words, sites and names of runs are data: matplotlib refuses to draw some of them (``$\frac$``) and alters others.
+    Words, sites and names of runs are data: matplotlib cannot draw some of them (``$\frac$``) and changes others.
     Formulas in labels are written in Unicode (t₀, 10⁻³), and so are the powers on logarithmic axes.
 
     Args:
-        width: inches.
-        height: inches.
+        width: width, inches.
+        height: height, inches.
     """
 
     def __init__(self, width: float = 7.0, height: float = 4.2) -> None:
@@ -34,13 +34,13 @@ class PlainTextFigure(Figure):
         super().__init__(figsize=(width, height), dpi=110, layout="constrained")
 
     def draw(self, renderer: Any) -> None:
-        """Draw; every canvas and every file format come here, also to find the layout."""
+        """Draw; every canvas and every file format call this, also to determine the layout."""
         with self.as_it_is():
             self._break_long_labels()
             super().draw(renderer)
 
     def lay_out(self) -> None:
-        """Find the layout; a drawing would do this first."""
+        """Determine the layout, as drawing would do first."""
         if (engine := self.get_layout_engine()) is not None:
             with self.as_it_is():
                 self._break_long_labels()
@@ -49,13 +49,13 @@ class PlainTextFigure(Figure):
                     engine.execute(self)
 
     def _break_long_labels(self) -> None:
-        """Break those of vertical axes that are longer than these, once: the layout has no regard to that."""
+        """Break labels of vertical axes that are longer than the axes, once: the layout ignores them."""
         if self._unbroken:
             self._unbroken = False
             self._break_labels(lambda axes, axis: axis is axes.yaxis and _height(axis) > 1.04 * _room(axes))
 
     def _break_labels(self, where: Callable[[Axes, Axis], bool]) -> bool:
-        """Break the labels of some axes in two, or in three; whether there were any."""
+        """Break the labels of some axes into two or three lines; return whether there were any."""
         found = False
         for ax in self.axes:
             for axis in (ax.xaxis, ax.yaxis):
@@ -66,7 +66,7 @@ class PlainTextFigure(Figure):
         return found
 
     def _is_cut(self, axes: Axes, axis: Axis) -> bool:
-        """Whether the label goes beyond the picture's edge."""
+        """Return whether the label extends beyond the picture's edge."""
         box = axis.label.get_window_extent()
         if axis is axes.xaxis:
             return bool(box.x0 < 0 or box.x1 > self.bbox.width)
@@ -74,7 +74,7 @@ class PlainTextFigure(Figure):
 
     @contextmanager
     def as_it_is(self) -> Iterator[None]:
-        """In the style, and no text parsed as mathematics: of those there are and of ticks that are made meanwhile."""
+        """Apply the style, and parse no text as mathematics: neither existing texts nor ticks created meanwhile."""
         for artist in self.findobj():
             if isinstance(artist, Text):
                 artist.set_parse_math(False)
@@ -92,13 +92,13 @@ class PlainTextFigure(Figure):
 
 
 def lay_out(figure: Figure, dpi: float) -> None:
-    """Find a figure's layout, once for all files that it is saved to, which find it each for itself otherwise."""
+    """Determine a figure's layout once for all files to which it is saved, each of which would repeat it otherwise."""
     figure.set_dpi(dpi)
     if isinstance(figure, PlainTextFigure):
         figure.lay_out()
     else:
         figure.draw_without_rendering()
-    # not "none", whose engine does nothing but has each savefig draw the figure twice
+    # not "none", whose engine does nothing, but makes each savefig draw the figure twice
     with mpl.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
         figure.set_layout_engine(None)
 
@@ -108,14 +108,14 @@ def _height(axis: Axis) -> float:
 
 
 def _room(axes: Axes) -> float:
-    """How high axes are before the layout is found."""
+    """Return the height of axes before the layout is determined."""
     spec: Any = axes.get_subplotspec()
     place = axes.get_position(original=True) if spec is None else spec.get_position(axes.figure)
     return float(place.height * axes.figure.bbox.height)
 
 
 def _broken(label: str) -> str:
-    r"""With the longest line in two, near its middle and rather where a part of the sentence ends.
+    r"""Split the longest line in two, near its middle and preferably at the end of a part of the sentence.
 
     Example:
         >>> _broken("Pearson ρ(mean χ of a word, its frequency)")
@@ -135,28 +135,28 @@ def _broken(label: str) -> str:
 
 
 class Around(Formatter):
-    """A formatter that changes what another one writes."""
+    """A formatter that changes the output of another one."""
 
     def __init__(self, formatter: Formatter) -> None:
         self._formatter = formatter
 
     def set_axis(self, axis: Any) -> None:
-        """Of both."""
+        """Set the axis of both formatters."""
         super().set_axis(axis)
         self._formatter.set_axis(axis)
 
     def set_locs(self, locs: Any) -> None:
-        """Of the other one."""
+        """Set the locations of the other formatter."""
         self._formatter.set_locs(locs)
 
 
 class UnicodePowers(Around):
-    """What a formatter of logarithmic axes writes as mathematics, in Unicode."""
+    """A formatter that converts the mathematics of formatters of logarithmic axes to Unicode."""
 
     _SUPERSCRIPT = str.maketrans("0123456789-.", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻·")
 
     def __call__(self, x: float, pos: int | None = None) -> str:
-        """The label of a tick."""
+        """Return the label of a tick."""
         text = self._formatter(x, pos).removeprefix(r"$\mathdefault{").removesuffix("}$")
         powers = re.sub(r"\^\{(.*?)\}", lambda m: m[1].translate(self._SUPERSCRIPT), text)
         return powers.replace(r"\times", "×").replace("-", "\N{MINUS SIGN}")

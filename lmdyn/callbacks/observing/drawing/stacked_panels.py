@@ -1,4 +1,4 @@
-"""A figure as TensorBoard shows it: columns of panels below each other, as wide as its cards."""
+"""Conversion of a figure for TensorBoard: columns of panels below each other, as wide as its cards."""
 
 from typing import Any
 
@@ -20,16 +20,16 @@ Pixels = npt.NDArray[np.uint8]
 _WIDTH = (
     350  # pixels of a card; wider images are shown at every n-th pixel, which leaves of small letters little
 )
-_LEAST = 55.0  # dots an inch, with which letters can be read
-_LINE = 2  # pixels of a frame's line, half of which is beyond it
-_GAP = 6  # pixels around a column and between two
+_LEAST = 55.0  # dots per inch at which letters are readable
+_LINE = 2  # pixels of a frame's line, half of which is outside
+_GAP = 6  # pixels around a column and between two columns
 
 
 def stacked_pixels(figure: Figure, width: int = _WIDTH) -> Pixels:
-    """As :func:`pixels`, its columns of panels below each other where that makes letters readable in a card.
+    """Render as :func:`pixels`, with columns of panels below each other if that makes letters readable in a card.
 
-    Figures of one column are drawn as wide as the card. Those whose widest column would have less than 55 dots an inch
-    stay as they are, as do those with a title or a legend over several columns: a click shows them in full size.
+    Figures of one column are drawn as wide as the card. Those whose widest column would have less than 55 dots per inch
+    are not changed, nor are those with a title or a legend over several columns: a click shows them in full size.
     """
     dpi = figure.get_dpi()
     FigureCanvasAgg(figure)
@@ -61,7 +61,7 @@ def stacked_pixels(figure: Figure, width: int = _WIDTH) -> Pixels:
 
 
 def _label_shared_axes(figure: Figure) -> None:
-    """Of panels in a row that share their axis the first one alone has numbers: the others, too, below it."""
+    """Add numbers to the other panels of a row that share the axis of the first one, which alone has them."""
     for ax in figure.axes:
         place = ax.get_subplotspec()
         if (
@@ -73,13 +73,13 @@ def _label_shared_axes(figure: Figure) -> None:
 
 
 def _columns(figure: Figure) -> list[tuple[float, float]]:
-    """From where to where columns of panels go, in pixels; one for all where something is over several of them."""
+    """Return the start and end of each column of panels in pixels; one for all if something spans several of them."""
     whole = [(0.0, float(figure.bbox.width))]
     if figure.subfigs or not figure.axes:
         return whole
     panels = [ax for ax in figure.axes if ax.get_visible() and ax.axison]
     legends = [legend for ax in panels if (legend := ax.get_legend()) is not None and _is_outside(legend, ax)]
-    for legend in legends:  # it is a column of its own
+    for legend in legends:  # a legend is a column on its own
         legend.set_in_layout(False)
     boxes = _boxes(figure, panels)
     for legend in legends:
@@ -104,7 +104,7 @@ def _is_outside(legend: Legend, axes: Axes) -> bool:
 
 
 def _boxes(figure: Figure, artists: list[Any]) -> list[tuple[Any, Bbox]]:
-    """What each of them takes, with its labels."""
+    """Return the bounding boxes of artists, with their labels."""
     if isinstance(figure, PlainTextFigure):
         with figure.as_it_is():
             found = [(artist, artist.get_tightbbox()) for artist in artists]
@@ -114,7 +114,7 @@ def _boxes(figure: Figure, artists: list[Any]) -> list[tuple[Any, Bbox]]:
 
 
 def _trimmed(picture: Pixels, start: float, end: float) -> Pixels:
-    """The part from start to end, without white rows above and below."""
+    """Return the part from start to end, without white rows above and below."""
     part = picture[:, int(np.ceil(start)) : int(min(end, picture.shape[1]))]
     rows = (part != 255).any((1, 2)).nonzero()[0]
     return part[rows[0] : rows[-1] + 1] if len(rows) else part[:0]

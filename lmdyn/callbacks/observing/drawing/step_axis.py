@@ -11,17 +11,17 @@ from lmdyn.callbacks.observing.drawing.plain_text_figure import Around, UnicodeP
 
 __all__ = ["mark_rate_drops", "set_step_axis"]
 
-_MOST_DROPS = 50  # of a learning rate; more are lines side by side
+_MOST_DROPS = 50  # of a learning rate; more would form a solid area
 
 
 def set_step_axis(axes: Axes, steps: Iterable[int], rates: pd.DataFrame | None = None) -> None:
-    """Label and limit the axis of training steps; logarithmic (0 included) where observations are spaced so.
+    """Label and limit the axis of training steps; logarithmic (including 0) if observations are spaced accordingly.
 
     Args:
-        axes: whose x axis it is.
-        steps: that are drawn, in any order.
+        axes: axes with this x axis.
+        steps: drawn steps, in any order.
         rates: observations whose drops of the learning rate are marked, see :func:`mark_rate_drops`, and whose
-            ``tokens`` stand below the steps.
+            ``tokens`` are written below the steps.
     """
     if rates is not None:
         mark_rate_drops(axes, rates)
@@ -43,13 +43,13 @@ def set_step_axis(axes: Axes, steps: Iterable[int], rates: pd.DataFrame | None =
         if len(known) >= min(2, len(different)) > 0 and known["tokens"].iloc[-1] > 0:
             axes.set_xlabel("training step (optimizer updates)\nand tokens seen")
             inner = axes.xaxis.get_major_formatter()
-            if isinstance(inner, _AndTokens):  # of a panel that shares the axis
+            if isinstance(inner, _AndTokens):  # from a panel that shares the axis
                 inner = inner.inner
             axes.xaxis.set_major_formatter(_AndTokens(inner, known))
 
 
 def _leave_room(axes: Axes, first: float, last: float) -> None:
-    """Limit the horizontal axis so that marks at both of its ends are whole."""
+    """Limit the horizontal axis so that marks at both ends are complete."""
     scale = axes.xaxis.get_transform()
     low, high = scale.transform(np.array([first, last], dtype=float))
     room = 0.02 * (high - low)
@@ -57,7 +57,7 @@ def _leave_room(axes: Axes, first: float, last: float) -> None:
 
 
 def _show_points(axes: Axes) -> None:
-    """Let lines of one point be seen: large dots, whole on the frame too, of another form where lines are dashed."""
+    """Make lines of one point visible: large dots, also complete on the frame, with other shapes for dashed lines."""
     for line in axes.lines:
         if np.size(line.get_xdata()) == 1:
             marker = {"--": "s", ":": "^", "-.": "D"}.get(str(line.get_linestyle()), "o")
@@ -65,7 +65,7 @@ def _show_points(axes: Axes) -> None:
 
 
 class _AndTokens(Around):
-    """What a formatter writes, and below it how many tokens had been seen at this step."""
+    """A formatter that adds, below the output of another one, the number of tokens seen at this step."""
 
     def __init__(self, formatter: Formatter, known: pd.DataFrame) -> None:
         super().__init__(
@@ -84,7 +84,7 @@ class _AndTokens(Around):
 
 
 def _short_number(x: float) -> str:
-    """Three digits and a unit: 950, 1.4k, 227M, 1.34G."""
+    """Return three digits and a unit: 950, 1.4k, 227M, 1.34G."""
     for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if x >= 0.9995 * unit:
             return f"{x / unit:.3g}{name}"
@@ -92,9 +92,9 @@ def _short_number(x: float) -> str:
 
 
 def mark_rate_drops(axes: Axes, observations: pd.DataFrame) -> None:
-    """A vertical dashed line at each observation whose learning rate is below the one before, with one legend entry.
+    """Draw a vertical dashed line at each observation with a lower learning rate than before, with one legend entry.
 
-    None where the rate falls all the time after its height, as by a warmup and decay, or again and again.
+    Draws none if the rate decreases constantly after its maximum, as with warmup and decay, or has more than 50 drops.
     """
     rates = (
         observations[observations["quantity"] == "learning_rate"].drop_duplicates("step").sort_values("step")

@@ -1,4 +1,4 @@
-"""The look of all figures: colours, sizes of texts, grid, frames."""
+"""Style of all figures: colours, text sizes, grid, frames."""
 
 from typing import Any
 
@@ -17,9 +17,9 @@ COLOURS = {
     "sky": "#56B4E9",
     "brown": "#8B5E34",
 }
-"""Of lines, in their order; also those who do not see red or green tell each from each.
+"""Colours of lines, in their order, distinguishable also without red or green vision.
 
-They are those of Okabe & Ito 2008, with brown for their yellow, which is too pale for a line on white.
+They are those of Okabe & Ito 2008, with brown instead of their yellow, which is too pale for a line on white.
 """
 
 STYLE: dict[Any, Any] = {
@@ -52,7 +52,7 @@ STYLE: dict[Any, Any] = {
     "ytick.labelcolor": "0.15",
     "ytick.labelsize": 8.5,
 }
-"""Settings of matplotlib while a figure is made and while it is drawn; the user's own stay as they are."""
+"""Settings of matplotlib while a figure is created and drawn; the user's own are not changed."""
 
 in_style = mpl.rc_context(STYLE)
-"""Decorates functions that make figures: what they draw looks as :data:`STYLE` says."""
+"""Decorator for functions that create figures: what they draw has the style :data:`STYLE`."""

@@ -1,4 +1,4 @@
-"""TensorBoard's custom scalars: the curves of one quantity in a few charts, in place of a card for each curve."""
+"""TensorBoard's custom scalars: the curves of one quantity in a few charts instead of one card per curve."""
 
 import re
 from collections import Counter
@@ -13,24 +13,24 @@ from lmdyn.callbacks.training.lightning_internals import logged_name
 
 __all__ = ["charts_of", "know_charts_of", "log_charts", "takes_charts"]
 
-_BESIDE = ("_error", "_low", "_high")  # what goes with a value has no chart of its own
-_CURVES = 24  # of a chart: those of one run have one colour, and symbols tell them apart
+_BESIDE = ("_error", "_low", "_high")  # values that accompany another one have no chart
+_CURVES = 24  # per chart: the curves of one run have one colour, and symbols distinguish them
 _DETAIL = "{}, in detail"
 
 
 def charts_of(observer: str, recorded: Sequence[Quantity], tags: Iterable[str]) -> dict[str, dict[str, str]]:
-    """The charts of an observer: one for each form of a quantity's tags.
+    """Return the charts of an observer: one for each form of a quantity's tags.
 
-    What would be more than 24 curves is cut by some of its parts, such as a site, in a category of its own.
+    Charts of more than 24 curves are split by some of their parts, such as a site, in a separate category.
     Standard errors and ends of intervals have no charts, quantities that are not declared one each.
 
     Args:
         observer: name of the observer, with which tags begin.
-        recorded: what it declares.
-        tags: that were logged.
+        recorded: quantities that it declares.
+        tags: logged tags.
 
     Returns:
-        Category to title to the regular expression of the chart's tags.
+        For each category, the regular expression of the tags of each chart by title.
 
     Example:
         >>> loss = Quantity("loss", "Mean token loss.", "nats", tags=("", "<layer>/<tag>", "rank/<band>"))
@@ -65,7 +65,7 @@ def charts_of(observer: str, recorded: Sequence[Quantity], tags: Iterable[str]) 
 
 
 class _Form:
-    """A form of tags behind a quantity, ``<site>/<role>``; ``others`` are the closer ones that a tag may have."""
+    """A form of tags after a quantity, ``<site>/<role>``, without tags of the more specific forms ``others``."""
 
     def __init__(self, form: str, others: Sequence[str]) -> None:
         self.parts = form.split("/") if form else []
@@ -75,12 +75,12 @@ class _Form:
         return bool(self._form.fullmatch(tag)) and not any(other.fullmatch(tag) for other in self._others)
 
     def title(self, label: str, fixed: Sequence[int] = ()) -> str:
-        """What is drawn, and by what the curves of a chart differ."""
+        """Return what is drawn, and by what the curves of a chart differ."""
         by = [part.strip("<>").partition("=")[0] for i, part in enumerate(self.parts) if i not in fixed]
         return f"{label} by {', '.join(by)}" if by else label
 
     def expression(self, start: str, fixed: Mapping[int, str] = MappingProxyType({})) -> str:
-        """Of all tags of this form, or of those with some parts as they are given."""
+        """Return the expression for all tags of this form, or for those with some fixed parts."""
         start = re.escape(start)
         excluded = "".join(f"(?!{start}/{other.pattern}$)" for other in self._others)
         parts = [
@@ -89,7 +89,7 @@ class _Form:
         return f"^{excluded}{'/'.join([start, *parts])}$"
 
     def cut(self, label: str, start: str, curves: Sequence[Sequence[str]]) -> dict[str, str]:
-        """Title to expression of charts of fewer curves: as few parts as possible are fixed, and as few charts made."""
+        """Return title and expression of charts of fewer curves, with few fixed parts and few charts."""
         places = range(len(self.parts))
         ways = [fixed for n in places for fixed in combinations(places, n)]
         sizes = {fixed: Counter(tuple(parts[i] for i in fixed) for parts in curves) for fixed in ways}
@@ -102,7 +102,7 @@ class _Form:
 
 
 def _forms(tags: Sequence[str]) -> list[_Form]:
-    """Of each different form what is closer to a tag that both fit: it has more letters of its own."""
+    """Return the forms, each with the more specific forms: those with more fixed letters that match the same tags."""
     unique = {pattern(tag).pattern: tag for tag in reversed(tags)}
     forms = sorted(unique.values(), key=tags.index)
     fits = {form: [o for o in forms if o and pattern(form).fullmatch(o)] for form in forms}
@@ -110,22 +110,22 @@ def _forms(tags: Sequence[str]) -> list[_Form]:
 
 
 _TAGS: WeakKeyDictionary[Any, dict[str, tuple[Sequence[Quantity], dict[str, None]]]] = WeakKeyDictionary()
-"""By logger and observer what it declares, and the tags that are known."""
+"""By logger and observer, its declared quantities and known tags."""
 _WRITTEN: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
-"""By logger the layout that this process has written last."""
+"""By logger, the last layout that this process has written."""
 
 
 def takes_charts(logger: Any) -> bool:
-    """Whether a logger is TensorBoard's."""
+    """Return whether a logger is TensorBoard's."""
     return hasattr(getattr(logger, "experiment", None), "add_custom_scalars")
 
 
 def know_charts_of(
     logger: Any, observer: str, recorded: Sequence[Quantity], tags: Callable[[], Iterable[str]]
 ) -> None:
-    """Know the tags of an observer's earlier observations, so that its charts are written with those of others.
+    """Register the tags of an observer's earlier observations, so that its charts are written with those of others.
 
-    TensorBoard shows the last layout of a run only: that of a process which goes on with a run has to name all.
+    TensorBoard shows only the last layout of a run: a process that continues a run must include all charts.
     """
     known = _TAGS.setdefault(logger, {})
     if observer not in known:
@@ -133,7 +133,7 @@ def know_charts_of(
 
 
 def log_charts(logger: Any, observer: str, recorded: Sequence[Quantity], tags: Iterable[str]) -> None:
-    """Write the charts of all observers that are known, where this process has not written them yet."""
+    """Write the charts of all known observers, if this process has not written them yet."""
     known = _TAGS.setdefault(logger, {})
     _, own = known.setdefault(observer, (recorded, {}))
     before = len(own)

@@ -111,7 +111,7 @@ def test_a_run_with_defaults_goes_on(tmp_path, given):
         found.store.write(step, found.observe(model(depth=5), step))
     assert len(list(tmp_path.rglob("*.parquet"))) == 2
     with pytest.raises(
-        ValueError, match="made with other settings"
+        ValueError, match="contains observations with other settings"
     ):  # the control: given numbers are compared
         observer(tmp_path, **{**given, "horizon": 7})
 
