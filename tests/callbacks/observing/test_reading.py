@@ -119,7 +119,9 @@ def test_masked_models_and_labels_equal_to_inputs(tmp_path):
     module = ARCHITECTURES["bert"]()
     with pytest.raises(ValueError, match=r"learning_curves: .*masked.*`labels: aligned`"):
         attach(LearningCurves(), SHIFTED_INSIDE, tmp_path).meet(module)
-    with pytest.raises(ValueError, match=r"expected `labels` in the batches.*DataCollatorForLanguageModeling"):
+    with pytest.raises(
+        ValueError, match=r"expected `labels` in the batches.*DataCollatorForLanguageModeling"
+    ):
         attach(LearningCurves(), list(IDS), tmp_path).meet(module)
     table = attach(AttentionPatterns(), list(IDS), tmp_path).observe(module, 0)  # which reads no labels
     assert table["value"].notna().any()
@@ -427,9 +429,7 @@ def test_labels_that_contradict_the_data_are_refused(tmp_path):
     class Loader(list):
         label_convention = "aligned"
 
-    with pytest.raises(
-        ValueError, match="expected labels 'aligned', as the data declares, got 'next'"
-    ):
+    with pytest.raises(ValueError, match="expected labels 'aligned', as the data declares, got 'next'"):
         attach(LearningCurves(labels="next"), Loader(SHIFTED_INSIDE), tmp_path)
 
 

@@ -167,9 +167,7 @@ def test_what_a_budget_leaves_out_is_said(tmp_path, monkeypatch):
         "lmdyn.callbacks.probing.downstream.announce", lambda name, message: said.append(message)
     )
     attach(tmp_path, ("CoLA", "STS-B"), budget=Budget(max_updates=4000), fine_tuning=None)
-    assert said == [
-        "the budget allows fewer updates of fine-tuning than published: CoLA 4,000 of 5,336"
-    ]
+    assert said == ["the budget allows fewer updates of fine-tuning than published: CoLA 4,000 of 5,336"]
     attach(tmp_path / "whole", ("CoLA", "STS-B"), fine_tuning=None)
     assert len(said) == 1
 

@@ -554,9 +554,7 @@ def test_the_jackknife_is_that_of_the_blocks(tmp_path):
         assert value(table, f"{measure}_error", "embedding") == pytest.approx(float(expected.error), rel=1e-6)
         assert value(table, f"{measure}_corrected", "embedding") < value(table, measure, "embedding")
     for wrong in ({"jackknife": 3}, {"jackknife": 65}, {"jackknife": 5, "bootstrap": 5}):
-        with pytest.raises(
-            ValueError, match="expected 5 to 64 blocks, 64 with a bootstrap"
-        ):
+        with pytest.raises(ValueError, match="expected 5 to 64 blocks, 64 with a bootstrap"):
             Similarity(**wrong)
 
 
