@@ -288,7 +288,7 @@ def test_page_of_a_users_gpt(here, capsys):
     assert "logits lm_head (4, 16, 200) 1,600 (tied) 80.3 %" in page
     assert "(others) 128 6.4 %" in page
     assert "LearningCurves runs Loss, perplexity and accuracy of next-word prediction" in page
-    assert "WorldKnowledge no data: needs questions about facts" in page
+    assert "WorldKnowledge no data: requires questions about facts" in page
     assert (
         "cannot write a starting yaml yet: fit trains LightningModules, but GPT is a plain nn.Module" in err
     )
@@ -429,7 +429,7 @@ def test_the_yaml_of_a_folder_replays(name, data, here, capsys):
     # the comments are part of it: what takes longer, and what does not run, with the reason
     text = path.read_text()
     says = (
-        "module: world_knowledge looks at masked" if name != "bert" else "data: needs questions about facts"
+        "module: world_knowledge requires a masked" if name != "bert" else "data: requires questions about facts"
     )
     assert f"# WorldKnowledge: {says}" in text
     commented = text.partition("which takes longer:\n")[2].partition("    # These do not run")[0]

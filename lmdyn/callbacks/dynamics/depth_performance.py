@@ -1,4 +1,4 @@
-"""Predictions from the state of a masked language model's encoder at each time: tokens, and similarity of sentences."""
+"""Predictions from the state of a masked language model's encoder at each time: tokens, and sentence similarity."""
 
 import copy
 import logging
@@ -45,77 +45,76 @@ __all__ = ["TIMES", "DepthPerformance"]
 log = logging.getLogger(__name__)
 
 TIMES = (0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96)
-"""The times that are looked at by default, besides the model's own depth."""
+"""Default times, in addition to the model's own depth."""
 
 
 class DepthPerformance(Observer):
     """How well masked tokens, and the similarity of sentences, are predicted from the encoder's state at each time.
 
     The encoder is iterated as a map of all token vectors (:class:`~lmdyn.analysis.EncoderMap`), in
-    float32 without tf32 or autocast and without attention mask; x_t is the state at time t, x_0 the embedding, x_L what
-    the model of L layers itself works with. Where its layers differ, time ends with them.
+    float32 without tf32 or autocast and without attention mask; x_t is the state at time t, x_0 the embedding, x_L the
+    final state of the model with L layers. If its layers differ, time ends with them.
 
-    *Masked tokens.* Of the labelled positions (those that a masked language model is trained to predict), on the
-    validation part: the share whose token has the highest logit, and the mean −ln p. ``fixed``: the model's own
-    decoder, applied to x_t. ``retrained``: a decoder trained for each t on the training part, those of all t from
-    the same batches. With ``start: own`` it is a copy of the model's own decoder, all that follows the layers, and
-    starts from its weights, as published
-    (:class:`~lmdyn.analysis.probing.state_decoder.RetrainedDecoder`): of ALBERT a dense layer, the layer norm after its
-    activation, and the output layer with its bias, whose weights are tied to the word vectors; the copy is not, and the
-    model stays as it is. With ``start: random`` it is another layer, of fixed random weights
-    (:func:`~lmdyn.analysis.train_tower_heads`), which a few hundred updates leave far behind the model's own.
-    Padding takes part in attention, as all tokens do: in rows with padding, x_L is not what the model with its mask
-    has.
+    *Masked tokens.* For the labelled positions (those that a masked language model is trained to predict) of the
+    validation split: the share whose token has the highest logit, and the mean −ln p. ``fixed``: the model's own
+    decoder, applied to x_t. ``retrained``: a decoder trained for each t on the training split, those of all t from the
+    same batches. With ``start: own`` it is a copy of the model's own decoder, that is, of all that follows the layers,
+    with its initial weights, as published (:class:`~lmdyn.analysis.probing.state_decoder.RetrainedDecoder`): for ALBERT
+    a dense layer, the layer norm after its activation, and the output layer with its bias, whose weights are tied to
+    the word vectors; those of the copy are not, and the model is not changed. With ``start: random`` it is another
+    layer, of fixed random weights (:func:`~lmdyn.analysis.train_tower_heads`), which after a few hundred updates is far
+    worse than the model's own. Padding takes part in attention, as all tokens do: in rows with padding, x_L differs
+    from that of the model with its mask.
 
-    *Floors.* At t = 0 a decoder sees a token's own embedding and position, and nothing of its context: the accuracy of
-    the decoder retrained there, and the share of the most frequent token among the labels, are what a model scores that
-    has not read. Of the labelled positions some show another token than the mask, and a part of them the token itself,
-    which is known at t = 0: rows ``where`` ``mask`` are of the positions that show the mask token, by the run's
-    tokenizer.
+    *Baselines.* At t = 0 a decoder has only a token's own embedding and position, and no context: the accuracy of
+    the decoder retrained there, and the share of the most frequent token among the labels, are the scores of a model
+    without context. Some labelled positions show another token than the mask, and some of these the token itself,
+    which is known at t = 0: rows with ``where`` equal to ``mask`` are for the positions that show the mask token of the
+    run's tokenizer.
 
     *Similarity.* Pearson's correlation with the scores of the only regression among ``tasks`` (``STS-B``; the
     grammar's ``similarity``), on its development set. ``frozen``: a linear regression from the pooled output (the
-    encoder's own pooler of the first token of x_t, or this token's vector where there is no pooler), trained for each
+    encoder's own pooler of the first token of x_t, or this token's vector if there is no pooler), trained for each
     t, all at once (:func:`~lmdyn.analysis.probing.depth_heads.train_linear_readouts`): as published by ten epochs of
-    Adam from 0, which do not reach what nearly constant states tell, as those of initial networks; in closed form with
-    ``readout: {ridge: 0.001}``. ``fine_tuned``: a copy of the encoder that has t layers is trained with its classifier
-    (``fine_tune``). Examples of one length are read together, so that there is no padding.
+    Adam from 0, which do not extract the information of nearly constant states, as in initial networks; in closed form
+    with ``readout: {ridge: 0.001}``. ``fine_tuned``: a copy of the encoder with t layers is trained with its classifier
+    (``fine_tune``). Examples of the same length are batched, so that there is no padding.
 
-    Everything trained starts from its own seed, and observations of one model are equal (on a GPU up to the order of
-    sums). Where a state is not finite its prediction is wrong; its cross-entropy and Pearson's correlation, and what is
-    trained on it, are NaN; a warning names these t. Pearson's correlation of equal predictions, as those after
-    all sentences have become one, is 0. With several processes each reads its share of the examples; they share the
-    fine-tuned t.
+    All training uses its own seed, and observations of one model are equal (on a GPU up to the order of sums). If a
+    state is not finite, its prediction is wrong; its cross-entropy and Pearson's correlation, and results of training
+    on it, are NaN; a warning names these t. Pearson's correlation of equal predictions, as those after all sentences
+    have the same state, is 0. With several processes, each reads its share of the examples; the fine-tuned t are
+    divided among them.
 
-    Rows have the columns ``how``, ``where`` and ``t``; ``where`` is ``mask``, or none for all labelled positions.
+    Rows have the columns ``how``, ``where`` and ``t``; ``where`` is ``mask``, or missing for all labelled positions.
 
     Args:
-        times: times t, rising, from 0; None: :data:`TIMES` and the model's depth, of a model whose layers differ up to
+        times: times t, increasing, from 0; None for :data:`TIMES` and the model's depth, if its layers differ up to
             its depth.
-        training: how the decoders are retrained. At the model's own depth, retraining is to be no worse than the
-            model's decoder: a rate that makes it worse is too high (of ALBERT-mini on the grammar, fixed 0.442: 300
-            updates of 32 rows give 0.446 at 3e-4, 0.436 at 1e-3; from random weights 0.367). Of ``start: own``,
-            ``init_range`` and ``seed`` have no influence.
-        start: what retrained decoders start from, the model's ``own`` decoder or ``random`` weights.
-        batch_rows: rows of text of an update, over all ranks; of a PretrainingCorpus. Other data is taken in its own
+        training: training of the decoders. At the model's own depth, retraining should be no worse than the
+            model's decoder: a rate that makes it worse is too high (for ALBERT-mini on the grammar, fixed 0.442: 300
+            updates of 32 rows give 0.446 at 3e-4, 0.436 at 1e-3; from random weights 0.367). With ``start: own``,
+            ``init_range`` and ``seed`` have no effect.
+        start: initial weights of retrained decoders: the model's ``own`` decoder or ``random`` weights.
+        batch_rows: rows of text per update, over all ranks, for a PretrainingCorpus. Other data is used in its own
             batches.
-        tasks: datamodule with ``tasks``, of which one is a regression (``GlueTasks``, ``GrammarTasks``); it is given
-            the run's tokenizer. None: no similarity.
-        readout: how the linear regressions are trained.
-        fine_tuned_times: times, some or other ones, of which a copy of the encoder is fine-tuned. Only of models whose
-            layers are shared.
+        tasks: datamodule with ``tasks``, of which one is a regression (``GlueTasks``, ``GrammarTasks``); it receives
+            the run's tokenizer. None for no similarity.
+        readout: training of the linear regressions.
+        fine_tuned_times: times, which may differ from ``times``, for which a copy of the encoder is fine-tuned. Only
+            for models with shared layers.
         fine_tuning: changes to its settings, attributes of ``FineTuning``; the
-            learning rate is 1e-6 unless it is given, the rest as in ``Downstream``.
-        budget: how long fine-tuning is at most.
-        seed: of fine-tuning.
+            learning rate is 1e-6 by default, the rest as in ``Downstream``.
+        budget: limit on fine-tuning.
+        seed: seed of fine-tuning.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
-        ValueError: times that do not rise; when attached, data that is not for masked language models or has no
-            training part, ``tasks`` without a single regression; a module whose logits are not of its encoder
-            (ELECTRA), times beyond the depth of one whose layers differ, examples longer than it reads.
+        ValueError: for times that do not increase; when attached, for data that is not for masked language models or
+            has no training split, and for ``tasks`` without a single regression; for a module whose logits are not from
+            its encoder (ELECTRA), times beyond the depth if layers differ, and examples longer than it can read.
 
     Reference: Inoue et al. 2022, section II.A, figures 3A and 3B, appendices A and B.
 
@@ -158,13 +157,13 @@ class DepthPerformance(Observer):
             raise ValueError("times is empty: expected numbers from 0, or null for the default")
         self.fine_tuned_times = _checked("fine_tuned_times", fine_tuned_times)
         if self.fine_tuned_times and tasks is None:
-            raise ValueError("fine_tuned_times are given without a task to fine-tune on: give `tasks`")
+            raise ValueError("fine_tuned_times require a task to fine-tune on: set `tasks`")
         if batch_rows < 1:
             raise ValueError(f"batch_rows is {batch_rows}: expected a number from 1")
         if start not in ("own", "random"):
             raise ValueError(f"start is {start!r}: expected 'own' or 'random'")
         if training.patience is not None:
-            raise ValueError("decoders are trained for a number of updates: leave training.patience out")
+            raise ValueError("decoders are trained for a number of updates: remove training.patience")
         self.training = training
         self.start = start
         self.batch_rows = batch_rows
@@ -179,7 +178,7 @@ class DepthPerformance(Observer):
     # ---------------------------------------------------------------- before training
 
     def attach(self, run: Run, *, rank_zero: bool = True, barrier: Callable[[], None] = lambda: None) -> None:
-        """Get to know the run, and open the tasks; see :meth:`~lmdyn.callbacks.Observer.attach`."""
+        """Attach to the run, and open the tasks; see :meth:`~lmdyn.callbacks.Observer.attach`."""
         if self.tasks is not None:
             open_data(
                 self.tasks, run, f"{self.name}: the data of the tasks", rank_zero=rank_zero, barrier=barrier
@@ -187,12 +186,12 @@ class DepthPerformance(Observer):
         super().attach(run, rank_zero=rank_zero, barrier=barrier)
 
     def prepare(self) -> None:
-        """Find the training part and the task."""
+        """Determine the training split and the task."""
         objective = objective_of(self.data)
         if objective not in (None, "masked"):
             raise ValueError(
-                f"{self.name} looks at masked language models, and its data is for the objective {objective!r}: give "
-                "the observer a `probe` for the objective 'masked'"
+                f"{self.name} requires a masked language model, but its data is for the objective {objective!r}: pass "
+                "a `probe` for the objective 'masked'"
             )
         self._training_part = TrainingPart(self, self.batch_rows)
         if self.tasks is not None:
@@ -205,18 +204,18 @@ class DepthPerformance(Observer):
         if len(found) != 1 or len(found[0].evaluation) != 1:
             raise ValueError(
                 f"{self.name}: expected `tasks` with one regression that has one development set, got "
-                f"{[t.name for t in found]} in {type(tasks).__name__}: give GlueTasks with STS-B, or GrammarTasks "
+                f"{[t.name for t in found]} in {type(tasks).__name__}: use GlueTasks with STS-B, or GrammarTasks "
                 "with similarity"
             )
         return found[0]
 
     def fine_tuning_settings(self) -> FineTuning:
-        """What fine-tuning is done with."""
+        """Return the settings of fine-tuning."""
         published = settings_of(self._task.name, "regression", {"all": self.fine_tuning})
         return self.budget.of(published, len(self._task.train))
 
     def check_module(self, module: nn.Module) -> None:
-        """Refuse a module that is no masked language model with one encoder, or has fewer layers than are asked for."""
+        """Raise an error for a module that is no masked language model with one encoder, or has too few layers."""
         self._opened(module)
         if self._task is None:
             return
@@ -230,7 +229,7 @@ class DepthPerformance(Observer):
         )
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Output layers of each time, and copies that are fine-tuned."""
+        """Report the memory of output layers of each time, and of fine-tuned copies."""
         parts = self._opened(module)
         encoder: Any = encoder_of(module)
         size = int(encoder.config.hidden_size)
@@ -243,11 +242,11 @@ class DepthPerformance(Observer):
             yield Cost(
                 "a copy of the encoder with gradients and Adam's two moments",
                 4 * 4 * sum(p.numel() for p in encoder.parameters()),
-                "leave `fine_tuned_times` out",
+                "remove `fine_tuned_times`",
             )
 
     def _opened(self, module: nn.Module) -> "_Parts":
-        """The encoder as a map, the times to look at, and the module's own decoder."""
+        """Return the encoder as a map, the times, and the module's own decoder."""
         batch = next(iter(self.probe_set.batches()), {})
         if "labels" not in batch:
             raise ValueError(f"{self.name}: expected batches with `labels`, got {sorted(batch)}")
@@ -259,25 +258,25 @@ class DepthPerformance(Observer):
         return _Parts(f, times, decoder, logits.shape[1])
 
     def _times_of(self, f: EncoderMap) -> tuple[int, ...]:
-        """The times to look at in this model."""
+        """Return the times for this model."""
         depth = len(f.maps)
         if self.fine_tuned_times and not f.shared:
             raise ValueError(
-                f"{self.name}: the {depth} layers of this model differ, it cannot be given others to fine-tune: leave "
-                "fine_tuned_times out"
+                f"{self.name}: the {depth} layers of this model differ, so their number cannot be changed for "
+                "fine-tuning: remove fine_tuned_times"
             )
         if self.times is None:
             return tuple(sorted(t for t in {*TIMES, depth} if f.shared or t <= depth))
         if not f.shared and self.times[-1] > depth:
             raise ValueError(
-                f"{self.name}: the layers of this model differ, time is depth, and ends with {depth}: expected `times` "
-                f"up to it, got {list(self.times)}"
+                f"{self.name}: the layers of this model differ, so time is depth and ends with {depth}: expected "
+                f"`times` up to it, got {list(self.times)}"
             )
         return self.times
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The arguments, the content of both parts and of the task, and what it is fine-tuned with."""
+        """The arguments, the content of both splits and of the task, and the settings of fine-tuning."""
         train = self._training_part.fingerprint if self._training_part is not None else None
         of_task = {}
         if self._task is not None:
@@ -288,7 +287,7 @@ class DepthPerformance(Observer):
     # ---------------------------------------------------------------- an observation
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
-        """Masked tokens, then similarity."""
+        """Measure masked tokens, then similarity."""
         with exact_products():
             parts = self._opened(module)
             rows = [DepthRow("depth", "", None, None, float(len(parts.f.maps)))]
@@ -298,7 +297,7 @@ class DepthPerformance(Observer):
         broken = sorted({row.t for row in rows if row.t is not None and row.value != row.value})
         if broken and rank_and_world_size()[0] == 0:
             log.warning(
-                "%s at step %d: states, or what is trained on them, are not finite at t = %s",
+                "%s at step %d: states, or results of training on them, are not finite at t = %s",
                 self.name, step, broken,
             )  # fmt: skip
         table = pd.DataFrame(rows, columns=list(DepthRow._fields)).assign(site="")
@@ -328,11 +327,11 @@ class DepthPerformance(Observer):
             return found.rows(times)
         except ValueError as error:
             raise ValueError(
-                f"{self.name}: {error}: expected `labels` that are {IGNORED} but where tokens are masked"
+                f"{self.name}: {error}: expected `labels` that are {IGNORED} except at masked tokens"
             ) from error
 
     def _masked(self, batch: Mapping[str, Any], at: Int[Tensor, "n"]) -> Bool[Tensor, "n"]:
-        """Which labelled positions show the mask token."""
+        """Return which labelled positions show the mask token."""
         mask: int | None = getattr(self.run.tokenizer, "mask_token_id", None)
         ids: Tensor | None = batch.get("input_ids")
         if mask is None or ids is None or ids.shape != batch["labels"].shape:
@@ -340,7 +339,7 @@ class DepthPerformance(Observer):
         return ids.flatten()[at] == mask
 
     def _retrained(self, module: nn.Module, parts: "_Parts") -> Mapping[str, TowerHead | RetrainedDecoder]:
-        """The decoder of each time."""
+        """Return the decoder of each time."""
         assert self._training_part is not None
         train = self._training_part.open()
         assert train is not None
@@ -364,11 +363,11 @@ class DepthPerformance(Observer):
     def _batches(
         self, part: ProbeSet, device: torch.device
     ) -> Iterator[tuple[dict[str, Any], Int[Tensor, "n"]]]:
-        """This rank's batches, and where in the flattened batch something is to be predicted."""
+        """Yield this rank's batches, and the labelled positions in the flattened batch."""
         for batch in part.batches(*rank_and_world_size()):
             at = (
                 (batch["labels"] != IGNORED).flatten().nonzero()[:, 0]
-            )  # before it goes to the device: no wait
+            )  # before the transfer to the device, to avoid synchronization
             yield to_device(batch, device), at.to(device, non_blocking=True)
 
     def _similarity(self, encoder: nn.Module, times: Sequence[int]) -> list[DepthRow]:
@@ -387,18 +386,18 @@ class DepthPerformance(Observer):
         return [*rows, *(DepthRow("pearson", "fine_tuned", None, t, tuned[t]) for t in self.fine_tuned_times)]
 
     def _fine_tuned(self, encoder: nn.Module, t: int) -> float:
-        """Pearson's correlation of a fine-tuned copy with t layers."""
+        """Return Pearson's correlation of a fine-tuned copy with t layers."""
         copied: Any = copy.deepcopy(encoder)
         copied.config.num_hidden_layers = t
         model, _ = fine_tune(copied, self._task, self.fine_tuning_settings(), self.seed)
         (development,) = self._task.evaluation.values()
         return readout_correlation(predict(model, self._task, development)[0], _scores(development))
 
-    # ---------------------------------------------------------------- what is shown of it
+    # ---------------------------------------------------------------- output
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Accuracy (3A) and Pearson's correlation (3B) over t; at the model's depth and the best t, over steps."""
+        """Draw accuracy (3A) and Pearson's correlation (3B) over t; at the model's depth and the best t, over steps."""
         return depth_performance_figures(observations)
 
 
@@ -416,7 +415,7 @@ class _Parts(NamedTuple):
 
 def _checked(name: str, times: Sequence[int]) -> tuple[int, ...]:
     if any(t != int(t) or t < 0 for t in times) or list(times) != sorted(set(times)):
-        raise ValueError(f"{name} is {list(times)}: expected rising whole numbers from 0")
+        raise ValueError(f"{name} is {list(times)}: expected increasing integers from 0")
     return tuple(int(t) for t in times)
 
 

@@ -1,4 +1,4 @@
-"""Figures of what the states of an encoder are good for: over t, as published, and over training."""
+"""Figures of predictions from the states of an encoder: over t, as published, and over training."""
 
 from collections.abc import Sequence
 
@@ -31,7 +31,7 @@ _FLOORS = {
     "most_frequent": ("floor: the most frequent token", (0, (1, 4))),
 }
 _ACCURACY = "accuracy of masked tokens"
-_FIGURES = {  # name to quantity, where, and label
+_FIGURES = {  # quantity, where, and label by name
     "masked_tokens": ("accuracy", None, f"{_ACCURACY},\nall that are predicted"),
     "mask_positions": ("accuracy", "mask", f"{_ACCURACY},\nwhere the mask is shown"),
     "similarity": ("pearson", None, "sentence similarity: Pearson's r"),
@@ -40,18 +40,17 @@ _FIGURES = {  # name to quantity, where, and label
 
 @in_style
 def depth_performance_figures(observations: pd.DataFrame) -> dict[str, Figure]:
-    """Accuracy and Pearson's correlation over t and over training steps, of one run or of several (a column ``run``).
+    """Draw accuracy and Pearson's correlation over t and over training, for one run or several (a column ``run``).
 
     Args:
-        observations: of ``DepthPerformance``.
+        observations: observations of ``DepthPerformance``.
 
-    Returns:
-        ``masked_tokens`` (figure 3A), ``mask_positions``, of those that show the mask token, each with its floors, and,
-        where there is a task, ``similarity`` (3B), of the last step of each run, in pale colours of its first;
-        ``over_training`` of more than one step, at the model's depth and at the best t.
+    Returns: ``masked_tokens`` (figure 3A), ``mask_positions`` for those that show the mask token, each with its
+        baselines, and, if there is a task, ``similarity`` (3B), for the last step of each run, and in pale colours for
+        its first; ``over_training`` for more than one step, at the model's depth and at the best t.
     """
     observations = named_runs(observations)
-    if "where" not in observations:  # of files that were written without
+    if "where" not in observations:  # in files without this column
         observations = observations.assign(where=None)
     figures = {}
     present = []
@@ -66,7 +65,7 @@ def depth_performance_figures(observations: pd.DataFrame) -> dict[str, Figure]:
 
 
 def _of(observations: pd.DataFrame, where: str | None) -> pd.DataFrame:
-    """The rows of some positions, and those of the model."""
+    """Return the rows of some positions, and those of the model."""
     rows = observations["where"]
     chosen = rows.isna() if where is None else rows.eq(where)
     return observations[chosen | observations["quantity"].eq("depth")]
@@ -115,7 +114,7 @@ def _label(runs: Sequence[str], name: str, ending: str = "") -> str:
 
 
 def _name_looks(ax: Axes, observations: pd.DataFrame, runs: Sequence[str], quantity: str) -> None:
-    """Legend entries of several runs: one for each colour, and one for each way to draw a line."""
+    """Add legend entries for several runs: one for each colour, and one for each line style."""
     for run in runs:
         ax.plot([], [], color=_colour(runs, run, "fixed"), label=run)
     for how in select(observations, quantity=quantity)["how"].unique():
@@ -129,7 +128,7 @@ def _name_looks(ax: Axes, observations: pd.DataFrame, runs: Sequence[str], quant
 
 
 def _over_training(observations: pd.DataFrame, present: Sequence[str]) -> Figure:
-    """A panel for each figure; solid at the depth, dotted at the best t of each step, thin and grey the floor."""
+    """Draw a panel for each figure: solid at the depth, dotted at the best t, thin and grey the baseline."""
     panels = new_panels(len(present), 8.4, 3.2, most=1, margin=(0, 0.4))
     runs = list(observations["run"].unique())
     for ax, name in zip(panels, present, strict=True):
@@ -173,7 +172,7 @@ def _depth(rows: pd.DataFrame) -> int:
 
 
 def _colour(runs: Sequence[str], run: str, how: str, *, both: bool = False) -> str:
-    """A colour for each run; of a single one, for each way of decoding; with ``both``, for each pair of them."""
+    """Return a colour for each run; for a single run, for each decoder; with ``both``, for each pair of them."""
     second = list(_HOW).index(how) % 2
     if len(runs) == 1:
         return str(line_style(second)["color"])

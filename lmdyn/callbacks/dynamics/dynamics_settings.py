@@ -1,4 +1,4 @@
-"""What ``EncoderDynamics`` measures over the short and the long term, and how: frozen settings."""
+"""Settings of ``EncoderDynamics`` for the short and the long term and for numerics, as frozen dataclasses."""
 
 import math
 from collections.abc import Sequence
@@ -16,22 +16,22 @@ Precision = Literal["float32", "float64"]
 G = TypeVar("G", "ShortTerm", "LongTerm", "DynamicsNumerics")
 
 NOT_GIVEN: Final[Any] = object()
-"""A flat argument that was not given, which differs from one that is null."""
+"""A flat argument that was not given, as distinct from one that is null."""
 
 
 @dataclass(frozen=True)
 class ShortTerm:
-    """Deviation, synchronization, local exponents and effective dimension from the start on.
+    """Settings of deviation, synchronization, local exponents and effective dimension from the start on.
 
     Attributes:
         steps: horizon t.
-        tau: steps of a window, a divisor of ``steps``.
-        sentences: how many; None: all.
-        dimension_times: t at which the effective dimension is measured; None: every 25 steps.
-        dimension_sentences: of how many sentences it is, whose number less one is its ceiling; None: as ``sentences``.
+        tau: steps per window, a divisor of ``steps``.
+        sentences: number of sentences; None for all.
+        dimension_times: t at which the effective dimension is measured; None for every 25 steps.
+        dimension_sentences: number of sentences for it, whose number minus one is its maximum; None for ``sentences``.
 
     Raises:
-        ValueError: numbers out of range, a window that does not divide the horizon.
+        ValueError: for numbers out of range, or a window that does not divide the horizon.
     """
 
     steps: int = 500
@@ -50,8 +50,8 @@ class ShortTerm:
         times = self.times
         if any(t < 0 or t > self.steps for t in times) or sorted(set(times)) != list(times):
             raise ValueError(
-                f"short_term.dimension_times rise from 0 to short_term.steps, {self.steps}, at most: got "
-                f"{self.dimension_times}"
+                f"expected short_term.dimension_times that increase from 0 to at most short_term.steps, {self.steps}, "
+                f"got {self.dimension_times}"
             )
 
     @property
@@ -62,25 +62,25 @@ class ShortTerm:
 
 @dataclass(frozen=True)
 class LongTerm:
-    """Local exponents until a distant horizon, chaotic transients, and what trajectories end on.
+    """Settings of local exponents until a distant horizon, chaotic transients, and attractors.
 
     Attributes:
-        steps: horizon t; 0 leaves the long term out.
-        tau: steps of a window, a divisor of ``steps``.
-        sentences: how many; None: all.
-        check: sentences that are also followed on the full map, for ``check_steps``.
+        steps: horizon t; 0 for no long term.
+        tau: steps per window, a divisor of ``steps``.
+        sentences: number of sentences; None for all.
+        check: number of sentences that are also iterated on the full map, for ``check_steps``.
         check_steps: a multiple of ``tau``.
-        max_period: longest period of an attractor that is looked for.
-        tolerance: distance, relative to the state's norm, at which states count as the same.
-        resolution: |λ| that is not told from 0 when trajectories at the horizon are named, where ``follow`` is 0.
-        follow: times ``steps`` that trajectories are followed until it is known of what kind they are
-            (:func:`~lmdyn.analysis.orbit_kind`); 1: not beyond; 0: they are named as up to version 0.1, which took
-            every small λ for quasi-periodic.
-        transverse_skip: steps that are left out before λ⊥ is averaged, in which a random difference turns, rounded up
-            to windows; None: 200, and 0 where ``follow`` is 0, as up to version 0.1.
+        max_period: maximum period of an attractor.
+        tolerance: distance, relative to the state's norm, below which states count as equal.
+        resolution: |λ| that counts as 0 when trajectories at the horizon are classified, if ``follow`` is 0.
+        follow: multiple of ``steps`` for which trajectories are followed until their kind is known
+            (:func:`~lmdyn.analysis.orbit_kind`); 1: not beyond; 0: they are classified as up to version 0.1, in which
+            every small λ counted as quasi-periodic.
+        transverse_skip: number of steps before λ⊥ is averaged, in which a random difference aligns, rounded up
+            to windows; None for 200, and for 0 if ``follow`` is 0, as up to version 0.1.
 
     Raises:
-        ValueError: numbers out of range, a window that does not divide a horizon.
+        ValueError: for numbers out of range, or a window that does not divide a horizon.
     """
 
     steps: int = 100_000
@@ -96,7 +96,7 @@ class LongTerm:
 
     @property
     def skipped(self) -> int:
-        """Steps that are left out before λ⊥ is averaged."""
+        """Number of steps before λ⊥ is averaged."""
         if self.transverse_skip is not None:
             return self.transverse_skip
         return 200 if self.follow else 0
@@ -119,19 +119,19 @@ class LongTerm:
 
 @dataclass(frozen=True)
 class DynamicsNumerics:
-    """How trajectories are computed.
+    """Settings of the computation of trajectories.
 
     Attributes:
         epsilon: norm of the perturbation over the joint state.
         threshold: D below which tokens are synchronized.
-        reduced: go over to the map of one token.
+        reduced: whether to continue with the map of one token.
         dtype: ``float32`` or ``float64``.
-        batch_size: sentences that the full map is applied to at once.
-        seed: of the perturbations.
-        deviation: how far tokens are apart: ``printed`` or ``released``, see :func:`~lmdyn.analysis.deviation`.
+        batch_size: number of sentences to which the full map is applied at once.
+        seed: seed of the perturbations.
+        deviation: distance between tokens: ``printed`` or ``released``, see :func:`~lmdyn.analysis.deviation`.
 
     Raises:
-        ValueError: numbers out of range, another dtype or deviation.
+        ValueError: for numbers out of range, or another dtype or deviation.
     """
 
     epsilon: float = 1.0
@@ -146,24 +146,24 @@ class DynamicsNumerics:
         _check_types(self)
         if self.deviation not in get_args(DeviationVariant):
             raise ValueError(
-                f"deviation is one of {list(get_args(DeviationVariant))}, got {self.deviation!r}"
+                f"deviation is {self.deviation!r}: expected one of {list(get_args(DeviationVariant))}"
             )
         if self.dtype not in get_args(Precision):
-            raise ValueError(f"dtype is one of {list(get_args(Precision))}, got {self.dtype!r}")
+            raise ValueError(f"dtype is {self.dtype!r}: expected one of {list(get_args(Precision))}")
         if self.epsilon <= 0 or self.threshold <= 0 or self.batch_size < 1:
             raise ValueError(f"expected epsilon and threshold above 0 and batch_size from 1, got {self}")
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """``dtype`` as torch has it."""
+        """``dtype`` as a torch dtype."""
         return {"float32": torch.float32, "float64": torch.float64}[self.dtype]
 
 
 def _check_types(group: Any) -> None:
-    """Refuse what is no number of its kind: arguments that are given one by one are checked nowhere else.
+    """Check the types of values; individual arguments are checked nowhere else.
 
     Raises:
-        ValueError: with the attribute, its type and what it got.
+        ValueError: with the attribute, its type and the value.
     """
     for name, field in type(group).__dataclass_fields__.items():
         value, kind = getattr(group, name), str(field.type).replace("<class '", "").replace("'>", "")
@@ -176,26 +176,26 @@ def _check_types(group: Any) -> None:
             or (kind.startswith("float") and isinstance(value, Real) and math.isfinite(value))
             or name in ("dtype", "deviation")
         ):
-            raise ValueError(f"{type(group).__name__}.{name} expects {kind}, got {value!r}")
+            raise ValueError(f"{type(group).__name__}.{name} is {value!r}: expected {kind}")
 
 
 def _check_windows(name: str, steps: int, tau: int) -> None:
     if tau < 1 or steps < tau or steps % tau:
         raise ValueError(
-            f"{name} is {steps}, and a window has {tau}: expected a multiple of it, such as "
+            f"{name} is {steps}, but a window has {tau} steps: expected a multiple of it, such as "
             f"{max(1, round(steps / max(tau, 1))) * max(tau, 1)}"
         )
 
 
 def with_flat(group: G, **flat: Any) -> G:
-    """Settings with those values that were given one by one, as before they were grouped.
+    """Return settings with individual values, as before they were grouped.
 
     Args:
         group: the settings.
         **flat: values by attribute, :data:`NOT_GIVEN` for those to keep.
 
     Raises:
-        ValueError: a value that the group gives too, and another one; a value of another type.
+        ValueError: for a value that the group sets differently, or of another type.
 
     Example:
         >>> with_flat(ShortTerm(tau=5), steps=20, tau=NOT_GIVEN)
@@ -214,8 +214,8 @@ def with_flat(group: G, **flat: Any) -> G:
     for name, value in given.items():
         if getattr(group, name) not in (getattr(default, name), value):
             raise ValueError(
-                f"{type(group).__name__}.{name} is {getattr(group, name)!r}, and also given as an argument of its own, "
-                f"{value!r}: leave out the latter, the older form"
+                f"{type(group).__name__}.{name} is {getattr(group, name)!r}, but also given as a separate argument, "
+                f"{value!r}: remove the latter, the older form"
             )
     try:
         return replace(group, **given)
@@ -227,7 +227,7 @@ def with_flat(group: G, **flat: Any) -> G:
 
 
 def flat_settings(prefix: str, group: ShortTerm | LongTerm | DynamicsNumerics) -> dict[str, Any]:
-    """Settings by the names that files of observations have for them.
+    """Return settings by their names in files of observations.
 
     Example:
         >>> flat_settings("short_", ShortTerm(dimension_times=(0, 25)))  # doctest: +NORMALIZE_WHITESPACE

@@ -61,11 +61,11 @@ _CURVES = (
     "chaotic_lyapunov_exponent",
 )
 _LENGTH, _LENGTHS, _SENTENCES = 32, (8, 16, 64), 1000
-"""By default, as far as the data goes."""
+"""Default, as far as the data allows."""
 
 
 def _unpadded(batch: Mapping[str, Any]) -> Tensor:
-    """The lengths of the rows of a batch that have no padding."""
+    """Return the lengths of the rows of a batch without padding."""
     ids = batch["input_ids"]
     mask = batch.get("attention_mask", torch.ones_like(ids)).bool()
     lengths: Tensor = mask.sum(1)[mask.all(1)]
@@ -76,66 +76,66 @@ class EncoderDynamics(Observer):
     """The encoder's layer iterated beyond its depth, x ↦ f(x), from the sentences of the probe set.
 
     A sentence is a row of the probe set, of ``length`` positions: the first ones and the last (the separator) of a
-    longer row. Of a masked language model's data, masked tokens are put back. The state is all token vectors after the
-    projection to the hidden size, special tokens included, without attention mask and dropout.
+    longer row. In a masked language model's data, masked tokens are restored. The state consists of all token vectors
+    after the projection to the hidden size, including special tokens, without attention mask and dropout.
 
-    Short term: D(t), from which the synchronization offset, for sentences of several ``lengths``; local Lyapunov
+    Short term: D(t) and from it the synchronization offset, for sentences of several ``lengths``; local Lyapunov
     exponents; the effective dimension of the sentences' states. Long term: local exponents, the length of the chaotic
-    transient, and what the trajectories end on. Once a sentence's tokens have synchronized, the map of one token is
-    iterated instead (:func:`~lmdyn.analysis.long_run`); for ``check`` sentences the full map is iterated as
-    well, and the transverse exponent tells whether synchronization is stable. Trajectories that came back to a state
-    for the second time are not followed further; in the mean over sentences they go on with the mean λ of their last
-    20 windows, and synchronized sentences with D = 0.
+    transient, and the attractors of the trajectories. Once a sentence's tokens have synchronized, the map of one token
+    is iterated instead (:func:`~lmdyn.analysis.long_run`); for ``check`` sentences the full map is also iterated, and
+    the transverse exponent shows whether synchronization is stable. Trajectories that returned to a state a second time
+    are not followed further; in the mean over sentences they continue with the mean λ of their last 20 windows, and
+    synchronized sentences with D = 0.
 
-    Of what kind a trajectory is, is told by evidence for each kind, and followed further than the horizon for; what
-    cannot be told is undetermined. As a second opinion only, ``sentence_zero_one`` is K of the 0–1 test of the first
+    The kind of a trajectory is determined by evidence for each kind, for which it is followed beyond the horizon;
+    otherwise it is undetermined. As an independent check only, ``sentence_zero_one`` is K of the 0–1 test of the first
     component of trajectories that were followed to the end, against T (:func:`~lmdyn.analysis.zero_one_test`, at the
-    first lag whose autocorrelation is below 1/e): it names nothing.
-    With ``follow: 0`` in ``long_term`` trajectories are named as in version 0.1, as ``attractor_share``: any λ within
-    ``resolution`` counts as quasi-periodic there.
+    first lag whose autocorrelation is below 1/e): it does not determine the kind. With ``follow: 0`` in ``long_term``
+    trajectories are classified as in version 0.1, as ``attractor_share``: any λ within ``resolution`` then counts as
+    quasi-periodic.
 
-    Where the layers differ (BERT, GPT), time is depth, and there is no long term: D, exponents (τ = 1) and effective
+    If the layers differ (BERT, GPT), time is depth, and there is no long term: D, exponents (τ = 1) and effective
     dimension over the layers; ``stretching`` (the factor by which layer t lengthens a perturbation, its geometric mean
     over sentences) and ``depth_exponent`` (at t, the mean of its logarithm over the first t layers: an exponent of
     finite time, which has no limit).
 
-    Of looped models the core is iterated; where it sees the text itself, each sentence has a map of its own. Where
-    attention is causal, positions enter at each step or the text is injected, there is no map of one token
-    (:func:`~lmdyn.analysis.synchronized_map`): the full map is iterated all along, and a message says why.
+    For looped models the core is iterated; if it reads the text itself, each sentence has its own map. If
+    attention is causal, positions are added at each step or the text is injected, there is no map of one token
+    (:func:`~lmdyn.analysis.synchronized_map`): the full map is iterated throughout, and a message states the reason.
 
-    It runs in full float32 products, or float64, whatever the training's precision. If equal tokens part to more than
-    the threshold, by rounding or since synchronization is unstable, there are no offsets, the full map is iterated all
-    along, and a warning says which of the two it is. In chaotic
+    It uses full float32 products, or float64, independent of the training's precision. If equal tokens diverge beyond
+    the threshold, by rounding or because synchronization is unstable, there are no offsets, the full map is iterated
+    throughout, and a warning states which of the two applies. In chaotic
     trajectories rounding grows like any perturbation: another number of ranks, or another processor, gives the same
-    statistics, not the same numbers.
+    statistics, but different numbers.
 
     Args:
-        length: tokens of a sentence; by default 32, or as many as the probe set's rows have.
-        lengths: numbers of tokens for which the synchronization offset is measured, besides; by default those of 8, 16
+        length: tokens per sentence; by default 32, or as many as the probe set's rows have.
+        lengths: further numbers of tokens for the synchronization offset; by default those of 8, 16
             and 64 that its rows have.
-        sentences: number of sentences, the probe set's first ones; by default 1,000, or as many as there are.
-        examples: sentences whose exponents are recorded one by one, the first one's trajectory too.
+        sentences: number of sentences, the first ones of the probe set; by default 1,000, or all if there are fewer.
+        examples: number of sentences whose exponents are recorded individually, and, for the first one, its trajectory.
         short_term: horizon, windows and number of sentences of the short term.
-        long_term: those of the long term, the check on the full map, and what counts as an attractor.
+        long_term: those of the long term, the check on the full map, and the definition of attractors.
         numerics: perturbation, threshold, precision.
-        sites: display name to module path of the layers of a looped model's core; None: found, see
+        sites: module path by display name of the layers of a looped model's core; None to find them, see
             :class:`~lmdyn.analysis.EncoderMap`.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`; and, as in version 0.1, each of the settings above by its name
             in the observations' files (``short_steps``, ``long_tau``, ``dtype``, …).
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
-    Shares and means are over sentences, λ is in nats a step. ``sign_change_…`` are by the rule ``sign_change`` of
-    :func:`~lmdyn.analysis.transient_length`, which also says what biases the other one; kinds of orbits by
+    Shares and means are over sentences, λ is in nats per step. ``sign_change_…`` are by the rule ``sign_change`` of
+    :func:`~lmdyn.analysis.transient_length`, which also describes the bias of the other rule; kinds of orbits by
     :func:`~lmdyn.analysis.orbit_kind` (``orbit_lyapunov_exponent`` of closed orbits is over whole periods); whether a
     transient is undetermined (λ·steps ≥ 10 before the arrival with an interval of λ that reaches its resolution) and
-    ``restricted_mean_length`` by :func:`~lmdyn.analysis.survival`. Where none of the ``check`` sentences has
-    synchronized within ``check_steps``, ``transverse_exponent`` is along sentences whose tokens are made equal. Earlier
-    files have ``orbit_exponent``, which is wrong for closed orbits.
+    ``restricted_mean_length`` by :func:`~lmdyn.analysis.survival`. If none of the ``check`` sentences has
+    synchronized within ``check_steps``, ``transverse_exponent`` is along sentences whose tokens are set equal. Earlier
+    files contain ``orbit_exponent``, which is wrong for closed orbits.
 
     Raises:
-        ValueError: numbers out of range, windows that do not divide their horizon; when attached or observing, a probe
-            set with fewer or shorter rows than sentences are asked for.
+        ValueError: for numbers out of range, or windows that do not divide their horizon; when attached or observing,
+            for a probe set with too few or too short rows.
 
     Reference: Inoue et al. 2022, section II, figures 2, 4 and A1.
 
@@ -174,7 +174,7 @@ class EncoderDynamics(Observer):
         sites: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
-        # jsonargparse reads from these lines which further arguments there are
+        # jsonargparse determines the further arguments from these lines
         short_term = with_flat(
             short_term, steps=kwargs.pop("short_steps", NOT_GIVEN), tau=kwargs.pop("short_tau", NOT_GIVEN),
             sentences=kwargs.pop("short_sentences", NOT_GIVEN),
@@ -213,7 +213,7 @@ class EncoderDynamics(Observer):
         groups = {"short_term", "long_term", "numerics"}
         return {
             **{name: value for name, value in super().settings.items() if name not in groups},
-            "sites": self.core,  # None where it is found: the same in each model of a kind
+            "sites": self.core,  # None if they are found: the same in each model of a kind
             **flat_settings("short_", self.short_term),
             **flat_settings("long_", self.long_term),
             "transverse_skip": self.long_term.skipped,
@@ -221,7 +221,7 @@ class EncoderDynamics(Observer):
         }
 
     def prepare(self) -> None:
-        """Read the sentences, as many and as long as asked for, or as the data has."""
+        """Read the sentences, in the requested number and lengths, or as far as the data allows."""
         rows = [int(n) for batch in self.probe_set.batches() for n in _unpadded(batch)]
         longest = max(rows, default=0)
         self.length = self.found("length", lambda: min(_LENGTH, longest))
@@ -239,15 +239,13 @@ class EncoderDynamics(Observer):
         self._rows = self._read()
 
     def check_module(self, module: nn.Module) -> None:
-        """Refuse a module that is no map of token vectors, or cannot read sentences as long as asked for."""
-        check_positions(
-            module, self.lengths[-1], "sentences", "leave longer ones out of `lengths`", self.name
-        )
-        if self._rows:  # else the data was refused, which is another matter
+        """Raise an error for a module that is no map of token vectors, or cannot read sentences of these lengths."""
+        check_positions(module, self.lengths[-1], "sentences", "remove longer ones from `lengths`", self.name)
+        if self._rows:  # otherwise the data raised an error
             self._map_of(module, to_device(self._first(self._rows), device_of(module)))
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """States of all sentences, of each length."""
+        """Report the memory of the states of all sentences, for each length."""
         one = to_device(self._first(self._rows), device_of(module))
         width = self._map_of(module, one).start(one).shape[2]
         states = self.sentences * (sum(self.lengths) + self.length) * width
@@ -255,11 +253,11 @@ class EncoderDynamics(Observer):
         yield Cost(
             f"states of {self.sentences:,} sentences of {lengths} tokens, {width} numbers each",
             2 * states * torch.finfo(self.numerics.torch_dtype).bits // 8,
-            "lower `sentences`, or leave long ones out of `lengths`",
+            "lower `sentences`, or remove large `lengths`",
         )
 
     def _first(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The first sentence."""
+        """Return the first sentence."""
         return self._cut({name: row[:1] for name, row in rows.items()}, self.length, 0, 1)
 
     def _map_of(self, module: nn.Module, one: Mapping[str, Tensor]) -> EncoderMap:
@@ -271,7 +269,7 @@ class EncoderDynamics(Observer):
             raise ValueError(f"{self.name}: {error}") from error
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
-        """Iterate the map from this rank's sentences, and bring all ranks' numbers together."""
+        """Iterate the map from this rank's sentences, and gather all ranks' numbers."""
         device = device_of(module)
         rows = to_device(self._rows, device)
         with exact_products():
@@ -308,7 +306,7 @@ class EncoderDynamics(Observer):
             sites=self.core,
         ).of(one)
         if runs.unreduced:
-            announce(self.name, f"the full map is iterated all along: {runs.unreduced}")
+            announce(self.name, f"the full map is iterated throughout: {runs.unreduced}")
         found = runs.example(eager)
         began = perf_counter()
         found += runs.short_term()
@@ -319,12 +317,12 @@ class EncoderDynamics(Observer):
             found += runs.never_together() if unresolved.value > 0 else []
             if rank == 0:
                 log.warning(
-                    "%s at step %d: equal token vectors part to a deviation of %.1e, not below the threshold of %.1e: "
-                    "no offsets, and the full map all along. %s",
+                    "%s at step %d: equal token vectors diverge to a deviation of %.1e, not below the threshold of "
+                    "%.1e: no offsets, and the full map throughout. %s",
                     self.name, step, runs.floor, self.numerics.threshold,
                     f"Synchronization is unstable in this model (transverse exponent {unresolved.value:.3f})"
                     if unresolved.value > 0
-                    else "This precision does not resolve synchronization: take float64"
+                    else "This precision does not resolve synchronization: use float64"
                     if runs.floor == runs.floor
                     else "States are not finite: the model has diverged",
                 )  # fmt: skip
@@ -332,14 +330,14 @@ class EncoderDynamics(Observer):
         apart = next((row for row in found if row.quantity == "transverse_exponent"), None)
         if runs.resolved and apart is not None and apart.value > 0 and rank == 0:
             log.warning(
-                "%s at step %d: synchronized tokens would part (transverse exponent %.3f), and the map of one token "
-                "does not show it: observe with `reduced: false`",
+                "%s at step %d: synchronized tokens would diverge (transverse exponent %.3f), which the map of one "
+                "token does not show: observe with `reduced: false`",
                 self.name, step, apart.value,
             )  # fmt: skip
         return found
 
     def _say_cost(self, runs: EncoderRuns, seconds: float, rank: int) -> None:
-        """Say how long the long term may take, by the short one, where there is no map of one token."""
+        """Warn about a long duration of the long term, estimated by the short one, without a map of one token."""
         if runs.reduced is not None or not self.long_term.steps or rank != 0:
             return
         times = self.long_term.steps / self.short_term.steps
@@ -347,21 +345,21 @@ class EncoderDynamics(Observer):
         if most > _LONG:
             log.warning(
                 "%s: %s steps of %d sentences on the full map may take %.1f hours for this observation, and orbits "
-                "whose kind is not known by then up to %d times that; give `long_term: {steps: …, sentences: …}` less",
+                "of unknown kind up to %d times that; lower `long_term: {steps: …, sentences: …}`",
                 self.name, f"{self.long_term.steps:,}", runs.long_sentences, most / 3600, max(1, self.long_term.follow),
             )  # fmt: skip
 
     # ---------------------------------------------------------------- sentences
 
     def _read(self) -> dict[str, Tensor]:
-        """``input_ids`` (sentences, longest), and ``token_type_ids`` where the data has them."""
+        """Return ``input_ids`` (sentences, longest), and ``token_type_ids`` if the data has them."""
         longest = self.lengths[-1]
         masked = objective_of(self.data) == "masked"
         kept: dict[str, list[Tensor]] = {"input_ids": [], "token_type_ids": []}
         number, seen = 0, 0
         for batch in self.probe_set.batches():
             ids = batch["input_ids"]
-            if masked:  # what stands in the text, not what the model is to fill in
+            if masked:  # the original tokens, not the masked ones
                 ids = torch.where(batch["labels"] != IGNORED, batch["labels"], ids)
             mask = batch.get("attention_mask", torch.ones_like(ids)).bool()
             seen += len(ids)
@@ -375,38 +373,38 @@ class EncoderDynamics(Observer):
                 break
         if number < self.sentences:
             raise ValueError(
-                f"{self.name}: {self.sentences} sentences of {longest} tokens are asked for, and of {seen} rows of the "
-                f"probe set {number} are as long, without padding: give a `probe` with longer rows (sequence_length), "
-                "or ask for fewer sentences or lower `lengths`"
+                f"{self.name}: expected {self.sentences} sentences of {longest} tokens, got {number} of this length "
+                f"without padding among {seen} rows of the probe set: pass a `probe` with longer rows "
+                "(sequence_length), or lower `sentences` or `lengths`"
             )
         return {name: torch.cat(parts)[: self.sentences] for name, parts in kept.items() if parts}
 
     @staticmethod
     def _cut(rows: Mapping[str, Tensor], length: int, rank: int, world_size: int) -> dict[str, Tensor]:
-        """A rank's sentences, of fewer tokens; the last one stays."""
+        """Return a rank's sentences with fewer tokens; the last one is kept."""
         mine = {name: row[rank::world_size] for name, row in rows.items()}
         return {name: torch.cat([row[:, : length - 1], row[:, -1:]], 1) for name, row in mine.items()}
 
-    # ---------------------------------------------------------------- what is shown of it
+    # ---------------------------------------------------------------- output
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """One number an observation, or one for each length, width or kind."""
+        """Return the rows of one number per observation, or one per length, width or kind."""
         return observations["quantity"].isin(_SCALARS)
 
     @staticmethod
     def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
-        """What a record of a run keeps: its scalars, curves over t of all sentences, and the orbit of each."""
+        """Return the rows for a record of a run: its scalars, curves over t of all sentences, and the orbit of each."""
         curves = observations["quantity"].isin(_CURVES) & ~observations["term"].eq("long").fillna(False)
         orbits = observations["quantity"].str.match("sentence_(orbit|zero_one)")
         return observations[EncoderDynamics.is_scalar(observations) | curves | orbits]
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Synchronization, short and long term, attractors, transient lengths; all of it over training."""
+        """Draw synchronization, short and long term, attractors, transient lengths; all of it over training."""
         return dynamics_figures(observations, settings)
 
     @staticmethod
     def tables(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-        """The numbers of each run."""
+        """Return the numbers of each run."""
         return dynamics_tables(observations, settings)

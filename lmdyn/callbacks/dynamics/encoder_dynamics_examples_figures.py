@@ -1,4 +1,4 @@
-"""Figures 2A, 4A and 4C of Inoue et al. 2022: one example sentence under the iterated encoder."""
+"""Figures 2A, 4A and 4C of Inoue et al. 2022: one example sentence under iteration of the encoder."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,25 +20,25 @@ from lmdyn.callbacks.observing.figures import (
 __all__ = ["TIME", "attractor_figure", "perturbation_figure", "positive", "synchronization_figure"]
 
 TIME = "t (steps of the map)"
-"""Label of the axis of the map's own time, which is no training step. Where layers differ, a step is a layer."""
+"""Axis label of the map's own time, which is not a training step. If layers differ, a step is a layer."""
 
 _SINCE = "t since synchronization (steps of the map)"
-_MAPS = 11  # attention maps that fit beside one another: every 50 of 500 steps
+_MAPS = 11  # attention maps that fit next to each other: every 50 of 500 steps
 
 
 @in_style
 def synchronization_figure(
     last: Mapping[str, pd.DataFrame], titles: Mapping[str, str], threshold: float
 ) -> Figure | None:
-    """Figure 2A: token vectors become one, the attention on the way, and the deviation D(t), on one clock.
+    """Draw figure 2A: token vectors synchronize; with attention maps and the deviation D(t), on one time axis.
 
     Args:
-        last: by run, the rows of one observation.
-        titles: by run.
-        threshold: of D, below which tokens count as synchronized.
+        last: rows of one observation by run.
+        titles: titles by run.
+        threshold: threshold of D, below which tokens count as synchronized.
 
     Returns:
-        The figure, a part for each run that has token vectors; None where none has.
+        The figure, a part for each run that has token vectors; None if none has.
     """
     there = {run: rows for run, rows in last.items() if len(curves(rows, "first_element", "token"))}
     return _parts(there, titles, 9.4, 6.0, lambda part, rows: _synchronization(part, rows, threshold))
@@ -69,18 +69,18 @@ def _synchronization(part: SubFigure, rows: pd.DataFrame, threshold: float) -> N
 
 
 def positive(values: "pd.Series[float]") -> "pd.Series[float]":
-    """For a logarithmic axis: NaN, a gap, where a deviation is 0."""
+    """Replace 0 by NaN, a gap on a logarithmic axis."""
     return values.where(values > 0)
 
 
 def _pairs(rows: pd.DataFrame) -> "pd.Series[Any]":
-    """Query and key as one number that sorts as the flattened attention map does."""
+    """Return query and key as one number that sorts as the flattened attention map."""
     keys = int(rows["key"].max()) + 1 if rows["key"].notna().any() else 1
     return rows["token"] * keys + rows["key"]
 
 
 def _half_a_map(times: pd.Index, last: int) -> float:
-    """Half the time between two maps."""
+    """Return half the time between two maps."""
     if len(times) == 0:
         return 0.0
     kept = times[:: _every(len(times))]
@@ -92,7 +92,7 @@ def _every(n: int) -> int:
 
 
 def _attention(ax: Axes, maps: pd.DataFrame, half: float) -> None:
-    """Each map at its own time."""
+    """Draw each map at its own time."""
     side = round(np.sqrt(maps.shape[1]))
     highest = float(np.nanmax(maps.to_numpy()))
     ax.set(ylim=(0, 1), yticks=[], ylabel="attention\nprobability")
@@ -126,9 +126,9 @@ def _deviations(ax: Axes, example: "pd.Series[float]", mean: "pd.Series[float]",
 
 @in_style
 def perturbation_figure(last: Mapping[str, pd.DataFrame], titles: Mapping[str, str]) -> Figure | None:
-    """Figure 4A: a trajectory and a perturbed one, of synchronized tokens, and below how far apart the states are.
+    """Draw figure 4A: a trajectory and a perturbed one, of synchronized tokens, and their distance below.
 
-    Args and answer as of :func:`synchronization_figure`.
+    Args and return value as in :func:`synchronization_figure`.
     """
     there = {run: rows for run, rows in last.items() if len(curves(rows, "trajectory", "kind"))}
     return _parts(there, titles, 8.6, 4.0, _perturbation)
@@ -157,9 +157,9 @@ def _perturbation(part: SubFigure, rows: pd.DataFrame) -> None:
 
 @in_style
 def attractor_figure(last: Mapping[str, pd.DataFrame], titles: Mapping[str, str]) -> Figure | None:
-    """Figure 4C: the trajectory of synchronized tokens in its first principal components, by time.
+    """Draw figure 4C: the trajectory of synchronized tokens in its first principal components, by time.
 
-    Args and answer as of :func:`synchronization_figure`.
+    Args and return value as in :func:`synchronization_figure`.
     """
     components = {run: curves(rows, "principal_component", "component") for run, rows in last.items()}
     there = {run: rows for run, rows in last.items() if components[run].shape[1] > 1}
@@ -190,7 +190,7 @@ def _attractor(part: SubFigure, rows: pd.DataFrame) -> None:
 def _parts(
     runs: Mapping[str, pd.DataFrame], titles: Mapping[str, str], width: float, height: float, draw: Any
 ) -> Figure | None:
-    """One below another a part for each run, with its title, drawn by ``draw(part, rows)``."""
+    """Draw a part for each run below each other, with its title, by ``draw(part, rows)``."""
     if not runs:
         return None
     figure = PlainTextFigure(width, height * len(runs))

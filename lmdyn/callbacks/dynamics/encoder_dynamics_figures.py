@@ -1,4 +1,4 @@
-"""The figures of Inoue et al. 2022 on encoders as dynamical systems, of one or several runs, and over training."""
+"""Figures of Inoue et al. 2022 on encoders as dynamical systems, for one or several runs, and over training."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,8 +32,8 @@ from lmdyn.callbacks.observing.schema import select
 
 __all__ = ["dynamics_figures"]
 
-_STEPS = 8  # training steps that are told apart in one panel
-_FEW = 60  # points of a line that are marked
+_STEPS = 8  # number of training steps in one panel
+_FEW = 60  # maximum number of points of a line with markers
 _BINS = 24  # of transient lengths
 
 _Runs = Mapping[str, pd.DataFrame]
@@ -43,19 +43,19 @@ _Runs = Mapping[str, pd.DataFrame]
 def dynamics_figures(
     observations: pd.DataFrame, settings: Mapping[str, Any] | None = None
 ) -> dict[str, Figure]:
-    """Figures 2 and 4 (and A1, which is 2C of another corpus), and their numbers over training.
+    """Draw figures 2 and 4 (and A1, which is 2C for another corpus), and their numbers over training.
 
-    All but the last are of the last step of each run. A figure is left out where nothing was recorded for it.
+    All except the last are for the last step of each run. A figure is left out if nothing was recorded for it.
 
     Args:
-        observations: of ``EncoderDynamics``; of several runs with a column ``run``.
-        settings: of the observer: ``threshold``, ``long_tau`` and ``length`` are read.
+        observations: observations of ``EncoderDynamics``; for several runs with a column ``run``.
+        settings: settings of the observer: ``threshold``, ``long_tau`` and ``length`` are read.
 
     Returns:
-        ``synchronization`` (2A), ``synchronization_offset`` (2B), ``short_term`` (2C, and D(t) below; of one run
-        also of earlier steps, eight at most; of layers that differ, over the depth, with the exponent up to each),
+        ``synchronization`` (2A), ``synchronization_offset`` (2B), ``short_term`` (2C, with D(t) below; for one run
+        also for earlier steps, at most eight; for layers that differ, over the depth, with the exponent up to each),
         ``perturbation`` (4A), ``long_term`` (4B), ``attractor_view`` (4C), ``transient_lengths`` (4D), ``orbit_kinds``
-        and, of more than one step, ``over_training``.
+        and, for more than one step, ``over_training``.
     """
     settings = settings or {}
     several = "run" in observations
@@ -87,7 +87,7 @@ def dynamics_figures(
 
 
 def _offsets(last: _Runs, titles: Mapping[str, str], colours: Mapping[str, str]) -> Figure | None:
-    """Box plots of the synchronization offsets by number of tokens; whiskers reach 1.5 interquartile ranges."""
+    """Draw box plots of the synchronization offsets by number of tokens; whiskers extend 1.5 interquartile ranges."""
     recorded = pd.concat([select(rows, quantity="sentence_offset")["length"] for rows in last.values()])
     lengths = recorded.dropna().astype(int).unique()
     found = {
@@ -102,7 +102,7 @@ def _offsets(last: _Runs, titles: Mapping[str, str], colours: Mapping[str, str])
     for i, run in enumerate(there):
         for x, (length, offsets) in enumerate(found[run].items()):
             at = x + (i - (len(there) - 1) / 2) * width
-            reached = offsets[offsets >= 0]  # below 0: not within the steps
+            reached = offsets[offsets >= 0]  # negative: not within the steps
             if len(reached):
                 _box(ax, reached.to_numpy(), at, 0.8 * width, colours[run])
             share = select(last[run], quantity="synchronized_share", length=length)["value"]
@@ -142,7 +142,7 @@ def _box(ax: Axes, values: npt.NDArray[Any], at: float, width: float, colour: st
 def _shown(
     observations: pd.DataFrame, last: _Runs, titles: Mapping[str, str], colours: Mapping[str, str]
 ) -> dict[str, tuple[pd.DataFrame, str]]:
-    """Observations by label, with colours: the last of each run, or several steps of the one run."""
+    """Return observations by label, with colours: the last of each run, or several steps of a single run."""
     if len(last) > 1:
         return {titles[run]: (rows, colours[run]) for run, rows in last.items()}
     return _by_step(observations)
@@ -154,7 +154,7 @@ def _shown(
 def _short_term(
     observations: pd.DataFrame, last: _Runs, titles: Mapping[str, str], colours: Mapping[str, str]
 ) -> Figure | None:
-    """λ(t), N_eff(t) and D(t): a line for each run, or for steps of the one run; over the depth where layers differ."""
+    """Draw λ(t), N_eff(t) and D(t): a line for each run, or for steps of one run; over the depth if layers differ."""
     shown = _shown(observations, last, titles, colours)
     local = {label: curve(rows, "local_exponent", term="short") for label, (rows, _) in shown.items()}
     depth = {label: curve(rows, "depth_exponent") for label, (rows, _) in shown.items()}
@@ -192,13 +192,13 @@ def _short_term(
 
 
 def _windows(lines: Mapping[str, "pd.Series[float]"]) -> str:
-    """How many steps their windows have, as the times of the windows tell."""
+    """Return how many steps their windows have, from the times of the windows."""
     taus = {int(np.diff(line.index).min()) for line in lines.values() if len(line) > 1}
     return f", τ = {' or '.join(map(str, sorted(taus)))}" if taus else ""
 
 
 def _by_step(observations: pd.DataFrame) -> dict[str, tuple[pd.DataFrame, Any]]:
-    """Steps of one run, from the first to the last and evenly in between, and their colours."""
+    """Return steps of one run, from the first to the last and evenly spaced in between, and their colours."""
     observations = observations[observations["quantity"].ne("learning_rate")]
     steps = fig.spread_out(sorted(observations["step"].unique()), _STEPS)
     looks = fig.shades(steps) if len(steps) > 1 else {steps[0]: {"color": fig.COLOURS["blue"]}}
@@ -211,7 +211,7 @@ def _by_step(observations: pd.DataFrame) -> dict[str, tuple[pd.DataFrame, Any]]:
 
 
 def _long_term(last: _Runs, titles: Mapping[str, str]) -> Figure | None:
-    """λ over the long run, a panel for each run: example sentences, and the mean of all."""
+    """Draw λ over the long run, a panel for each run: example sentences, and the mean of all."""
     found = {
         run: (
             curves(rows, "sentence_local_exponent", "sentence", term="long"),
@@ -252,7 +252,7 @@ def _long_term(last: _Runs, titles: Mapping[str, str]) -> Figure | None:
 def _transient_lengths(
     last: _Runs, titles: Mapping[str, str], colours: Mapping[str, str], tau: int
 ) -> Figure | None:
-    """Shares of sentences: without a transient, by its length, and with one that outlasts the horizon."""
+    """Draw shares of sentences: without a transient, by its length, and with one that exceeds the horizon."""
     prefix = "sentence_orbit" if _kinds_are_told(last) else "sentence_transient"
     lengths = {run: sentences(rows, f"{prefix}_length") for run, rows in last.items()}
     lengths = {run: of for run, of in lengths.items() if len(of)}
@@ -303,7 +303,7 @@ def _transient_lengths(
 
 
 def _kinds_are_told(last: _Runs) -> bool:
-    """Whether lengths are those up to the arrival on a regular orbit, in all of the runs."""
+    """Return whether lengths are those up to the arrival on a regular orbit, in all of the runs."""
     return all(rows["quantity"].eq("sentence_orbit_length").any() for rows in last.values())
 
 
@@ -313,7 +313,7 @@ def _censored(rows: pd.DataFrame, lengths: "pd.Series[float]", prefix: str) -> "
 
 
 def _edges(lengths: npt.NDArray[np.float64], tau: int) -> npt.NDArray[np.float64]:
-    """Bins that are even in the logarithm but where windows are coarser: edges lie between whole windows of τ."""
+    """Return bins with equal widths in the logarithm, except for few windows: edges are between whole windows of τ."""
     windows = np.maximum(lengths / tau, 1) if len(lengths) else np.array([1.0, 10.0])
     first, last = np.floor(windows.min()), np.ceil(windows.max()) + 1
     return np.asarray((np.unique(np.geomspace(first, last, _BINS + 1).round()) - 0.5) * tau)
@@ -324,7 +324,7 @@ def _edges(lengths: npt.NDArray[np.float64], tau: int) -> npt.NDArray[np.float64
 
 _OFFSET = {"synchronization_offset": "synchronization offset\n(steps of the map)"}
 _DIMENSION = {"peak_effective_dimension": "highest effective dimension"}
-_BY_RUNNING_MEANS = {  # of observations in which kinds of orbits are not told
+_BY_RUNNING_MEANS = {  # for observations without kinds of orbits
     "mean_exponent": "mean λ in chaotic transients\n(nats a step)",
     "chaotic_share": "share of sentences\nwith a chaotic transient",
     "transient_length": "length of the transient\n(mean, steps of the map)",
@@ -343,11 +343,11 @@ _LENGTHS = ("transient_length", "restricted_mean_length")
 
 
 def _over_training(numbers: pd.DataFrame, colours: Mapping[str, str]) -> Figure | None:
-    """A panel for each number, a line for each run; None where no run has two steps.
+    """Draw a panel for each number, a line for each run; None if no run has two steps.
 
-    A run of a single step is a point, and a dashed level through it.
+    A run with a single step is a point, with a dashed line through it.
     """
-    told = "transient_share" in numbers  # by kinds; files of before lack their λ
+    told = "transient_share" in numbers  # by kinds; earlier files lack their λ
     panels_of = {**_OFFSET, **(_BY_KINDS if told else _BY_RUNNING_MEANS), **_DIMENSION}
     there = [name for name in panels_of if name in numbers and numbers[name].notna().any()]
     if not there or numbers.groupby("run")["step"].nunique().max() < 2:
@@ -356,9 +356,9 @@ def _over_training(numbers: pd.DataFrame, colours: Mapping[str, str]) -> Figure 
     looks = {run: {"color": colour} for run, colour in colours.items()}
     for ax, name in zip(panels, there, strict=True):
         rows = numbers.assign(value=numbers[name]).dropna(subset="value")
-        fig.draw_lines(ax, rows, "run", looks, ms=5, lw=1.3, clip_on=False)  # whole at the axis' ends
+        fig.draw_lines(ax, rows, "run", looks, ms=5, lw=1.3, clip_on=False)  # complete at the axis' ends
         for run, of in rows.groupby("run", sort=False):
-            if len(of) == 1:  # as an untrained control is: a level to hold the others against
+            if len(of) == 1:  # for example, an untrained control: a level for comparison
                 ax.axhline(of["value"].iloc[0], color=colours[str(run)], lw=1, ls="--", zorder=1)
         ax.set_title(panels_of[name])
         fig.set_step_axis(ax, numbers["step"])

@@ -1,4 +1,4 @@
-"""The numbers of Inoue et al. 2022 on encoders as dynamical systems, of one or several runs."""
+"""Numbers of Inoue et al. 2022 on encoders as dynamical systems, for one or several runs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,8 +18,8 @@ __all__ = [
     "sentences",
 ]
 
-_WIDTH = 20  # windows of the running mean of λ that ends a transient, where several were recorded
-_LENGTH = 32  # tokens of the publication's sentences, where no settings say otherwise
+_WIDTH = 20  # windows of the running mean of λ that ends a transient, if several were recorded
+_LENGTH = 32  # tokens of the publication's sentences, the default
 
 _NUMBERS = (
     "synchronization_offset", "mean_exponent", "chaotic_share", "transient_length", "censored_share",
@@ -36,26 +36,25 @@ _BY_RUNNING_MEANS = ["mean_exponent", "without_chaotic_transient", "censored_sha
 def dynamics_tables(
     observations: pd.DataFrame, settings: Mapping[str, Any] | None = None
 ) -> dict[str, pd.DataFrame]:
-    """The numbers that the publication's text gives: figures 2B and 4D, sections II.A and II.B.
+    """Return the numbers in the publication's text: figures 2B and 4D, sections II.A and II.B.
 
     Args:
-        observations: of ``EncoderDynamics``; of several runs with a column ``run``.
-        settings: of the observer: its ``length`` is the number of tokens of the offset, see :func:`main_length`.
+        observations: observations of ``EncoderDynamics``; for several runs with a column ``run``.
+        settings: settings of the observer: ``length`` is the number of tokens of the offset, see :func:`main_length`.
 
-    Returns:
-        ``dynamics``, a row for each step of one run, or for the last step of each of several:
-        ``synchronization_offset`` (mean, steps of the map), ``attractors`` (how many), ``peak_effective_dimension`` and
-        ``transverse_exponent`` (nats a step); where there are such, ``full_map_exponent`` and
-        ``reduced_map_exponent`` of the same sentences, and what the kinds of orbits say:
+    Returns: ``dynamics``, a row for each step of one run, or for the last step of each of several:
+        ``synchronization_offset`` (mean, steps of the map), ``attractors`` (their number), ``peak_effective_dimension``
+        and ``transverse_exponent`` (nats per step); if available, ``full_map_exponent`` and ``reduced_map_exponent`` of
+        the same sentences, and results by the kinds of orbits:
         ``orbit_lyapunov_exponent``, ``full_lyapunov_exponent``, ``transient_share``, ``undetermined_transient_share``,
         ``ended_share`` and ``restricted_mean_length``.
-        ``running_means``, for which chaos ends where a running mean of λ does (the publication states no rule):
-        ``mean_exponent`` (λ in chaotic transients, nats a step), ``without_chaotic_transient`` and ``censored_share``
-        (shares of sentences; censored: not over at the horizon) and ``transient_length`` (mean, steps of the map).
-        They stand in ``dynamics`` where the kinds of orbits are not known.
-        ``offsets`` where there are such, of the last step: mean, median and ``synchronized_share`` for each number of
-        tokens. ``attractors`` where their kinds are known: the share of sentences of each, rows as in ``dynamics``.
-        What was not recorded is missing.
+        ``running_means``, for which chaos ends with a running mean of λ (the publication states no rule):
+        ``mean_exponent`` (λ in chaotic transients, nats per step), ``without_chaotic_transient`` and ``censored_share``
+        (shares of sentences; censored: not ended at the horizon) and ``transient_length`` (mean, steps of the map).
+        They are in ``dynamics`` if the kinds of orbits are unknown.
+        ``offsets`` if available, at the last step: mean, median and ``synchronized_share`` for each number of
+        tokens. ``attractors`` if their kinds are known: the share of sentences of each, rows as in ``dynamics``.
+        Quantities that were not recorded are missing.
     """
     several = "run" in observations
     named = _named(observations)
@@ -83,10 +82,10 @@ def dynamics_tables(
 
 
 def dynamics_numbers(observations: pd.DataFrame, settings: Mapping[str, Any] | None = None) -> pd.DataFrame:
-    """What is one number for each run and step: a row for each, in the order of runs, then of steps.
+    """Return single numbers for each run and step: a row for each, in the order of runs, then of steps.
 
-    Columns are ``run``, ``step`` and the quantities as they were recorded, NaN where they were not: offsets of
-    :func:`main_length`, transients that a running mean over 20 windows ended (over fewer where the run was as short).
+    Columns are ``run``, ``step`` and the quantities as recorded, NaN if they were not: offsets of
+    :func:`main_length`, transients ended by a running mean over 20 windows (fewer in a run with fewer windows).
     """
     named = _named(observations)
     selected = named["quantity"].isin((*_NUMBERS, *_WHERE_RECORDED))
@@ -105,16 +104,16 @@ def dynamics_numbers(observations: pd.DataFrame, settings: Mapping[str, Any] | N
 
 
 def main_length(observations: pd.DataFrame, settings: Mapping[str, Any] | None = None) -> int | None:
-    """Number of tokens of the offsets in tables: the settings' ``length`` (32), else the longest recorded.
+    """Return the number of tokens of the offsets in tables: the settings' ``length`` (32), else the longest recorded.
 
-    None where there are no offsets.
+    None if there are no offsets.
     """
     offsets = select(observations, quantity=("synchronization_offset", "sentence_offset"))
     return _among(offsets["length"], int((settings or {}).get("length") or _LENGTH))
 
 
 def _among(recorded: "pd.Series[Any]", preferred: int) -> int | None:
-    """The preferred number where it was recorded, else the highest."""
+    """Return the preferred number if it was recorded, else the highest."""
     numbers = {int(number) for number in recorded.dropna().unique()}
     return preferred if preferred in numbers else max(numbers, default=None)
 
@@ -123,13 +122,13 @@ def _among(recorded: "pd.Series[Any]", preferred: int) -> int | None:
 
 
 def last_observations(observations: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The rows of each run's last step, by its short name."""
+    """Return the rows of each run's last step, by its short name."""
     named = _named(observations)
     return {str(run): last_step(rows) for run, rows in named.groupby("run", sort=False, observed=True)}
 
 
 def curve(rows: pd.DataFrame, quantity: str, **groups: Any) -> "pd.Series[float]":
-    """Values over ``t`` of one observation, by what is in other columns; empty where none has a value.
+    """Return values over ``t`` of one observation for given values of other columns; empty if none has a value.
 
     Example:
         >>> rows = pd.DataFrame({"quantity": "deviation", "t": [1, 0], "value": [2.0, 8.0]})
@@ -141,7 +140,7 @@ def curve(rows: pd.DataFrame, quantity: str, **groups: Any) -> "pd.Series[float]
 
 
 def curves(rows: pd.DataFrame, quantity: str, by: str, **groups: Any) -> pd.DataFrame:
-    """Several curves of one observation side by side: rows are ``t``, columns what is in the column ``by``.
+    """Return several curves of one observation as columns: rows are ``t``, columns the values of the column ``by``.
 
     Example:
         >>> rows = pd.DataFrame({"quantity": "first_element", "t": [0, 0], "token": [0, 1], "value": [2.0, 8.0]})
@@ -149,14 +148,14 @@ def curves(rows: pd.DataFrame, quantity: str, by: str, **groups: Any) -> pd.Data
         {0: {0: 2.0}, 1: {0: 8.0}}
     """
     found = _valued(rows, quantity, groups)
-    if pd.api.types.is_numeric_dtype(found[by]):  # whole numbers that had missing ones among them
+    if pd.api.types.is_numeric_dtype(found[by]):  # integers with missing values
         found = found.astype({by: int})
     table = wide(found.astype({"t": int}), by, "t", dropna=False)
     return table.dropna(axis="columns", how="all").rename_axis(index=None, columns=None)
 
 
 def sentences(rows: pd.DataFrame, quantity: str, **groups: Any) -> "pd.Series[float]":
-    """What was recorded of each sentence, by its number; those without a value are left out."""
+    """Return the record of each sentence, by its number; those without a value are left out."""
     found = select(rows, quantity=quantity, **groups)
     found = found[found["value"].notna()]
     return pd.Series(found["value"].to_numpy(), index=found["sentence"].astype(int)).sort_index()
@@ -168,13 +167,13 @@ def _valued(rows: pd.DataFrame, quantity: str, groups: Mapping[str, Any]) -> pd.
 
 
 def _named(observations: pd.DataFrame) -> pd.DataFrame:
-    """With short names of runs; learning rates, which may be of further steps, are no part of an observation."""
+    """Add short names of runs; remove learning rates, which may have other steps than observations."""
     rows = observations[observations["quantity"].ne("learning_rate")]
     return named_runs(rows)
 
 
 def _offsets(run: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """For each number of tokens what is known of the offsets at one step of a run."""
+    """Return the offsets at one step of a run for each number of tokens."""
     recorded = select(rows, quantity=("synchronization_offset", "synchronized_share", "sentence_offset"))
     table = []
     for length in sorted(int(n) for n in recorded["length"].dropna().unique()):

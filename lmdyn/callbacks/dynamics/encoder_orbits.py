@@ -1,4 +1,4 @@
-"""Of what kind the trajectories of a long run are, and how long their chaos lasts: rows of ``EncoderDynamics``."""
+"""Kinds of the trajectories of a long run, and duration of their chaos: rows of ``EncoderDynamics``."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -18,7 +18,7 @@ __all__ = ["orbit_rows"]
 
 
 class _Orbit(NamedTuple):
-    """What is known of one sentence's orbit; see :class:`~lmdyn.analysis.OrbitKinds`."""
+    """Results for one sentence's orbit; see :class:`~lmdyn.analysis.OrbitKinds`."""
 
     kind: float
     exponent: float
@@ -34,7 +34,7 @@ class _Orbit(NamedTuple):
 
     @property
     def full_exponent(self) -> float:
-        """λ of the full map: of equal tokens the larger of λ within these states and λ⊥."""
+        """λ of the full map: for equal tokens the larger of λ within these states and λ⊥."""
         apart = self.transverse_exponent
         return max(self.exponent, apart) if apart == apart else self.exponent
 
@@ -48,23 +48,23 @@ def orbit_rows(
     numbers: Sequence[int],
     transverse: Callable[[Tensor], Tensor],
 ) -> list[Row]:
-    """Of what kind each trajectory is, how well λ is known, and how long its chaos lasts.
+    """Return the kind of each trajectory, the precision of λ, and the duration of its chaos.
 
     Args:
         f: the full map.
-        reduced: the map of one token, of sentences whose tokens are equal.
+        reduced: the map of one token, for sentences whose tokens are equal.
         run: the long run.
         long: settings of the long term.
         numerics: settings of the numerics.
-        numbers: of the sentences in the whole set.
-        transverse: answers λ⊥ of each (batch, d) state of equal tokens.
+        numbers: numbers of the sentences in the whole set.
+        transverse: function that returns λ⊥ of each (batch, d) state of equal tokens.
     """
     switched = run.switched_at >= 0
     found = torch.full((len(run.switched_at), len(_Orbit._fields)), torch.nan, dtype=torch.float64)
     parts: list[tuple[Map, Tensor, Tensor, Tensor]] = [(f, run.final_full, run.delta_full, ~switched)]
     if reduced is not None:
         parts.append((reduced, run.final, run.delta, switched))
-    # a map that belongs to rows is applied to copies of one, not to some of several
+    # a map of specific rows is applied to copies of one, not to some of several
     size = 1 if getattr(f, "injected", False) else numerics.batch_size
     some = [
         (of, final, delta, rows)
@@ -73,7 +73,7 @@ def orbit_rows(
         if len(rows)
     ]
     for of, final, delta, rows in some:
-        known = run.recurred_at[rows] >= 0 if long.follow == 1 else None  # else they are looked at again
+        known = run.recurred_at[rows] >= 0 if long.follow == 1 else None  # otherwise they are examined again
         orbits = orbit_kind(
             part_of(of, rows), final[rows], 0, tau=long.tau, follow=long.follow, earlier=run.exponents[:, rows],
             perturbation=delta[rows], closed=known, max_period=long.max_period, tolerance=long.tolerance,
@@ -91,7 +91,10 @@ def orbit_rows(
     rows_ = [Row("orbit_share", kind=kind, value=kinds.count(kind) / len(kinds)) for kind in KINDS]
     for i, (kind_name, orbit) in enumerate(zip(kinds, every, strict=True)):
         names = list(orbit._fields[1:])
-        for name in ("chaotic_exponent", "transverse_exponent"):  # it never was chaotic; its tokens differ
+        for name in (
+            "chaotic_exponent",
+            "transverse_exponent",
+        ):  # NaN if it was never chaotic, or its tokens differ
             if getattr(orbit, name) != getattr(orbit, name):
                 names.remove(name)
         rows_ += [
@@ -123,7 +126,7 @@ def orbit_rows(
 
 
 def _second_opinion(observed: Tensor, kinds: Sequence[str], tau: int) -> list[Row]:
-    """K of the 0–1 test against T, of trajectories that were followed to the end, at lags that decorrelate them."""
+    """Return K of the 0–1 test against T, for trajectories followed to the end, at lags that decorrelate them."""
     rows = []
     for i, (series, kind) in enumerate(zip(observed.T, kinds, strict=True)):
         if not bool(series.isfinite().all()):
@@ -144,6 +147,6 @@ _LEAST = 100
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Mean of the values that are there; NaN of none."""
+    """Return the mean of the values that are not NaN; NaN if there are none."""
     known = [value for value in values if value == value]
     return sum(known) / len(known) if known else float("nan")

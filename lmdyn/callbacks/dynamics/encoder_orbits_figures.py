@@ -1,4 +1,4 @@
-"""Of what kind orbits are, and how long their chaos lasts: of several runs, or of one run over training."""
+"""Kinds of orbits, and duration of their chaos: for several runs, or one run over training."""
 
 from collections.abc import Mapping
 
@@ -26,11 +26,11 @@ _COLOURS = dict(
 
 @fig.in_style
 def orbits_figure(shown: Mapping[str, tuple[pd.DataFrame, str]], horizon: int) -> Figure | None:
-    """The shares of sentences by kind, the share whose chaos still lasts, and the 0–1 test; None without the first.
+    """Draw shares of sentences by kind, the share whose chaos persists, and the 0–1 test; None without the first.
 
     Args:
-        shown: by label the rows of one observation, and the colour of its curve.
-        horizon: steps up to which transients were followed; 0 where it is not known.
+        shown: for each label, the rows of one observation and the colour of its curve.
+        horizon: steps up to which transients were followed; 0 if unknown.
     """
     shares = {
         label: select(rows, quantity="orbit_share").set_index("kind")["value"]
@@ -67,7 +67,7 @@ def orbits_figure(shown: Mapping[str, tuple[pd.DataFrame, str]], horizon: int) -
 
 
 def _second_opinion(ax: Axes, shown: Mapping[str, tuple[pd.DataFrame, str]]) -> None:
-    """K against T: a line for each sentence."""
+    """Draw K against T: a line for each sentence."""
     for rows, colour in shown.values():
         for _, of in rows.groupby("sentence"):
             of = of.sort_values("t")
@@ -90,7 +90,7 @@ def _second_opinion(ax: Axes, shown: Mapping[str, tuple[pd.DataFrame, str]]) -> 
 
 
 def _shares(ax: Axes, shares: "Mapping[str, pd.Series[float]]") -> None:
-    """A bar for each, of its kinds from the left."""
+    """Draw a bar for each, with its kinds from the left."""
     at = np.arange(len(shares))[::-1]
     begin = np.zeros(len(shares))
     for kind in KINDS:

@@ -1,4 +1,4 @@
-"""Rows of the records of ``EncoderDynamics``, and what ranks bring together."""
+"""Rows of the records of ``EncoderDynamics``, and gathering over ranks."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ __all__ = ["Row", "gathered", "gathered_rows", "over_t"]
 
 
 class Row(NamedTuple):
-    """One number, and what it is of."""
+    """One number, and its groups."""
 
     quantity: str
     length: int | None = None
@@ -32,7 +32,7 @@ def over_t(
     quantity: str, values: Float[Tensor, "times"], *, every: int = 1, term: str | None = None, kind: str | None = None,
     sentence: int | None = None, token: int | None = None, component: int | None = None,
 ) -> list[Row]:  # fmt: skip
-    """A row for each t whose value is a number."""
+    """Return a row for each t whose value is a number."""
     where = {"term": term, "kind": kind, "sentence": sentence, "token": token, "component": component}
     return [
         Row(quantity, t=i * every, value=value, **where)  # type: ignore[arg-type]
@@ -42,7 +42,7 @@ def over_t(
 
 
 def gathered(mine: Tensor) -> Tensor:
-    """The last axis, sentences, of all ranks in order: rank r has the numbers r, r + world size and so on."""
+    """Gather the last axis, sentences, of all ranks in order: rank r has the numbers r, r + world size and so on."""
     parts: Sequence[Tensor] = gather(mine.cpu()) if rank_and_world_size()[1] > 1 else [mine]
     if len(parts) == 1:
         return mine
@@ -53,5 +53,5 @@ def gathered(mine: Tensor) -> Tensor:
 
 
 def gathered_rows(mine: Tensor) -> Tensor:
-    """As :func:`gathered`, of the first axis, where this rank's are."""
+    """Gather as :func:`gathered` along the first axis, on the device of this rank's values."""
     return gathered(mine.movedim(0, -1)).movedim(-1, 0).to(mine.device)

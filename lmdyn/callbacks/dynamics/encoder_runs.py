@@ -1,4 +1,4 @@
-"""The trajectories that ``EncoderDynamics`` looks at, and the rows of its records."""
+"""Trajectories for ``EncoderDynamics``, and the rows of its records."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -31,24 +31,24 @@ from lmdyn.callbacks.dynamics.encoder_rows import Row, gathered, gathered_rows, 
 __all__ = ["EncoderRuns"]
 
 WIDTHS = (10, 20, 40)
-"""Windows of the running mean that determines the end of a transient; the middle one is the rule."""
+"""Windows of the running mean that determines the end of a transient; the middle one is the standard."""
 
 _TOKENS, _ATTENTION_EVERY, _PERTURBED_STEPS, _COMPONENT_STEPS, _TRANSVERSE_STEPS = 10, 50, 600, 1000, 200
 
 
 class EncoderRuns:
-    """All that is asked of one module, from this rank's sentences; the rows are those of all ranks, on each.
+    """All measurements of one module, from this rank's sentences; the rows are those of all ranks, on each.
 
     Args:
         f: the encoder's map.
-        texts: by number of tokens, the batch of this rank's sentences.
-        everyone: the batch of all ranks' sentences, of ``length`` tokens; the very first one is the example.
-        length: tokens of a sentence, but for the synchronization offset.
-        sentences: how many there are, on all ranks.
-        examples: sentences whose exponents are recorded one by one.
-        short_term: what is asked for of the short term.
-        long_term: of the long term.
-        numerics: how trajectories are computed.
+        texts: batch of this rank's sentences by number of tokens.
+        everyone: the batch of all ranks' sentences, of ``length`` tokens; the first one is the example.
+        length: tokens per sentence, except for the synchronization offset.
+        sentences: number of sentences on all ranks.
+        examples: number of sentences whose exponents are recorded individually.
+        short_term: settings of the short term.
+        long_term: settings of the long term.
+        numerics: settings of the numerics.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class EncoderRuns:
         self.numbers = range(rank, sentences, world_size)
         self.floor, self.reduced, self.unreduced = float("nan"), None, ""
         if f.shared:
-            if not f.injected:  # else equal tokens part by their texts, not by rounding
+            if not f.injected:  # otherwise equal tokens diverge by their texts, not by rounding
                 some = slice(numerics.batch_size)
                 floors = gather(float(deviation_floor(f, self.x[some], 64, numerics.deviation)))
                 self.floor = float(torch.tensor(floors).max())  # NaN if any is
@@ -102,7 +102,7 @@ class EncoderRuns:
     # ---------------------------------------------------------------- models whose layers differ
 
     def over_depth(self) -> list[Row]:
-        """Deviation, exponents and effective dimension over the layers."""
+        """Return deviation, exponents and effective dimension over the layers."""
         maps, x = self.f.maps, self.x
         path = iterate(maps, x, len(maps), {"deviation": self._deviation})
         found = local_lyapunov_exponents(
@@ -120,7 +120,7 @@ class EncoderRuns:
     # ---------------------------------------------------------------- short term
 
     def short_term(self) -> list[Row]:
-        """D(t), λ(t), N_eff(t) for t up to ``short_steps``, and the synchronization offset."""
+        """Return D(t), λ(t), N_eff(t) for t up to ``short_steps``, and the synchronization offset."""
         short = self.short
         mine = self._mine(self.short_sentences)
         run = self._long_run(self.x[:mine], short.tau, short.steps, keep=short.steps)
@@ -137,16 +137,16 @@ class EncoderRuns:
                 offset = gathered(self._synchronize(self.maps[length], x[:mine]).offset)
                 rows += _offset_rows(length, offset, short.steps)
         of = self.dimension_sentences
-        together = together if of <= self.short_sentences else -1  # of others it is not known
+        together = together if of <= self.short_sentences else -1  # unknown for the other sentences
         return rows + _dimension_rows(self._dimensions(self.x[: self._mine(of)], together), of)
 
     def never_together(self) -> list[Row]:
-        """What is known of the offsets where synchronization is unstable: there are none up to the horizon."""
+        """Return the offsets if synchronization is unstable: there are none up to the horizon."""
         steps = float(self.short.steps)
         return [Row("restricted_offset", length=n, value=steps) for n in (self.length, *self.others)]
 
     def _dimensions(self, x: Tensor, together: int) -> dict[int, float]:
-        """N_eff at each asked t; from ``together`` on all tokens of all sentences are equal, and one is enough."""
+        """Return N_eff at each requested t; from ``together`` on, all tokens are equal, and one suffices."""
         found, t = {}, 0
         for time in self.short.times:
             while t < time:
@@ -170,14 +170,14 @@ class EncoderRuns:
     # ---------------------------------------------------------------- long term
 
     def long_term(self, eager: EncoderMap) -> list[Row]:
-        """λ over the long run, transients, attractors; for a sample also λ on the full map."""
+        """Return λ over the long run, transients, attractors; for a sample also λ on the full map."""
         tau = self.long.tau
         run = self._long_run(
             self.x[: self._mine(self.long_sentences)], tau, self.long.steps, end_recurrent=True
         )
         exponents = gathered(run.exponents).cpu()
         recurred_at = gathered(run.recurred_at).cpu()
-        # a trajectory that is no longer followed goes on as it was: else the mean would be of those that are not closed
+        # a trajectory that is no longer followed is extended, otherwise the mean would exclude closed ones
         followed = carried_on(exponents, late_exponents(exponents), gathered(run.ended_at).cpu() // tau)
         rows = over_t("local_exponent", followed.nanmean(1), every=tau, term="long")
         for i in range(min(self.examples, self.long_sentences)):
@@ -226,7 +226,7 @@ class EncoderRuns:
             tolerance=self.long.tolerance,
             resolution=self.long.resolution,
         )
-        # kinds by the rule before 0.3, where they are asked for; otherwise those of `_orbits`
+        # kinds by the rule before 0.3 if requested; otherwise those of `_orbits`
         kinds = [] if self.long.follow else sorted(set(found.kinds))
         return [
             *(Row("attractor_share", kind=kind, value=found.share(kind)) for kind in kinds),
@@ -235,7 +235,7 @@ class EncoderRuns:
         ]
 
     def _checked(self, eager: EncoderMap) -> list[Row]:
-        """A sample of sentences on the full map too, and what becomes of differences between their tokens."""
+        """Iterate a sample of sentences also on the full map, with differences between their tokens."""
         if not self.long.check:
             return []
         x, tau = self.x[: self._mine(self.long.check)], self.long.tau
@@ -251,12 +251,12 @@ class EncoderRuns:
         return [
             Row("full_map_exponent", value=float(on_both[0].nanmean())),
             Row("reduced_map_exponent", value=float(on_both[1].nanmean())),
-            # where none has synchronized so soon, along equal tokens that settle by themselves
+            # if none has synchronized by then, along equal tokens that settle by themselves
             self.transverse(eager, synchronized if bool(on_both[1].isfinite().any()) else None),
         ]
 
     def transverse(self, eager: EncoderMap, tokens: Float[Tensor, "some d"] | None = None) -> Row:
-        """λ⊥ along the trajectories of equal tokens; without ``tokens``, from the mean tokens of some sentences."""
+        """Return λ⊥ along the trajectories of equal tokens, by default from the mean tokens of some sentences."""
         if tokens is None:
             settled = iterate(part_of(self.f, slice(4)), _equal(self.x[:4]), _TRANSVERSE_STEPS, {})
             tokens = settled.final.double().mean(1).to(settled.dtype)
@@ -266,7 +266,7 @@ class EncoderRuns:
     def _transverse(
         self, eager: EncoderMap, tokens: Float[Tensor, "some d"]
     ) -> Float[Tensor, "windows some"]:
-        """λ⊥ of each window along trajectories of equal tokens, those left out in which a difference turns."""
+        """Return λ⊥ of each window along trajectories of equal tokens, without those in which a difference aligns."""
         tau = self.long.tau
         steps, skipped = max(tau, _TRANSVERSE_STEPS // tau * tau), -(-self.long.skipped // tau)
         return transverse_exponents(eager, tokens, tau, skipped * tau + steps, self.numerics.seed)[skipped:]
@@ -287,13 +287,13 @@ class EncoderRuns:
         return synchronize(mine, x, self.short.steps, of.threshold, of.batch_size, of.deviation)
 
     def _mine(self, sentences: int) -> int:
-        """How many of the first sentences are this rank's."""
+        """Return how many of the first sentences are this rank's."""
         return len([n for n in self.numbers if n < sentences])
 
     # ---------------------------------------------------------------- the first sentence
 
     def example(self, eager: EncoderMap) -> list[Row]:
-        """The first sentence's tokens, deviations and attention on the way; perturbed, and in principal components."""
+        """Return the first sentence's tokens, deviations and attention over t, also perturbed and as components."""
         x, steps = self.first, self.short.steps
         path = iterate(
             self.one, x, steps, {"first": lambda x: x[:, :_TOKENS, 0], "deviation": self._deviation}
@@ -318,7 +318,7 @@ class EncoderRuns:
         return rows + (self._example_after(self.reduced) if self.reduced is not None else [])
 
     def _example_after(self, reduced: Map) -> list[Row]:
-        """The first sentence's token after synchronization."""
+        """Return the first sentence's token after synchronization."""
         start = self._synchronize(self.one, self.first)
         if int(start.offset[0]) < 0:
             return []
@@ -342,12 +342,12 @@ class EncoderRuns:
 
 
 def _equal(x: Float[Tensor, "batch tokens d"]) -> Float[Tensor, "batch tokens d"]:
-    """All tokens at the mean of theirs."""
+    """Set all tokens to their mean."""
     return x.double().mean(1, keepdim=True).to(x.dtype).expand_as(x).contiguous()
 
 
 def _attention(eager: EncoderMap, x: Float[Tensor, "1 tokens d"]) -> Float[Tensor, "tokens tokens"] | None:
-    """Attention probabilities of the first layer, mean over its heads; None where it does not return them."""
+    """Return attention probabilities of the first layer, mean over its heads; None if it does not return them."""
     seen: list[Tensor] = []
 
     def hook(_: object, __: object, output: object) -> None:
@@ -364,10 +364,10 @@ def _attention(eager: EncoderMap, x: Float[Tensor, "1 tokens d"]) -> Float[Tenso
 
 
 def _depth_rows(exponents: Float[Tensor, "layers batch"]) -> list[Row]:
-    """How much each layer stretches a perturbation, and the finite-time exponent over the layers up to each depth.
+    """Return the stretching of a perturbation by each layer, and the finite-time exponent up to each depth.
 
     ``stretching`` of layer t: the geometric mean over sentences of ‖δ_{t+1}‖/‖δ_t‖; ``depth_exponent`` at t: the mean
-    over sentences and over the first t layers of its logarithm, nats a layer.
+    over sentences and over the first t layers of its logarithm, nats per layer.
     """
     depths = torch.arange(1, len(exponents) + 1, device=exponents.device)
     rows = over_t("stretching", exponents.nanmean(1).exp())
@@ -395,7 +395,7 @@ def _offset_rows(length: int, offset: Tensor, steps: int) -> list[Row]:
 
 def _dimension_rows(dimensions: Mapping[int, float], sentences: int) -> list[Row]:
     rows = [Row("effective_dimension", t=t, value=value) for t, value in dimensions.items()]
-    # of n sentences it is n − 1 at most: what comes near to that is a number of sentences
+    # for n sentences it is at most n − 1: a value near that reflects the number of sentences
     rows += [Row("share_of_ceiling", t=t, value=value / (sentences - 1)) for t, value in dimensions.items()]
     known = [value for value in dimensions.values() if value == value]
     return [*rows, Row("peak_effective_dimension", value=max(known, default=float("nan")))]

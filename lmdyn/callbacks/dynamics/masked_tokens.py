@@ -1,4 +1,4 @@
-"""How well masked tokens are predicted at each time of an encoder: sums over positions, their rows, and the floors."""
+"""Prediction of masked tokens at each time of an encoder: sums over positions, their rows, and the baselines."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -26,10 +26,10 @@ class DepthRow(NamedTuple):
 
 
 class MaskedTokens:
-    """Sums over labelled positions, of all of them and of those that show the mask token.
+    """Sums over labelled positions: over all of them, and over those that show the mask token.
 
     Args:
-        times: rising; the first is 0, where nothing was read from the context.
+        times: increasing times; the first is 0, without context.
         vocab_size: number of token types.
     """
 
@@ -47,9 +47,9 @@ class MaskedTokens:
         """Add some positions.
 
         Args:
-            labels: the tokens there.
+            labels: the tokens at these positions.
             masked: which of them show the mask token.
-            scores: how they are predicted to :func:`prediction_scores` at each time.
+            scores: :func:`prediction_scores` at each time by decoder.
         """
         there = torch.stack([torch.ones_like(masked), masked])
         for where, chosen in enumerate(there):
@@ -59,18 +59,18 @@ class MaskedTokens:
                 self._sums[how, where] += of_times.cpu()
 
     def rows(self, times: Sequence[int]) -> list[DepthRow]:
-        """The rows of some of the times, and the floors; of all ranks, each of which enters.
+        """Return the rows of some of the times, and the baselines, over all ranks, all of which must call it.
 
-        Where no position shows the mask token there are no rows of these.
+        If no position shows the mask token, there are no rows for these.
 
         Raises:
-            ValueError: nothing was labelled.
+            ValueError: if there are no labels.
         """
         counts = all_reduce_sum(self._counts)
         sums = all_reduce_sum(self._sums)
         n = counts.sum(1)
         if n[0] == 0:
-            raise ValueError("no position of the data is labelled")
+            raise ValueError("expected labelled positions in the data, got none")
         rows = []
         for i, where in enumerate(_WHERE):
             if n[i] == 0:

@@ -410,10 +410,10 @@ def test_states_that_diverged(tmp_path, data, tasks, caplog):
     ("settings", "message"),
     [
         ({"times": []}, "times is empty"),
-        ({"times": [3, 1]}, "rising whole numbers"),
-        ({"times": [1, 1]}, "rising whole numbers"),
-        ({"times": [-1, 1]}, "rising whole numbers"),
-        ({"times": [0.5]}, "rising whole numbers"),
+        ({"times": [3, 1]}, "increasing integers"),
+        ({"times": [1, 1]}, "increasing integers"),
+        ({"times": [-1, 1]}, "increasing integers"),
+        ({"times": [0.5]}, "increasing integers"),
         ({"fine_tuned_times": [1]}, "without a task"),
         ({"batch_rows": 0}, "batch_rows is 0"),
         ({"start": "zero"}, "start is 'zero': expected 'own' or 'random'"),
@@ -427,7 +427,7 @@ def test_settings_that_make_no_sense(settings, message):
 def test_times_beyond_the_depth_of_layers_that_differ(tmp_path, data, tasks):
     with pytest.raises(ValueError, match="ends with 3: expected `times` up to it"):
         attached(tmp_path, data, times=[0, 4]).check_module(model(data, "bert"))
-    with pytest.raises(ValueError, match="leave fine_tuned_times out"):
+    with pytest.raises(ValueError, match="remove fine_tuned_times"):
         attached(tmp_path, data, tasks, times=[0], fine_tuned_times=[1]).check_module(model(data, "bert"))
 
 
@@ -448,7 +448,7 @@ def test_data_that_is_refused(tmp_path, data):
     acceptability = GrammarTasks(GrammarCorpus(**GRAMMAR), ["acceptability"], n_train=20, n_evaluation=20)
     with pytest.raises(ValueError, match="expected `tasks` with one regression"):
         attached(tmp_path, data, acceptability)
-    with pytest.raises(ValueError, match="depth_performance, as `tasks`, needs tasks to fine-tune on"):
+    with pytest.raises(ValueError, match="depth_performance, as `tasks`, requires tasks to fine-tune on"):
         attached(tmp_path, data, causal)
     observer = DepthPerformance()
     observer.probe = list(data.val_dataloader())

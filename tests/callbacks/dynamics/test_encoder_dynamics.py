@@ -341,16 +341,16 @@ def test_diverged_models_leave_nan(data, tmp_path):
         ({"short_tau": 7}, "short_term.steps is 100"),
         ({"long_tau": 30}, "long_term.steps is 400"),
         ({"check_steps": 15}, "long_term.check_steps is 15"),
-        ({"dtype": "bfloat16"}, "dtype is one of"),
+        ({"dtype": "bfloat16"}, "expected one of"),
         ({"sentences": 1}, "from 2"),
         ({"epsilon": 0.0}, "above 0"),
-        ({"dimension_times": (0, 170)}, "rise from 0"),
+        ({"dimension_times": (0, 170)}, "increase from 0"),
         ({"short_sentences": 1}, "short_term.sentences is 1"),
         ({"dimension_sentences": 1}, "short_term.dimension_sentences is 1"),
         ({"long_sentences": 0}, "sentences from 1"),
         ({"examples": -1}, "examples from 0"),
         ({"tolerance": 0.0}, "tolerance above 0"),
-        ({"long_term": LongTerm(steps=50)}, r"LongTerm.steps is 50, and also given .* 400: leave out"),
+        ({"long_term": LongTerm(steps=50)}, r"LongTerm.steps is 50, but also given as .* 400: remove"),
         ({"short_steps": "many"}, "ShortTerm.steps expects int, got 'many'"),
         ({"seed": "abc"}, "DynamicsNumerics.seed expects int, got 'abc'"),
         ({"batch_size": 2.5}, "batch_size expects int, got 2.5"),
@@ -368,7 +368,7 @@ def test_settings_out_of_range(changes, message):
 
 
 def test_probe_sets_and_models_that_do_not_fit(data, tmp_path):
-    with pytest.raises(ValueError, match="7 sentences of 30 tokens are asked for"):
+    with pytest.raises(ValueError, match="expected 7 sentences of 30 tokens"):
         observer(data, tmp_path, lengths=(30,))
     with pytest.raises(ValueError, match="900 sentences of 20 tokens"):
         observer(data, tmp_path, sentences=900)

@@ -119,7 +119,7 @@ def test_trajectories_that_end_are_left_out_with_their_texts():
 def test_causal_loops_keep_the_full_map(tmp_path, caplog):
     with caplog.at_level("INFO"):
         table = observed(looped_llama(3), tmp_path, dtype="float32", threshold=1e-3)
-    assert "the full map is iterated all along: attention is causal" in caplog.text
+    assert "the full map is iterated throughout: attention is causal" in caplog.text
     assert values(table, "switched_share") == 0
     assert not len(values(table, "reduced_map_exponent"))
     assert len(values(table, "local_exponent", term="long")) == 6

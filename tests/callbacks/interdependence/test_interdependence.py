@@ -496,7 +496,7 @@ def test_about_so_many_tokens(module, pairs, tmp_path):
 
 
 def test_what_cannot_be_looked_at_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"needs sentences with their annotation, got a list.*ConlluCorpus"):
+    with pytest.raises(ValueError, match=r"requires sentences with their annotation, got list.*ConlluCorpus"):
         attach(tmp_path / "list", probe=[{"input_ids": torch.ones(1, 3), "labels": torch.ones(1, 3)}])
     with pytest.raises(ValueError, match="no sentence of two words"):
         attach(tmp_path / "words", text=sentences((1, 1, 1)))

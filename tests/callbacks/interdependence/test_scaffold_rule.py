@@ -247,7 +247,7 @@ def test_observing_leaves_module_and_generator_alone(tmp_path):
 
 def test_what_cannot_be_is_refused(tmp_path):
     grammar = small_grammar(100)
-    with pytest.raises(ValueError, match="needs instances of a rule, got a GrammarCorpus without"):
+    with pytest.raises(ValueError, match="requires instances of a rule, got GrammarCorpus without"):
         attach(tmp_path, grammar)
     observer = ScaffoldRule()
     observer.probe = ScaffoldCorpus(True, K, **SMALL)

@@ -402,7 +402,7 @@ def test_defaults_are_what_the_data_has_and_say_what_they_leave_out(tmp_path, ca
         "learning_curves: there are no training counts",
     ):
         assert caplog.text.count(said) == 1
-    with pytest.raises(ValueError, match="20 sentences of 12 tokens are asked for"):
+    with pytest.raises(ValueError, match="expected 20 sentences of 12 tokens"):
         attach(EncoderDynamics(sentences=20, name="more"), list(IDS), tmp_path)
 
 

@@ -188,7 +188,7 @@ def test_an_empty_loader_is_not_replaced_by_the_runs_data(tmp_path):
     """Its length is 0, which was taken for no probe at all: the run's training part was used instead."""
     observer = DiagnosticProbe()
     observer.probe = []
-    with pytest.raises(ValueError, match="needs a training part, got a list"):
+    with pytest.raises(ValueError, match="requires a training part, got list"):
         observer.attach(Run(tmp_path, datamodule=Data()))
 
 
@@ -209,5 +209,5 @@ def test_unknown_sites_and_shapes(tmp_path):
         def forward(self, input_ids):
             return self.embedding(self.nothing(input_ids).flatten()).view(*input_ids.shape, -1)
 
-    with pytest.raises(ValueError, match=r"site 'word' of the module answers .*batch first"):
+    with pytest.raises(ValueError, match=r"site 'word' of the module returns .*batch first"):
         attach(tmp_path, sites={"word": "embedding"}).observe(Flat(), 0)

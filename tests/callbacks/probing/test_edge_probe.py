@@ -222,7 +222,7 @@ def test_bad_settings(tmp_path, spans):
         attach(tmp_path, spans.train_dataloader())
     empty = EdgeProbe()  # whose length was taken for no probe at all
     empty.probe = []
-    with pytest.raises(ValueError, match="needs a training part, got a list"):
+    with pytest.raises(ValueError, match="requires a training part, got list"):
         empty.attach(Run(tmp_path, datamodule=spans))
     two = GrammarCorpus(**SIZES)
     two.splits = ("train", "test")

@@ -241,7 +241,7 @@ def test_a_model_that_diverged(observer, caplog):
 def test_what_is_no_fact_corpus(tmp_path):
     observer = WorldKnowledge()
     observer.probe = [{"input_ids": torch.zeros(1, 2), "labels": torch.zeros(1, 2)}]
-    with pytest.raises(ValueError, match=r"needs questions about facts, got a list without .*FactCorpus"):
+    with pytest.raises(ValueError, match=r"requires questions about facts, got list without .*FactCorpus"):
         observer.attach(Run(tmp_path))
 
 

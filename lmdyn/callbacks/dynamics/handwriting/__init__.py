@@ -1,1 +1,1 @@
-"""Letters that are written by readouts of an encoder's transient."""
+"""Letters written by readouts of an encoder's transient."""

@@ -1,4 +1,4 @@
-"""Handwriting: letters that a linear readout of the encoder's transient writes, by the similarity of two sentences."""
+"""Handwriting: letters that a linear readout of the encoder's transient writes, depending on sentence similarity."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,61 +41,62 @@ StateVector = Literal["first_token", "mean_token", "all_tokens"]
 
 
 class Handwriting(Observer):
-    """How well linear readouts of the encoder's state write a letter, over every window of the encoder's time.
+    """How well linear readouts of the encoder's state write a letter, for every window of the encoder's time.
 
-    The encoder's layer is applied again and again, beyond the number of layers too. In each window [t₀, t₀ + ΔT) one
+    The encoder's layer is applied repeatedly, also beyond the number of layers. In each window [t₀, t₀ + ΔT) one
     linear readout with bias, shared by all steps, predicts the velocity of a pen: along the first letter for pairs
-    of sentences that are scored at most ``low``, along the second for those scored at least ``high``; what lies between
-    is left out. It is fitted by least squares to all training sentences and steps; the NMSE of a sentence of the
+    of sentences that are scored at most ``low``, along the second for those scored at least ``high``; the others
+    are left out. It is fitted by least squares to all training sentences and steps; the NMSE of a sentence of the
     development set is Σ error² / Σ target², and the mean over sentences is recorded.
 
-    *The state vector.* The publication reads "the state vector dynamics x_t". Its section I.B calls all N_w × N_h
-    numbers so, and a row of them a token vector; of the task of similarity it says "state vector x_t" too, and means
-    the usual classifier, which reads the first token. ``first_token`` is what is taken to be meant, and the default:
-    the task is that of similarity with another decoder, on the same sentences; these have different numbers of tokens,
-    and nothing is said of how a readout of all of them would be made one; and the map of 100 × 100 windows could hardly
-    have been made of all tokens: 128 of 1,024 units are 131,072 dimensions, of about 2,500 sentences at 200 times
-    260 GB of states, and at the published window 70,000 rows, so that each training target is met exactly.
-    ``all_tokens`` is the printed definition, of sentences padded to one length; ``mean_token`` the mean of their
-    tokens, padding among them. Readouts of all tokens are fitted from inner products of the rows
-    (:class:`~lmdyn.analysis.dynamics.window_kernels.WindowKernels`) where that takes less memory than covariances; the
-    time of a window then grows with the cube of sentences × steps: give ``max_sentences``.
+    *The state vector.* The publication reads "the state vector dynamics x_t". Its section I.B defines it as all N_w ×
+    N_h numbers, and a row of them as a token vector; for the task of similarity it also uses "state vector x_t", for
+    the usual classifier, which reads the first token. ``first_token`` is the presumed meaning, and the default: the
+    task is that of similarity with another decoder, on the same sentences; these have different numbers of tokens, and
+    it is not stated how a readout of all of them would be defined; and the map of 100 × 100 windows is hardly feasible
+    with all tokens: 128 of 1,024 units are 131,072 dimensions, for about 2,500 sentences at 200 times 260 GB of states,
+    and at the published window 70,000 rows, so that each training target is met exactly. ``all_tokens`` is the printed
+    definition, for sentences padded to one length; ``mean_token`` the mean of their tokens, including padding. Readouts
+    of all tokens are fitted from inner products of the rows
+    (:class:`~lmdyn.analysis.dynamics.window_kernels.WindowKernels`) if that takes less memory than covariances; the
+    time of a window then grows with the cube of sentences × steps: set ``max_sentences``.
 
     As published there is no attention mask: all sentences are padded to one length, and padding is part of the state.
     x₀ is the embedding output after its projection to the hidden size. Dynamics run in float32 with exact products,
     sums and regressions in float64. One pass over the sentences serves all windows; a second one over the development
     sentences up to the end of the best window writes the letters. Several processes share the sentences.
 
-    Of encoders whose layers differ (BERT), time is depth: windows end with the last layer, others are left out, which
-    a warning says and ``times`` records. Sentences whose states are not finite are left out, with a warning; where
+    For encoders whose layers differ (BERT), time is depth: windows end with the last layer, others are left out, with a
+    warning and as recorded in ``times``. Sentences whose states are not finite are left out, with a warning; if
     none of a letter is left, there are no values. Windows of one step have none either: the path is closed.
 
     Args:
         task: the probe's task, a regression; None for its only one.
-        state: what a readout reads at a time, see above: the vector of the ``first_token``, the ``mean_token``, or
+        state: input of a readout at a time, see above: the vector of the ``first_token``, the ``mean_token``, or
             those of ``all_tokens``.
-        letters: the first is written where sentences differ, the second where they are alike.
-        low: highest score of the first letter.
-        high: lowest score of the second letter.
+        letters: the first is written for dissimilar sentences, the second for similar ones.
+        low: maximum score for the first letter.
+        high: minimum score for the second letter.
         starts: windows start at 0 … starts − 1.
-        lengths: they have 1 … lengths steps.
+        lengths: windows have 1 … lengths steps.
         ridge: see :func:`~lmdyn.analysis.dynamics.window_regressions.window_regressions`.
-        font: of the letters; the publication's is Arial, which is not free.
-        max_length: tokens that sentences are padded to; None: as many as the longest of the task has.
-        max_sentences: so many of each letter, the first ones, in the training and in the development set; None: all.
-        batch_tokens: tokens that are computed at a time, padding included.
-        shortest: steps of the shortest window that may be the best: with fewer, a letter is a few strokes.
-        n_written: how many paths are kept of each letter: those of least NMSE at the best window.
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`; ``probe`` is needed, a datamodule with ``tasks``.
+        font: font of the letters; the publication's is Arial, which is not free.
+        max_length: number of tokens to which sentences are padded; None for the length of the longest of the task.
+        max_sentences: number of sentences of each letter, the first ones, in the training and in the development set;
+            None for all.
+        batch_tokens: number of tokens per batch, including padding.
+        shortest: minimum number of steps of the best window: with fewer, a letter is a few strokes.
+        n_written: number of stored paths of each letter: those of lowest NMSE at the best window.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`; ``probe`` is required, a datamodule with ``tasks``.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
-    Stored and not logged are ``nmse`` by ``start`` and ``length``, and at the best window ``path`` by ``letter``,
+    Stored but not logged are ``nmse`` by ``start`` and ``length``, and at the best window ``path`` by ``letter``,
     ``sentence`` (its number in the development set), ``k`` (0 … ΔT) and ``axis``, with the ``target_path`` of each.
 
     Raises:
-        ValueError: a probe without such a task, no sentence of a letter, sentences longer than ``max_length`` or than
-            the model reads, letters that cannot be written.
+        ValueError: for a probe without such a task, without sentences of a letter, for sentences longer than
+            ``max_length`` or than the model can read, and for letters that cannot be written.
 
     Reference: Inoue et al. 2022, section III C, appendix E and figure 3C.
     """
@@ -104,22 +105,22 @@ class Handwriting(Observer):
 
     recorded = (
         Quantity(
-            "best_nmse", "Least NMSE of all windows that are long enough; 0 is perfect, 1 a pen that stays.",
+            "best_nmse", "Lowest NMSE of all windows that are long enough; 0 is perfect, 1 a pen at rest.",
             low=0.0, better="lower",
         ),
         Quantity("best_start", "t₀ of that window.", "steps", low=0.0),
-        Quantity("best_length", "Its ΔT.", "steps", low=1.0),
-        Quantity("best_condition", "Estimate of its condition number; near 1e6 the ridge decides.", low=0.0),
+        Quantity("best_length", "ΔT of that window.", "steps", low=1.0),
+        Quantity("best_condition", "Estimated condition number at it; near 1e6 the ridge dominates.", low=0.0),
         Quantity(
-            "published_window_nmse", "NMSE at t₀ = 7, ΔT = 28, where it is among the windows.", low=0.0, better="lower"
+            "published_window_nmse", "NMSE at t₀ = 7, ΔT = 28, if it is among the windows.", low=0.0, better="lower"
         ),
-        Quantity("raised_ridge", "Number of windows that needed more than the ridge.", "count", low=0.0),
+        Quantity("raised_ridge", "Number of windows that required a higher ridge.", "count", low=0.0),
         Quantity("times", "Number of times at which states were read.", "count", low=1.0),
         Quantity("n_train", "Training sentences of a letter.", "count", low=0.0, tags=("<letter>",)),
         Quantity("n_development", "Development sentences of a letter.", "count", low=0.0, tags=("<letter>",)),
         Quantity("nmse", "NMSE of a window.", low=0.0, better="lower", tags=()),
-        Quantity("path", "Where the pen was at a step of the best window.", tags=()),
-        Quantity("target_path", "Where it should be.", tags=()),
+        Quantity("path", "Position of the pen at a step of the best window.", tags=()),
+        Quantity("target_path", "Target position of the pen.", tags=()),
     )  # fmt: skip
 
     several_runs = True
@@ -149,8 +150,8 @@ class Handwriting(Observer):
         super().__init__(**kwargs)
         if self.max_tokens is not None or self.forward is not None or self.split != "validation":
             raise ValueError(
-                f"{self.name} calls the encoder itself and reads training and development sets: leave max_tokens, "
-                "forward and split as they are; max_sentences says how many sentences"
+                f"{self.name} calls the encoder itself and reads training and development sets: remove max_tokens, "
+                "forward and split; max_sentences limits the number of sentences"
             )
         least = {
             "starts": starts,
@@ -183,15 +184,15 @@ class Handwriting(Observer):
         self.length = 0
 
     def prepare(self) -> None:
-        """Find the task and its sentences of each letter: their number in the set, the letter, and the tokens."""
+        """Determine the task and its sentences of each letter: their number in the set, the letter, and the tokens."""
         tasks = cast(FineTuningTasks, self.data).tasks
         regressions = [name for name, task in tasks.items() if task.kind == "regression"]
         name = regressions[0] if self.task_name is None and len(regressions) == 1 else self.task_name
         if name not in regressions:
             raise ValueError(
-                f"{self.name} needs a task of scored pairs of sentences: expected `probe:` a datamodule with `tasks`, "
-                f"such as GlueTasks (STS-B) or GrammarTasks (similarity), and `task` one of {regressions}, got "
-                f"{self.task_name!r}"
+                f"{self.name} requires a task of scored pairs of sentences: expected `probe:` as a datamodule with "
+                f"`tasks`, such as GlueTasks (STS-B) or GrammarTasks (similarity), and `task` as one of {regressions}, "
+                f"got {self.task_name!r}"
             )
         self.task = tasks[name]
         for letter in self.letters:
@@ -225,17 +226,17 @@ class Handwriting(Observer):
         return found
 
     def check_module(self, module: nn.Module) -> None:
-        """Refuse a module without an encoder, or one that cannot read sentences as long as the task's."""
+        """Raise an error for a module without an encoder, or one that cannot read the task's sentences."""
         try:
             encoder_of(module)
         except ValueError as error:
-            raise ValueError(f"{self.name} iterates an encoder of transformers: {error}") from error
+            raise ValueError(f"{self.name} requires an encoder of transformers: {error}") from error
         check_positions(
             module, self.length, "pairs of sentences", "lower the probe's max_sequence_length", self.name
         )
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Covariances of the state at each time, of both sets of sentences."""
+        """Report the memory of covariances of the state at each time, for both sets of sentences."""
         encoder: Any = encoder_of(module)
         _, _, ids, types = self._batch(self.sentences["train"][:1], next(encoder.parameters()).device)
         f = EncoderMap(encoder, {"input_ids": ids, "token_type_ids": types})
@@ -246,10 +247,10 @@ class Handwriting(Observer):
                 f"inner products of {n} training sentences with {n} and {m} others at {times} times, and their vectors "
                 f"of {width} numbers",
                 self._bytes(True, times, f.width),
-                "lower `max_sentences`, `starts` and `lengths`, or take `state: first_token`",
+                "lower `max_sentences`, `starts` and `lengths`, or use `state: first_token`",
             )
             return
-        less = "" if self.state != "all_tokens" else ", or `max_sentences`, or take `state: first_token`"
+        less = "" if self.state != "all_tokens" else ", or `max_sentences`, or use `state: first_token`"
         yield Cost(
             f"covariances of {width}² numbers at {times} times, of both letters for the development set",
             self._bytes(False, times, f.width),
@@ -261,11 +262,11 @@ class Handwriting(Observer):
         """The arguments, and the content of the task."""
         return {**super().settings, "max_length": self.length, "probe_set": self.task.fingerprint}
 
-    # ---------------------------------------------------------------- measuring
+    # ---------------------------------------------------------------- measurement
 
     @torch.no_grad()
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
-        """Sum over this process's sentences, bring all processes' sums together, and regress."""
+        """Sum over this process's sentences, gather all processes' sums, and regress."""
         self.check_module(module)
         encoder: Any = encoder_of(module)
         device = next(encoder.parameters()).device
@@ -304,11 +305,11 @@ class Handwriting(Observer):
         return rows.table()
 
     def _width(self, hidden: int) -> int:
-        """Dimensions of what is read at a time."""
+        """Return the number of dimensions that are read at a time."""
         return hidden * self.length if self.state == "all_tokens" else hidden
 
     def _of_products(self, times: int, hidden: int) -> bool:
-        """Whether inner products of rows take less memory than covariances; only where all tokens are read."""
+        """Return whether inner products of rows take less memory than covariances; only if all tokens are read."""
         return self.state == "all_tokens" and self._bytes(True, times, hidden) < self._bytes(
             False, times, hidden
         )
@@ -321,10 +322,10 @@ class Handwriting(Observer):
         fit = bytes_of_sums(times, width)
         if products:
             fit = bytes_of_products(n, m, times, width, min(self.lengths, times))
-        return fit + 4 * times * max(self.batch_tokens, self.length) * hidden  # and a batch
+        return fit + 4 * times * max(self.batch_tokens, self.length) * hidden  # plus a batch
 
     def _times(self, f: EncoderMap) -> int:
-        """Times that windows need, as far as the layers go where they differ."""
+        """Return the number of times that windows require, up to the number of layers if they differ."""
         asked = self.starts + self.lengths - 1
         return asked if f.shared else min(asked, len(f.maps) + 1)
 
@@ -345,7 +346,7 @@ class Handwriting(Observer):
     def _batch(
         self, sentences: Sequence[tuple[int, int, Mapping[str, Any]]], device: torch.device
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Numbers, letters, ids and types, all of one length."""
+        """Return numbers, letters, ids and types, all of one length."""
         ids = np.full((len(sentences), self.length), self.task.pad_id, np.int64)
         types = np.zeros_like(ids)
         for i, (_, _, e) in enumerate(sentences):
@@ -359,7 +360,7 @@ class Handwriting(Observer):
     def _trajectories(
         self, f: EncoderMap, part: str, times: int, device: torch.device
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Of this process's sentences, some at a time: numbers, letters, and (times, sentences, d) vectors."""
+        """Yield, for batches of this process's sentences, numbers, letters, and (times, sentences, d) vectors."""
         rank, world_size = rank_and_world_size()
         mine = self.sentences[part][rank::world_size]
         size = max(1, self.batch_tokens // self.length)
@@ -377,7 +378,7 @@ class Handwriting(Observer):
     def _path_rows(
         self, rows: HandwritingRows, f: EncoderMap, weights: Tensor, start: int, length: int
     ) -> None:
-        """The paths of the sentences that are written best, and the letters as they should be."""
+        """Add the paths of the sentences that are written best, and the target letters."""
         targets = self._targets(length).to(weights)
         best: list[tuple[float, int, int, Tensor]] = []
         for numbers, letters, x in self._trajectories(f, "development", start + length, weights.device):
@@ -399,10 +400,10 @@ class Handwriting(Observer):
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """All but the map and the paths."""
+        """Return all rows except the map and the paths."""
         return ~observations["quantity"].isin(["nmse", "path", "target_path"])
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """The map of NMSE and the letters at the last step, of each run, and the best NMSE over steps."""
+        """Draw the map of NMSE and the letters at the last step, for each run, and the best NMSE over steps."""
         return handwriting_figures(observations)

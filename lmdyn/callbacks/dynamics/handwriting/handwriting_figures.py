@@ -16,7 +16,7 @@ __all__ = ["handwriting_figures"]
 
 @fig.in_style
 def handwriting_figures(observations: pd.DataFrame) -> dict[str, Figure]:
-    """Map and letters at the last step (of each run), and NMSE over steps; see the observer."""
+    """Draw map and letters at the last step (of each run), and NMSE over steps; see the observer."""
     observations = fig.named_runs(observations)
     runs = list(observations["run"].unique())
     last = [last_step(select(observations, run=run)) for run in runs]
@@ -35,7 +35,7 @@ def _title(rows: pd.DataFrame, run: str, several: bool) -> str:
 
 
 def _maps(last: Sequence[pd.DataFrame], runs: Sequence[str]) -> Figure:
-    """As the left of figure 3C, one scale for all, which ends at 1, a pen at rest, unless many windows are worse."""
+    """Draw the left of figure 3C, with one scale for all, which ends at 1, a pen at rest, unless many are worse."""
     panels = fig.new_panels(len(runs), 4.4, 4.2, most=len(runs), margin=(0.9, 0), sharey=True)
     tables = [wide(select(rows, quantity="nmse"), "start", "length", dropna=False) for rows in last]
     values = np.concatenate([t.to_numpy().ravel() for t in tables])
@@ -68,7 +68,7 @@ def _maps(last: Sequence[pd.DataFrame], runs: Sequence[str]) -> Figure:
 
 
 def _letters(last: Sequence[pd.DataFrame], runs: Sequence[str]) -> Figure:
-    """As the right of figure 3C: a row for each run, a panel for each letter, the target thin and grey."""
+    """Draw the right of figure 3C: a row for each run, a panel for each letter, with a thin grey target."""
     letters = list(dict.fromkeys(last[0].loc[last[0]["letter"].notna(), "letter"].astype(str)))
     panels = fig.new_panels(len(runs) * len(letters), 2.8, 3.2, most=len(letters), margin=(0.6, 0))
     for line, rows, run in zip(panels.grid, last, runs, strict=True):
@@ -94,7 +94,7 @@ def _points(path: pd.DataFrame) -> tuple[npt.NDArray[np.float64], npt.NDArray[np
 
 
 def _best(observations: pd.DataFrame, runs: Sequence[str]) -> Figure:
-    """Least NMSE of all windows, and that of the published window dashed, over training steps."""
+    """Draw the lowest NMSE of all windows, and that of the published window dashed, over training steps."""
     figure, ax = fig.new_figure(7.4, 3.8)
     for i, run in enumerate(runs):
         for quantity, label, ls in (

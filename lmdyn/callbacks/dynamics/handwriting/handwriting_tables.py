@@ -11,7 +11,7 @@ from lmdyn.analysis.dynamics.window_regressions import WindowMap
 __all__ = ["PUBLISHED_WINDOW", "HandwritingRows"]
 
 PUBLISHED_WINDOW = (7, 28)
-"""(t₀, ΔT) of the least NMSE of ALBERT-large: Inoue et al. 2022, figure 3C."""
+"""(t₀, ΔT) of the lowest NMSE of ALBERT-large: Inoue et al. 2022, figure 3C."""
 
 
 class HandwritingRows:
@@ -21,7 +21,7 @@ class HandwritingRows:
         self._rows: list[dict[str, Any]] = []
 
     def add(self, quantity: str, value: float, **groups: Any) -> None:
-        """A single number."""
+        """Add a single number."""
         self._rows.append({"quantity": quantity, "value": float(value), **groups})
 
     def add_map(
@@ -33,15 +33,15 @@ class HandwritingRows:
         times: int,
         ridge: float,
     ) -> None:
-        """The map of windows, NaN where there is none, and what is said of the best and of the published one.
+        """Add the map of windows, NaN if there is none, and the numbers of the best and of the published one.
 
         Args:
             found: the regressions.
             best: (t₀, ΔT) of the best window.
-            starts: the t₀.
-            lengths: the ΔT.
-            times: at which states were read.
-            ridge: what was asked for.
+            starts: values of t₀.
+            lengths: values of ΔT.
+            times: number of times at which states were read.
+            ridge: requested ridge.
         """
         nan = float("nan")
         nmse = [[nan] * len(lengths)] * len(starts) if found is None else found.nmse.tolist()
@@ -67,13 +67,13 @@ class HandwritingRows:
         letters: Sequence[str],
         best: Sequence[tuple[float, int, int, Tensor]],
     ) -> None:
-        """The letters as they should be, and the paths of the sentences that are written best.
+        """Add the target letters, and the paths of the sentences that are written best.
 
         Args:
             start: t₀ of the window.
             targets: (2, ΔT, 2) velocities.
-            letters: which.
-            best: of each sentence the NMSE, its number, its letter's, and its (ΔT, 2) path.
+            letters: the letters.
+            best: for each sentence the NMSE, its number, its letter's number, and its (ΔT, 2) path.
         """
         for i, letter in enumerate(letters):
             here = {"start": start, "length": targets.shape[1], "letter": letter}
@@ -83,13 +83,13 @@ class HandwritingRows:
                     self._add_path("path", path, sentence=number, **here)
 
     def _add_path(self, quantity: str, points: Tensor, **groups: Any) -> None:
-        """From (0, 0), which comes before the first point."""
+        """Add a path from (0, 0), which precedes the first point."""
         for k, point in enumerate([[0.0, 0.0], *points.tolist()]):
             for axis, value in zip("xy", point, strict=True):
                 self.add(quantity, value, **groups, k=k, axis=axis)
 
     def table(self) -> pd.DataFrame:
-        """All rows."""
+        """Return all rows."""
         whole = ("start", "length", "sentence", "k")
         columns = ["quantity", "site", "letter", "axis", *whole, "value"]
         table = pd.DataFrame(self._rows).reindex(columns=columns).assign(site="")

@@ -12,23 +12,23 @@ from torch import Tensor
 
 __all__ = ["letter_path", "pen_velocity"]
 
-_PIECES = 64  # straight pieces of a curve between two knots
+_PIECES = 64  # straight pieces per curve between two knots
 
 
 def letter_path(letter: str, steps: int, font: str = "DejaVu Sans") -> Float[Tensor, "_ 2"]:
-    """Points along the outline of a letter, at equal distances along it, from its first point back to it.
+    """Return points along the outline of a letter, at equal distances along it, from its first point back to it.
 
     Args:
         letter: one character whose glyph has a single outline, such as U and S; O has two.
         steps: number of steps, from 1.
-        font: name of a font that matplotlib finds. DejaVu Sans comes with matplotlib; the publication's is Arial.
+        font: name of a font that matplotlib can find. DejaVu Sans is part of matplotlib; the publication's is Arial.
 
     Returns:
         (steps + 1, 2) float64, x to the right and y upwards; the letter is 1 high, its lower left corner at 0. The
         first and the last point are the same.
 
     Raises:
-        ValueError: no single character, no such font, a glyph of no or several outlines, or no step.
+        ValueError: for several characters, an unknown font, a glyph without a single outline, or less than one step.
 
     Reference: Inoue et al. 2022, appendix E.
 
@@ -50,9 +50,9 @@ def letter_path(letter: str, steps: int, font: str = "DejaVu Sans") -> Float[Ten
 
 
 def pen_velocity(letter: str, steps: int, font: str = "DejaVu Sans") -> Float[Tensor, "steps 2"]:
-    """The steps of :func:`letter_path`: (steps, 2) differences of its points, which add up to 0.
+    """Return the steps of :func:`letter_path`: (steps, 2) differences of its points, with sum 0.
 
-    A single step leads nowhere: it is 0.
+    A single step is 0.
 
     Example:
         >>> pen_velocity("S", 28).sum(0).abs().max().item() < 1e-12
@@ -62,7 +62,7 @@ def pen_velocity(letter: str, steps: int, font: str = "DejaVu Sans") -> Float[Te
 
 
 def _outline(letter: str, font: str) -> npt.NDArray[np.float64]:
-    """(points, 2): the outline as a closed line of short straight pieces, 1 high."""
+    """Return the outline (points, 2) as a closed line of short straight pieces, 1 high."""
     properties = FontProperties(family=font)
     try:
         findfont(properties, fallback_to_default=False)
@@ -74,7 +74,7 @@ def _outline(letter: str, font: str) -> npt.NDArray[np.float64]:
     outlines = int((np.asarray(glyph.codes) == glyph.MOVETO).sum())
     if outlines != 1:
         raise ValueError(
-            f"the glyph {letter!r} of {font} has {outlines} outlines: expected one, as U and S have"
+            f"the glyph {letter!r} of {font} has {outlines} outlines: expected one, as for U and S"
         )
     share = np.linspace(0, 1, _PIECES + 1)[1:]
     pieces = []

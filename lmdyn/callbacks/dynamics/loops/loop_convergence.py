@@ -1,4 +1,4 @@
-"""A looped model at each depth: convergence of its state, depth at which its prediction settles, its loss."""
+"""A looped model at each depth: convergence of its state, settling of its prediction, and its loss."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,38 +31,38 @@ _AT = ("t=<t>",)
 
 
 class LoopConvergence(Observer):
-    """What becomes of state and prediction when a looped model iterates its core, below and beyond its own depth.
+    """State and prediction of a looped model during the iteration of its core, up to and beyond its own depth.
 
-    The core is iterated as a map (:class:`~lmdyn.analysis.EncoderMap`) to a horizon T, each text with what the model
-    injects of it, in float32 without tf32 or autocast; x_t is the state of a token at depth t, p_t the prediction that
-    the model makes of x_t by all that follows its core. A model whose layers are not shared has no such depth and is
-    refused.
+    The core is iterated as a map (:class:`~lmdyn.analysis.EncoderMap`) to a horizon T, each text with the input that
+    the model injects, in float32 without tf32 or autocast; x_t is the state of a token at depth t, p_t the prediction
+    that the model computes from x_t by all that follows its core. A model whose layers are not shared has no such depth
+    and raises an error.
 
-    *State.* ``residual``, the mean over tokens of ‖x_{t+1} − x_t‖ / ‖x_t‖: 0 at a fixed point, near 1 or above where
+    *State.* ``residual``, the mean over tokens of ‖x_{t+1} − x_t‖ / ‖x_t‖: 0 at a fixed point, near 1 or above if
     states keep moving. *Prediction.* ``divergence``, the mean of KL(p_T ‖ p_t); a prediction has settled at the first t
-    from which, up to T, its most probable class is that of T (rule ``argmax``), or KL(p_T ‖ p_t) at most the tolerance
-    (``divergence``). What changes up to the horizon itself is right-censored: ``censored_share`` says how much, and
-    ``settling_depth`` is the mean restricted to T, a lower bound of the mean. *Loss.* ``cross_entropy`` and
-    ``accuracy`` of the labels at each depth, beyond that of training too.
+    from which, up to T, its most probable class is that of T (rule ``argmax``), or KL(p_T ‖ p_t) is at most the
+    tolerance (``divergence``). Predictions that change up to the horizon itself are right-censored: ``censored_share``
+    is their share, and ``settling_depth`` is the mean restricted to T, a lower bound of the mean. *Loss.*
+    ``cross_entropy`` and ``accuracy`` of the labels at each depth, also beyond that of training.
 
-    Predictions are looked at where there are labels, without labels at all tokens of the text. Where rows have padding,
-    attention leaves it out, as in training. With several processes each reads its share of the batches.
+    Predictions are evaluated at labelled positions, or without labels at all tokens of the text. If rows have padding,
+    attention masks it, as in training. With several processes, each reads its share of the batches.
 
-    Rows have the columns ``rule``, ``t`` and ``position``; rows with a position, ``residual`` and ``settling_depth`` at
-    this place of the text from 0, are for figures and tables, not for loggers.
+    Rows have the columns ``rule``, ``t`` and ``position``; rows with a position (``residual`` and ``settling_depth`` at
+    this position of the text, from 0) are for figures and tables, not for loggers.
 
     Args:
-        horizon: T; None: four times the model's own depth, 16 at least.
-        times: depths t that are recorded, rising from 0 to T; None: some up to T, with the model's own depth and T.
-        tolerance: of the rule ``divergence``, nats.
-        sites: display name to module path of the layers of the core; None: found, see :class:`EncoderMap`.
-        max_tokens: look at about this many tokens only.
+        horizon: T; None for four times the model's own depth, at least 16.
+        times: recorded depths t, increasing from 0 to T; None for some up to T, with the model's own depth and T.
+        tolerance: tolerance of the rule ``divergence``, nats.
+        sites: module path by display name of the layers of the core; None to find them, see :class:`EncoderMap`.
+        max_tokens: approximate number of tokens to observe.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
-        ValueError: numbers out of range; when it meets the module, one that does not iterate one map.
+        ValueError: for numbers out of range, or a module that does not iterate one map.
 
     Reference: Geiping et al. 2025, sections 5 and 6; of early exits by such rules, Schuster et al. 2022.
 
@@ -87,7 +87,7 @@ class LoopConvergence(Observer):
         ),
         Quantity("settling_depth", "Mean settling depth, restricted to T.", "steps", low=0.0, tags=("<rule>",)),
         Quantity("censored_share", "Predictions that changed up to T.", "share", low=0.0, high=1.0, tags=("<rule>",)),
-        Quantity("depth", "How often the model itself iterates.", "steps", low=1.0),
+        Quantity("depth", "Number of iterations of the model itself.", "steps", low=1.0),
         Quantity("horizon", "T.", "steps", low=1.0),
     )  # fmt: skip
 
@@ -107,28 +107,28 @@ class LoopConvergence(Observer):
         if tolerance <= 0 or (horizon is not None and horizon < 1):
             raise ValueError(f"expected tolerance above 0 and horizon from 1, got {tolerance} and {horizon}")
         if times is not None and (not times or times[0] < 0 or list(times) != sorted(set(times))):
-            raise ValueError(f"times is {list(times)}: expected rising whole numbers from 0")
+            raise ValueError(f"times is {list(times)}: expected increasing integers from 0")
         if times is not None and horizon is not None and times[-1] > horizon:
-            raise ValueError(f"times go to {times[-1]}, beyond the horizon, {horizon}: raise `horizon`")
+            raise ValueError(f"times extend to {times[-1]}, beyond the horizon, {horizon}: raise `horizon`")
         self.horizon, self.times, self.tolerance = horizon, times, tolerance
         self.core = None if sites is None else dict(sites)
         self._positions, self._padded = 0, False
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The arguments; what is found with the module is undecided until it is met, as where a run goes on."""
+        """The arguments; those found with the module are undecided until it is read, also in a continued run."""
         later = [k for k in ("horizon", "times") if self.hparams[k] is None and k not in self._found]
         return super().settings | dict.fromkeys(later, UNDECIDED)
 
     def prepare(self) -> None:
-        """How long rows are, and whether they have padding."""
+        """Determine the length of rows, and whether they have padding."""
         for batch in self.probe_set.batches():
             self._positions = max(self._positions, text_of(batch).shape[1])
             mask = batch.get("attention_mask")
             self._padded |= isinstance(mask, Tensor) and not bool(mask.bool().all())
 
     def check_module(self, module: nn.Module) -> None:
-        """Refuse a module that does not iterate one map, or answers no logits."""
+        """Raise an error for a module that does not iterate one map, or returns no logits."""
         f, batch = self._map_of(module)
         depth = len(f.maps)
         self.horizon = int(self.found("horizon", lambda: max(16, 4 * depth)))
@@ -136,23 +136,23 @@ class LoopConvergence(Observer):
         self.times = tuple(self.found("times", lambda: sorted(least)))
         if self.times[-1] > self.horizon:
             raise ValueError(
-                f"{self.name}: times go to {self.times[-1]}, beyond the horizon, {self.horizon}: raise `horizon`"
+                f"{self.name}: times extend to {self.times[-1]}, beyond the horizon, {self.horizon}: raise `horizon`"
             )
         self._found["sites"] = self.core or {f"layer{i}": path for i, path in enumerate(f.unit, start=1)}
         logits_of(f.finish(batch, f.start(batch)))
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Logits of a batch at two depths."""
+        """Report the memory of the logits of a batch at two depths."""
         f, batch = self._map_of(module)
         logits = logits_of(f.finish(batch, f.start(batch)))
         yield Cost(
             f"logits of a batch, {' × '.join(map(str, logits.shape))}, at two depths and their differences",
             4 * 4 * logits.numel(),
-            "give a `probe` with smaller batches",
+            "use a `probe` with smaller batches",
         )
 
     def _map_of(self, module: nn.Module) -> tuple[EncoderMap, dict[str, Any]]:
-        """The core as a map, and the first batch."""
+        """Return the core as a map, and the first batch."""
         batch = to_device(next(iter(self.probe_set.batches())), device_of(module))
         try:
             f = EncoderMap(module, batch, forward=self.forward, masked=self._padded, sites=self.core)
@@ -160,13 +160,13 @@ class LoopConvergence(Observer):
             raise ValueError(f"{self.name}: {error}") from error
         if not f.shared:
             raise ValueError(
-                f"{self.name} looks at models that iterate a core, and the {len(f.maps)} layers of this one differ: "
-                "EncoderDynamics looks at them as depth; if there is a core, name its layers by `sites`"
+                f"{self.name} requires a model that iterates a core, but the {len(f.maps)} layers of this one differ: "
+                "EncoderDynamics observes them as depth; if there is a core, name its layers by `sites`"
             )
         return f, batch
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
-        """Iterate this rank's batches, and bring all ranks' sums together."""
+        """Iterate this rank's batches, and gather all ranks' sums."""
         assert self.horizon is not None
         assert self.times is not None
         device, sums = device_of(module), LoopSums(self.horizon, self._positions, self.tolerance)
@@ -200,7 +200,7 @@ class LoopConvergence(Observer):
             before = [t for t in self.times if t < self.horizon]
             rows += [_Row("settled_share", rule, t, value=float(share[t])) for t in before]
             censored = 1 - float(share[self.horizon - 1])
-            mean = float((1 - share[:-1]).sum())  # of a number from 0 to T
+            mean = float((1 - share[:-1]).sum())  # of an integer from 0 to T
             rows += [_Row("censored_share", rule, value=censored), _Row("settling_depth", rule, value=mean)]
             rows += [
                 _Row("settling_depth", rule, position=i, value=v) for i, v in enumerate(at.tolist()) if v == v
@@ -215,12 +215,12 @@ class LoopConvergence(Observer):
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """All but what is of one position."""
+        """Return all rows except those of one position."""
         return observations["position"].isna()
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """State, prediction and loss over depth; by position; over training."""
+        """Draw state, prediction and loss over depth; by position; over training."""
         return loop_convergence_figures(observations)
 
 

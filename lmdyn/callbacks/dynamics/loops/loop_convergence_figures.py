@@ -35,15 +35,15 @@ _RULES = {"argmax": ("most probable class", "-"), "divergence": ("KL within the 
 
 @in_style
 def loop_convergence_figures(observations: pd.DataFrame) -> dict[str, Figure]:
-    """Figures of one run, or of several (a column ``run``).
+    """Draw figures for one run or several (a column ``run``).
 
     Args:
-        observations: of ``LoopConvergence``.
+        observations: observations of ``LoopConvergence``.
 
     Returns:
         ``over_depth``: change of the state, divergence from the last prediction, loss and accuracy over t; ``settled``:
-        share of settled predictions over t; ``by_position``: change of the state and settling depth by place in the
-        text, of the last step; ``over_training`` of more than one step: loss at the model's depth, lowest loss over t,
+        share of settled predictions over t; ``by_position``: change of the state and settling depth by position in the
+        text, at the last step; ``over_training`` for more than one step: loss at the model's depth, lowest loss over t,
         and settling depth.
     """
     observations = named_runs(observations)
@@ -83,7 +83,7 @@ def _settled(rows: pd.DataFrame) -> Figure:
 
 
 def _lines(ax: Axes, rows: pd.DataFrame, dashes: str = "-", name: str = "") -> None:
-    """A line for each step of each run; steps by brightness, runs by colour where there are several."""
+    """Draw a line for each step of each run; steps by brightness, runs by colour if there are several."""
     runs = list(rows["run"].unique())
     styles = line_styles(runs)
     for run, of_run in rows.groupby("run", sort=False):
@@ -108,7 +108,7 @@ def _depth_axis(ax: Axes, rows: pd.DataFrame) -> None:
 
 
 def _by_position(rows: pd.DataFrame) -> Figure:
-    """Of the last step; change of the state at some depths, settling depth of both rules."""
+    """Draw, for the last step, the change of the state at some depths, and the settling depth of both rules."""
     at = rows[rows["position"].notna() & rows["step"].eq(rows["step"].max())]
     at = at[at["run"].eq(at["run"].iloc[-1])] if len(at) else at
     panels = new_panels(2, 5.2, 3.4, most=2, margin=(1.4, 0.2))
@@ -148,7 +148,7 @@ def _by_position(rows: pd.DataFrame) -> Figure:
 
 
 def _over_training(rows: pd.DataFrame) -> Figure:
-    """Loss at the model's depth and the lowest over t; settling depth."""
+    """Draw the loss at the model's depth and the lowest over t, and the settling depth."""
     panels = new_panels(2, 5.2, 3.4, most=2, margin=(1.6, 0.2))
     loss, settling = list(panels)
     styles = line_styles(list(rows["run"].unique()))

@@ -347,8 +347,8 @@ def test_networks_whose_gains_are_drawn(tmp_path, monkeypatch, gain, products):
     ("toys", "settings", "message"),
     [
         (Toys(most=0), {}, "0 scored at least 4.0, expected some of both"),
-        (Toys(names=("CoLA",)), {}, r"`task` one of \[\], got None"),
-        (Toys(names=("STS-B", "SICK")), {}, r"`task` one of \['STS-B', 'SICK'\], got None"),
+        (Toys(names=("CoLA",)), {}, r"`task` as one of \[\], got None"),
+        (Toys(names=("STS-B", "SICK")), {}, r"`task` as one of \['STS-B', 'SICK'\], got None"),
         (None, {"task": "CoLA"}, "got 'CoLA'"),
         (None, {"letters": ("U", "O")}, "has 2 outlines"),
         (None, {"letters": ("U", "U")}, "expected two letters"),
@@ -356,7 +356,7 @@ def test_networks_whose_gains_are_drawn(tmp_path, monkeypatch, gain, products):
         (None, {"starts": 0}, "expected numbers from 1"),
         (None, {"state": "last_token"}, "state is 'last_token': expected one of"),
         (None, {"max_length": 6}, "expected at most max_length = 6"),
-        (None, {"max_tokens": 9}, "leave max_tokens, forward and split"),
+        (None, {"max_tokens": 9}, "remove max_tokens, forward and split"),
     ],
 )
 def test_bad_settings(tmp_path, toys, settings, message):
@@ -370,7 +370,7 @@ def test_data_without_tasks_is_refused(tmp_path):
             return [{"labels": torch.zeros(1, 1)}]
 
     with pytest.raises(
-        ValueError, match="handwriting needs tasks to fine-tune on, got a Text without `tasks`"
+        ValueError, match="handwriting requires tasks to fine-tune on, got Text without `tasks`"
     ):
         attach(tmp_path, Text())
 

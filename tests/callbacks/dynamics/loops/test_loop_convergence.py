@@ -138,12 +138,12 @@ def test_what_is_refused(tmp_path):
         observer(tmp_path).meet(model(depth_embedding=True))
     for arguments, message in (
         ({"tolerance": 0.0}, "tolerance above 0"),
-        ({"times": [3, 1]}, "expected rising whole numbers"),
+        ({"times": [3, 1]}, "expected increasing integers"),
         ({"times": [3, 10]}, "beyond the horizon, 9"),
     ):
         with pytest.raises(ValueError, match=message):
             LoopConvergence(**{"horizon": 9, **arguments})
-    with pytest.raises(ValueError, match="times go to 99, beyond the horizon, 16"):
+    with pytest.raises(ValueError, match="times extend to 99, beyond the horizon, 16"):
         observer(tmp_path, horizon=None, times=[0, 99]).meet(model())
 
 
