@@ -1,4 +1,4 @@
-"""Sentences that are given as words, encoded as the text that the words make up, and the word of each token."""
+"""Encoding of sentences given as words, as the text of the words, and the word of each token."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,21 +11,21 @@ __all__ = ["encoded_words"]
 def encoded_words(
     sentences: Sequence[Sequence[str]], tokenizer: Any, name: str, *, special_tokens: bool = True
 ) -> list[tuple[list[int], list[int]]]:
-    """Token ids of each sentence, and the word of each token, -1 of special ones.
+    """Return the token ids of each sentence, and the word of each token, -1 for special ones.
 
     Args:
-        sentences: their words.
-        tokenizer: a fast one of transformers.
-        name: of the observer, for messages.
-        special_tokens: with those that the tokenizer adds.
+        sentences: words of the sentences.
+        tokenizer: a fast tokenizer of transformers.
+        name: name of the observer, for messages.
+        special_tokens: whether to include those that the tokenizer adds.
 
     Raises:
-        ValueError: a tokenizer that does not tell which tokens make up a word.
+        ValueError: for a tokenizer that does not return the word of each token.
     """
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(
-            f"{name}: a {type(tokenizer).__name__} does not tell which tokens make up a word: give the data a fast "
-            "tokenizer of transformers, such as AutoTokenizer.from_pretrained(…) loads"
+            f"{name}: expected a tokenizer that returns the word of each token, got {type(tokenizer).__name__}: use a "
+            "fast tokenizer of transformers, as loaded by AutoTokenizer.from_pretrained(…)"
         )
     settings = {
         "padding": False, "truncation": False, "return_attention_mask": False, "verbose": False,
@@ -34,7 +34,7 @@ def encoded_words(
     if _reads_words(tokenizer, settings):
         found = tokenizer([list(s) for s in sentences], is_split_into_words=True, **settings)
         words = [[-1 if w is None else w for w in found.word_ids(i)] for i in range(len(sentences))]
-    else:  # tokens hold the space before a word, which a list of words does not have
+    else:  # tokens include the space before a word, which a list of words lacks
         found = tokenizer([" ".join(s) for s in sentences], return_offsets_mapping=True, **settings)
         words = [
             _words_of_spans(s, spans, special)
@@ -49,10 +49,10 @@ def encoded_words(
 
 
 def _reads_words(tokenizer: Any, settings: dict[str, Any]) -> bool:
-    """Whether a list of words is encoded as the text is that they make up."""
+    """Return whether a list of words is encoded as its text."""
     try:
         words = tokenizer(["x", "x"], is_split_into_words=True, **settings)["input_ids"]
-    except (AssertionError, ValueError):  # of byte-level tokenizers that refuse it
+    except (AssertionError, ValueError):  # from byte-level tokenizers that do not support it
         return False
     return bool(words == tokenizer("x x", **settings)["input_ids"])
 
@@ -60,9 +60,9 @@ def _reads_words(tokenizer: Any, settings: dict[str, Any]) -> bool:
 def _words_of_spans(
     words: Sequence[str], spans: Sequence[tuple[int, int]], sequence: Sequence[int | None]
 ) -> list[int]:
-    """The word that each token ends in, by its span of characters in the words joined by spaces.
+    """Return the word in which each token ends, by its span of characters in the words joined by spaces.
 
-    A space belongs to the word behind it.
+    A space belongs to the following word.
     """
     ends = np.cumsum([len(word) + 1 for word in words]) - 1
     return [

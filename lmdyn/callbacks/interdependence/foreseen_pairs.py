@@ -1,4 +1,4 @@
-"""What an observation of pairs of words will leave out, and what it holds in memory."""
+"""Pairs of words that an observation will leave out, and its memory."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -20,12 +20,12 @@ class Pairs(Protocol):
 def foreseen_pairs(
     pairs: Pairs, max_distance: int, min_pairs: int, without_unknown: bool
 ) -> Iterator[Foreseen]:
-    """What the summary of pairs will leave out, and what the values of all pairs hold in memory.
+    """Yield findings about pairs that the summary will leave out, and the memory of the values of all pairs.
 
     Args:
         pairs: the pairs.
-        max_distance: of the words of a pair.
-        min_pairs: no mean is reported from fewer pairs.
+        max_distance: maximum distance of the words of a pair.
+        min_pairs: minimum number of pairs of a reported mean.
         without_unknown: whether pairs with unknown words are left out.
     """
     table = pairs.table
@@ -39,7 +39,7 @@ def foreseen_pairs(
         yield expected(
             f"{min_pairs} pairs of words at each distance up to {max_distance}",
             f"{', '.join(f'{n} at {d}' for d, n in few.items())}",
-            "lower `min_pairs` or `max_distance`, or give more sentences",
+            "lower `min_pairs` or `max_distance`, or use more sentences",
             stops=False,
         )
     yield Cost(

@@ -50,77 +50,77 @@ _SCALARS = (
 class Interdependence(Observer):
     """Interdependence (DI) of word pairs by sequential distance, syntactic distance and part of speech.
 
-    With the backend ``decomposition``, of LSTMs, DI of two words is the norm of what their joint contribution to the
-    hidden state has beyond the sum of the contributions of each, over the norm of the joint contribution, at the later
-    word (:func:`~lmdyn.analysis.pairwise_interdependence`). With ``shapley``, of any model, it is the norm of their
-    Shapley interaction over that of what the model answers, at the last token of the later word
-    (:func:`~lmdyn.analysis.pairwise_shapley_interaction`). Both are 0 where contributions add up; they are different
-    numbers. Each sentence is read by itself, after the end-of-sentence token where the tokenizer has one (``shapley``:
+    With the backend ``decomposition``, for LSTMs, the DI of two words is the norm of the part of their joint
+    contribution to the hidden state that exceeds the sum of the contributions of each, over the norm of the joint
+    contribution, at the later word (:func:`~lmdyn.analysis.pairwise_interdependence`). With ``shapley``, for any model,
+    it is the norm of their Shapley interaction over that of the model's output, at the last token of the later word
+    (:func:`~lmdyn.analysis.pairwise_shapley_interaction`). Both are 0 if contributions add up; they are different
+    numbers. Each sentence is read separately, after the end-of-sentence token if the tokenizer has one (``shapley``:
     with the tokenizer's special tokens, else after its first or end-of-sentence token).
 
-    Means are over pairs; their 95 % intervals are robust to what pairs of one sentence have in common (clustered
-    standard errors), and hold the error of drawn coalitions, since each sentence has its own draws. A pair is ``open``
-    or ``closed`` where both words are of such a class of Universal POS, ``mixed`` where there is one of each; pairs
-    with other tags (punctuation, symbols) are in the means over all classes only, words under different roots in none.
-    Where a sentence has no dependency tree, there is no syntactic distance, and where one has no Universal POS, there
-    are no classes: both are logged, and the rest is measured.
+    Means are over pairs; their 95 % intervals account for the dependence of pairs of one sentence (clustered standard
+    errors), and include the error of drawn coalitions, since each sentence has its own draws. A pair is ``open`` or
+    ``closed`` if both words are of such a class of Universal POS, ``mixed`` if there is one of each; pairs with other
+    tags (punctuation, symbols) are only in the means over all classes, words under different roots in none. Without
+    dependency trees there is no syntactic distance, and without Universal POS there are no classes: both are logged,
+    and the rest is measured.
 
     Args:
-        max_distance: sequential distance of the words of a pair.
-        min_pairs: no mean is reported from fewer pairs.
-        max_length: words of a sentence; None takes any.
-        longer: what to do with longer sentences: refuse the probe set (``error``), or leave them out (``skip``).
-        unknown: what to do with pairs with a word that the tokenizer does not know, which are counted: ``keep``, or
+        max_distance: maximum sequential distance of the words of a pair.
+        min_pairs: minimum number of pairs of a reported mean.
+        max_length: maximum number of words of a sentence; None for no limit.
+        longer: treatment of longer sentences: raise an error (``error``), or leave them out (``skip``).
+        unknown: treatment of pairs with a word that the tokenizer does not know, which are counted: ``keep``, or
             leave them out (``skip``).
-        controls: also the correlations with distances in trees that are not the sentence's own, and, where there are
-            unknown words and they are kept, all correlations of the pairs of known words.
+        controls: whether to compute also the correlations with distances in other trees than the sentence's own, and,
+            if unknown words occur and are kept, all correlations for the pairs of known words.
         backend: ``decomposition`` or ``shapley``.
-        embedding: path of the module that turns ids to word vectors; None takes ``embedding``, and with shapley,
-            where there is none, the one that is found.
+        embedding: path of the module that maps ids to word vectors; None for ``embedding``, and with shapley,
+            if there is none, for the one that is found.
         lstm: path of the ``nn.LSTM`` or stack of LSTMs (decomposition).
-        decoder: path of the linear layer to logits; None looks at hidden states only (decomposition).
-        variant: which products are relevant (decomposition), ``published``, ``released`` or ``generalized``: see
+        decoder: path of the linear layer to logits; None for hidden states only (decomposition).
+        variant: relevant products (decomposition), ``published``, ``released`` or ``generalized``: see
             :data:`~lmdyn.analysis.interdependence.decomposition.Variant`.
-        index: how coalitions are weighed (shapley), ``taylor`` or ``grabisch``: see
+        index: weights of coalitions (shapley), ``taylor`` or ``grabisch``: see
             :data:`~lmdyn.analysis.interdependence.shapley.Index`.
-        coalitions: ``all``, or ``context``: only the four with all other words there, which is much cheaper, and no
+        coalitions: ``all``, or ``context``: only the four with all other words, which is much cheaper, but not a
             Shapley interaction (shapley).
-        absence: what stands for absent words (shapley): the ``mean`` word vector of the probe set, the ``mask``,
-            ``pad`` or ``unk`` token; ``delete`` leaves them out, which moves later words.
+        absence: replacement of absent words (shapley): the ``mean`` word vector of the probe set, the ``mask``,
+            ``pad`` or ``unk`` token; ``delete`` removes them, which moves later words.
         reading: whether the model sees the words up to a position (``causal``) or all (``bidirectional``), which are
             the players (shapley); None measures it at each observation.
-        spaces: what is read, ``hidden`` and ``logits`` (shapley). Of an encoder-decoder, the encoder's ``hidden``.
-        hidden: path of the module that answers the hidden state (shapley); None finds the final norm, or else the last
+        spaces: spaces to read, ``hidden`` and ``logits`` (shapley). For an encoder-decoder, the encoder's ``hidden``.
+        hidden: path of the module that returns the hidden state (shapley); None finds the final norm, or else the last
             block.
-        exact_up_to: players up to which all coalitions are taken (shapley).
-        samples: coalitions that are drawn for a sentence beyond (shapley).
-        seed: of the draws (shapley).
-        batch_tokens: tokens that are read at once; bounds the memory.
-        max_rows: see :func:`~lmdyn.analysis.pairwise_interdependence`; bounds the memory (decomposition).
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`. ``probe`` is a corpus, best with dependency trees and
-            Universal POS; of the decomposition, one token a word.
+        exact_up_to: maximum number of players for which all coalitions are used (shapley).
+        samples: number of coalitions drawn for a sentence with more players (shapley).
+        seed: seed of the draws (shapley).
+        batch_tokens: number of tokens read at once; limits the memory.
+        max_rows: see :func:`~lmdyn.analysis.pairwise_interdependence`; limits the memory (decomposition).
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`. ``probe`` is a corpus, preferably with dependency trees and
+            Universal POS; for the decomposition, with one token per word.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
-    Columns of groups: ``distance``, ``syntactic`` and ``pos_class`` of the stratum, missing where it is over all, and
-    ``word``. What is by class or by syntactic distance is in the store only; so are the number of ``pairs`` of each
-    mean, the ``unknown_pairs`` of each distance that are left out, the ``sampling_error`` of each distance, the
-    root mean square of the standard errors of its pairs (shapley; 0 where nothing is drawn), and the standard error
-    of each correlation, ``<correlation>_error``, over at most 32 blocks of sentences (delete-one-block jackknife, one
-    degree of freedom less than blocks). Of each correlation there is the mean over distances, ``mean_<correlation>``.
+    Columns of groups: ``distance``, ``syntactic`` and ``pos_class`` of the stratum, missing if it is over all, and
+    ``word``. Rows by class or by syntactic distance are in the store only; so are the number of ``pairs`` of each mean,
+    the ``unknown_pairs`` of each distance that are left out, the ``sampling_error`` of each distance, the root mean
+    square of the standard errors of its pairs (shapley; 0 if nothing is drawn), and the standard error of each
+    correlation, ``<correlation>_error``, over at most 32 blocks of sentences (delete-one-block jackknife, with one
+    degree of freedom less than blocks). For each correlation there is the mean over distances, ``mean_<correlation>``.
 
-    With ``controls``, those of hidden states with syntactic distance are there in other trees too: ``off_by_one_…`` in
-    the tree whose heads, counted from 1, are taken for positions from 0
-    (:func:`~lmdyn.analysis.off_by_one_distances`); ``shuffled_…`` in the tree of another sentence of as many words,
-    which tells what position alone explains. All of them are there once more as ``known_…``, of the pairs of known
-    words.
+    With ``controls``, those of hidden states with syntactic distance are also computed in other trees: ``off_by_one_…``
+    in the tree whose heads, counted from 1, are interpreted as positions from 0
+    (:func:`~lmdyn.analysis.off_by_one_distances`); ``shuffled_…`` in the tree of another sentence with the same number
+    of words, which shows the effect of position alone. All of them are also computed as ``known_…``, for the pairs of
+    known words.
 
     Raises:
-        ValueError: a probe set without a sentence of two words, or with longer ones than ``max_length``; words of
-            several tokens, modules that are missing or no LSTM (decomposition); a tokenizer without the token of
-            ``absence``, a model that cannot read the longest sentence or has no such site (shapley).
+        ValueError: for a probe set without a sentence of two words, or with longer ones than ``max_length``; for words
+            of several tokens, or modules that are missing or no LSTM (decomposition); for a tokenizer without the token
+            of ``absence``, or a model that cannot read the longest sentence or has no such site (shapley).
 
-    Reference: Saphra & Lopez 2020, section 3, figures 3 and 4 (Saphra 2021, chapter 5; section 5.1.2 asks for other
+    Reference: Saphra & Lopez 2020, section 3, figures 3 and 4 (Saphra 2021, chapter 5; section 5.1.2 proposes other
     models); Singhvi et al. 2024 (Shapley interaction of language models).
     """
 
@@ -242,7 +242,7 @@ class Interdependence(Observer):
                 if self.longer == "error":
                     raise ValueError(
                         f"{self.name}: sentence {number} has {len(sentence.words)} words, more than max_length = "
-                        f"{self.max_length}: raise it, or leave longer sentences out by `longer: skip`"
+                        f"{self.max_length}: raise it, or skip longer sentences by `longer: skip`"
                     )
                 skipped += 1
                 continue
@@ -255,7 +255,9 @@ class Interdependence(Observer):
                 "%s: %d sentences of more than %d words are left out", self.name, skipped, self.max_length
             )
         if not any(len(s.words) > 1 for s in sentences):
-            raise ValueError(f"{self.name}: the probe set has no sentence of two words")
+            raise ValueError(
+                f"{self.name}: expected a sentence of two words or more in the probe set, got none"
+            )
         for layer, what in (("heads", "syntactic distances"), ("upos", "word classes")):
             missing = sum(getattr(s, layer) is None for s in sentences)
             if missing:
@@ -267,9 +269,9 @@ class Interdependence(Observer):
 
     @property
     def pairs(self) -> WordPairs | TokenPairs:
-        """The pairs of words that are looked at."""
+        """The observed pairs of words."""
         if self._pairs is None:
-            raise RuntimeError(f"{self.name}: not attached to a run yet")
+            raise RuntimeError(f"{self.name}: not attached to a run")
         return self._pairs
 
     @property
@@ -284,13 +286,13 @@ class Interdependence(Observer):
         return settings
 
     def check_module(self, module: nn.Module) -> None:
-        """Refuse modules that are missing or no LSTM; with the backend shapley, try the longest sentence."""
+        """Raise an error for modules that are missing or no LSTM; with backend shapley, try the longest sentence."""
         pairs, parts = self.pairs, self._shapley
         if isinstance(pairs, WordPairs) or parts is None:
             try:
                 self.parts.of(module, self.name)
             except ValueError as error:
-                raise ValueError(f"{error}; `backend: shapley` takes models of any kind") from error
+                raise ValueError(f"{error}; `backend: shapley` supports models of any kind") from error
             return
         paths: dict[str, Any] = {
             argument: self.found(argument, partial(parts.find, module, pairs, argument))
@@ -300,11 +302,11 @@ class Interdependence(Observer):
         self._shapley.check(module, pairs)
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Distances of too few pairs, trees without syntactic distances, frequencies that are unknown."""
+        """Report distances with too few pairs, trees without syntactic distances, and unknown frequencies."""
         yield from foreseen_pairs(self.pairs, self.max_distance, self.min_pairs, self.unknown == "skip")
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
-        """DI of all pairs, each rank some of the sentences, and its means."""
+        """Measure DI of all pairs, each rank for some of the sentences, and its means."""
         pairs = self.pairs
         rank, world_size = rank_and_world_size()
         found: dict[str, tuple[Tensor, Tensor | None]]
@@ -329,7 +331,7 @@ class Interdependence(Observer):
                     self.min_pairs,
                     errors=errors,
                     without_unknown=self.unknown == "skip",
-                    controls=self.controls and not tables,  # of hidden states
+                    controls=self.controls and not tables,  # for hidden states
                 )
             )
         return pd.concat(tables, ignore_index=True)
@@ -337,7 +339,7 @@ class Interdependence(Observer):
     def _decomposed(
         self, module: nn.Module, pairs: WordPairs, rank: int, world_size: int
     ) -> dict[str, Tensor]:
-        """DI by the contextual decomposition of an LSTM, (words, max_distance) for each site."""
+        """Return DI by the contextual decomposition of an LSTM, (words, max_distance) for each site."""
         embedding, lstm, decoder = self.parts.of(module, self.name)
         device = next(module.parameters()).device
         found: dict[str, Tensor] = {}
@@ -372,21 +374,21 @@ class Interdependence(Observer):
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """Means by sequential distance, and correlations."""
+        """Return the rows of means by sequential distance, and of correlations."""
         whole = observations["syntactic"].isna() & observations["pos_class"].isna()
         return whole & observations["quantity"].isin(_SCALARS)
 
     @staticmethod
     def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
-        """What a record of a run keeps: means and correlations over all classes, at both ends all of the states."""
+        """Return the rows for a record of a run: means and correlations over all classes; more at both ends."""
         return recorded_rows(observations)
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Figures 3 and 4 of the publication, and DI over training."""
+        """Draw figures 3 and 4 of the publication, and DI over training."""
         return interdependence_figures(observations)
 
     @staticmethod
     def figures_beside(observations: pd.DataFrame, others: Mapping[str, pd.DataFrame]) -> dict[str, Figure]:
-        """Both backends in one figure, where another observer of this class has the decomposition."""
+        """Draw both backends in one figure, if another observer of this class has the decomposition."""
         return beside_figures(observations, others.get("Interdependence"))

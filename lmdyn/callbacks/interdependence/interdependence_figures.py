@@ -1,4 +1,4 @@
-"""The figures of Saphra & Lopez 2020, section 3, from observations."""
+"""Figures of Saphra & Lopez 2020, section 3, from observations."""
 
 from typing import Any
 
@@ -24,10 +24,10 @@ _MEAN_DI = "mean interdependence (DI)"
 
 @fig.in_style
 def interdependence_figures(observations: pd.DataFrame) -> dict[str, Figure]:
-    """DI by sequential distance (figure 3), by syntactic distance (figure 4), and over training.
+    """Draw DI by sequential distance (figure 3), by syntactic distance (figure 4), and over training.
 
-    Of several runs (column ``run``) the first and the last have a line for each run, at its last observation, and the
-    second is drawn of each run.
+    For several runs (column ``run``) the first and the last have a line for each run, at its last observation, and the
+    second is drawn for each run.
     """
     observations = observations[observations["value"].notna()]
     if not _sites(observations):  # no stratum has enough pairs, or no value is finite
@@ -43,7 +43,7 @@ def interdependence_figures(observations: pd.DataFrame) -> dict[str, Figure]:
 
 @fig.in_style
 def beside_figures(own: pd.DataFrame, other: pd.DataFrame | None) -> dict[str, Figure]:
-    """DI by both backends in one figure, where ``own`` is of the backend shapley and ``other`` of the decomposition."""
+    """Draw DI by both backends in one figure, if ``own`` has the backend shapley and ``other`` the decomposition."""
     if other is None or not _is_shapley(own) or _is_shapley(other):
         return {}
     both = pd.concat([_named_lines(part, backend=True) for part in (other, own)], ignore_index=True)
@@ -58,7 +58,7 @@ def _is_shapley(rows: pd.DataFrame) -> bool:
 
 
 def _named_lines(observations: pd.DataFrame, backend: bool = False) -> pd.DataFrame:
-    """With the column ``line``: the short name of the run, and its backend where runs differ in it, or if told."""
+    """Add the column ``line``: the short name of the run, and its backend if runs differ in it, or if requested."""
     named = fig.named_runs(observations)
     shapley = {run for run, rows in named.groupby("run") if _is_shapley(rows)}
     kinds = named["run"].map(lambda run: "shapley" if run in shapley else "decomposition")
@@ -77,7 +77,7 @@ def _of_several(named: pd.DataFrame) -> dict[str, Figure]:
 
 
 def _comparison(named: pd.DataFrame) -> dict[str, Figure]:
-    """A line for each ``line``: by distance, at its last observation, and over training at some distances."""
+    """Draw a line for each ``line``: by distance, at its last observation, and over training at some distances."""
     sites = _sites(named)
     looks = fig.line_styles(dict.fromkeys(named["line"]))
     last = named[named["step"].eq(named.groupby("line")["step"].transform("max"))]
@@ -95,7 +95,7 @@ def _comparison(named: pd.DataFrame) -> dict[str, Figure]:
 
 
 def _lines_over_training(named: pd.DataFrame, sites: list[str], looks: dict[Any, dict[str, Any]]) -> Figure:
-    """A row of panels for each space, at up to three distances."""
+    """Draw a row of panels for each space, at up to three distances."""
     distances = fig.spread_out(
         sorted(select(named, quantity="di")["distance"].dropna().astype(int).unique()), 3
     )
@@ -129,19 +129,19 @@ def _sites(observations: pd.DataFrame) -> list[str]:
 
 
 def _whole(observations: pd.DataFrame, site: str, *by: str) -> pd.DataFrame:
-    """Means over all classes and syntactic distances: a column for each quantity."""
+    """Return means over all classes and syntactic distances: a column for each quantity."""
     return _means(select(observations, site=site, syntactic=None, pos_class=None), ["step", "distance", *by])
 
 
 def _means(rows: pd.DataFrame, index: list[str]) -> pd.DataFrame:
-    """A row for each mean (``value``), with the ends of its interval where it has one."""
+    """Return a row for each mean (``value``), with the ends of its interval if it has one."""
     table = wide(select(rows, quantity=["di", "di_low", "di_high"]), "quantity", index)
     table = table.reindex(columns=["di", "di_low", "di_high"]).dropna(subset="di")
     return table.rename(columns={"di": "value"}).reset_index()
 
 
 def _bands(ax: Axes, rows: pd.DataFrame, by: str, looks: dict[Any, dict[str, Any]], x: str) -> None:
-    """A line for each value of ``by`` on its interval."""
+    """Draw a line for each value of ``by`` with its interval."""
     fig.draw_lines(
         ax, rows, by, looks, x=x, label=lambda name: f"{name:,}" if by == "step" else name, ms=5, lw=1.3
     )
@@ -153,7 +153,7 @@ def _bands(ax: Axes, rows: pd.DataFrame, by: str, looks: dict[Any, dict[str, Any
 
 
 def _site_panels(sites: list[str], width: float) -> fig.Panels:
-    """A panel for each space."""
+    """Create a panel for each space."""
     panels = fig.new_panels(len(sites), width, 3.8, margin=(1.2, 0))
     for ax, site in zip(panels, sites, strict=True):
         ax.set_title(_SPACES[site])
@@ -197,7 +197,7 @@ def _by_syntactic(last: pd.DataFrame, site: str, run: str | None = None) -> Figu
 
 
 def _by_distance_looks(rows: pd.DataFrame) -> dict[Any, dict[str, Any]]:
-    """Of few distances each its colour, of many from dark, near, to bright, far."""
+    """Return distinct colours for few distances, for many from dark (near) to bright (far)."""
     distances = sorted(rows["distance"].astype(int).unique())
     return fig.line_styles(distances) if len(distances) <= fig.MOST_LINES else fig.shades(distances)
 

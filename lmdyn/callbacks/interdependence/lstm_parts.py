@@ -1,4 +1,4 @@
-"""The parts of a recurrent language model, by their paths in the module."""
+"""Parts of a recurrent language model by their paths in the module."""
 
 import copy
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ __all__ = ["LSTMParts"]
 
 @dataclass(frozen=True)
 class LSTMParts:
-    """Where a module has its word vectors, its LSTM and its decoder.
+    """Paths of the word vectors, the LSTM and the decoder of a module.
 
     Attributes:
-        embedding: path of the module that turns ids to word vectors.
+        embedding: path of the module that maps ids to word vectors.
         lstm: path of the ``nn.LSTM`` or stack of LSTMs.
-        decoder: path of the linear layer to logits; None where none is needed.
+        decoder: path of the linear layer to logits; None if none is required.
     """
 
     embedding: str = "embedding"
@@ -29,10 +29,10 @@ class LSTMParts:
     decoder: str | None = "decoder"
 
     def of(self, module: nn.Module, observer: str) -> tuple[nn.Module, nn.Module, nn.Linear | None]:
-        """The parts of a module, checked; copies in float32 where it is in half precision.
+        """Return the checked parts of a module; copies in float32 if it is in half precision.
 
         Raises:
-            ValueError: a part that is missing, an LSTM that is none, a decoder that is not linear or of another size;
+            ValueError: for a missing part, a part that is no LSTM, or a decoder that is not linear or of another size;
                 for ``observer``.
         """
         found: dict[str, Any] = {"decoder": None}
@@ -44,8 +44,8 @@ class LSTMParts:
             except AttributeError as error:
                 if not any(isinstance(m, nn.LSTM) for m in module.modules()):
                     raise ValueError(
-                        f"{observer}: {type(module).__name__} has no LSTM, and it is the gates of one that are taken "
-                        "apart"
+                        f"{observer}: expected a module with an LSTM, whose gates are decomposed, got "
+                        f"{type(module).__name__} without one"
                     ) from error
                 raise ValueError(
                     f"{observer}: the module has no {path!r}: set `{name}` to the path of its {name} "
@@ -73,10 +73,10 @@ class LSTMParts:
         observer: str,
         forward: Forward | None,
     ) -> None:
-        """Refuse a module whose forward does more than its ``parts``, as :meth:`of` has them; dropout is off.
+        """Raise an error for a module whose forward does more than its ``parts`` of :meth:`of`; dropout is off.
 
         Raises:
-            ValueError: its logits are others, with how much they differ.
+            ValueError: if its logits differ; the message contains the difference.
         """
         embedding, lstm, decoder = parts
         if decoder is None:
@@ -91,5 +91,5 @@ class LSTMParts:
         ):
             raise ValueError(
                 f"{observer}: the module's logits are not {self.decoder}({self.lstm}({self.embedding}(input_ids))), "
-                f"but differ by up to {float((found - logits).abs().max()):.2g}: what is between is not decomposed"
+                f"but differ by up to {float((found - logits).abs().max()):.2g}: other operations are not decomposed"
             )

@@ -14,23 +14,23 @@ from lmdyn.analysis.statistics.rank_blocks import RankCorrelation, RankCorrelati
 __all__ = ["CONTROL_TREES", "correlations"]
 
 CONTROL_TREES = ("off_by_one", "shuffled")
-"""Columns of distances in trees that are not the sentence's own: see
+"""Columns of distances in other trees than the sentence's own: see
 :func:`~lmdyn.callbacks.interdependence.word_pairs.pair_table`."""
 
 
 def correlations(table: pd.DataFrame, min_pairs: int, trees: bool, controls: bool) -> pd.DataFrame:
-    """Rank correlations of DI within each sequential distance, over all classes and in each, each with its error.
+    """Return rank correlations of DI within each sequential distance, over all classes and in each, with their errors.
 
     Args:
-        table: of the pairs, with their ``di`` and the ``block`` of the text that each is from.
-        min_pairs: none is reported from fewer pairs.
+        table: table of the pairs, with their ``di`` and the ``block`` of the text of each.
+        min_pairs: minimum number of pairs of a reported correlation.
         trees: whether there are syntactic distances.
-        controls: whether control trees are looked at too.
+        controls: whether to use also control trees.
 
     Returns:
-        Columns ``quantity``, ``distance``, ``pos_class``, ``word`` and ``value``; of each correlation a second row has
-        its standard error over blocks, ``<quantity>_error``. Without a distance is the mean over distances,
-        ``mean_<quantity>``, with its error.
+        Columns ``quantity``, ``distance``, ``pos_class``, ``word`` and ``value``; for each correlation a second row has
+        its standard error over blocks, ``<quantity>_error``. Rows without a distance are means over distances,
+        ``mean_<quantity>``, with their errors.
     """
     rows: list[tuple[str, Any, str | None, str | None, float]] = []
     each: dict[tuple[str, str | None, str | None], list[_Found]] = {}
@@ -57,7 +57,7 @@ def correlations(table: pd.DataFrame, min_pairs: int, trees: bool, controls: boo
 
 @dataclass(frozen=True)
 class _Found:
-    """A correlation within a sequential distance, the blocks that it is from and their sizes."""
+    """A correlation within a sequential distance, its blocks and their sizes."""
 
     name: str
     word: str | None
@@ -66,12 +66,12 @@ class _Found:
 
 
 def _mean(parts: Sequence[_Found]) -> tuple[float, float]:
-    """The mean over distances, and its error over blocks, which the distances have in common."""
+    """Return the mean over distances, and its error over blocks, which the distances share."""
     blocks = np.unique(np.concatenate([part.ranked.blocks for part in parts]))
     without, sizes = np.empty((len(parts), len(blocks))), np.zeros(len(blocks))
     for row, part in zip(without, parts, strict=True):
         at = np.searchsorted(blocks, part.ranked.blocks)
-        row[:] = part.of.value  # of what a block has no part in
+        row[:] = part.of.value  # for blocks without a part in it
         row[at] = part.of.without if len(part.of.without) else np.nan
         sizes[at] += part.ranked.sizes
     mean = float(np.mean([part.of.value for part in parts]))
@@ -81,12 +81,12 @@ def _mean(parts: Sequence[_Found]) -> tuple[float, float]:
 
 
 def _of_group(group: pd.DataFrame, tree: str | None) -> list[_Found]:
-    """The correlations of some pairs, by the distances in a column."""
+    """Return the correlations of some pairs with the distances in a column."""
     blocks, di = group["block"].to_numpy(), group["di"].to_numpy()
     words = [side for side in ("left", "right") if side in group]
     counts = [group[side].to_numpy() for side in words]
     if not np.isfinite(di).all():
-        di = np.zeros(len(di))  # constant: NaN
+        di = np.zeros(len(di))  # constant, which gives NaN
     distances = [] if tree is None else [group[tree].to_numpy(dtype=np.float64)]
     ranked = RankCorrelations([di, *distances, *counts], blocks)
     first = 1 + len(distances)
@@ -104,6 +104,6 @@ def _of_group(group: pd.DataFrame, tree: str | None) -> list[_Found]:
 
 
 def _frequency_strata(counts: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-    """A number for each combination of training counts, to a factor of two; a count of 0 is by itself."""
+    """Return a number for each combination of training counts, up to a factor of two; a count of 0 is separate."""
     levels = [np.where(n > 0, np.floor(np.log2(np.maximum(n, 1))) + 1, 0).astype(np.int64) for n in counts]
     return np.asarray(levels[0] * 64 + levels[1], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Means, intervals and rank correlations of the interdependence of pairs of words, by what is known of them."""
+"""Means, intervals and rank correlations of the interdependence of pairs of words, by their properties."""
 
 import logging
 
@@ -30,16 +30,16 @@ def summary(
     without_unknown: bool = False,
     controls: bool = False,
 ) -> pd.DataFrame:
-    """Means with intervals and counts for each stratum, and rank correlations within distances.
+    """Return means with intervals and counts for each stratum, and rank correlations within distances.
 
     Args:
-        table: of the pairs: see :func:`~lmdyn.callbacks.interdependence.word_pairs.pair_table`.
-        site: where the values are from.
-        values: by the ``index`` of the table.
-        min_pairs: no mean is reported from fewer pairs.
-        errors: standard errors of the values where they are estimates or may be: their root mean square is reported.
-        without_unknown: leave pairs with unknown words out, and report their number.
-        controls: correlations with the trees of ``off_by_one`` and ``shuffled`` too, and of pairs of known words.
+        table: table of the pairs: see :func:`~lmdyn.callbacks.interdependence.word_pairs.pair_table`.
+        site: site of the values.
+        values: values by the ``index`` of the table.
+        min_pairs: minimum number of pairs of a reported mean.
+        errors: standard errors of the values if they may be estimates: their root mean square is reported.
+        without_unknown: whether to leave pairs with unknown words out, and report their number.
+        controls: whether to compute correlations with the trees of ``off_by_one`` and ``shuffled``, and of known words.
     """
     trees = bool(table["syntactic"].notna().any())
     table = table.assign(
@@ -78,12 +78,12 @@ def summary(
 
 
 def _prefixed(quantities: "pd.Series[str]") -> "pd.Series[str]":
-    """``known_`` before a name, behind ``mean_``."""
+    """Insert ``known_`` before a name, after ``mean_``."""
     return quantities.str.replace("^(mean_)?", r"\1known_", regex=True)
 
 
 def _sampling_errors(table: pd.DataFrame, min_pairs: int) -> pd.DataFrame:
-    """The root mean square of the standard errors of the pairs of each distance."""
+    """Return the root mean square of the standard errors of the pairs of each distance."""
     rows = [
         ("sampling_error", distance, float(np.sqrt(np.mean(pairs["error"].to_numpy() ** 2))))
         for distance, pairs in table.groupby("distance")
@@ -93,7 +93,7 @@ def _sampling_errors(table: pd.DataFrame, min_pairs: int) -> pd.DataFrame:
 
 
 def _means(table: pd.DataFrame, strata: list[str], min_pairs: int) -> pd.DataFrame:
-    """Mean DI of each stratum, its interval and its number of pairs; sentences are clusters."""
+    """Return the mean DI of each stratum, its interval and its number of pairs; sentences are clusters."""
     table = table.dropna(subset=strata)
     grouped = table.groupby(strata)
     stratum = np.asarray(grouped.ngroup(), dtype=np.int64)
@@ -109,15 +109,18 @@ def _means(table: pd.DataFrame, strata: list[str], min_pairs: int) -> pd.DataFra
 
 
 def recorded_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows that figures over all runs and claims need.
+    """Return the rows that figures over all runs and claims require.
 
-    Of each observation the means and correlations of hidden states (else of what there is) over all classes; of the
-    first and the last one those of all spaces, and those by class and by syntactic distance, but for numbers of pairs.
+    For each observation the means and correlations of hidden states (else of the existing space) over all classes; for
+    the first and the last one those of all spaces, and those by class and by syntactic distance, except for numbers of
+    pairs.
     """
     space = "hidden" if rows["site"].eq("hidden").any() else rows["site"].iloc[0] if len(rows) else ""
     whole = rows["syntactic"].isna() & rows["pos_class"].isna()
     control = rows["quantity"].str.match(_CONTROLS) | rows["quantity"].eq("pairs")
-    ends = rows["step"].isin([rows["step"].min(), rows["step"].max()])  # the first is the floor of the last
+    ends = rows["step"].isin(
+        [rows["step"].min(), rows["step"].max()]
+    )  # the first is the baseline of the last
     of_space = rows["site"].eq(space)
     return rows[
         (whole & of_space & ~control) | (ends & of_space & rows["quantity"].ne("pairs")) | (ends & whole)

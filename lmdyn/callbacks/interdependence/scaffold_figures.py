@@ -1,4 +1,4 @@
-"""The figures of Saphra & Lopez 2020, section 4, from observations of one or several runs."""
+"""Figures of Saphra & Lopez 2020, section 4, from observations of one or several runs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +31,7 @@ _P_CLOSE = "mean probability of ω"
 
 @in_style
 def scaffold_figures(observations: pd.DataFrame) -> dict[str, Figure]:
-    """Figures 7 to 12: a colour for each length k of the scaffold, familiar ones dashed, unfamiliar ones solid."""
+    """Draw figures 7 to 12: a colour for each length k of the scaffold, familiar ones dashed, unfamiliar ones solid."""
     drawn = ["probability", "di", "gradient", "cell_gradient"]
     rows = select(observations, quantity=[*drawn, "probability_error", "di_error"])
     if "run" not in rows:
@@ -49,7 +49,7 @@ def scaffold_figures(observations: pd.DataFrame) -> dict[str, Figure]:
         label = f"mean ‖∂E/∂h‖ (E: error {error})"
         figures[f"gradient_{focus}"] = _profiles(of, label, "words after α (0: at α)")
         of = select(rows, quantity="cell_gradient", focus=focus)
-        if len(of):  # observations of before have none
+        if len(of):  # missing in earlier observations
             label = f"mean ‖dE/dc‖ (E: error {error})"
             figures[f"cell_gradient_{focus}"] = _profiles(of, label, "words after α (0: at α)")
     figures["probability_by_rules"] = _by_rules(rows)
@@ -57,19 +57,19 @@ def scaffold_figures(observations: pd.DataFrame) -> dict[str, Figure]:
 
 
 def _panels(draw: Callable[[Axes, str], None], label: str) -> Figure:
-    """A panel for each domain."""
+    """Draw a panel for each domain."""
     figure, axes = new_figure(10.2, 3.8, ncols=2, sharey=True)
     for ax, (domain, title) in zip(axes, _DOMAINS.items(), strict=True):
         draw(ax, domain)
         ax.set_title(title)
-    from_zero(axes[0])  # of both panels, when all is drawn
+    from_zero(axes[0])  # of both panels, after drawing
     axes[0].set_ylabel(label)
     outer_legend(axes[1])
     return figure
 
 
 def _runs(rows: pd.DataFrame) -> list[tuple[str, dict[str, Any], pd.DataFrame]]:
-    """The rows of each run, with the name and the look of its line: the thinner, the rarer the rule."""
+    """Return the rows of each run, with the name and style of its line: thinner for rarer rules."""
     lengths = sorted(rows["length"].unique())
     counts = sorted(rows["rules"].unique())
     found = []
@@ -82,7 +82,7 @@ def _runs(rows: pd.DataFrame) -> list[tuple[str, dict[str, Any], pd.DataFrame]]:
 
 
 def _curves(rows: pd.DataFrame, quantity: str, focus: str, label: str) -> Figure:
-    """A quantity over training, on two standard errors to both sides where there are no more lines than colours."""
+    """Draw a quantity over training, with two standard errors to both sides if there are enough colours."""
     every = select(rows, focus=focus).sort_values("step")
     rows, errors = (select(every, quantity=f"{quantity}{end}") for end in ("", "_error"))
 
@@ -101,12 +101,12 @@ def _curves(rows: pd.DataFrame, quantity: str, focus: str, label: str) -> Figure
 
 
 def _last(rows: pd.DataFrame) -> pd.DataFrame:
-    """The last observation of each line."""
+    """Return the last observation of each line."""
     return rows[rows["step"].eq(rows.groupby(_LINE, observed=True)["step"].transform("max"))]
 
 
 def _profiles(rows: pd.DataFrame, label: str, words: str) -> Figure:
-    """Means by the number of words after α."""
+    """Draw means by the number of words after α."""
 
     def draw(ax: Axes, domain: str) -> None:
         for name, look, run in _runs(select(rows, site=domain)):
@@ -119,9 +119,9 @@ def _profiles(rows: pd.DataFrame, label: str, words: str) -> Figure:
 
 
 def _by_rules(rows: pd.DataFrame) -> Figure:
-    """Figure 11: probability of ω from α and from the scaffold, by n and k, at the last observation."""
+    """Draw figure 11: probability of ω from α and from the scaffold, by n and k, at the last observation."""
     rows = select(_last(select(rows, quantity="probability", focus=["open", "scaffold"])), site="in")
-    rows = rows[rows["value"].gt(0)]  # on a logarithmic axis
+    rows = rows[rows["value"].gt(0)]  # for a logarithmic axis
     figure, axes = new_figure(10.2, 3.8, ncols=2, sharey=True)
     counts = sorted(rows["rules"].unique())
     for ax, (focus, title) in zip(axes, {"open": "α", "scaffold": "scaffold"}.items(), strict=True):

@@ -1,4 +1,4 @@
-"""How a rule over a distance is learned across a scaffold: probability, interdependence, gradients."""
+"""Learning of a rule over a distance across a scaffold: probability, interdependence, gradients."""
 
 import itertools
 from collections.abc import Mapping
@@ -23,51 +23,51 @@ from lmdyn.callbacks.observing.schema import Quantity
 
 __all__ = ["ScaffoldRule"]
 
-_BATCH = 250  # instances at once
+_BATCH = 250  # instances per batch
 _STATES: dict[str, Literal["hidden", "cell"]] = {"gradient": "hidden", "cell_gradient": "cell"}
 _RULE = "<domain>/<scaffold>/length=<k>/rules=<n>"
 _RULE_FOCUS = "<domain>/<scaffold>/<focus>/length=<k>/rules=<n>"
 
 
 class ScaffoldRule(Observer):
-    """Whether α … ω is learned, what the prediction of ω rests on, and how α and the scaffold depend on each other.
+    """Whether α … ω is learned, the basis of the prediction of ω, and the interdependence of α and the scaffold.
 
-    On instances of the rule that were not in the text, with scaffolds of the training text (domain ``in``) and
+    For instances of the rule that were not in the text, with scaffolds of the training text (domain ``in``) and
     scaffolds drawn uniformly (``out``), each after ``context`` words of noise, means over instances:
 
-    ``probability``: of ω after the scaffold. With ``focus`` empty it is the model's own; ``open`` has only α in
+    ``probability``: of ω after the scaffold. With empty ``focus`` it is the model's own; ``open`` has only α in
     focus, ``scaffold`` only the scaffold, ``prefix`` α and the first ``words`` words of the scaffold (0 is α
-    alone). Of words in focus it is softmax(W h_β), without the decoder's bias, read where ω is predicted.
+    alone). For words in focus it is softmax(W h_β), without the decoder's bias, at the position that predicts ω.
 
-    ``di``: interdependence of α and the scaffold there.
+    ``di``: interdependence of α and the scaffold at this position.
 
-    ``gradient``: ‖∂E/∂h‖ of the hidden state ``words`` words after α (0 is at α itself), the cell state held. E is the
-    error of ω alone (``focus`` is ``close``), or of all words from the first of the scaffold to ω (``all``), in nats.
-    ``cell_gradient``: ‖dE/dc‖ of the cell state, with which the hidden state changes
+    ``gradient``: ‖∂E/∂h‖ of the hidden state ``words`` words after α (0 is at α itself), with a fixed cell state. E is
+    the error of ω alone (``focus`` is ``close``), or of all words from the first of the scaffold to ω (``all``), in
+    nats. ``cell_gradient``: ‖dE/dc‖ of the cell state, with which the hidden state changes
     (:func:`~lmdyn.analysis.state_gradients`).
 
     ``accuracy``: share of the instances in which ω is the most probable word. ``rise``: the probability of ω with all
-    in focus less that with α alone. ``gradient_inside`` and ``cell_gradient_inside``: means over the scaffold's words.
+    in focus minus that with α alone. ``gradient_inside`` and ``cell_gradient_inside``: means over the scaffold's words.
 
     ``<quantity>_error`` is the standard error of each over instances; those of one scaffold are one cluster.
 
-    ``site`` is the domain. Every row names the language: ``length`` k, ``scaffold`` (``familiar`` or
-    ``unfamiliar``) and ``rules`` n, so that observations of several runs can be laid together.
+    ``site`` is the domain. Every row contains the language: ``length`` k, ``scaffold`` (``familiar`` or
+    ``unfamiliar``) and ``rules`` n, so that observations of several runs can be combined.
 
     Args:
-        instances: of the rule in each domain.
-        context: words of noise before each.
-        embedding: path of the module that turns ids to word vectors.
+        instances: number of instances of the rule in each domain.
+        context: number of words of noise before each.
+        embedding: path of the module that maps ids to word vectors.
         lstm: path of the ``nn.LSTM`` or stack of LSTMs.
         decoder: path of the linear layer to logits.
-        variant: which products are relevant: see :data:`~lmdyn.analysis.interdependence.decomposition.Variant`.
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`. The data are a
+        variant: relevant products: see :data:`~lmdyn.analysis.interdependence.decomposition.Variant`.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`. The data is a
             :class:`~lmdyn.datamodules.ScaffoldCorpus`: the run's own, or ``probe``.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
-        ValueError: data that are no ScaffoldCorpus, a tokenizer without its words, modules that are missing.
+        ValueError: for data that is no ScaffoldCorpus, a tokenizer without its words, or missing modules.
 
     Reference: Saphra & Lopez 2020, section 4, figures 7 to 12 (Saphra 2021, chapter 5).
     """
@@ -77,7 +77,7 @@ class ScaffoldRule(Observer):
     several_runs = True
     recorded = (
         Quantity(
-            "probability", "Of ω after the scaffold: the model's own, or with some words in focus.", low=0.0, high=1.0,
+            "probability", "Probability of ω after the scaffold, also with some words in focus.", low=0.0, high=1.0,
             tags=(_RULE, _RULE_FOCUS),
         ),
         Quantity("di", "Interdependence of α and the scaffold.", low=0.0, tags=(_RULE,)),
@@ -86,15 +86,15 @@ class ScaffoldRule(Observer):
             tags=(_RULE,),
         ),
         Quantity(
-            "rise", "Probability of ω with all in focus less that with α alone.", low=-1.0, high=1.0, tags=(_RULE,)
+            "rise", "Probability of ω with all in focus minus that with α.", low=-1.0, high=1.0, tags=(_RULE,)
         ),
         Quantity(
             "gradient_inside", "Norm of the gradient of hidden states, mean inside the scaffold.", low=0.0,
             tags=(_RULE_FOCUS,),
         ),
-        Quantity("cell_gradient_inside", "The same of cell states.", low=0.0, tags=(_RULE_FOCUS,)),
+        Quantity("cell_gradient_inside", "Norm of the gradient of cell states, mean.", low=0.0, tags=(_RULE_FOCUS,)),
         Quantity("gradient", "Norm of the gradient of the hidden state some words after α.", low=0.0, tags=()),
-        Quantity("cell_gradient", "The same of the cell state.", low=0.0, tags=()),
+        Quantity("cell_gradient", "Norm of the gradient of the cell state some words after α.", low=0.0, tags=()),
         Quantity("<quantity>_error", "Standard error over instances, by scaffold.", low=0.0, tags=()),
     )  # fmt: skip
 
@@ -125,7 +125,7 @@ class ScaffoldRule(Observer):
         """Draw the instances."""
         data, own = self.data, self.run.datamodule
         if offers(own, RuleInstances) and own.content_key() != data.content_key():
-            raise ValueError(f"{self.name}: the probe is another language than the run's: leave `probe` out")
+            raise ValueError(f"{self.name}: the probe has another language than the run: remove `probe`")
         self._examples = {d: data.examples(d, self.instances, self.context) for d in ("in", "out")}
         scaffold = "familiar" if data.familiar else "unfamiliar"
         self._language = {"scaffold": scaffold, "length": data.length, "rules": data.n_rules}
@@ -136,12 +136,12 @@ class ScaffoldRule(Observer):
         return {**super().settings, **self._language}
 
     def check_module(self, module: nn.Module) -> None:
-        """Refuse modules that are missing, or no LSTM."""
+        """Raise an error for modules that are missing, or no LSTM."""
         self.parts.of(module, self.name)
 
     @torch.no_grad()
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
-        """All quantities in both domains, each rank some of the instances."""
+        """Measure all quantities in both domains, each rank for some of the instances."""
         embedding, lstm, decoder = self.parts.of(module, self.name)
         assert decoder is not None
         device = decoder.weight.device
@@ -169,7 +169,7 @@ class ScaffoldRule(Observer):
         return table.astype({"words": "Int64"})
 
     def _quantities(self) -> list[tuple[str, str, int | None]]:
-        """Quantity, focus and words of all rows of a domain."""
+        """Return quantity, focus and words of all rows of a domain."""
         k = self._language["length"]
         return [
             *(("probability", focus, None) for focus in ("", "open", "scaffold")),
@@ -182,18 +182,18 @@ class ScaffoldRule(Observer):
     def _look(
         self, embedding: nn.Module, lstm: nn.Module, decoder: nn.Linear, ids: Tensor
     ) -> dict[tuple[str, str, int | None], Tensor]:
-        """Each quantity of each instance of a batch."""
+        """Return each quantity of each instance of a batch."""
         k = self._language["length"]
         layers, before = lstm_layers(lstm), embedding(ids[:, : self.context])
         state = initial_state(layers, before, None)
-        if self.context:  # which is never in focus
+        if self.context:  # never in focus
             _, state = run_layers(layers, before, state)
         ids = ids[:, self.context :]
         vectors = embedding(ids[:, :-1])  # α and the scaffold; ω is predicted, not read
         time = torch.arange(k + 1, device=ids.device)
         focus = torch.stack([*(time <= i for i in range(k + 1)), time > 0])[:, None].expand(-1, len(ids), -1)
         parts = contextual_decomposition(lstm, vectors, focus, state, variant=self.variant)
-        relevant = parts.relevant[-1][:, :, -1]  # (masks, instances, hidden) where ω is predicted
+        relevant = parts.relevant[-1][:, :, -1]  # (masks, instances, hidden) at the position that predicts ω
         close = ids[0, -1]
         p = nn.functional.linear(relevant, decoder.weight).softmax(-1)[..., close]
         hidden = (parts.relevant[-1][0] + parts.irrelevant[-1][0])[:, -1]
@@ -217,14 +217,14 @@ class ScaffoldRule(Observer):
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """What has one value in a domain, but for errors."""
+        """Return the rows with one value per domain, except for errors."""
         return observations["words"].isna() & ~observations["quantity"].str.endswith("_error")
 
     @staticmethod
     def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
-        """What a record of a run keeps: all of the last observation, and of each what has one value in a domain.
+        """Return the rows for a record of a run: all of the last observation, and those with one value per domain.
 
-        Of another rule than the published one only the interdependence: the rest depends on no rule.
+        For another variant than the published one, only the interdependence: the rest does not depend on the variant.
         """
         last = observations["step"].eq(observations["step"].max())
         kept = observations["words"].isna() | last
@@ -234,5 +234,5 @@ class ScaffoldRule(Observer):
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Figures 7 to 12 of the publication, for the runs that are there."""
+        """Draw figures 7 to 12 of the publication, for the existing runs."""
         return scaffold_figures(observations)

@@ -1,4 +1,4 @@
-"""What the Shapley interaction of words needs of any model: where it is read, what absence is, and how it is called."""
+"""Requirements of the Shapley interaction of words for any model: sites, replacement of absent words, and calls."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -22,22 +22,22 @@ __all__ = ["Absence", "ShapleyParts", "Space", "absent_token"]
 log = logging.getLogger(__name__)
 
 Absence = Literal["mean", "mask", "pad", "unk", "delete"]
-"""What stands for an absent word: the mean word vector, or a special token of the tokenizer; ``delete``: nothing."""
+"""Replacement of an absent word: the mean word vector, or a special token of the tokenizer; ``delete``: none."""
 
 Space = Literal["hidden", "logits"]
-"""Where interdependence is read: the last hidden state, or the logits."""
+"""Space in which interdependence is measured: the last hidden state, or the logits."""
 
 T = TypeVar("T")
 
-_MEAN = -1  # the id that stands for the mean word vector
-_MANY = 100_000_000  # tokens of one observation from which a warning is due
+_MEAN = -1  # the id that denotes the mean word vector
+_MANY = 100_000_000  # tokens of one observation that cause a warning
 
 
 def absent_token(absence: Absence, tokenizer: Any, observer: str) -> int | None:
-    """The id that stands for absent words; -1 for the mean word vector, None where they are deleted.
+    """Return the id that replaces absent words; -1 for the mean word vector, None if they are deleted.
 
     Raises:
-        ValueError: the tokenizer has no such token; for ``observer``.
+        ValueError: if the tokenizer has no such token; for ``observer``.
     """
     if absence in ("mean", "delete"):
         return _MEAN if absence == "mean" else None
@@ -45,7 +45,7 @@ def absent_token(absence: Absence, tokenizer: Any, observer: str) -> int | None:
     if token is None:
         others = [a for a in ("mask", "pad", "unk") if getattr(tokenizer, f"{a}_token_id", None) is not None]
         raise ValueError(
-            f"{observer}: the tokenizer has no {absence} token to stand for absent words: choose `absence: mean`"
+            f"{observer}: the tokenizer has no {absence} token to replace absent words: choose `absence: mean`"
             f"{''.join(f' or {other}' for other in others)}"
         )
     return int(token)
@@ -53,23 +53,23 @@ def absent_token(absence: Absence, tokenizer: Any, observer: str) -> int | None:
 
 @dataclass(frozen=True)
 class ShapleyParts:
-    """Where a model is read for its Shapley interaction, and how.
+    """Sites and settings of a model's Shapley interaction.
 
     Attributes:
         observer: name of the observer, for messages.
         index: see :data:`~lmdyn.analysis.interdependence.shapley.Index`.
         coalitions: see :data:`~lmdyn.analysis.interdependence.pairwise_shapley.Coalitions`.
         absence: see :data:`Absence`.
-        baseline: the id that stands for absent words, see :func:`absent_token`; None where they are deleted.
-        reading: what the model sees at a position; None measures it.
-        spaces: what is read.
-        hidden: path of the module that answers the hidden state; None as long as it is not found.
-        embedding: path of the module that turns ids to word vectors; None as long as it is not found.
-        exact_up_to: players up to which all coalitions are taken.
-        samples: coalitions that are drawn beyond.
-        seed: of the draws.
-        batch_tokens: tokens that are read at once.
-        forward: how the module is called.
+        baseline: the id that replaces absent words, see :func:`absent_token`; None if they are deleted.
+        reading: words that the model sees at a position; None measures it.
+        spaces: spaces that are read.
+        hidden: path of the module that returns the hidden state; None until it is found.
+        embedding: path of the module that maps ids to word vectors; None until it is found.
+        exact_up_to: maximum number of players for which all coalitions are used.
+        samples: number of coalitions drawn for more players.
+        seed: seed of the draws.
+        batch_tokens: number of tokens read at once.
+        forward: function that calls the module.
     """
 
     observer: str
@@ -88,7 +88,7 @@ class ShapleyParts:
     forward: Forward | None
 
     def check_cost(self, pairs: TokenPairs, max_distance: int) -> None:
-        """Say what an observation costs, loudly where it is much."""
+        """Log the cost of an observation, with a warning if it is high."""
         rows = [self._rows(len({w for w in row if w >= 0}), max_distance) * len(row) for b in pairs.batches
                 for row in b.words.tolist()]  # fmt: skip
         tokens = sum(rows)
@@ -96,7 +96,7 @@ class ShapleyParts:
             logging.WARNING if tokens > _MANY else logging.INFO,
             "%s: an observation reads about %.2g tokens (%d sentences and their coalitions)%s",
             self.observer, tokens, len(rows),
-            "; `max_tokens`, `max_length` with `longer: skip`, fewer `samples` or `coalitions: context` take less"
+            "; reduce it by `max_tokens`, `max_length` with `longer: skip`, fewer `samples` or `coalitions: context`"
             if tokens > _MANY else "",
         )  # fmt: skip
 
@@ -108,16 +108,16 @@ class ShapleyParts:
         return exact + (self.samples * turned if words > self.exact_up_to else 0)
 
     def needs(self, argument: Literal["hidden", "embedding"]) -> bool:
-        """Whether this path is needed at all."""
+        """Return whether this path is required."""
         return "hidden" in self.spaces if argument == "hidden" else self.absence == "mean"
 
     def find(
         self, module: nn.Module, pairs: TokenPairs, argument: Literal["hidden", "embedding"]
     ) -> str | None:
-        """The path of the final norm, or else of the last block; of the module that turns ids to word vectors.
+        """Return the path of the final norm, or else of the last block; or of the module that maps ids to word vectors.
 
         Raises:
-            ValueError: there is none at the positions of the words.
+            ValueError: if there is none at the positions of the words.
         """
         if not self.needs(argument):
             return None
@@ -148,15 +148,15 @@ class ShapleyParts:
         except (IndexError, RuntimeError) as error:
             raise ValueError(
                 f"{self.observer}: {type(module).__name__} cannot read a sentence of {ids.shape[1]} tokens with ids up "
-                f"to {int(ids.max())}{_limits(module)} ({type(error).__name__}: {error}): leave longer sentences out "
-                "by `max_length` with `longer: skip`, or give the data the tokenizer that the model was made for"
+                f"to {int(ids.max())}{_limits(module)} ({type(error).__name__}: {error}): skip longer sentences "
+                "by `max_length` with `longer: skip`, or use the model's own tokenizer"
             ) from error
 
     def check(self, module: nn.Module, pairs: TokenPairs) -> None:
-        """Try the longest sentence, where the paths are known.
+        """Try the longest sentence, if the paths are known.
 
         Raises:
-            ValueError: the module cannot read it, has no such site, or answers something else there.
+            ValueError: if the module cannot read it, has no such site, or returns another shape there.
         """
         ids = pairs.batches[0].ids[:1].to(device_of(module))
         with observing(module), torch.no_grad(), self._opened(module, pairs) as forward:
@@ -165,15 +165,15 @@ class ShapleyParts:
             if tensor.ndim != 3 or tensor.shape[:2] != ids.shape:
                 path = f"`hidden: {self.hidden}`" if name == "hidden" else "`spaces: [hidden]`"
                 raise ValueError(
-                    f"{self.observer}: {name} is to be (batch, time, features) = {(*ids.shape, '…')}, got "
-                    f"{tuple(tensor.shape)}: name another module, or leave it out ({path})"
+                    f"{self.observer}: expected {name} as (batch, time, features) = {(*ids.shape, '…')}, got "
+                    f"{tuple(tensor.shape)}: name another module, or remove it ({path})"
                 )
 
     @torch.no_grad()
     def measure(
         self, module: nn.Module, pairs: TokenPairs, max_distance: int, rank: int, world_size: int
     ) -> dict[str, tuple[Tensor, Tensor]]:
-        """Interdependence of the pairs of this rank's sentences, and its standard error, by space.
+        """Return the interdependence of the pairs of this rank's sentences, and its standard error, by space.
 
         Returns:
             Each (words, max_distance) in float64, 0 for those of other ranks.
@@ -219,12 +219,12 @@ class ShapleyParts:
         return {name: (of.value, of.standard_error) for name, of in found.items()}
 
     def _reading(self, forward: Callable[[Tensor], dict[str, Tensor]], ids: Tensor) -> Reading:
-        """What the model sees: measured, and compared with what was said."""
+        """Return the measured words that the model sees, and compare them with the argument."""
         measured = reading_of(forward, ids)
         if self.reading == "causal" and measured == "bidirectional":
             raise ValueError(
-                f"{self.observer}: `reading: causal`, but what the model answers depends on later words: leave "
-                "`reading` out, or set it to bidirectional"
+                f"{self.observer}: `reading: causal`, but the model's output depends on later words: remove "
+                "`reading`, or set it to bidirectional"
             )
         return self.reading or measured
 
@@ -232,13 +232,13 @@ class ShapleyParts:
     def _opened(
         self, module: nn.Module, pairs: TokenPairs
     ) -> Iterator[Callable[[Tensor], dict[str, Tensor]]]:
-        """A function from rows of ids (-1 is the mean word vector) to the outputs by space."""
+        """Yield a function from rows of ids (-1 is the mean word vector) to the outputs by space."""
         start = _decoder_start(module)
         spaces = [space for space in self.spaces if space == "hidden" or start is None]
         if not spaces:
             raise ValueError(
-                f"{self.observer}: the logits of an encoder-decoder are of its decoder's positions, not of the words "
-                "that it reads: read its encoder by `spaces: [hidden]`"
+                f"{self.observer}: the logits of an encoder-decoder are for its decoder's positions, not for the words "
+                "that it reads: use its encoder by `spaces: [hidden]`"
             )
         absent: list[Tensor] = []
         with ExitStack() as stack:
@@ -278,12 +278,12 @@ class ShapleyParts:
 def _batch(ids: Tensor, decoder_start: int | None) -> dict[str, Tensor]:
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if decoder_start is None:
-        return {**batch, "labels": ids}  # for a forward that answers all logits only where it is given some
+        return {**batch, "labels": ids}  # for a forward that returns all logits only with labels
     return {**batch, "decoder_input_ids": torch.full_like(ids[:, :1], decoder_start)}
 
 
 def _decoder_start(module: nn.Module) -> int | None:
-    """The first token of the decoder of an encoder-decoder of transformers; None of other models."""
+    """Return the first token of the decoder of an encoder-decoder of transformers; None for other models."""
     for part in module.modules():
         config = getattr(part, "config", None)
         if getattr(config, "is_encoder_decoder", False) and hasattr(
@@ -297,14 +297,14 @@ def _decoder_start(module: nn.Module) -> int | None:
 
 
 def _batch_first(module: nn.Module, output: Tensor) -> Tensor:
-    """The output of a recurrent layer as (batch, time, features)."""
+    """Return the output of a recurrent layer as (batch, time, features)."""
     if isinstance(module, nn.RNNBase) and not module.batch_first and output.ndim == 3:
         return output.transpose(0, 1)
     return output
 
 
 def _mean_vector(embedding: nn.Module, pairs: TokenPairs, device: torch.device) -> Tensor:
-    """The mean word vector over the tokens of the words of all sentences."""
+    """Return the mean word vector over the tokens of the words of all sentences."""
     ids = torch.from_numpy(pairs.tokens.nonzero()[0]).to(device)
     share = torch.from_numpy(pairs.tokens[pairs.tokens > 0] / pairs.tokens.sum()).to(device)
     vectors: Tensor = embedding(ids[None])[0]
@@ -312,7 +312,7 @@ def _mean_vector(embedding: nn.Module, pairs: TokenPairs, device: torch.device) 
 
 
 def _limits(module: nn.Module) -> str:
-    """What the configurations within a module say of the longest sentence and the largest id."""
+    """Return the maximum sentence length and vocabulary size in the configurations within a module."""
     told = {}
     for part in module.modules():
         for name in ("max_position_embeddings", "n_positions", "vocab_size"):

@@ -1,4 +1,4 @@
-"""The pairs of words of sentences for models whose words may have several tokens, and batches without padding."""
+"""Pairs of words of sentences for models whose words may have several tokens, and batches without padding."""
 
 import logging
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Sentences of one number of tokens.
+    """Sentences with the same number of tokens.
 
     Attributes:
-        ids: (sentences, time) token ids, special tokens included.
-        words: (sentences, time) which word of its sentence each token belongs to, -1 for special tokens.
-        first: of each sentence, the number of its first word among those of all sentences.
-        numbers: of each sentence.
+        ids: (sentences, time) token ids, including special tokens.
+        words: (sentences, time) word of each token in its sentence, -1 for special tokens.
+        first: for each sentence, the number of its first word among those of all sentences.
+        numbers: numbers of the sentences.
     """
 
     ids: Tensor
@@ -40,17 +40,17 @@ class TokenBatch:
 
 @dataclass(init=False)
 class TokenPairs:
-    """The sentences as batches of tokens, and what is known of each pair of words.
+    """The sentences as batches of tokens, and the properties of each pair of words.
 
-    A sentence is encoded as the tokenizer encodes text, with its special tokens; where it adds none, after the token
+    A sentence is encoded as the tokenizer encodes text, with its special tokens; if it adds none, after the token
     that begins a sequence, or else that ends one.
 
     Attributes:
         words: number of words of all sentences.
-        batches: of sentences of one length, the longest first.
+        batches: batches of sentences of one length, the longest first.
         table: a row for each pair of words that have tokens: see
             :func:`~lmdyn.callbacks.interdependence.word_pairs.pair_table`.
-        tokens: how often each token id occurs in words.
+        tokens: number of occurrences of each token id in words.
         fingerprint: hash of tokens, trees and tags.
     """
 
@@ -110,7 +110,7 @@ class TokenPairs:
 
 
 def _encoded(sentences: list[list[str]], tokenizer: Any, name: str) -> list[tuple[list[int], list[int]]]:
-    """Token ids of each sentence, and the word of each token, -1 of special ones."""
+    """Return the token ids of each sentence, and the word of each token, -1 for special ones."""
     pairs = encoded_words(sentences, tokenizer, name)
     adds = any(w == -1 for _, row in pairs for w in (row[:1] + row[-1:]))
     start = next((i for i in (tokenizer.bos_token_id, tokenizer.eos_token_id) if i is not None), None)
@@ -122,7 +122,7 @@ def _encoded(sentences: list[list[str]], tokenizer: Any, name: str) -> list[tupl
 def _batches(
     encoded: Sequence[tuple[list[int], list[int]]], first: Sequence[int], batch_tokens: int
 ) -> list[TokenBatch]:
-    """Sentences of two words or more by length, longest first, in batches of about ``batch_tokens``."""
+    """Return sentences of two words or more by length, longest first, in batches of about ``batch_tokens``."""
     order = sorted(
         (i for i, (_, words) in enumerate(encoded) if len({w for w in words if w >= 0}) > 1),
         key=lambda i: -len(encoded[i][0]),

@@ -1,4 +1,4 @@
-"""The pairs of words of sentences, and batches of the sentences for an LSTM."""
+"""Pairs of words of sentences, and batches of the sentences for an LSTM."""
 
 import hashlib
 import json
@@ -22,11 +22,11 @@ __all__ = ["WordPairs", "encode_words", "pair_table", "pairs_fingerprint"]
 
 @dataclass(init=False)
 class WordPairs:
-    """The sentences as batches, and what is known of each pair of words.
+    """The sentences as batches, and the properties of each pair of words.
 
     Attributes:
         words: number of words of all sentences.
-        batches: (ids, mask, number of each word or -1) of the sentences, by falling length.
+        batches: (ids, mask, number of each word or -1) of the sentences, by decreasing length.
         table: a row for each pair: see :func:`pair_table`.
         fingerprint: hash of tokens, trees and tags.
     """
@@ -65,24 +65,24 @@ def pair_table(
     counts: npt.NDArray[Any] | None,
     controls: bool = False,
 ) -> pd.DataFrame:
-    """What is known of each pair of words.
+    """Return the properties of each pair of words.
 
     Args:
-        sentences: the sentences; where one has no ``heads``, no pair has a syntactic distance, and where one has no
-            ``upos``, none has a class.
-        max_distance: of the words of a pair.
-        unknown: of each word, whether the tokenizer knows it not.
-        ids: of each word its one token; None where words have several.
-        counts: training counts by token id; None where they are unknown.
-        controls: also distances in trees that are not the sentence's.
+        sentences: the sentences; without ``heads`` in one, no pair has a syntactic distance, and without
+            ``upos`` in one, none has a class.
+        max_distance: maximum distance of the words of a pair.
+        unknown: for each word, whether the tokenizer does not know it.
+        ids: the one token of each word; None if words have several.
+        counts: training counts by token id; None if they are unknown.
+        controls: whether to include distances in other trees than the sentence's.
 
     Returns:
         A row for each pair: its ``index`` in (words · max_distance) values, its ``sentence``, ``distance``,
         ``syntactic`` distance (-1 under different roots, missing without trees), ``pos_class``, whether one of both
-        is ``unknown``, and training counts ``left`` and ``right`` of both words where they are known. With controls and
-        trees, the distance ``off_by_one`` in the tree whose heads are counted from 1 by mistake
+        is ``unknown``, and training counts ``left`` and ``right`` of both words if they are known. With controls and
+        trees, the distance ``off_by_one`` in the tree whose heads are wrongly counted from 1
         (:func:`~lmdyn.analysis.interdependence.trees.off_by_one_distances`), and ``shuffled`` in the tree of another
-        sentence of as many words, -1 where there is none.
+        sentence with the same number of words, -1 if there is none.
     """
     lengths = np.array([len(s.words) for s in sentences])
     first = np.cumsum(lengths) - lengths
@@ -123,7 +123,7 @@ def pair_table(
 
 
 def _sentences_of_the_same_length(lengths: npt.NDArray[np.int64]) -> list[int | None]:
-    """For each sentence another of as many words, each used once: in a drawn order, the next one of a round."""
+    """Return for each sentence another of the same length, each used once: the next one in a drawn cycle."""
     other: list[int | None] = [None] * len(lengths)
     order = np.random.default_rng(0).permutation(len(lengths))
     for n in np.unique(lengths):
@@ -135,28 +135,28 @@ def _sentences_of_the_same_length(lengths: npt.NDArray[np.int64]) -> list[int | 
 
 
 def _distances_of_another(sentences: Sequence[Sentence], other: int | None, n: int) -> npt.NDArray[np.int64]:
-    """Distances in the tree of a sentence of n words; -1 where there is no such sentence."""
+    """Return distances in the tree of a sentence of n words; -1 if there is no such sentence."""
     if other is None:
         return np.full((n, n), -1)
     return dependency_distances(sentences[other].heads or ())
 
 
 def pairs_fingerprint(sentences: Sequence[Sentence], tokens: Any, start: Any) -> str:
-    """Hash of tokens, trees and tags, and of what tokens begin with or how they make up words."""
+    """Return a hash of tokens, trees and tags, and of the start token or the words of the tokens."""
     content = json.dumps([tokens, [(s.heads, s.upos) for s in sentences], start])
     return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
 def encode_words(sentences: Sequence[Sentence], tokenizer: Any, name: str) -> list[list[int]]:
-    """The token id of each word of each sentence."""
+    """Return the token id of each word of each sentence."""
     encoded = encoded_words([s.words for s in sentences], tokenizer, name, special_tokens=False)
     for sentence, (_, words) in zip(sentences, encoded, strict=True):
         pieces = np.bincount([w for w in words if w >= 0], minlength=len(sentence.words))
         if len(words) != len(sentence.words) or (pieces != 1).any():
             worst = int(np.argmax(pieces != 1))
             raise ValueError(
-                f"{name}: the word {sentence.words[worst]!r} has {pieces[worst]} tokens: contributions are decomposed "
-                "of models with one token a word; `backend: shapley` takes words of several tokens"
+                f"{name}: the word {sentence.words[worst]!r} has {pieces[worst]} tokens, but the decomposition "
+                "requires models with one token per word; `backend: shapley` supports words of several tokens"
             )
     return [ids for ids, _ in encoded]
 
@@ -164,7 +164,7 @@ def encode_words(sentences: Sequence[Sentence], tokenizer: Any, name: str) -> li
 def _batches(
     ids: Sequence[Sequence[int]], first: npt.NDArray[Any], start: int | None, batch_tokens: int
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Sentences of two words or more, longest first, in batches of about ``batch_tokens`` with padding."""
+    """Return sentences of two words or more, longest first, in batches of about ``batch_tokens`` with padding."""
     before = [] if start is None else [start]
     order = [i for i in np.argsort([-len(s) for s in ids], kind="stable") if len(ids[i]) > 1]
     batches = []

@@ -330,7 +330,7 @@ def test_slow_tokenizers_are_refused(tmp_path):
         is_fast = False
 
     with pytest.raises(
-        ValueError, match=r"a Slow does not tell which tokens make up a word: .*fast tokenizer"
+        ValueError, match=r"expected a tokenizer that returns the word of each token, got Slow: .*fast tokenizer"
     ):
         TokenPairs([], Slow(), None, 2, 10, "interdependence")
 
@@ -516,7 +516,7 @@ def test_time_first_is_turned(tmp_path):
 def test_a_model_that_reads_all_is_not_causal(tmp_path):
     model = small("bert")
     with pytest.raises(
-        ValueError, match="`reading: causal`, but what the model answers depends on later words"
+        ValueError, match="`reading: causal`, but the model's output depends on later words"
     ):
         shapley(tmp_path / "a", reading="causal", text=SHORT).observe(model, 0)
     told = shapley(tmp_path / "b", reading="bidirectional", text=SHORT).observe(model, 0)
@@ -555,14 +555,14 @@ def test_modules_that_do_not_fit_are_refused_with_the_remedy(tmp_path):
     look(Odd("plain"), "no norm or block was found in the module.*`spaces: .logits.`", absence="pad")
     look(
         Odd("pooled"),
-        r"logits is to be \(batch, time, features\).*`spaces: .hidden.`",
+        r"expected logits as \(batch, time, features\).*`spaces: .hidden.`",
         absence="pad",
         **spaces,
     )
     look(gpt2(64, positions=4), "cannot read a sentence of 5 tokens.*n_positions is 4.*`max_length`")
-    look(gpt2(10), "ids up to .*vocab_size is 10.*tokenizer that the model was made for")
+    look(gpt2(10), "ids up to .*vocab_size is 10.*the model's own tokenizer")
     look(small("gpt2"), "has no module 'h.9'; there are: ", hidden="h.9")
-    look(small("t5"), "logits of an encoder-decoder are of its decoder's positions", **spaces)
+    look(small("t5"), "logits of an encoder-decoder are for its decoder's positions", **spaces)
     for settings in ({"samples": 1}, {"exact_up_to": -1}, {"backend": "lime"}, {"index": "x"}, {"absence": "zero"},
                      {"reading": "both"}, {"coalitions": "some"}, {"unknown": "drop"}, {"spaces": []},
                      {"spaces": ["state"]}, {"variant": "printed"}):  # fmt: skip
@@ -576,7 +576,7 @@ def test_much_to_read_is_said_loudly(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         shapley(tmp_path / "a", text=long, samples=4096)
     assert any(
-        r.levelname == "WARNING" and "`coalitions: context` take less" in r.message for r in caplog.records
+        r.levelname == "WARNING" and "fewer `samples` or `coalitions: context`" in r.message for r in caplog.records
     )
     caplog.clear()
     with caplog.at_level(logging.INFO):
