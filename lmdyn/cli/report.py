@@ -34,7 +34,7 @@ from lmdyn.cli.recorded_observers import recorded_observer
 
 __all__ = ["write_report"]
 
-_FEWEST_VALUES = 10_000  # in the chart of an observer of one of many runs
+_FEWEST_VALUES = 10_000  # minimum for the chart of an observer of one of many runs
 
 
 @many_objects()
@@ -48,43 +48,45 @@ def write_report(
 ) -> Path:
     """Write ``<out>/index.html``, self-contained, and each figure as ``<out>/<observer>_<figure>.{png,svg}``.
 
-    Observers may have more static methods than ``figures``; each answers what it makes by name:
+    Observers may have further static methods in addition to ``figures``; each returns results by name:
 
-    - ``tables(observations, settings)`` answers data frames: each is a table of the page, and
+    - ``tables(observations, settings)`` returns data frames: each is a table of the page, and
       ``<out>/<observer>_<name>.csv`` in full precision.
-    - ``figures_beside(observations, others)`` and ``tables_beside(observations, others)`` also have what other
-      observers recorded of the run, whole and by their class (of one class the first folder by name). A table of
-      ``others`` is read when it is asked for.
-    - ``animations(observations, settings)`` answers sequences of figures, each taken once: an animated image,
-      ``<out>/<observer>_<name>.gif``. Of single runs only.
+    - ``figures_beside(observations, others)`` and ``tables_beside(observations, others)`` also receive the complete
+      records of other observers of the run, by their class (for several of one class the first folder by name). A table
+      of ``others`` is read on access.
+    - ``animations(observations, settings)`` returns sequences of figures, each read once: an animated image,
+      ``<out>/<observer>_<name>.gif``. Only for single runs.
 
-    Observers with ``several_runs`` make them once for all runs that they looked at; observations, and those of
-    others, then have a column ``run``, the run's folder. Several runs begin with a table of what tells their models
-    apart, ``<out>/configurations.csv``.
+    Observers with ``several_runs`` are drawn once for all runs that they observed; observations, and those of
+    others, then have a column ``run``, the run's folder. Reports of several runs begin with a table of the differences
+    between their models, ``<out>/configurations.csv``.
 
-    A file of observations names its observer, and imports it only where that is one of lmdyn's, was imported before,
-    or is in the run's ``config.yaml``; of others the page has the numbers, and says why there are no figures.
+    A file of observations names its observer, which is imported only if it is one of lmdyn's, was imported before,
+    or is in the run's ``config.yaml``; for others the page has the numbers, and states why there are no figures.
 
     Args:
         runs: run folders; those with a ``test.json`` (``lmdyn test``) give a row of a table, with or without
             observations.
-        out: folder of the report; made if need be.
-        untrusted: nothing is imported that the runs' ``config.yaml`` name, and their caches are not believed.
-        every_step: draw all observations.
-        processes: that draw at once, forks of this one, which must have no threads then.
+        out: folder of the report; created if necessary.
+        untrusted: whether to import nothing that the runs' ``config.yaml`` name, and to ignore their caches.
+        every_step: whether to draw all observations.
+        processes: number of processes for drawing, forks of this one, which must have no threads then.
 
     Returns:
-        The page.
+        The path of the page.
 
     Raises:
-        FileNotFoundError: a folder without observations.
-        UnwritableError: ``out`` cannot be written.
+        FileNotFoundError: for a folder without observations.
+        UnwritableError: if ``out`` cannot be written.
     """
     tested = [run for run in runs if (run / "test.json").is_file()]
     observed = [run for run in runs if run not in tested or (run / "observations").is_dir()]
     most = None if every_step else MOST_STEPS
-    drawn = {run: _observed(run, most, cached=not untrusted) for run in observed}  # before anything is made
-    make_writable(out, "give another folder by --out")
+    drawn = {
+        run: _observed(run, most, cached=not untrusted) for run in observed
+    }  # before anything is written
+    make_writable(out, "choose another folder by --out")
     names = run_names(runs)
     find = partial(_find, untrusted=untrusted)
     together = _shared(drawn, find) if len(observed) > 1 else {}
@@ -150,7 +152,7 @@ def _top(
     made: Mapping[Path, DrawnSection],
     out: Path,
 ) -> str:
-    """What was trained on what, what was found in the end, and the verdicts that are there."""
+    """Return the model, data and training, the final numbers, and the existing verdicts."""
     last = {
         run: {one.drawn.folder.name: made[one.base].last for one in sections.get(run, ())} for run in names
     }
@@ -167,7 +169,7 @@ def _top(
 
 
 def _charts(sections: Mapping[Path, Sequence[ObserverSection]], names: Mapping[Path, str]) -> dict[str, str]:
-    """By observer, a chart of all runs that it looked at, where these are several."""
+    """Return, by observer, a chart of all runs that it observed, if there are several."""
     of = conditions({names[run]: run for run in sections})
     sources: dict[str, list[dict[str, str]]] = {}
     for run, some in sections.items():
@@ -182,12 +184,12 @@ def _charts(sections: Mapping[Path, Sequence[ObserverSection]], names: Mapping[P
 
 
 def _observed(run: Path, most: int | None, *, cached: bool) -> list[DrawnObservations]:
-    """The observations of a run."""
+    """Return the observations of a run."""
     found = drawn_observations(run, most, cached=cached)
     if not found:
         raise FileNotFoundError(
             f"{run} has no observations: expected {run / 'observations'}/<observer>/*.parquet; "
-            "`lmdyn analyze` makes them"
+            "`lmdyn analyze` creates them"
         )
     return found
 
@@ -199,11 +201,11 @@ def _find(drawn: DrawnObservations, *, untrusted: bool) -> type[Observer]:
 def _made(
     sections: Sequence[ObserverSection], out: Path, processes: int, *, cached: bool
 ) -> dict[Path, DrawnSection]:
-    """Sections by the begin of their files' names: kept ones, and else drawn ones."""
+    """Return sections by the prefix of their files' names: kept ones, otherwise drawn ones."""
     kept = KeptSections(out, cached=cached)
     found = {section.base: one for section in sections if (one := kept.find(section)) is not None}
     missing = [one for one in sections if one.base not in found]
-    if processes > 1:  # what may take longest first: that of the largest files
+    if processes > 1:  # the slowest first: presumably that of the largest files
         missing.sort(key=_size, reverse=True)
 
     def drawn(section: ObserverSection) -> DrawnSection:
@@ -227,7 +229,7 @@ def _size(section: ObserverSection) -> int:
 def _shared(
     drawn: Mapping[Path, Sequence[DrawnObservations]], find: Find
 ) -> dict[str, dict[Path, DrawnObservations]]:
-    """Observers of several runs that are drawn together: by name, the observations of each run."""
+    """Return observers of several runs that are drawn together: by name, the observations of each run."""
     by_name: dict[str, dict[Path, DrawnObservations]] = {}
     for run, found in drawn.items():
         for one in found:
@@ -250,7 +252,7 @@ def _together_section(
     find: Find,
     curves: str,
 ) -> str:
-    """The figures and tables of several runs, after the chart of their curves."""
+    """Return the figures and tables of several runs, after the chart of their curves."""
     settings_of = [one.store.about()["settings"] for one in shared.values()]
     observer = find(next(iter(shared.values())))
     others = Others({run: (one, drawn[run]) for run, one in shared.items()}, find)
@@ -272,7 +274,7 @@ def _together_section(
 def _different_settings(
     settings: Sequence[Mapping[str, Any]], but: Sequence[str] = ()
 ) -> dict[str, list[str]]:
-    """Settings that are not the same in all runs, with their values, as JSON."""
+    """Return settings that differ between runs, with their values, as JSON."""
     names = dict.fromkeys(name for one in settings for name in one if name not in but)
     values = {n: list(dict.fromkeys(json.dumps(one.get(n)) for one in settings)) for n in names}
     return {name: found for name, found in values.items() if len(found) > 1}
@@ -286,7 +288,7 @@ def _run_section(
     *,
     headed: bool,
 ) -> str:
-    """The sections of a run's observers, and its configuration; ``headed`` by its name where there are several runs."""
+    """Return the sections of a run's observers, and its configuration; ``headed`` adds the run's name."""
     heading = f"<h1>{html.escape(name)}</h1>" if headed else ""
     parts = [f"<section id='{html.escape(f'run {name}')}'>{heading}"]
     parts += [made[one.base].html for one in sections]
@@ -300,7 +302,7 @@ def _run_section(
 
 
 def _configurations(runs: Mapping[str, Path], out: Path) -> str:
-    """What tells the models of the runs apart; nothing where no run has a configuration."""
+    """Return the differences between the models of the runs; empty if no run has a configuration."""
     table = model_configurations(runs)
     if table["class"].isna().all():
         return ""
@@ -310,7 +312,7 @@ def _configurations(runs: Mapping[str, Path], out: Path) -> str:
 
 
 def _test_table(runs: Mapping[str, Path]) -> str:
-    """What ``lmdyn test`` found, a row for each run."""
+    """Return the results of ``lmdyn test``, a row for each run."""
     numbers = {name: _tested(run / "test.json") for name, run in runs.items()}
     metrics = list(
         dict.fromkeys(name for found in numbers.values() for name, v in found.items() if isinstance(v, float))
@@ -321,7 +323,7 @@ def _test_table(runs: Mapping[str, Path]) -> str:
 
 
 def _tested(path: Path) -> dict[str, Any]:
-    """What a file of ``lmdyn test`` holds."""
+    """Return the content of a file of ``lmdyn test``."""
     try:
         numbers = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -329,7 +331,7 @@ def _tested(path: Path) -> dict[str, Any]:
             f"{path} cannot be read ({error}): remove it; `lmdyn test` writes it again"
         ) from error
     if not isinstance(numbers, dict):
-        raise ValueError(f"{path} holds no numbers by name: remove it; `lmdyn test` writes it again")
+        raise ValueError(f"{path} contains no numbers by name: remove it; `lmdyn test` writes it again")
     return numbers
 
 

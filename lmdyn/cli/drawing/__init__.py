@@ -1,1 +1,1 @@
-"""Drawing the sections of a report: of one observer, side by side, and again only where something changed."""
+"""Drawing of the sections of a report: of one observer, in parallel, and only if something has changed."""

@@ -1,4 +1,4 @@
-"""The rows of an observer as data of a chart in a page: compact, bounded, and with what was left out in words."""
+"""The rows of an observer as data of a chart in a page: compact, bounded, with a statement of what is left out."""
 
 import html
 import json
@@ -16,9 +16,9 @@ from lmdyn.callbacks.observing.schema import Quantity, group_columns, is_number_
 __all__ = ["MOST_VALUES", "chart", "chart_data", "declared", "escaped_json", "quantity_order"]
 
 MOST_VALUES = 60_000
-"""Values of one observer in a page: some 400 KB."""
+"""Maximum number of values of one observer in a page: about 400 KB."""
 
-_FEWEST_STEPS = 100  # that are kept of very many lines
+_FEWEST_STEPS = 100  # minimum number of steps for very many lines
 _DIGITS = 6
 
 
@@ -30,22 +30,23 @@ def chart_data(
     observed: int | None = None,
     most: int = MOST_VALUES,
 ) -> dict[str, Any]:
-    """What a chart draws of an observer's rows: one line for each quantity, site and group, over steps.
+    """Return the chart data of an observer's rows: one line for each quantity, site and group, over steps.
 
-    Of more than ``most`` values, steps are left out first, down to 100, and then the lines of the finest groups.
+    If there are more than ``most`` values, steps are left out first, down to 100, and then the lines of the finest
+    groups.
 
     Args:
-        observer: its name.
+        observer: name of the observer.
         scalars: tidy rows; of several with the same step, quantity, site and groups the last one counts.
-        recorded: what is declared of the quantities, for the axes.
-        observed: how many steps were observed; those of ``scalars`` where they are all.
-        most: values.
+        recorded: declarations of the quantities, for the axes.
+        observed: number of observed steps; None for those of ``scalars``.
+        most: maximum number of values.
 
     Returns:
         ``columns`` (quantity, site, group columns), ``levels`` (the values of each column), ``numeric`` (columns of
-        numbers), ``steps``, ``tokens``, ``lines`` (for each column the place of its value among the levels), ``values``
-        (by line and step, None where there is none), ``quantities`` (label, meaning, better), ``left`` (what is not
-        there, a sentence or nothing).
+        numbers), ``steps``, ``tokens``, ``lines`` (for each column the index of its value among the levels), ``values``
+        (by line and step, None if there is none), ``quantities`` (label, meaning, better), ``left`` (what is left
+        out, a sentence or nothing).
 
     Example:
         >>> rows = pd.DataFrame({"step": [0, 1], "quantity": "loss", "site": "", "upos": ["", "NOUN"], "value": [8, 4]})
@@ -87,7 +88,7 @@ def chart_data(
 
 
 def declared(name: str, recorded: Sequence[Quantity]) -> Quantity | None:
-    """What is declared of a quantity, also of one whose name settings or data complete; None where nothing is.
+    """Return the declaration of a quantity, also of one whose name depends on settings or data; None if there is none.
 
     Example:
         >>> declared("loss_next", [Quantity("loss_<by>", "Mean loss.", unit="nats")]).label
@@ -105,14 +106,14 @@ def declared(name: str, recorded: Sequence[Quantity]) -> Quantity | None:
 def quantity_order(
     depths: Mapping[str, int], recorded: Sequence[Quantity], moving: Collection[str]
 ) -> list[str]:
-    """Quantities in the order in which they are offered: as declared, and over everything before groups.
+    """Return quantities in the order of the selection: as declared, and those without groups first.
 
-    What never changes, as a floor of chance, comes last.
+    Constant quantities, such as a baseline by chance, come last.
 
     Args:
-        depths: in how many group columns of its coarsest rows something stands, by quantity.
-        recorded: what is declared.
-        moving: those of which some value changes.
+        depths: by quantity, the number of group columns in its coarsest rows.
+        recorded: the declarations.
+        moving: quantities with a value that changes.
 
     Example:
         >>> quantity_order({"by_word": 1, "chance": 0, "loss": 0}, [], ["by_word", "loss"])
@@ -128,7 +129,7 @@ def quantity_order(
 
 
 def _coded(column: "pd.Series[Any]") -> tuple[np.ndarray[Any, Any], list[str]]:
-    """Texts by their places in a list; what is missing is an empty one."""
+    """Return texts as indices into a list; missing ones are empty."""
     places, found = pd.factorize(column, use_na_sentinel=True)
     levels = [str(level) for level in found]
     if (places < 0).any():
@@ -167,7 +168,7 @@ def _left(lines: int, of_lines: int, steps: int, of_steps: int, observer: str) -
 
 
 def escaped_json(value: Any) -> str:
-    r"""JSON that cannot end the script element that it is in, whatever texts it holds.
+    r"""Return JSON that cannot end its script element, whatever texts it contains.
 
     Example:
         >>> escaped_json({"</script>": [0.5, None]})
@@ -180,11 +181,11 @@ def escaped_json(value: Any) -> str:
 
 
 def chart(sources: Sequence[dict[str, str]], label: str) -> str:
-    """The place of a chart in a page.
+    """Return the element of a chart in a page.
 
     Args:
-        sources: of each run ``data`` (the id of the script element that holds its data), ``run`` and ``condition``.
-        label: what it shows.
+        sources: for each run ``data`` (the id of the script element with its data), ``run`` and ``condition``.
+        label: description of the chart.
     """
     given = html.escape(json.dumps(sources, ensure_ascii=False))
     without = "<noscript>This chart requires JavaScript; figures and tables do not.</noscript>"

@@ -1,4 +1,4 @@
-"""The verdicts of claims at the top of a report: written with the page of claims, read where both are in one folder."""
+"""The verdicts of claims at the top of a report: written with the page of claims, read if both are in one folder."""
 
 import html
 import json
@@ -13,29 +13,29 @@ __all__ = ["CLAIMS_ANCHOR", "claims_block", "renew_claims", "write_verdicts"]
 
 CLAIMS_ANCHOR = "claims"
 _FILE = "claims.json"
-_BEGIN, _END = "<!--claims-->", "<!--/claims-->"  # no text of a page can hold these: it is escaped
+_BEGIN, _END = "<!--claims-->", "<!--/claims-->"  # cannot occur in the escaped texts of a page
 
 
 def write_verdicts(folder: Path, title: str, profiles: Sequence[Mapping[str, Any]]) -> None:
     """Write ``<folder>/claims.json``, next to the page of claims.
 
     Args:
-        folder: of the page.
-        title: of the study.
-        profiles: for each group of runs ``heading``, ``tally`` and ``claims``: name, what it says, verdict, and the
-            verdict after Holm's correction (empty where nothing was tested).
+        folder: folder of the page.
+        title: title of the study.
+        profiles: for each group of runs ``heading``, ``tally`` and ``claims``: name, statement, verdict, and the
+            verdict after Holm's correction (empty if nothing was tested).
     """
     content = json.dumps({"title": title, "profiles": list(profiles)}, indent=1, ensure_ascii=False)
     write_file(folder / _FILE, lambda unfinished: unfinished.write_text(content, encoding="utf-8"))
 
 
 def claims_block(folder: Path) -> str:
-    """The verdicts that are in a report's folder, as part of its page; of none only the place for them."""
+    """Return the verdicts in a report's folder, as part of its page; if there are none, only a placeholder."""
     return f"{_BEGIN}{_verdicts(folder)}{_END}"
 
 
 def renew_claims(folder: Path) -> None:
-    """Put the verdicts into a report that was written before them; one of an earlier version gets a link."""
+    """Insert the verdicts into a report that was written before them; one of an earlier version gets a link."""
     path = folder / REPORT_PAGE
     if not path.is_file():
         return
@@ -59,7 +59,7 @@ def _verdicts(folder: Path) -> str:
         content = json.loads((folder / _FILE).read_text(encoding="utf-8"))
         parts = [_profile(one) for one in content["profiles"]]
         title = html.escape(str(content["title"]))
-    except (OSError, ValueError, KeyError, TypeError):  # of an earlier version, or damaged
+    except (OSError, ValueError, KeyError, TypeError):  # from an earlier version, or damaged
         return f"{begin}<p>{link}</p></section>"
     return f"{begin}<p>{title}. {link}</p>{''.join(parts)}</section>"
 

@@ -1,4 +1,4 @@
-"""What an observer found in the end: a few numbers that say most, with their errors or intervals."""
+"""Final results of an observer: a few most informative numbers, with their errors or intervals."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from lmdyn.cli.drawing.chart_data import declared, quantity_order
 
 __all__ = ["FinalNumber", "final_numbers"]
 
-_MOST = 40  # of one observer: a page shows fewer, and finds them in other runs
+_MOST = 40  # per observer: a page shows fewer, and finds them in other runs
 _END = re.compile(r"_(error|low|high)$")
 
 _Key = tuple[str, ...]  # quantity, site, groups
@@ -23,13 +23,13 @@ class FinalNumber:
     """A number of the first and of the last observation.
 
     Attributes:
-        label: of the quantity, with its unit.
-        of: site and groups; empty over everything.
-        first: at the first observation, None where it was not measured.
-        last: at the last one.
-        low: lower end of the interval that was recorded, or the number less its error.
-        high: the upper end.
-        kind: ``interval`` or ``error``; empty where neither is known.
+        label: label of the quantity, with its unit.
+        of: site and groups; empty for a value over everything.
+        first: value at the first observation, None if it was not measured.
+        last: value at the last observation.
+        low: lower end of the recorded interval, or the number minus its error.
+        high: upper end.
+        kind: ``interval`` or ``error``; empty if neither is known.
         better: ``higher``, ``lower`` or empty.
     """
 
@@ -43,19 +43,19 @@ class FinalNumber:
     better: str = ""
 
     def plain(self) -> dict[str, Any]:
-        """In types of JSON."""
+        """Return the number in JSON types."""
         return asdict(self)
 
 
 def final_numbers(
     scalars: pd.DataFrame, recorded: Sequence[Quantity] = (), most: int = _MOST
 ) -> list[FinalNumber]:
-    """Numbers of the last observation, one of each quantity: over everything, else of its first group and last block.
+    """Return numbers of the last observation, one per quantity: overall, else of its first group and last block.
 
     Args:
         scalars: tidy rows of the first and of the last observation.
-        recorded: what is declared.
-        most: numbers.
+        recorded: the declarations.
+        most: maximum number of results.
 
     Example:
         >>> rows = pd.DataFrame({"step": 9, "quantity": ["loss", "loss_error"], "site": "", "value": [4.0, 0.5]})
@@ -84,13 +84,13 @@ def final_numbers(
 
 
 def _last_block(keys: Sequence[_Key]) -> _Key:
-    """The one of several sites that is nearest to the output and no readout of it; else the last one."""
+    """Return the site nearest to the output that is no readout of it; else the last one."""
     blocks = [key for key in keys if not re.match(r"embedding|logits|norm|output", key[1])]
     return (blocks or list(keys))[-1]
 
 
 def _values(table: pd.DataFrame, groups: Sequence[str]) -> dict[_Key, float]:
-    """Values by quantity, site and groups, texts; what is not a number is left out."""
+    """Return values by quantity, site and groups, as strings; NaN is left out."""
     names = ["quantity", "site", *groups]
     columns = [table[name].astype(object).where(table[name].notna(), "").map(str) for name in names]
     keys = zip(*columns, strict=True)

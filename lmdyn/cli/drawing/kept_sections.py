@@ -1,4 +1,4 @@
-"""Sections of a report as they were drawn, good as long as nothing has changed on which they depend."""
+"""Cached sections of a report, valid as long as nothing has changed on which they depend."""
 
 import hashlib
 import json
@@ -30,16 +30,16 @@ _DRAWN_WITH = (
 
 
 class KeptSections:
-    """Sections in ``RUN/.cache/report/<observer>.json``, one an observer: the page's part, its files by their hash.
+    """Sections in ``RUN/.cache/report/<observer>.json``, one per observer: the page's part, its files by their hash.
 
-    A section is taken from there where all that it was drawn from is as it was (the files of observations by name,
-    size and times; those of all observers for figures beside others), all that it was drawn with (lmdyn's code, the
-    versions of libraries, matplotlib's settings), and every file that it links to. Else it is drawn. Kept are those
-    of lmdyn's own observers, from 100 observations on, of which nothing failed.
+    A cached section is used if its sources (the files of observations by name,
+    size and times; those of all observers for figures with others), its environment (lmdyn's code, the
+    versions of libraries, matplotlib's settings), and every linked file are unchanged. Otherwise it is drawn. Sections
+    of lmdyn's own observers with 100 observations or more are cached if nothing in them failed.
 
     Args:
         out: folder of the report.
-        cached: False to believe none, and to keep none: of a run that somebody else has made.
+        cached: False to neither use nor write a cache, as for a run of somebody else.
     """
 
     def __init__(self, out: Path, *, cached: bool = True) -> None:
@@ -47,7 +47,7 @@ class KeptSections:
         self._cached = cached
 
     def find(self, section: ObserverSection) -> DrawnSection | None:
-        """A section that was made; None where it is to be drawn."""
+        """Return a cached section; None if it must be drawn."""
         if (key := self._key(section)) is None:
             return None
         try:
@@ -57,12 +57,12 @@ class KeptSections:
             kept = json.loads(content)
             if kept["key"] == key and kept["files"] == _files(self._out, kept["html"]):
                 return DrawnSection(str(kept["html"]), dict(kept["last"]))
-        except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged
+        except (OSError, ValueError, KeyError, TypeError):  # missing, or damaged
             pass
         return None
 
     def keep(self, section: ObserverSection, made: DrawnSection) -> None:
-        """Keep a section that was drawn, in place of what was kept of its observer; where that can be written."""
+        """Cache a drawn section in place of the previous one of its observer, if the cache is writable."""
         if section.failed or (key := self._key(section)) is None:
             return
         with suppress(OSError):
@@ -83,7 +83,7 @@ class KeptSections:
         return _with_what()
 
     def _key(self, section: ObserverSection) -> str | None:
-        """Of all that a section depends on; None where that is not known."""
+        """Return a hash of all that a section depends on; None if this is unknown."""
         if not self._cached or len(section.drawn.store.steps()) < LEAST:
             return None
         observer = known_observer(section.drawn, section.find)
@@ -109,22 +109,22 @@ def _name(cls: type | None) -> str:
 
 
 def _files(out: Path, html: str) -> dict[str, str]:
-    """The files beside the page to which a part of it links, with hashes of their content.
+    """Return the files next to the page to which a part of it links, with hashes of their content.
 
     Raises:
-        FileNotFoundError: one is missing.
+        FileNotFoundError: if one is missing.
     """
     names = {unquote(link) for link in re.findall(r"<a href='([^'#]+)'>", html)}
     return {name: _hash((out / name).read_bytes()) for name in sorted(names)}
 
 
 def _with_what() -> str | None:
-    """What figures are drawn with: code, libraries and settings; None where lmdyn's code cannot be read."""
+    """Return a hash of the environment of figures: code, libraries and settings; None if lmdyn's code is unreadable."""
     root = Path(lmdyn.__file__).parent
     code = {str(path.relative_to(root)): _hash(path.read_bytes()) for path in sorted(root.rglob("*.py"))}
     if not code:
         return None
-    # not by its own getter, which looks for a backend
+    # not by the getter of rcParams, which searches for a backend
     settings = {
         k: repr(dict.__getitem__(mpl.rcParams, k)) for k in mpl.rcParams if not k.startswith("backend")
     }

@@ -36,16 +36,16 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-_MOST_NUMBERS = 1000  # of an unknown observer, some of whose rows are no scalars
+_MOST_NUMBERS = 1000  # of an unknown observer, some of whose rows are not scalars
 _MOST_FRAMES = 20
-_MOST_ROWS = 2_000_000  # of an unknown observer, most of which may be no scalars
+_MOST_ROWS = 2_000_000  # of an unknown observer, most of which may not be scalars
 
 Find = Callable[[DrawnObservations], type[Observer]]
-"""Answers the observer whose observations these are."""
+"""Function that returns the observer of observations."""
 
 
 def known_observer(drawn: DrawnObservations, find: Find) -> type[Observer] | None:
-    """The observer, or None where it is nobody's that is known."""
+    """Return the observer, or None if it is unknown."""
     try:
         return find(drawn)
     except UnknownObserverError:
@@ -53,26 +53,26 @@ def known_observer(drawn: DrawnObservations, find: Find) -> type[Observer] | Non
 
 
 def together_of(runs: Mapping[Path, DrawnObservations], rows: Any = None) -> pd.DataFrame:
-    """The observations of several runs, one after the other."""
+    """Return the concatenated observations of several runs."""
     tables = [one.read(rows).assign(run=str(run)) for run, one in runs.items()]
     return pd.concat(tables, ignore_index=True)
 
 
 class Parts:
-    """Makes parts of a page; where making one fails, the others are made and a line says so.
+    """Creates parts of a page; if one fails, the others are created and a line reports it.
 
     Attributes:
-        failed: whether anything did.
+        failed: whether a part failed.
     """
 
     def __init__(self) -> None:
         self.failed = False
 
     def survived(self, what: str, make: Callable[[], Iterable[str]]) -> Iterator[str]:
-        """Parts of the page; where making one fails, those made so far and a line that says so."""
+        """Yield parts of the page; after an error, those created so far and a line that reports it."""
         try:
             yield from make()
-        except UnreadableError:  # a file to remove, and no page that looks whole without it
+        except UnreadableError:  # a file to remove; without it the page would look complete
             raise
         except Exception as error:
             self.failed = True
@@ -88,15 +88,15 @@ class Parts:
         others: Mapping[str, pd.DataFrame],
         base: Path,
     ) -> Iterator[str]:
-        """Figures and tables of an observer, those beside other observers' too; files begin with ``base``.
+        """Yield figures and tables of an observer, also those with other observers; files begin with ``base``.
 
         Args:
-            observer: whose.
-            whole: answers its observations.
-            some: answers the rows of them for which an expression holds.
-            settings: its own.
-            others: what other observers recorded.
-            base: begin of the files' names.
+            observer: the observer.
+            whole: function that returns its observations.
+            some: function that returns their rows for which an expression holds.
+            settings: its settings.
+            others: records of other observers.
+            base: prefix of the files' names.
         """
         few = _figure_rows(observer)
 
@@ -119,23 +119,23 @@ class Parts:
 
 
 def _figure_rows(observer: type[Observer]) -> pc.Expression | None:
-    """The rows that an observer's figures need; None for all, and where it depends on an observer at work."""
+    """Return the rows that an observer's figures require; None for all, also if this depends on a running observer."""
     rows = observer.figure_rows
     return rows if isinstance(rows, pc.Expression) else None
 
 
 def data_of(name: str) -> str:
-    """The id of the script element that holds the data of a section's chart."""
+    """Return the id of the script element with the data of a section's chart."""
     return f"data of {name}"
 
 
 @dataclass(frozen=True)
 class DrawnSection:
-    """A section that was made.
+    """A section of the page.
 
     Attributes:
         html: its part of the page.
-        last: of its last observation ``step``, ``tokens`` (or None) and ``numbers``
+        last: for its last observation ``step``, ``tokens`` (or None) and ``numbers``
             (:class:`~lmdyn.cli.drawing.final_numbers.FinalNumber`, plain).
     """
 
@@ -145,16 +145,16 @@ class DrawnSection:
 
 @dataclass(frozen=True)
 class ObserverSection:
-    """What one observer recorded of a run, as a section of its page.
+    """Records of one observer of a run, as a section of its page.
 
     Attributes:
         drawn: its observations.
         every: those of all observers of the run.
-        run: its folder.
-        base: begin of the names of the files that are written.
+        run: folder of the run.
+        base: prefix of the names of its files.
         together: whether its figures are drawn elsewhere, with those of other runs.
-        find: answers whose observations are.
-        most: values in its chart.
+        find: function that returns the observer of observations.
+        most: maximum number of values in its chart.
     """
 
     drawn: DrawnObservations
@@ -170,12 +170,12 @@ class ObserverSection:
         """Write its files, and return its part of the page."""
         last: dict[str, Any] = {"step": self.drawn.steps[-1], "tokens": None, "numbers": []}
         found = DrawnSection("".join(self._made(last)), last)
-        pa.default_memory_pool().release_unused()  # as large as the largest observer's, else, until the end
+        pa.default_memory_pool().release_unused()  # otherwise it keeps the size of the largest observer's data
         return found
 
     @property
     def failed(self) -> bool:
-        """Whether something of it could not be made."""
+        """Whether a part of it failed."""
         return self.parts.failed
 
     def _made(self, last: dict[str, Any]) -> Iterator[str]:
@@ -198,7 +198,7 @@ class ObserverSection:
                     f"<p>Drawn are {len(drawn.steps):,} of {len(steps):,} observations, evenly spread; "
                     "<code>lmdyn report --all</code> draws all.</p>"
                 )
-            read = cache(drawn.read)  # once for all that is made of it
+            read = cache(drawn.read)  # once for all parts
             some = _read_once(drawn)
             ends = cache(
                 lambda: _ends(read(), drawn.steps) if _figure_rows(observer) is None else drawn.ends()
@@ -227,18 +227,18 @@ class ObserverSection:
         ends: Callable[[], pd.DataFrame],
         last: dict[str, Any],
     ) -> Iterator[str]:
-        """The chart of an observer that is known: of its scalars."""
+        """Yield the chart of the scalars of a known observer."""
         few = _figure_rows(observer)
         table = _scalars(observer, read() if few is None else some(few))
         at_ends = _scalars(observer, ends())
         if len(at_ends) > table["step"].isin(at_ends["step"].unique()).sum():
-            table = _scalars(observer, read())  # figures need not show all of them
+            table = _scalars(observer, read())  # figures may use only some of them
         yield from self._chart(at_ends, table, observer.recorded, last)
 
     def _chart(
         self, ends: pd.DataFrame, scalars: pd.DataFrame, recorded: Sequence[Quantity], last: dict[str, Any]
     ) -> Iterator[str]:
-        """A chart and its data; notes the final numbers."""
+        """Yield a chart and its data; store the final numbers in ``last``."""
         if not len(scalars):
             return
         if len(tokens := ends["tokens"].dropna() if "tokens" in ends else ()):
@@ -253,7 +253,7 @@ class ObserverSection:
 
 
 def _read_once(drawn: DrawnObservations) -> Callable[[Any], pd.DataFrame]:
-    """Reads the rows for which an expression holds, and keeps them: expressions cannot be keys of a cache."""
+    """Return a function that reads and caches rows for an expression, since expressions cannot be keys of a cache."""
     kept: list[tuple[Any, pd.DataFrame]] = []
 
     def read(rows: Any) -> pd.DataFrame:
@@ -274,7 +274,7 @@ def _moving_and_last(
     settings: Mapping[str, Any],
     base: Path,
 ) -> Iterator[str]:
-    """Animations of observers that have some, and the scalars."""
+    """Yield animations of observers that have some, and the scalars."""
     moving = getattr(observer, "animations", None)
     if moving is not None:
         few = len(drawn.steps) <= _MOST_FRAMES
@@ -289,16 +289,16 @@ def _scalars(observer: type[Observer], table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ends(table: pd.DataFrame, steps: Sequence[int]) -> pd.DataFrame:
-    """The first and the last observation, of a table that holds all."""
+    """Return the first and the last observation, from a table of all."""
     return table[table["step"].isin([steps[0], steps[-1]])]
 
 
 class Others(Mapping[str, pd.DataFrame]):
-    """What other observers recorded of the same runs, by their class and one of each; read when asked for.
+    """Records of other observers of the same runs, by their class and one of each; read on access.
 
     Args:
         runs: for each run the observer's own observations, and those of all.
-        find: answers whose a folder is.
+        find: function that returns the observer of observations.
     """
 
     def __init__(
@@ -336,7 +336,7 @@ class Others(Mapping[str, pd.DataFrame]):
 
 
 def _last_values(scalars: pd.DataFrame, most: int | None = None) -> str:
-    """The scalars of the first and the last observation, side by side."""
+    """Return the scalars of the first and the last observation as columns."""
     steps = sorted(scalars["step"].unique())
     if not steps:
         return ""

@@ -1,4 +1,4 @@
-"""The top of a report: what was trained on what, and what was found in the end."""
+"""The top of a report: model, data and training, and final results."""
 
 import html
 import json
@@ -18,7 +18,7 @@ from lmdyn.cli.studies.provenance import read_provenance
 __all__ = ["conditions", "final_table", "known_facts", "run_names", "runs_table", "sheet"]
 
 _MOST_ARGUMENTS = 8
-_MOST_NUMBERS = 8  # of one observer
+_MOST_NUMBERS = 8  # per observer
 _MOST_RUNS = 6  # columns of a table
 _VERSIONED = re.compile(
     r"version_\d+"
@@ -26,7 +26,7 @@ _VERSIONED = re.compile(
 
 
 def run_names(runs: Sequence[Path]) -> dict[Path, str]:
-    """What a page calls its runs: the end of each one's path, as much as says which it is.
+    """Return the names of runs in a page: the end of each path, as much as is required for uniqueness.
 
     Example:
         >>> list(run_names([Path("/home/me/runs/quickstart/version_0")]).values())
@@ -42,16 +42,16 @@ def run_names(runs: Sequence[Path]) -> dict[Path, str]:
 
 
 def known_facts(run: Path, last: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """What is known of a run, by name: model, parameters, optimizer, data, updates, tokens, seed, how it was made.
+    """Return the known facts of a run, by name: model, parameters, optimizer, data, updates, tokens, seed, origin.
 
     Args:
-        run: its folder; ``config.yaml`` and ``provenance.json`` may be missing.
-        last: of each observer ``step`` and ``tokens`` of its last observation.
+        run: folder of the run; ``config.yaml`` and ``provenance.json`` may be missing.
+        last: for each observer ``step`` and ``tokens`` of its last observation.
     """
     folder, facts = RunFolder(run), {}
     condition: Mapping[str, Any] = {}
     session: Mapping[str, Any] = {}
-    with suppress(ValueError):  # the section of the configuration says what is wrong with it
+    with suppress(ValueError):  # the section of the configuration reports the error
         condition = folder.condition
     with suppress(ValueError):
         sessions = read_provenance(run)["sessions"]
@@ -76,7 +76,7 @@ def known_facts(run: Path, last: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _arguments(condition: Mapping[str, Any], of: str) -> str:
-    """Plain arguments of a class in brackets, without those of classes within."""
+    """Return plain arguments of a class in brackets, without those of nested classes."""
     begin = f"{of}."
     within = [
         name
@@ -114,7 +114,7 @@ def _made(session: Mapping[str, Any]) -> str:
 
 
 def sheet(facts: Mapping[str, str]) -> str:
-    """What is known of one run."""
+    """Return the facts of one run."""
     rows = "".join(
         f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in facts.items()
     )
@@ -122,7 +122,7 @@ def sheet(facts: Mapping[str, str]) -> str:
 
 
 def runs_table(facts: Mapping[str, Mapping[str, str]]) -> str:
-    """What is known of several runs, a row for each."""
+    """Return the facts of several runs, a row for each."""
     names = ("model", "data", "parameters", "updates", "tokens", "seed")
     there = [name for name in names if any(name in one for one in facts.values())]
     rows = [[run, *(re.sub(r" \(.*", "", one.get(name, "")) for name in there)] for run, one in facts.items()]
@@ -130,7 +130,7 @@ def runs_table(facts: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def conditions(runs: Mapping[str, Path]) -> dict[str, str]:
-    """Names of runs to those of their conditions: what is alike but for the seeds has one name.
+    """Return the conditions of runs by name: runs that differ only in seeds have the same condition.
 
     Example:
         >>> conditions({"lm_1": Path("nowhere"), "lm_2": Path("nowhere")})  # nobody knows what they were trained on
@@ -159,7 +159,7 @@ def conditions(runs: Mapping[str, Path]) -> dict[str, str]:
 def final_table(
     numbers: Mapping[str, Mapping[str, Mapping[str, Any]]], of: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """The final numbers of runs: of each run, and of several that differ in their seeds only their mean and range.
+    """Return the final numbers of runs: for each run, and for several that differ in seeds only mean and range.
 
     Args:
         numbers: by run and observer, ``step`` and ``numbers`` of its last observation.
@@ -216,7 +216,7 @@ def _of_one(observers: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _told_once(head: Sequence[str], rows: list[list[Any]]) -> str:
-    """A table whose first column names each observer once, without columns in which nothing stands."""
+    """Return a table whose first column names each observer once, without empty columns."""
     names = [row[0] for row in rows]
     rows = [
         ["" if i and name == names[i - 1] else name, *row[1:]]

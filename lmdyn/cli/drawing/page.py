@@ -1,4 +1,4 @@
-"""The parts of a page of HTML: tables, figures and animated images. Whatever text they are given shows as text."""
+"""Parts of an HTML page: tables, figures and animated images. All texts are escaped."""
 
 import base64
 import gc
@@ -44,12 +44,12 @@ _WEB = Path(__file__).with_name("web")
 
 
 class Place(NamedTuple):
-    """A line in the list of a page's sections.
+    """An entry in the list of a page's sections.
 
     Attributes:
-        anchor: id of the element that it leads to.
-        title: what it says.
-        inner: whether it is part of the place before it.
+        anchor: id of the linked element.
+        title: text of the entry.
+        inner: whether it belongs to the previous entry.
     """
 
     anchor: str
@@ -58,12 +58,12 @@ class Place(NamedTuple):
 
 
 def page(title: str, sections: Iterable[str], contents: Iterable[Place] = ()) -> str:
-    """A whole page of parts that are HTML already. Browsers load nothing for it, and run its own scripts only.
+    """Return a page from parts in HTML. Browsers load nothing for it, and run only its own scripts.
 
     Args:
-        title: text.
-        sections: its parts, in order.
-        contents: where they are, for the list at the side.
+        title: title, as text.
+        sections: parts of the page, in order.
+        contents: entries of the list at the side.
     """
     body = "".join(sections)
     names = ["page.js", *(["chart_rows.js", "chart.js"] if "data-chart=" in body else [])]
@@ -92,13 +92,13 @@ def _web(name: str) -> str:
 
 
 def _source(script: str) -> str:
-    """A script as the page's policy names it: by its hash, so that no other one is run."""
+    """Return a script's hash in the form of the page's policy, so that no other script runs."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 @contextmanager
 def many_objects() -> Iterator[None]:
-    """In here Python does not look again and again through all that is imported for what could be freed."""
+    """Disable Python's repeated search for garbage among all imported objects in this context."""
     gc.freeze()
     try:
         yield
@@ -107,7 +107,7 @@ def many_objects() -> Iterator[None]:
 
 
 def links_between(folder: Path, own: str = CLAIMS_PAGE) -> list[str]:
-    """The other page of a report, as a part of one of its pages; nothing where there is no other."""
+    """Return a link to the other page of a report; empty if there is none."""
     others = [name for name in _PAGES if name != own and (folder / name).is_file()]
     return (
         [f"<nav>{''.join(f'<a href={name!r}>{_PAGES[name]}</a>' for name in others)}</nav>"] if others else []
@@ -115,7 +115,7 @@ def links_between(folder: Path, own: str = CLAIMS_PAGE) -> list[str]:
 
 
 def file_beside(base: Path, name: str, suffix: str) -> Path:
-    """``<base>_<name>.<suffix>``; a slash in the name, as of a site, does not lead to another folder."""
+    """Return ``<base>_<name>.<suffix>``; a slash in the name, as in a site, does not lead to another folder."""
     return base.with_name(f"{base.name}_{name}.{suffix}".replace("/", "_"))
 
 
@@ -129,7 +129,7 @@ def csv_table(table: pd.DataFrame, path: Path, name: str) -> str:
 
 
 def html_table(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
-    """An HTML table; columns of numbers are right aligned, also their names."""
+    """Return an HTML table; columns of numbers are right-aligned, including their names."""
     cells = [list(row) for row in rows]
     numeric = [any(_is_number(row[i]) for row in cells) for i in range(len(head))]
     kinds = [" class='n'" if number else "" for number in numeric]
@@ -145,14 +145,14 @@ def html_table(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
 
 
 def picture(figure: Figure, base: Path, name: str) -> str:
-    """Write a figure as PNG and SVG, and return it as part of the page; it is empty then."""
+    """Write a figure as PNG and SVG, and return it as part of the page; the figure is cleared."""
     files = {kind: file_beside(base, name, kind) for kind in ("png", "svg")}
-    with rc_context({"svg.hashsalt": name}):  # equal pictures in equal files: no random names, no date
+    with rc_context({"svg.hashsalt": name}):  # equal pictures give equal files: no random names, no date
         lay_out(figure, _DPI)
         for kind, file in files.items():
             how = {"metadata": {"Date": None}} if kind == "svg" else {"pil_kwargs": _PNG}
             figure.savefig(file, dpi=_DPI, **how)
-        figure.clear()  # else it is held until its circles of references are looked for
+        figure.clear()  # otherwise it stays in memory until garbage collection
     links = ", ".join(_link(file, kind.upper()) for kind, file in files.items())
     return _image(files["png"], name, f" ({links})")
 
@@ -161,9 +161,9 @@ def animation(frames: Sequence[Figure], path: Path, name: str) -> str:
     """Write figures as the frames of an animated GIF, and return it as part of the page.
 
     Args:
-        frames: figures, or states of one figure that it takes when it is asked for them, in order.
-        path: of the GIF.
-        name: what the page calls it.
+        frames: figures, or states of one figure that are set on access, in order.
+        path: path of the GIF.
+        name: its name in the page.
     """
     first = frames[0]
     lay_out(first, first.get_dpi())
@@ -175,7 +175,7 @@ def animation(frames: Sequence[Figure], path: Path, name: str) -> str:
         figures[id(figure)] = figure
     for figure in figures.values():
         figure.clear()
-    # one palette for all frames, or the colours would flicker; the last frame has the most of them
+    # one palette for all frames avoids flicker; the last frame has the most colours
     palette = pictures[-1].quantize(256)
     beginning, *others = (picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures)
     durations = [_FRAME_MS] * len(others) + [4 * _FRAME_MS]
@@ -184,7 +184,7 @@ def animation(frames: Sequence[Figure], path: Path, name: str) -> str:
 
 
 def _lay_out_as(figure: Figure, first: Figure) -> None:
-    """Give a frame the layout of the first, where they have the same axes: nothing moves, and it is found once."""
+    """Give a frame the layout of the first if they have the same axes: nothing moves, and it is computed once."""
     if len(figure.axes) == len(first.axes):
         for own, other in zip(figure.axes, first.axes, strict=True):
             own.set_position(other.get_position(original=True), which="original")
@@ -204,17 +204,17 @@ def _title(name: str) -> str:
 
 
 def _link(path: Path, text: str) -> str:
-    """A link to a file next to the page, whose name might look like an address (``javascript:…``)."""
+    """Return a link to a file next to the page, whose name might resemble an address (``javascript:…``)."""
     return f"<a href='{quote(path.name)}'>{text}</a>"
 
 
 def _is_number(value: Any) -> bool:
-    # a text that is missing is NaN too
+    # a missing text is also NaN
     return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and value == value
 
 
 def _text(value: Any) -> str:
-    """A cell: whole numbers as they are, others with four digits, what is missing empty."""
+    """Return a cell: integers unchanged, other numbers with four digits, missing values empty."""
     if value is None or value is pd.NA or value != value:
         return ""
     if isinstance(value, (float, np.floating)):

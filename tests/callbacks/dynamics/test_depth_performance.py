@@ -414,7 +414,7 @@ def test_states_that_diverged(tmp_path, data, tasks, caplog):
         ({"times": [1, 1]}, "increasing integers"),
         ({"times": [-1, 1]}, "increasing integers"),
         ({"times": [0.5]}, "increasing integers"),
-        ({"fine_tuned_times": [1]}, "without a task"),
+        ({"fine_tuned_times": [1]}, "require a task to fine-tune on"),
         ({"batch_rows": 0}, "batch_rows is 0"),
         ({"start": "zero"}, "start is 'zero': expected 'own' or 'random'"),
     ],

@@ -498,9 +498,9 @@ def test_about_so_many_tokens(module, pairs, tmp_path):
 def test_what_cannot_be_looked_at_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"requires sentences with their annotation, got list.*ConlluCorpus"):
         attach(tmp_path / "list", probe=[{"input_ids": torch.ones(1, 3), "labels": torch.ones(1, 3)}])
-    with pytest.raises(ValueError, match="no sentence of two words"):
+    with pytest.raises(ValueError, match="expected a sentence of two words"):
         attach(tmp_path / "words", text=sentences((1, 1, 1)))
-    with pytest.raises(ValueError, match="no sentence of two words"):
+    with pytest.raises(ValueError, match="expected a sentence of two words"):
         attach(tmp_path / "long", text=sentences((5, 1, 6)), max_length=3, longer="skip")
     for settings in ({"max_distance": 0}, {"min_pairs": 0}, {"batch_tokens": 0}, {"max_rows": -1}):
         with pytest.raises(ValueError, match=f"{next(iter(settings))} is .*expected a number from 1"):
