@@ -429,7 +429,9 @@ def test_the_yaml_of_a_folder_replays(name, data, here, capsys):
     # the comments are part of it: what takes longer, and what does not run, with the reason
     text = path.read_text()
     says = (
-        "module: world_knowledge requires a masked" if name != "bert" else "data: requires questions about facts"
+        "module: world_knowledge requires a masked"
+        if name != "bert"
+        else "data: requires questions about facts"
     )
     assert f"# WorldKnowledge: {says}" in text
     commented = text.partition("which takes longer:\n")[2].partition("    # These do not run")[0]

@@ -330,7 +330,8 @@ def test_slow_tokenizers_are_refused(tmp_path):
         is_fast = False
 
     with pytest.raises(
-        ValueError, match=r"expected a tokenizer that returns the word of each token, got Slow: .*fast tokenizer"
+        ValueError,
+        match=r"expected a tokenizer that returns the word of each token, got Slow: .*fast tokenizer",
     ):
         TokenPairs([], Slow(), None, 2, 10, "interdependence")
 
@@ -515,9 +516,7 @@ def test_time_first_is_turned(tmp_path):
 
 def test_a_model_that_reads_all_is_not_causal(tmp_path):
     model = small("bert")
-    with pytest.raises(
-        ValueError, match="`reading: causal`, but the model's output depends on later words"
-    ):
+    with pytest.raises(ValueError, match="`reading: causal`, but the model's output depends on later words"):
         shapley(tmp_path / "a", reading="causal", text=SHORT).observe(model, 0)
     told = shapley(tmp_path / "b", reading="bidirectional", text=SHORT).observe(model, 0)
     measured = shapley(tmp_path / "c", text=SHORT).observe(model, 0)
@@ -576,7 +575,8 @@ def test_much_to_read_is_said_loudly(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         shapley(tmp_path / "a", text=long, samples=4096)
     assert any(
-        r.levelname == "WARNING" and "fewer `samples` or `coalitions: context`" in r.message for r in caplog.records
+        r.levelname == "WARNING" and "fewer `samples` or `coalitions: context`" in r.message
+        for r in caplog.records
     )
     caplog.clear()
     with caplog.at_level(logging.INFO):

@@ -471,7 +471,9 @@ def test_a_broken_model_has_no_score_and_says_so(tmp_path, caplog):
         assert np.isnan(value(table, "score", task))
         assert not np.isnan(value(table, "baseline", task))
     assert np.isnan(value(table, "average", "CoLA+STS-B"))
-    assert "at step 3: the outputs of fine-tuning on ['CoLA', 'STS-B', 'SQuAD2.0'] are not finite" in caplog.text
+    assert (
+        "at step 3: the outputs of fine-tuning on ['CoLA', 'STS-B', 'SQuAD2.0'] are not finite" in caplog.text
+    )
 
 
 def test_settings_cover_data_and_training(tmp_path):
