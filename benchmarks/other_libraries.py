@@ -440,7 +440,7 @@ def dimension_and_dynamics_rows(x: Tensor, n: int) -> Iterator[Row]:
 
 
 def mistakes_of_samples(d: int) -> Iterator[Row]:
-    """Unrelated noise: what each measure says at n samples a dimension."""
+    """Unrelated noise: what each measure says at n samples per dimension."""
     for ratio in (1.5, 2, 3, 5, 10, 30, 100):
         n = int(ratio * d)
         values = []
@@ -656,7 +656,7 @@ def main() -> None:
             dimension_and_dynamics_rows(x, times),
         ),
         f"unrelated noise of {d} dimensions, mean of three seeds": (
-            ["samples a dimension", "samples", "cca", "svcca", "pwcca", "CKA", "CKA, debiased", "N_eff"],
+            ["samples per dimension", "samples", "cca", "svcca", "pwcca", "CKA", "CKA, debiased", "N_eff"],
             mistakes_of_samples(d),
         ),
         "mistakes": (["measure", "mistake", "value", "lmdyn", "note"], mistakes(x, y)),

@@ -1,8 +1,8 @@
-"""The runs that the gallery looks at: small, on the embedded corpus, each trained once for all scripts.
+"""The runs of the gallery: small, on the embedded corpus, each trained once for all scripts.
 
-Each function trains a model with a ScheduledCheckpoint, or finds the run of an earlier call in
-``docs/_build/gallery_runs``. A folder there is named by the content of lmdyn's sources and of this file: what is drawn
-is never of older code.
+Each function trains a model with a ScheduledCheckpoint, or returns the run of an earlier call from
+``docs/_build/gallery_runs``. The name of a folder depends on the content of lmdyn's sources and of this file, so that
+figures are never drawn from the runs of older code.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from lmdyn.models import (
 
 torch.set_num_threads(
     1
-)  # the products are too small to be shared, and one thread has the same numbers everywhere
+)  # the products are too small for several threads, and with one thread the numbers are the same everywhere
 
 HERE = Path(__file__).resolve()
 RUNS = HERE.parents[1] / "_build" / "gallery_runs"
@@ -74,18 +74,18 @@ class Trained:
         return max(self.checkpoints)
 
     def module(self, step: int | None = None) -> Any:
-        """The model as it was at a step; at the end by default."""
+        """The model at a step; by default at the end."""
         path = self.checkpoints[self.last if step is None else step]
         return self.kind.load_from_checkpoint(path, map_location="cpu", weights_only=True).eval()
 
     def attach(self, observer: Observer) -> Observer:
-        """Make an observer acquainted with the run, as a Trainer and ``lmdyn analyze`` do."""
+        """Attach an observer to the run, as a Trainer and ``lmdyn analyze`` do."""
         tokenizer, counts = self.data.tokenizer, self.data.token_counts
         observer.attach(Run(self.folder, tokenizer, counts, self.data, self.checkpoints))
         return observer
 
     def observe(self, observer: Observer, steps: Iterable[int] | None = None) -> pd.DataFrame:
-        """The observer's rows at some steps, all by default: what ``lmdyn analyze`` writes as parquet."""
+        """The rows of an observer at some steps (all by default), as ``lmdyn analyze`` writes them to parquet."""
         self.attach(observer)
         return pd.concat(
             [observer.observe(self.module(s), s) for s in (steps or self.checkpoints)], ignore_index=True
@@ -93,7 +93,7 @@ class Trained:
 
 
 def grammar(**settings: Any) -> GrammarCorpus:
-    """The embedded corpus: sentences of a small grammar, with all gold layers. Nothing is read or loaded."""
+    """The embedded corpus: sentences of a small grammar, with all gold layers. It requires no files or downloads."""
     sizes = {"n_train_tokens": 100_000, "n_validation_tokens": 10_000, "n_test_tokens": 5_000}
     return GrammarCorpus(
         **{**LEXICON, **sizes, "batch_size": 20, "cache_dir": str(RUNS / "text"), **settings}
@@ -130,7 +130,7 @@ def pieces(**settings: Any) -> PretrainingCorpus:
 
 @cache
 def albert(updates: int = 900) -> Trained:
-    """ALBERT in small: one layer, applied three times, learns to predict masked words and the order of two segments."""
+    """A small ALBERT: one layer, applied three times, learns to predict masked words and the order of two segments."""
     config = {
         "embedding_size": 64, "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 3,
         "num_attention_heads": 2, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
@@ -169,7 +169,7 @@ def looped(updates: int = 300) -> Trained:
 
 @cache
 def scaffold(familiar: bool) -> Trained:
-    """An LSTM that learns a rule, α announces ω, across words that it also meets elsewhere, or does not."""
+    """An LSTM that learns a rule, α announces ω, across words that do or do not also occur elsewhere."""
     data = ScaffoldCorpus(
         familiar, length=2, n_rules=1000, n_outside=40, n_types=30, n_phrases=20, n_train_tokens=30_000,
         n_validation_tokens=2_000, n_test_tokens=1_000, batch_size=10, cache_dir=str(RUNS / "text"),

@@ -2,10 +2,10 @@
 Is this network chaotic?
 ========================
 
-ALBERT applies one layer again and again. :class:`~lmdyn.callbacks.EncoderDynamics` goes on beyond the network's
-own depth and asks whether two states that are close stay close: by the Lyapunov exponent λ, the rate at which
-their distance grows (Inoue et al. 2022). Below 0 the state ends on a fixed point or a cycle, above 0 it is
-chaotic.
+ALBERT applies one layer repeatedly. :class:`~lmdyn.callbacks.EncoderDynamics` continues beyond the depth of the
+network and measures whether two close states stay close, by the Lyapunov exponent λ, the rate at which their
+distance grows (Inoue et al. 2022). If λ is below 0, the state ends on a fixed point or a cycle; if it is above 0,
+the orbit is chaotic.
 """
 
 import matplotlib.pyplot as plt
@@ -24,9 +24,9 @@ observer = EncoderDynamics(
 rows = run.observe(observer, steps=[0, run.last])
 
 # %%
-# An instrument that has only said no shows little. A random network x ↦ tanh(g·Wx) of 64 units is known to be
-# chaotic for a gain g well above 1, and to go to 0 below it (Sompolinsky et al. 1988); the same exponents are
-# functions of any map.
+# A method that always gives a negative result shows little. Therefore, the same exponents are also computed for a
+# map that is known to be chaotic: a random network x ↦ tanh(g·Wx) of 64 units is chaotic for a gain g well above
+# 1, and converges to 0 below it (Sompolinsky et al. 1988).
 generator = torch.Generator().manual_seed(0)
 weights = torch.randn(64, 64, generator=generator, dtype=torch.float64) / 8
 start = torch.randn(8, 64, generator=generator, dtype=torch.float64)
@@ -52,10 +52,10 @@ ax.set(xlabel="applications of the layer", ylabel=f"λ of windows of {TAU}, nats
 ax.legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1, 0.72))
 
 # %%
-# This one is not. The trained ALBERT contracts: every sentence ends on a fixed point. The untrained one, whose
-# small weights make each application nearly the identity, stretches a little at first and then stays near λ = 0,
-# so that its orbits are not told apart in 400 steps: ``undetermined`` is an answer. By the same exponent all eight
-# orbits of the random network are chaotic at g = 3, and none is at 0.8.
+# This network is not chaotic. The trained ALBERT contracts: every sentence ends on a fixed point. In the untrained
+# ALBERT, the small weights make each application nearly the identity. It stretches a little at first and then
+# stays near λ = 0, so that its orbits cannot be classified in 400 steps: the result is ``undetermined``. By the
+# same exponent, all eight orbits of the random network are chaotic at g = 3, and none is at 0.8.
 share = rows[rows["quantity"] == "orbit_share"].pivot(index="step", columns="kind", values="value")
 print("share of 8 sentences by the kind of their orbit:", share.loc[:, share.gt(0).any()], sep="\n")
 assert share.loc[run.last, "fixed point"] == 1 and share["chaotic"].max() == 0

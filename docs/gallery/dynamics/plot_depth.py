@@ -2,9 +2,9 @@
 After how many applications of the layer is a masked word known?
 ================================================================
 
-:class:`~lmdyn.callbacks.DepthPerformance` reads masked words from the state after t applications of ALBERT's
-layer, below and beyond the three with which the model was trained: with the model's own decoder, and with one that
-is retrained for each t.
+:class:`~lmdyn.callbacks.DepthPerformance` predicts masked words from the state after t applications of ALBERT's
+layer, below and above the three applications with which the model was trained. It uses the model's own decoder,
+and a decoder that is retrained for each t.
 """
 
 import matplotlib.pyplot as plt
@@ -35,9 +35,10 @@ ax.set(xlabel="t, applications of the layer", ylabel="share of masked words pred
 ax.legend(frameon=False, fontsize=8, loc="lower right")
 
 # %%
-# Before the first application the state has seen no other word, and even a retrained decoder has the floor. The
-# accuracy rises up to about the depth of training. Beyond it the model's own decoder soon fails, while a retrained
-# one finds most of what was known: the word has not left the state, but is written in another way.
+# Before the first application, the state contains no information about other words, and even a retrained decoder
+# only reaches the floor. The accuracy rises up to about the depth of training. Beyond it, the model's own decoder
+# soon fails, while a retrained decoder finds most of the information: the word is still in the state, but in a
+# different form.
 print(accuracy.round(3).to_string(), f"floor {floor['most_frequent']:.3f}", sep="\n")
 assert accuracy["retrained"][0] < floor["most_frequent"] + 0.03
 assert accuracy["fixed"].idxmax() in (2, 3, 4) and accuracy["fixed"].max() > 1.5 * floor["most_frequent"]

@@ -2,9 +2,9 @@
 How many passes does a looped model need?
 =========================================
 
-A looped model applies its core again and again. :class:`~lmdyn.callbacks.LoopConvergence` iterates it to 16, four
-times the depth that it was trained with on average, and looks at each depth: how much the state still moves, how
-many predictions are settled, and what the loss is.
+A looped model applies its core repeatedly. :class:`~lmdyn.callbacks.LoopConvergence` iterates it 16 times, four
+times the mean depth of its training. At each depth, it measures how much the state still changes, how many
+predictions have settled, and the loss.
 """
 
 import matplotlib.pyplot as plt
@@ -35,10 +35,10 @@ panels[1].set_ylim(0, 1.02)
 panels[2].legend(frameon=False, fontsize=8)
 
 # %%
-# One or two passes: after two, nearly all predictions are what they are after sixteen, and the loss no longer
-# falls. The state goes on approaching a fixed point, faster in the trained model than in the untrained one, whose
-# predictions settle only slowly. This text asks for no long computation; that more passes help is to be shown
-# where it is claimed.
+# One or two passes are enough: after two passes, nearly all predictions are equal to those after sixteen, and the
+# loss no longer decreases. The state continues to approach a fixed point, faster in the trained model than in the
+# untrained model, whose predictions settle only slowly. This text does not require long computations; whether more
+# passes help must be shown on a task that requires them.
 trained, untrained = at[run.last], at[0]
 print(trained.loc[[1, 2, 4, 16], ["settled_share", "cross_entropy"]].round(3).to_string())
 assert trained["settled_share"][2] > 0.95 > untrained["settled_share"][2] + 0.2

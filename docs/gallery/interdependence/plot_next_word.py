@@ -2,9 +2,9 @@
 What does the next word depend on?
 ==================================
 
-Two words are interdependent where their contribution to the state of an LSTM is not the sum of the contributions
-of each. :class:`~lmdyn.callbacks.Interdependence` splits the state by contextual decomposition and averages over
-all pairs of words of 3,000 tokens, by their distance (Saphra & Lopez 2020).
+Two words are interdependent if their joint contribution to the state of an LSTM is not the sum of their single
+contributions. :class:`~lmdyn.callbacks.Interdependence` splits the state by contextual decomposition and averages
+over all pairs of words in 3,000 tokens, by their distance (Saphra & Lopez 2020).
 """
 
 import matplotlib.pyplot as plt
@@ -39,10 +39,10 @@ right.set(xlabel="words apart", ylabel="ρ of interdependence with\ndistance in 
 right.legend(frameon=False, fontsize=8)
 
 # %%
-# On the nearest words most: interdependence falls with distance, and it is made by training, since random weights
-# nearly add up. At equal distance in the sentence it also depends on the tree. ρ is above 0, so words that are
-# further apart in the tree are the more interdependent; of the untrained model ρ is about 0. Bars are 95 %
-# intervals over sentences.
+# Mostly on the nearest words: interdependence decreases with distance. It is a result of training, because the
+# contributions in a random network nearly add up. At equal distance in the sentence, it also depends on the tree.
+# ρ is above 0: words that are further apart in the tree are more interdependent. For the untrained model, ρ is
+# about 0. Bars are 95 % intervals over sentences.
 trained, untrained = at[run.last]["logits"], at[0]["logits"]
 print(trained[["di", "syntactic_correlation", "pairs"]].round(3).to_string())
 assert trained["di"].is_monotonic_decreasing and (trained["di_low"] > 3 * untrained["di_high"]).all()

@@ -2,10 +2,10 @@
 Does a rule transfer to unfamiliar words?
 =========================================
 
-In a language of noise, α announces ω three words later, whatever two words stand between: the scaffold. In one
-training text the scaffolds also occur by themselves (familiar), in the other they do not.
-:class:`~lmdyn.callbacks.ScaffoldRule` asks for ω after scaffolds of the training text, and after others that were
-never between α and ω (Saphra & Lopez 2020).
+In a language of random words, α announces ω three words later, whatever two words (the scaffold) are between them.
+In one training text, the scaffolds also occur without α and ω (familiar); in the other, they do not.
+:class:`~lmdyn.callbacks.ScaffoldRule` measures the probability of ω after scaffolds of the training text, and
+after other scaffolds that were never between α and ω (Saphra & Lopez 2020).
 """
 
 import matplotlib.pyplot as plt
@@ -45,9 +45,9 @@ panels[0].set_ylabel("probability of ω after α and scaffold")
 panels[1].legend(frameon=False, fontsize=8, loc="upper left")
 
 # %%
-# Yes: across words that were never there ω is predicted nearly as well. What is lost is more where the model knows
-# the scaffolds from the rule only: it has begun to hold on to them. The floor is that of a word drawn among 32.
-# Bars are standard errors over 200 instances, those of one scaffold taken together; one seed.
+# Yes: across words that were never between α and ω, ω is predicted nearly as well. The loss is larger if the model
+# knows the scaffolds only from the rule: it has begun to depend on them. The floor is the probability of one word
+# out of 32. Bars are standard errors over 200 instances, clustered by scaffold; one seed.
 end = curves.iloc[-1]
 lost = {scaffold: end[scaffold, "in"] - end[scaffold, "out"] for scaffold in ("familiar", "unfamiliar")}
 print(f"probability of ω, untrained {curves.iloc[0].max():.3f}, at the end:", end.round(3), sep="\n")

@@ -2,10 +2,10 @@
 Which tower predicts verbs?
 ===========================
 
-Two encoders with different random weights are trained together to predict each word from those around it.
-Afterwards :class:`~lmdyn.callbacks.TowerPreference` trains an output layer for each alone, with the encoders
-frozen. A word's preference is the logarithm of the ratio of the two probabilities: above 0 where the primary tower
-predicts it better (He & Toyoizumi 2022).
+Two encoders with different random weights are trained together to predict each word from its context. Afterwards,
+:class:`~lmdyn.callbacks.TowerPreference` trains an output layer on each encoder alone, with the encoders frozen.
+The preference of a word is the logarithm of the ratio of the two probabilities; it is above 0 if the primary tower
+predicts the word better (He & Toyoizumi 2022).
 """
 
 import matplotlib.pyplot as plt
@@ -44,10 +44,10 @@ ax.set(
 ax.legend(frameon=False, fontsize=8)
 
 # %%
-# Points are words, bars their means. Before training no tower prefers anything; after it they have divided the
-# words among them. But here the verbs are not one tower's: some are better predicted by the one, some by the
-# other. Output layers from other first weights give similar preferences, so they are mostly of the encoders. Which
-# tower is called primary is no finding: it is the one with the higher mean probability.
+# Points are words, bars their means. Before training, no tower has a preference; after training, the towers have
+# divided the words between them. But here, the verbs do not belong to one tower: each tower predicts some of them
+# better. Output layers from other initial weights give similar preferences, so the preferences are mostly those of
+# the encoders. Which tower is called primary is not a finding: it is the one with the higher mean probability.
 verbs = words[(words["step"] == run.last) & (words["upos"] == "VERB")]["value"]
 print(
     f"{len(verbs)} verbs, mean {verbs.mean():+.2f}; {(verbs > 0).mean():.0%} are better predicted by the primary tower"

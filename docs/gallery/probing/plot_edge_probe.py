@@ -3,8 +3,8 @@ Which structure can be read from a masked language model?
 =========================================================
 
 :class:`~lmdyn.callbacks.EdgeProbe` trains a linear classifier on the frozen states of one or two spans of words,
-for each layer and task: part of speech, kind of a phrase, semantic role, coreference (Tenney et al. 2018). The
-most frequent label is one floor, the untrained model another.
+for each layer and task: part of speech, kind of phrase, semantic role, coreference (Tenney et al. 2018). The most
+frequent label is one floor, the untrained model another.
 """
 
 import matplotlib.pyplot as plt
@@ -40,10 +40,10 @@ ax.set(xticks=places, xticklabels=labels, ylabel="micro-F1, best of three layers
 ax.legend(frameon=False, fontsize=8, loc="upper left")
 
 # %%
-# Most of what the probe reads is in the words themselves: random weights keep them apart, so the untrained model
-# is far above the most frequent label. What training adds is the distance between the last two bars: parts of
-# speech and phrases gain most. Coreference says nothing here: nearly all pairs of mentions have the same label,
-# and that floor is hardly left.
+# Most of the probe's score comes from the words themselves: random weights keep them distinct, so the untrained
+# model is far above the most frequent label. The effect of training is the distance between the last two bars:
+# parts of speech and phrases gain most. Coreference shows nothing here: nearly all pairs of mentions have the same
+# label, and the scores are hardly above this floor.
 gain = (f1[run.last] - f1[0])[tasks]
 print("gain by training:", *(f"{label} {g:+.2f}" for label, g in zip(labels, gain, strict=True)))
 assert f1[0]["pos"] > 3 * majority["pos"]

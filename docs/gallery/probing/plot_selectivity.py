@@ -2,9 +2,9 @@
 Is it the probe or the model that knows the part of speech?
 ===========================================================
 
-A classifier on the states of a layer reads the part of speech with high accuracy. But it could also have memorised
-which word is which. :class:`~lmdyn.callbacks.DiagnosticProbe` trains the same classifier on a control task, a
-random label for each word type; what the accuracy exceeds that by is the selectivity (Hewitt & Liang 2019).
+A classifier on the states of a layer predicts the part of speech with high accuracy. But it could also have
+memorised the words. :class:`~lmdyn.callbacks.DiagnosticProbe` trains the same classifier on a control task, with a
+random label for each word type. The difference of the two accuracies is the selectivity (Hewitt & Liang 2019).
 """
 
 import matplotlib.pyplot as plt
@@ -39,10 +39,11 @@ figure.legend(
 )
 
 # %%
-# Of the untrained model it is the probe: from random states the part of speech is read with far more than the
-# accuracy of the most frequent tag, and random labels just as well, so that the selectivity is 0 or less. After
-# training the part of speech is read better from each layer, and the random labels from none: the layers tell
-# words apart by what they do, and this is the model. Intervals are of other sentences (bootstrap).
+# In the untrained model, it is the probe: from random states, the part of speech is predicted far more accurately
+# than by the most frequent tag, but random labels are predicted equally well, so that the selectivity is 0 or
+# less. After training, the part of speech is predicted better from each layer, and the random labels from none:
+# the layers distinguish words by their function, and this is knowledge of the model. Intervals are over sentences
+# (bootstrap).
 print("selectivity for the current word, h2, 95 % interval:")
 for step in (0, run.last):
     print(f"  step {step}: {low[step, 'h2', 'current']:+.2f} to {high[step, 'h2', 'current']:+.2f}")

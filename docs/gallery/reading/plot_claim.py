@@ -2,9 +2,9 @@
 A claim with a verdict from three seeds
 =======================================
 
-A claim says one number of a run, the region in which it is true, its floor, and what voids it. Then it is judged
-by runs of several seeds: it holds, fails, is undecided, void or not measured. Three seeds decide only where the
-interval of each of them is on the same side.
+A claim defines one number of a run, the region in which it is true, its floor, and the conditions that make it
+void. It is judged on runs of several seeds: it holds, fails, is undecided, void or not measured. Three seeds
+decide only if the intervals of all of them are on the same side.
 """
 
 import matplotlib.pyplot as plt
@@ -40,9 +40,9 @@ for row in judgement:
     print(f"{row.claim.says}: {row.verdict}", *row.reasons, sep="\n    ")
 
 # %%
-# Points are seeds, with 95 % intervals over words; the bar is that of another seed (Student's t). Of the last
-# layer all three intervals lie in the region, so the claim holds. Of the first layer it does not. Both are
-# exploratory: they were said after runs had been looked at, which the verdict notes.
+# Points are seeds, with 95 % intervals over words; the bar is the interval for another seed (Student's t). For the
+# last layer, all three intervals lie in the region, so the claim holds. For the first layer, it does not. Both
+# claims are exploratory, which the verdict states: they were defined after runs had been seen.
 figure, ax = plt.subplots(figsize=(7, 2.8), layout="constrained")
 for y, row in enumerate(judgement):
     (part,) = row.parts

@@ -2,9 +2,9 @@
 Attach to a Hugging Face model built from a config
 ==================================================
 
-Any ``LightningModule`` will do. This one wraps a small Llama of transformers with random weights; its batches are
-those of transformers' own collator, whose labels are the input. The observers find the model's blocks, and by
-measurement what the labels mean.
+Observers can be attached to any ``LightningModule``. This one wraps a small Llama of transformers with random
+weights. Its batches come from transformers' own collator, whose labels are the input. The observers find the
+blocks of the model, and determine the meaning of the labels by measurement.
 """
 
 import lightning as L
@@ -86,8 +86,8 @@ right.set(xlabel="optimizer updates", ylabel="SVCCA", xscale="symlog", xlim=(0, 
 right.legend(frameon=False, fontsize=8)
 
 # %%
-# What was found is part of the observations' settings. The labels are the tokens themselves, so each belongs to
-# the logits before it (``next``). The blocks move away from the word vectors as the loss falls.
+# The results are part of the settings of the observations. The labels are the tokens themselves, so each label
+# belongs to the previous logits (``next``). The blocks move away from the word vectors as the loss decreases.
 print("labels:", observers[0].settings["labels"])
 print("sites:", observers[1].settings["sites"])
 assert observers[0].settings["labels"] == "next"

@@ -2,10 +2,10 @@
 An observer of your own: is a model's confidence deserved?
 ==========================================================
 
-An observer that needs one pass over its text is a class with an ``accumulator``, which is shown each batch and
-ends in a table. Schedule, pass, replay and invisibility to the training are the base class's. This one compares
-the probability of the likeliest word with how often that word comes (calibration error, Guo et al. 2017), while an
-LSTM is trained.
+An observer that needs one pass over its text is a class with an ``accumulator``, which receives each batch and
+returns a table. The base class handles the schedule, the pass, replay and isolation from the training. This
+observer compares the probability of the likeliest word with the frequency with which this word occurs (calibration
+error, Guo et al. 2017), while an LSTM is trained.
 """
 
 import lightning as L
@@ -85,9 +85,9 @@ ax.set(
 ax.legend(frameon=False)
 
 # %%
-# Mostly: at the end confidence and accuracy are within a few hundredths of each other (one seed, validation text).
-# In the first updates the model is less certain than it could be: it names one frequent word, which is right more
-# often than its flat probabilities say.
+# Mostly: at the end, confidence and accuracy are within a few hundredths of each other (one seed, validation
+# text). In the first updates, the model is underconfident: it predicts one frequent word, which is correct more
+# often than its flat probabilities state.
 print(curves[["confidence", "accuracy", "error"]].round(3).to_string())
 assert curves["error"].iloc[-1] < 0.05
 assert abs(curves["confidence"] - curves["accuracy"]).iloc[-1] < 0.05

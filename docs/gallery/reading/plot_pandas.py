@@ -2,8 +2,8 @@
 Read the parquet: who pays for the loss?
 ========================================
 
-What an observer writes is tidy: a row for each step, quantity, site and group. ``pandas.read_parquet`` of the
-folder is all that is needed; polars and DuckDB read it as well.
+Observers write tidy tables: one row for each step, quantity, site and group. ``pandas.read_parquet`` of the folder
+reads them; polars and DuckDB read them as well.
 """
 
 import matplotlib.pyplot as plt
@@ -15,8 +15,9 @@ rows = pd.read_parquet(run.folder / "observations" / "learning_curves")
 print(rows.query("by == 'upos' and group == 'NOUN'").tail(4).to_string(index=False))
 
 # %%
-# The loss of a text is the sum of the losses of its words. The mean of a part of speech, times its share of the
-# words, is what this part pays. The shares are those of the training text, from the datamodule's ``token_counts``.
+# The loss of a text is the sum of the losses of its words. The contribution of a part of speech is its mean loss
+# times its share of the words. The shares are those of the training text, from the ``token_counts`` of the
+# datamodule.
 losses = rows.query("quantity == 'loss' and by == 'upos'").pivot(
     index="step", columns="group", values="value"
 )
@@ -33,8 +34,8 @@ handles, names = ax.get_legend_handles_labels()
 ax.legend(handles[::-1], names[::-1], loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
 
 # %%
-# Nouns and verbs pay most at the end, and more than their share of the words: they are chosen from many.
-# Punctuation pays less than half of its share.
+# Nouns and verbs contribute most at the end, and more than their share of the words, because there are many of
+# them to choose from. Punctuation contributes less than half of its share.
 share_of_words, share_of_loss = counts / counts.sum(), paid.iloc[-1] / paid.iloc[-1].sum()
 both = pd.DataFrame({"of words": share_of_words, "of loss": share_of_loss}).loc[order[:6]]
 print(both.round(2).to_string())

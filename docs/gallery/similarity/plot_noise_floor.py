@@ -2,8 +2,8 @@
 Is SVCCA of noise zero?
 =======================
 
-No. Two sets of Gaussian vectors have nothing in common, but a canonical correlation looks for the best direction
-among many, and finds one by chance. How high this floor is depends on the number of tokens for each dimension.
+No. Two sets of Gaussian vectors have nothing in common, but a canonical correlation is a maximum over many
+directions, and some agree by chance. This floor depends on the number of tokens per dimension.
 """
 
 import matplotlib.pyplot as plt
@@ -43,9 +43,9 @@ ax.minorticks_off()
 ax.legend(frameon=False)
 
 # %%
-# Lines are means of five draws, bands their range. With two tokens a dimension SVCCA of noise is above a half; it
-# is below a tenth only with a hundred. Debiased CKA is near zero throughout. A similarity is to be read next to
-# its floor: another seed's untrained model, shuffled labels, or this.
+# Lines are means of five draws, bands their range. With two tokens per dimension, SVCCA of noise is above one
+# half; it is below one tenth only with a hundred tokens per dimension. Debiased CKA is near zero throughout.
+# Always compare a similarity with its floor: the untrained model of another seed, shuffled labels, or noise.
 print(
     *(f"{n:5d} tokens: SVCCA {v:.2f}" for n, v in zip(TOKENS, floors["SVCCA"].mean(1), strict=True)), sep="\n"
 )

@@ -2,9 +2,9 @@
 What did the second half of training change?
 ============================================
 
-A model is compared with its own past. ``Previous`` is the checkpoint before each observation;
-``Earlier(at=[156])`` is the one of step 156, half of the training. The measure is linear CKA over 5,000 tokens; 1
-means that the geometry of a layer did not change.
+This script compares a model with its own earlier weights. ``Previous`` is the checkpoint before each observation;
+``Earlier(at=[156])`` is the checkpoint of step 156, at half of the training. The measure is linear CKA over 5,000
+tokens; 1 means that the geometry of a layer did not change.
 """
 
 import matplotlib.pyplot as plt
@@ -38,9 +38,9 @@ right.set(ylabel=f"1 − CKA of step {run.last} with step {half}")
 right.tick_params(axis="x", labelsize=8)
 
 # %%
-# The geometry is made in the first half: it changes most between steps 32 and 100, while the loss falls below the
-# entropy of the words' frequencies, which is what can be had without a context. The second half lowers the loss
-# further and moves the layers a little, and the word vectors least.
+# The geometry is formed in the first half: it changes most between steps 32 and 100, while the loss falls below
+# the entropy of the word frequencies, which can be reached without context. The second half reduces the loss
+# further and changes the layers a little, and the word vectors least.
 print(
     f"loss: {loss[0]:.2f} at step 0, {loss[half]:.2f} at step {half}, {loss[run.last]:.2f} at step {run.last}"
 )

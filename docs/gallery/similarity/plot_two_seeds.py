@@ -2,9 +2,10 @@
 Do two seeds agree?
 ===================
 
-Two language models of equal settings and data, but of other first weights, have no unit in common.
-:class:`~lmdyn.callbacks.Similarity` asks whether their layers span the same directions: one model at each of its
-checkpoints, the other at its end. The other model before its training is the floor.
+Two language models with equal settings and data, but different initial weights, have no units in common.
+:class:`~lmdyn.callbacks.Similarity` measures whether their layers span the same directions. It compares one model
+at each of its checkpoints with the other model at the end of training. The other model before training is the
+floor.
 """
 
 import matplotlib.pyplot as plt
@@ -32,9 +33,9 @@ panels[0].set_ylabel("SVCCA, 5,000 tokens")
 panels[0].legend(frameon=False, fontsize=8, loc="lower left")
 
 # %%
-# At the end the layers of the two models agree far beyond the floor. Their word vectors do not. The curves of the
-# last layer are not to be read before step 100: there the floor is higher than the curve, since one or two
-# directions hold 99 % of the variance.
+# At the end, the layers of the two models agree far above the floor. Their word vectors do not. The curves of the
+# last layer are meaningless before step 100: there, the floor is above the curve, because one or two directions
+# contain 99 % of the variance.
 end = curves.iloc[-1]
 print(f"two seeds; at step {curves.index[-1]} (trained, floor):")
 print(

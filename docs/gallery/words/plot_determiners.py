@@ -3,8 +3,8 @@ When does a model learn determiners?
 ====================================
 
 A two-layer LSTM is trained to predict the next word of the embedded corpus.
-:class:`~lmdyn.callbacks.LearningCurves` was one of the callbacks of its ``Trainer``; it reads 10,000 words of
-validation text at chosen steps and groups them by their part of speech.
+:class:`~lmdyn.callbacks.LearningCurves`, one of the callbacks of its ``Trainer``, measures the loss on 10,000
+words of validation text at the scheduled steps and groups them by part of speech.
 """
 
 import matplotlib.pyplot as plt
@@ -33,9 +33,9 @@ ax.set(
 ax.legend(frameon=False)
 
 # %%
-# At step 0 every loss is the logarithm of the number of words. There are few determiners and they are frequent, so
-# the frequencies of words, which a model learns first, are most of what there is to know of them: their loss has
-# fallen by two nats when that of nouns and verbs has not fallen by a tenth of that.
+# At step 0, every loss is the logarithm of the number of words. There are few determiners, and they are frequent,
+# so that word frequencies, which a model learns first, explain most of their loss: it has decreased by two nats
+# before that of nouns and verbs has decreased by a tenth of this.
 fall = losses.loc[0] - losses
 step = fall.index[fall["DET"] > 2][0]
 print(

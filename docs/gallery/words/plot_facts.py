@@ -2,9 +2,9 @@
 Does a model know facts, or only which word is a likely answer?
 ===============================================================
 
-The documents of the embedded corpus state facts: who works for whom, what is the capital of what.
-:class:`~lmdyn.callbacks.WorldKnowledge` asks for them with a mask in place of the object. What a relation's most
-frequent object would score is the floor: to name it, no fact has to be known (Petroni et al. 2019).
+The documents of the embedded corpus state facts, for example who works for whom, or the capital of a country.
+:class:`~lmdyn.callbacks.WorldKnowledge` queries them with a mask in place of the object. The floor is the score of
+the most frequent object of each relation, which requires no knowledge of facts (Petroni et al. 2019).
 """
 
 import matplotlib.pyplot as plt
@@ -45,9 +45,9 @@ right.tick_params(axis="x", rotation=40)
 right.set_title(f"at step {run.last}", fontsize=10)
 
 # %%
-# At the end the model answers some of the questions, and for most of its training none. But in no relation does it
-# beat the answer that is most frequent there, so nothing shows that it knows a fact. With few facts the floor is
-# high, which is why it is drawn.
+# At the end, the model answers some of the questions correctly; for most of its training, it answers none. But in
+# no relation is it better than the most frequent answer, so nothing shows that it knows a fact. With few facts,
+# the floor is high, which is why it is drawn.
 facts, known, right, floor = of_all.loc[run.last, ["facts", "known", "p_at_1", "majority"]]
 print(f"{known:.0f} of {facts:.0f} questions answered; P@1 {right:.2f}, floor {floor:.2f}")
 hits = last[last["quantity"] == "hit"]

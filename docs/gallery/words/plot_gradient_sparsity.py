@@ -26,9 +26,9 @@ ax.set(xlabel="optimizer updates", ylabel="ρ of χ with word frequency", xscale
 ax.legend(frameon=False, title="gradient at the")
 
 # %%
-# Bars are standard errors over words; the twenty most frequent words are left out, since few points far to the
-# right can make a correlation. At the end the gradient at the last layer is the sparser the more frequent the
-# predicted word: ρ is several errors above 0, and above that of the untrained model, which is the floor.
+# Bars are standard errors over words. The twenty most frequent words are left out, because a few extreme points
+# can produce a correlation. At the end, the gradient at the last layer is sparser for more frequent predicted
+# words: ρ is several errors above 0, and above that of the untrained model, which is the floor.
 end = rho.index[-1]
 untrained, trained = (f"{rho['h2'][s]:.2f} ± {error['h2'][s]:.2f}" for s in (0, end))
 words = rows[(rows["quantity"] == "words") & (rows["pos_class"] == "no_top20")]["value"].iloc[-1]

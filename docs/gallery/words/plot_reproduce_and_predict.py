@@ -2,9 +2,9 @@
 When does an ALBERT reproduce a word, when does it predict it?
 ==============================================================
 
-:class:`~lmdyn.callbacks.TokenLearning` asks two things of a masked language model: to give back a word that it
-sees (reconstruction), and to name one that is hidden (prediction). It groups the words by their part of speech
-(Chiang, Huang & Lee 2020).
+:class:`~lmdyn.callbacks.TokenLearning` tests two abilities of a masked language model: to reproduce a word that it
+sees (reconstruction), and to predict a word that is masked (prediction). It groups the words by their part of
+speech (Chiang, Huang & Lee 2020).
 """
 
 import matplotlib.pyplot as plt
@@ -33,9 +33,10 @@ panels[0].set_ylabel("share of words that are right")
 panels[0].legend(frameon=False, fontsize=8, loc="upper left")
 
 # %%
-# Reconstruction comes first and goes further: at the end most visible words are given back, while most hidden ones
-# are not predicted. Hidden function words are easier than hidden content words, of which there are more to choose
-# from. The floor of prediction is the most frequent token at each place, which the model names up to step 100.
+# Reconstruction is learned first and reaches a higher accuracy: at the end, most visible words are reproduced,
+# while most masked words are not predicted. Masked function words are easier than masked content words, of which
+# there are more to choose from. The floor of prediction is the most frequent token at each position, which the
+# model predicts up to step 100.
 end, masked = run.last, overall.query("quantity == 'masked_words'")["value"].iloc[-1]
 print(f"step {end}: {curves['reconstruction'][end]:.2f} of all words reconstructed, ", end="")
 print(

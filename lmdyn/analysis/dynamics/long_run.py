@@ -98,7 +98,7 @@ def long_run(
     Memory does not grow with the steps, except for two numbers per window (and D(t) while it is kept).
 
     Args:
-        f: the map of (batch, tokens, d); for these rows, if it belongs to rows.
+        f: the map of (batch, tokens, d). A map that depends on the rows must belong to the rows of ``x``.
         x: initial states of the trajectories.
         tau: number of steps of a window.
         steps: total number of steps, a multiple of ``tau``.

@@ -29,8 +29,8 @@ def closed_orbit_rate(
     """Compute λ of fixed points and cycles from a perturbation that is measured and rescaled after every step.
 
     A trajectory that ends on a closed orbit is followed for a few windows only, in which a random perturbation mostly
-    turns towards the slowest direction, so their mean is that of the turning. In addition, a window of τ steps does
-    not resolve λ below ½ ln eps / τ. This function makes 300 steps, or three periods if that is more, drops the first
+    turns towards the slowest direction, so their mean describes this turning, not λ. In addition, a window of τ steps
+    does not resolve λ below ½ ln eps / τ. This function makes 300 steps, or three periods if that is more, drops the first
     third, and averages λ over whole periods of the rest. One step resolves λ down to −½ |ln eps| nats (8 in float32,
     18 in float64).
 

@@ -169,8 +169,8 @@ def amari_ica(
 
     From whitened data, the published rate of 0.01 takes thousands of iterations; a rate of 0.1 takes a tenth of them
     to the same point. Measured on 5,000 embeddings of WikiText-2 (200 factors of the co-occurrences) with 128
-    components: 10,220 iterations at 0.01 and 760 at 0.1, of about 20 ms each on one CPU core, with the same shares of
-    words by clusters within 0.01; at 0.3 it had not settled after 3,000.
+    components: 10,220 iterations at 0.01 and 760 at 0.1, of about 20 ms each on one CPU core. The shares of words by
+    number of clusters agreed within 0.01. At 0.3, it had not converged after 3,000 iterations.
 
     Args:
         p: (n, k) samples, centred and whitened.

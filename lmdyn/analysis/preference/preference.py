@@ -197,7 +197,12 @@ def preference_standard_error(
 
 
 class SplitHalf(NamedTuple):
-    """Correlation of a preference in two halves of a corpus, and its reliability in the whole corpus."""
+    """Correlation of a preference in two halves of a corpus, and its reliability in the whole corpus.
+
+    Attributes:
+        correlation: Pearson's correlation r of the preferences of types in the two halves, in [−1, 1].
+        reliability: 2r / (1 + r), at most 1: the share of the variance of preferences that is not noise.
+    """
 
     correlation: float
     reliability: float

@@ -65,7 +65,8 @@ def compare_preferences(
     For bivariate normal values, this makes the interval narrower by 1 % (r = 0) to 6 % (r = 0.94). The intervals
     measure how the correlation varies over types, not over training runs.
 
-    For the frequency rank that is held fixed, 1 is the most frequent type, and types of equal frequency share a rank.
+    The partial correlation holds the frequency rank of the types fixed. Rank 1 is the most frequent type, and types of
+    equal frequency share a rank.
 
     Args:
         first: (n,) preferences of one instance.
