@@ -30,9 +30,9 @@ def closed_orbit_rate(
 
     A trajectory that ends on a closed orbit is followed for a few windows only, in which a random perturbation mostly
     turns towards the slowest direction, so their mean describes this turning, not λ. In addition, a window of τ steps
-    does not resolve λ below ½ ln eps / τ. This function makes 300 steps, or three periods if that is more, drops the first
-    third, and averages λ over whole periods of the rest. One step resolves λ down to −½ |ln eps| nats (8 in float32,
-    18 in float64).
+    does not resolve λ below ½ ln eps / τ. This function makes 300 steps, or three periods if that is more, drops the
+    first third, and averages λ over whole periods of the rest. One step resolves λ down to −½ |ln eps| nats (8 in
+    float32, 18 in float64).
 
     Args:
         f: map of (batch, *state) to the same shape, with independent rows.
