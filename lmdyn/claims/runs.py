@@ -305,7 +305,10 @@ def _forked(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     trainer = config.get("trainer")
     callbacks = trainer.get("callbacks") if isinstance(trainer, Mapping) else None
     for callback in callbacks if isinstance(callbacks, list) else ():
-        if str(callback.get("class_path")).rpartition(".")[2] == "ForkedFrom":
+        if (
+            isinstance(callback, Mapping)
+            and str(callback.get("class_path")).rpartition(".")[2] == "ForkedFrom"
+        ):
             about = callback.get("init_args") or {}
             yield from (
                 (f"forked.{key}", about[key]) for key in ("run", "step", "rate") if about.get(key) is not None

@@ -34,6 +34,7 @@ from lmdyn.cli.recorded_observers import recorded_observer
 
 __all__ = ["write_report"]
 
+_NO_SETTINGS = ("probe_set", "train_set", "references", "previous")
 _FEWEST_VALUES = 10_000  # minimum for the chart of an observer of one of many runs
 
 
@@ -125,9 +126,12 @@ def write_report(
             contents.append(Place(f"together {name}", f"{name}, all runs"))
             sections.append(_together_section(name, shared, drawn, out, find, charts.pop(name, "")))
         for name, curves in charts.items():
+            told = _observed_differently(
+                [one.store.about()["settings"] for one in _of_runs(drawn)[name].values()]
+            )
             contents.append(Place(f"together {name}", f"{name}, all runs"))
             heading = f"<h2 id='{html.escape(f'together {name}')}'>{html.escape(name)}, all runs</h2>"
-            sections.append(f"{heading}{curves}")
+            sections.append(f"{heading}{told}{curves}")
     for run in observed:
         several = len(observed) > 1
         if several:
@@ -141,7 +145,8 @@ def write_report(
         sections.append(_test_table({names[run]: run for run in tested}))
     path = out / REPORT_PAGE
     text = page(f"lmdyn: {title}", sections, contents)
-    write_file(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8"))
+    whole = text.encode("utf-8", "replace")  # names of files and JSON may hold halves of characters
+    write_file(path, lambda unfinished: unfinished.write_bytes(whole))
     return path
 
 
@@ -160,7 +165,8 @@ def _top(
     parts = [f"<header id='top'><h1 class='title'>{html.escape(title)}</h1></header>"]
     parts.append(sheet(next(iter(facts.values()))) if len(facts) == 1 else runs_table(facts))
     of = conditions({name: run for run, name in names.items()})
-    if table := final_table({names[run]: found for run, found in last.items() if found}, of):
+    mixed = _mixed({run: [one.drawn for one in some] for run, some in sections.items()})
+    if table := final_table({names[run]: found for run, found in last.items() if found}, of, mixed):
         parts.append(
             f"<h2>final numbers</h2>{table}<p>At most eight of each observer, whose section has all; ± is the error "
             "that it recorded.</p>"
@@ -171,11 +177,14 @@ def _top(
 def _charts(sections: Mapping[Path, Sequence[ObserverSection]], names: Mapping[Path, str]) -> dict[str, str]:
     """Return, by observer, a chart of all runs that it observed, if there are several."""
     of = conditions({names[run]: run for run in sections})
+    mixed = _mixed({run: [one.drawn for one in some] for run, some in sections.items()})
     sources: dict[str, list[dict[str, str]]] = {}
     for run, some in sections.items():
         for one in some:
-            about = {"data": data_of(one.base.name), "run": names[run], "condition": of[names[run]]}
-            sources.setdefault(one.drawn.folder.name, []).append(about)
+            name = one.drawn.folder.name
+            condition = names[run] if name in mixed else of[names[run]]
+            about = {"data": data_of(one.base.name), "run": names[run], "condition": condition}
+            sources.setdefault(name, []).append(about)
     return {
         name: chart(several, f"chart of {name}, all runs")
         for name, several in sources.items()
@@ -230,18 +239,36 @@ def _shared(
     drawn: Mapping[Path, Sequence[DrawnObservations]], find: Find
 ) -> dict[str, dict[Path, DrawnObservations]]:
     """Return observers of several runs that are drawn together: by name, the observations of each run."""
-    by_name: dict[str, dict[Path, DrawnObservations]] = {}
-    for run, found in drawn.items():
-        for one in found:
-            by_name.setdefault(one.folder.name, {})[run] = one
     return {
         name: several
-        for name, several in by_name.items()
+        for name, several in _of_runs(drawn).items()
         if len(several) > 1
         and len(kinds := {known_observer(one, find) for one in several.values()}) == 1
         and (observer := kinds.pop()) is not None
         and observer.several_runs
     }
+
+
+def _of_runs(
+    drawn: Mapping[Path, Sequence[DrawnObservations]],
+) -> dict[str, dict[Path, DrawnObservations]]:
+    """Return, by observer, the observations of each run."""
+    by_name: dict[str, dict[Path, DrawnObservations]] = {}
+    for run, found in drawn.items():
+        for one in found:
+            by_name.setdefault(one.folder.name, {})[run] = one
+    return by_name
+
+
+def _mixed(drawn: Mapping[Path, Sequence[DrawnObservations]]) -> set[str]:
+    """Return the observers whose settings differ between runs: their numbers have no mean."""
+    found = set()
+    for name, several in _of_runs(drawn).items():
+        about = [one.store.about() for one in several.values()]
+        settings = [{**one["settings"], "observer": one["observer"]} for one in about]
+        if _different_settings(settings, (*_NO_SETTINGS, "seed")):
+            found.add(name)
+    return found
 
 
 def _together_section(
@@ -260,15 +287,22 @@ def _together_section(
         f"<section id='{html.escape(f'together {name}')}'>"
         f"<h1>{html.escape(name)} of {len(shared)} runs</h1>{curves}"
     ]
-    if different := _different_settings(settings_of, ("probe_set", "train_set", "references", "previous")):
-        told = "; ".join(f"{name}: {', '.join(values)}" for name, values in different.items())
-        parts.append(f"<p><strong>Observed with different settings</strong>: {html.escape(told)}.</p>")
-    data = [{name: one.get(name) for name in ("probe_set", "train_set")} for one in settings_of]
-    if texts := _different_settings(data):
-        parts.append(f"<p>Observed on different data: {html.escape(', '.join(texts))}.</p>")
+    parts.append(_observed_differently(settings_of))
     read = partial(together_of, shared)
     parts += Parts().drawn(observer, cache(read), read, settings_of[0], others, out / name)
     return "".join([*parts, "</section>"])
+
+
+def _observed_differently(settings: Sequence[Mapping[str, Any]]) -> str:
+    """Return paragraphs on the differences of settings and data between the observations of runs."""
+    parts = []
+    if different := _different_settings(settings, _NO_SETTINGS):
+        told = "; ".join(f"{name}: {', '.join(values)}" for name, values in different.items())
+        parts.append(f"<p><strong>Observed with different settings</strong>: {html.escape(told)}.</p>")
+    data = [{name: one.get(name) for name in ("probe_set", "train_set")} for one in settings]
+    if texts := _different_settings(data):
+        parts.append(f"<p>Observed on different data: {html.escape(', '.join(texts))}.</p>")
+    return "".join(parts)
 
 
 def _different_settings(
@@ -326,7 +360,7 @@ def _tested(path: Path) -> dict[str, Any]:
     """Return the content of a file of ``lmdyn test``."""
     try:
         numbers = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path} cannot be read ({error}): remove it; `lmdyn test` writes it again"
         ) from error

@@ -207,6 +207,30 @@ def test_different_settings_of_runs_together_are_told(tmp_path):
     assert "different settings" not in alike
 
 
+@pytest.mark.parametrize("cls", [Tabled, TabledTogether])
+def test_of_different_settings_no_means_are_made(tmp_path, cls):
+    runs = [make(tmp_path / f"lm_{k}", cls, k=k) for k in (1, 2)]
+    for seed, run in enumerate(runs):
+        config = {
+            "seed_everything": seed,
+            "model": {"class_path": "my.LSTM"},
+            "data": {"class_path": "my.Text"},
+        }
+        (run / "config.yaml").write_text(yaml.safe_dump(config))
+    page = write_report(runs, tmp_path / "out").read_text()
+    assert page.count("different settings</strong>: k: 1, 2.") == 1
+    assert "mean of 2" not in page[page.index("data-chart=") :]
+
+
+def test_halves_of_characters_in_files_cost_no_page(tmp_path):
+    run = make(tmp_path / "run", Tabled)
+    (run / "config.yaml").write_text(
+        'model: {class_path: "\\ud800"}\ntrainer: {callbacks: [my.Observer, 3]}\n'
+    )
+    (run / "test.json").write_text('{"\\udcff": 1.0}')
+    assert "LSTM" not in write_report([run], tmp_path / "out").read_text(encoding="utf-8")
+
+
 def test_observers_of_single_runs_have_tables_for_each(tmp_path):
     runs = [make(tmp_path / name, Tabled, Wide) for name in "ab"]
     page = write_report(runs, tmp_path / "out").read_text()

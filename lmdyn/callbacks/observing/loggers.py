@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from lmdyn.callbacks.observing.drawing.stacked_panels import stacked_pixels
 from lmdyn.callbacks.observing.drawing.tensorboard_charts import know_charts_of, log_charts, takes_charts
 from lmdyn.callbacks.observing.figures import MOST_STEPS, pixels, spread_out
-from lmdyn.callbacks.observing.schema import Quantity, group_columns, is_number_column
+from lmdyn.callbacks.observing.schema import Quantity, declarations, group_columns, is_number_column
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.training.lightning_internals import logged_name
 
@@ -106,7 +106,7 @@ def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], st
                 if isinstance(logger, CSVLogger):
                     logger.save()  # otherwise it buffers rows until a step that ends in 99, or the end
                 if takes_charts(logger):
-                    log_charts(logger, observer.name, observer.recorded, scalars)
+                    log_charts(logger, observer.name, declarations(observer), scalars)
     with _survived(observer, "its figures"):
         if observer.log_figures and any(map(takes_images, loggers)):
             steps = [s for s in observer.store.steps() if s <= step]
@@ -137,10 +137,10 @@ def know_charts(observers: Sequence[Published], loggers: Sequence[Any]) -> None:
         newest = observer.store.read(steps=frozenset(steps[-1:])) if steps else None
         return {} if newest is None else _scalars(observer, newest)
 
-    for logger in filter(takes_charts, loggers):
-        for observer in observers:
-            with _survived(observer, "its charts"):
-                know_charts_of(logger, observer.name, observer.recorded, partial(tags, observer))
+    for observer in observers:
+        with _survived(observer, "its charts"):
+            for logger in filter(takes_charts, loggers):
+                know_charts_of(logger, observer.name, declarations(observer), partial(tags, observer))
 
 
 def takes_images(logger: Any) -> bool:

@@ -13,6 +13,7 @@ from lmdyn.callbacks.training.observation_schedule import Progress
 
 __all__ = [
     "Quantity",
+    "declarations",
     "declared",
     "from_arrow",
     "group_columns",
@@ -92,6 +93,19 @@ class Quantity:
         low = self.low is None or value >= self.low - rounding
         high = self.high is None or value <= self.high + rounding
         return value != value or (low and high)
+
+
+def declarations(observer: Any) -> tuple[Quantity, ...]:
+    """Return what an observer declares in ``recorded``; empty if this attribute is not a sequence of quantities.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> declarations(SimpleNamespace(recorded=["loss"])), declarations(object())
+        ((), ())
+    """
+    found = getattr(observer, "recorded", ())
+    known = isinstance(found, (tuple, list)) and all(isinstance(q, Quantity) for q in found)
+    return tuple(found) if known else ()
 
 
 def declared(recorded: Iterable[Quantity], name: str) -> Quantity | None:

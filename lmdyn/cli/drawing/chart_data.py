@@ -2,18 +2,16 @@
 
 import html
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from lmdyn.callbacks.observing.figures import spread_out
-from lmdyn.callbacks.observing.schema import Quantity, group_columns, is_number_column
+from lmdyn.callbacks.observing.schema import Quantity, declared, group_columns, is_number_column
 
-__all__ = ["MOST_VALUES", "chart", "chart_data", "declared", "escaped_json", "quantity_order"]
+__all__ = ["MOST_VALUES", "chart", "chart_data", "escaped_json", "quantity_order"]
 
 MOST_VALUES = 60_000
 """Maximum number of values of one observer in a page: about 400 KB."""
@@ -82,25 +80,9 @@ def chart_data(
         "tokens": _tokens(scalars, steps[kept_steps]),
         "lines": keys[kept].tolist(),
         "values": [[_short(v) for v in values[i, kept_steps].tolist()] for i in kept],
-        "quantities": {name: _about(declared(name, recorded)) for name in names},
+        "quantities": {name: _about(declared(recorded, name)) for name in names},
         "left": _left(len(kept), len(order), len(kept_steps), observed or len(steps), observer),
     }
-
-
-def declared(name: str, recorded: Sequence[Quantity]) -> Quantity | None:
-    """Return the declaration of a quantity, also of one whose name depends on settings or data; None if there is none.
-
-    Example:
-        >>> declared("loss_next", [Quantity("loss_<by>", "Mean loss.", unit="nats")]).label
-        'loss next (nats)'
-    """
-    for quantity in recorded:
-        parts = re.split(r"<[^>]*>", quantity.name)
-        if quantity.name == name:
-            return quantity
-        if len(parts) > 1 and re.fullmatch(".+".join(map(re.escape, parts)), name):
-            return replace(quantity, name=name)
-    return None
 
 
 def quantity_order(
@@ -122,7 +104,7 @@ def quantity_order(
     places = {name: i for i, name in enumerate(depths)}
 
     def place(name: str) -> tuple[bool, int, int, int]:
-        known = [i for i, one in enumerate(recorded) if declared(name, [one]) is not None]
+        known = [i for i, one in enumerate(recorded) if declared([one], name) is not None]
         return name not in moving, min(known, default=len(recorded)), depths[name], places[name]
 
     return sorted(depths, key=place)

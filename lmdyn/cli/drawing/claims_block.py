@@ -59,7 +59,7 @@ def _verdicts(folder: Path) -> str:
         content = json.loads((folder / _FILE).read_text(encoding="utf-8"))
         parts = [_profile(one) for one in content["profiles"]]
         title = html.escape(str(content["title"]))
-    except (OSError, ValueError, KeyError, TypeError):  # from an earlier version, or damaged
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # from an earlier version, or damaged
         return f"{begin}<p>{link}</p></section>"
     return f"{begin}<p>{title}. {link}</p>{''.join(parts)}</section>"
 

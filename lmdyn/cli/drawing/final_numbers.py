@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from lmdyn.callbacks.observing.schema import Quantity, group_columns, is_number_column, last_step
-from lmdyn.cli.drawing.chart_data import declared, quantity_order
+from lmdyn.callbacks.observing.schema import Quantity, declared, group_columns, is_number_column, last_step
+from lmdyn.cli.drawing.chart_data import quantity_order
 
 __all__ = ["FinalNumber", "final_numbers"]
 
@@ -106,7 +106,7 @@ def _final(
     recorded: Sequence[Quantity],
 ) -> FinalNumber:
     name, value = key[0], last[key]
-    known = declared(name, recorded)
+    known = declared(recorded, name)
     low, high, error = (last.get((f"{name}_{end}", *key[1:])) for end in ("low", "high", "error"))
     kind = "interval" if low is not None and high is not None else "error" if error is not None else ""
     if kind == "error" and error is not None:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lmdyn.callbacks.gathered.drawn_observations import DrawnObservations
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.schema import Quantity
+from lmdyn.callbacks.observing.schema import Quantity, declarations
 from lmdyn.callbacks.observing.store import UnreadableError
 from lmdyn.cli.drawing.chart_data import MOST_VALUES, chart, chart_data, escaped_json
 from lmdyn.cli.drawing.final_numbers import final_numbers
@@ -233,7 +233,7 @@ class ObserverSection:
         at_ends = _scalars(observer, ends())
         if len(at_ends) > table["step"].isin(at_ends["step"].unique()).sum():
             table = _scalars(observer, read())  # figures may use only some of them
-        yield from self._chart(at_ends, table, observer.recorded, last)
+        yield from self._chart(at_ends, table, declarations(observer), last)
 
     def _chart(
         self, ends: pd.DataFrame, scalars: pd.DataFrame, recorded: Sequence[Quantity], last: dict[str, Any]

@@ -3,7 +3,7 @@
 import html
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -137,10 +137,12 @@ def conditions(runs: Mapping[str, Path]) -> dict[str, str]:
         {'lm_1': 'lm_1', 'lm_2': 'lm_2'}
     """
     alike: dict[str, list[str]] = {}
+    seeds: dict[str, str] = {}
     for name, path in runs.items():
         condition: Mapping[str, Any] = {}
         with suppress(ValueError, FileNotFoundError):
             condition = RunFolder(path).condition
+            seeds[name] = str(RunFolder(path).seeds)
         alike.setdefault(json.dumps(dict(condition), sort_keys=True) if condition else name, []).append(name)
     found: dict[str, str] = {}
     taken: set[str] = set()
@@ -149,6 +151,9 @@ def conditions(runs: Mapping[str, Path]) -> dict[str, str]:
         label = re.sub(r"[\W_]*(version)?[\W_]*\d*$", "", names[0][:same]) if len(names) > 1 else ""
         if len(names) > 1:
             label = f"{label}, mean of {len(names)}" if label else f"mean of {len(names)} runs"
+            different = len({name if seeds[name] == "?" else seeds[name] for name in names})
+            if different < len(names):  # another run of the same seed is no independent one
+                label += f" ({different} seed{'s' if different > 1 else ''})"
         if not label or label in taken:
             label = f"{label} with {names[0]}" if label else names[0]
         taken.add(label)
@@ -157,13 +162,16 @@ def conditions(runs: Mapping[str, Path]) -> dict[str, str]:
 
 
 def final_table(
-    numbers: Mapping[str, Mapping[str, Mapping[str, Any]]], of: Mapping[str, str] = MappingProxyType({})
+    numbers: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    of: Mapping[str, str] = MappingProxyType({}),
+    mixed: Collection[str] = (),
 ) -> str:
     """Return the final numbers of runs: for each run, and for several that differ in seeds only mean and range.
 
     Args:
         numbers: by run and observer, ``step`` and ``numbers`` of its last observation.
         of: the condition of each run, see :func:`conditions`.
+        mixed: observers with different settings in different runs: they have no means.
     """
     if len(numbers) == 1:
         (of_run,) = numbers.values()
@@ -185,7 +193,16 @@ def final_table(
         for key in list(next((there for there in known.values() if there), {}))[:_MOST_NUMBERS]:
             there = {run: one[key] for run, one in known.items() if key in one}
             cells = [_with_ends(there.get(run)) for run in single]
-            means = [_mean([there[run]["last"] for run in alike[name] if run in there]) for name in several]
+            means = [
+                "different settings"
+                if observer in mixed
+                else _mean(
+                    [there[run]["last"] for run in alike[name] if run in there],
+                    [numbers[run][observer]["step"] for run in alike[name] if run in there],
+                    len(alike[name]),
+                )
+                for name in several
+            ]
             rows.append([observer, *key, *cells, *means, next(iter(there.values()))["better"]])
     head = ["observer", "number", "of", *single, *(f"{name} [range]" for name in several), "better"]
     return _told_once(head, rows) if rows else ""
@@ -197,10 +214,14 @@ def _with_ends(one: Mapping[str, Any] | None) -> str | float | None:
     return f"{one['last']:.4g} {_ends(one)}"
 
 
-def _mean(values: Sequence[float]) -> str:
+def _mean(values: Sequence[float], steps: Sequence[int], runs: int) -> str:
+    """Return mean and range; also the number of runs if some lack the value, and the steps if they differ."""
     if not values:
         return ""
-    return f"{sum(values) / len(values):.4g} [{min(values):.4g}, {max(values):.4g}]"
+    said = f"{sum(values) / len(values):.4g} [{min(values):.4g}, {max(values):.4g}]"
+    if len(values) < runs:
+        said += f", of {len(values)}"
+    return said if min(steps) == max(steps) else f"{said}, at steps {min(steps):,} to {max(steps):,}"
 
 
 def _of_one(observers: Mapping[str, Mapping[str, Any]]) -> str:

@@ -4,6 +4,7 @@ import base64
 import gc
 import hashlib
 import html
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -73,7 +74,7 @@ def page(title: str, sections: Iterable[str], contents: Iterable[Place] = ()) ->
         f"script-src {' '.join(map(_source, scripts))}"
     )
     links = "".join(
-        f"<a href='#{quote(place.anchor)}' class='{'inner' if place.inner else ''}'>{html.escape(place.title)}</a>"
+        f"<a href='#{_anchor(place)}' class='{'inner' if place.inner else ''}'>{html.escape(place.title)}</a>"
         for place in contents
     )
     return (
@@ -84,6 +85,10 @@ def page(title: str, sections: Iterable[str], contents: Iterable[Place] = ()) ->
         "<nav class='sections' aria-label='sections'><button type='button' class='theme' hidden>◐</button>"
         f"<details open><summary>Sections</summary>{links}</details></nav><main>{body}</main></body></html>"
     )
+
+
+def _anchor(place: Place) -> str:
+    return quote(place.anchor, errors="replace")
 
 
 @cache
@@ -205,7 +210,7 @@ def _title(name: str) -> str:
 
 def _link(path: Path, text: str) -> str:
     """Return a link to a file next to the page, whose name might resemble an address (``javascript:…``)."""
-    return f"<a href='{quote(path.name)}'>{text}</a>"
+    return f"<a href='{quote(os.fsencode(path.name))}'>{text}</a>"
 
 
 def _is_number(value: Any) -> bool:

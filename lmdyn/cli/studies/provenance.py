@@ -107,7 +107,7 @@ def read_provenance(folder: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {"sessions": [], "claims": {}}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path} cannot be read ({error}): remove it; its claims will then count as not made before"
         ) from error

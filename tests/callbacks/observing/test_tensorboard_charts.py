@@ -132,3 +132,35 @@ def test_other_loggers_have_none(tmp_path):
     assert not takes_charts(logger)
     know_charts([observer(tmp_path, "a")], [logger])
     observe(observer(tmp_path, "a"), logger, 0, [""])
+
+
+def test_names_with_slashes_and_signs_of_regular_expressions_are_in_one_chart_each():
+    loss = Quantity("loss", "Mean loss.", tags=("", "<site>", "upos/<upos>"))
+    sites = ["layers/0", "h.1", "h+1", "(", "[a-z]*", "$", "a|b", "\\d", "and/or/nor"]
+    tags = ["a.b/loss", "a.b/loss/upos/NOUN", *(f"a.b/loss/{site}" for site in sites), "a.b/at_low"]
+    charts = charts_of("a.b", [loss], tags)["a.b"]
+    found = {title: [tag for tag in tags if re.match(of, tag)] for title, of in charts.items()}
+    others = ["a.b/loss/layers/0", "a.b/loss/and/or/nor"]
+    assert found["loss, others"] == others
+    assert found["at low"] == ["a.b/at_low"]  # the end of no interval: there is no `at`
+    assert sorted(itertools.chain.from_iterable(found.values())) == sorted(tags)
+    assert not any(re.match(of, "axb/loss") for of in charts.values())
+
+
+@pytest.mark.parametrize("recorded", [None, ["n"], 3, {"n": "count"}])
+def test_something_else_of_that_name_declares_nothing(tmp_path, recorded):
+    logger, own = TensorBoardLogger(tmp_path, "", "tb"), observer(tmp_path, "own")
+    own.recorded = recorded
+    observe(own, logger, 0, ["h1"])
+    know_charts([own], [TensorBoardLogger(tmp_path, "", "resumed")])
+    assert layouts(logger) == [{"own": ["n"]}]
+
+
+def test_a_logger_that_cannot_be_reached_does_not_end_a_training(tmp_path, survived):
+    class Unreachable:
+        @property
+        def experiment(self):
+            raise ConnectionError("no network")
+
+    know_charts([observer(tmp_path, "own")], [Unreachable()])
+    assert survived.pop().getMessage().startswith("own: its charts could not be logged")

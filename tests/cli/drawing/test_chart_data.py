@@ -83,6 +83,22 @@ def test_what_is_no_number_is_no_point():
     assert chart_data("attention", rows)["values"][0] == [None, None, 1.0]
 
 
+def test_the_declaration_is_that_of_the_closest_name():
+    ends = [
+        Quantity("cca_<k>", "Of k directions.", unit="share"),
+        Quantity("cca_low", "Lower end.", better="higher"),
+    ]
+    rows = pd.DataFrame({"step": 0, "quantity": ["cca_low", "cca_30"], "site": "", "value": [0.1, 0.5]})
+    found = chart_data("similarity", rows, ends)["quantities"]
+    assert {name: about["meaning"] for name, about in found.items()} == {
+        "cca_30": "Of k directions.", "cca_low": "Lower end.",
+    }  # fmt: skip
+    assert {one.label: one.better for one in final_numbers(rows, ends)} == {
+        "cca low": "higher",
+        "cca 30 (share)": "",
+    }
+
+
 def test_quantities_are_offered_as_declared():
     declared = [Quantity("entropy", "Mean entropy.", unit="nats", better="lower")]
     data = chart_data("attention", table(), declared)
@@ -128,7 +144,7 @@ def test_final_numbers_have_their_intervals_and_directions():
         (3.0, 6.0, "interval"), (1.5, 2.5, "error"), (None, None, ""),
     ]  # fmt: skip
     assert found[0].better == "lower"
-    plain = {"run": {"curves": {"numbers": [one.plain() for one in found]}}}
+    plain = {"run": {"curves": {"step": 1, "numbers": [one.plain() for one in found]}}}
     text = final_table(plain)
     assert "<td>[3, 6]</td><td>lower</td>" in text
     assert "<td>± 0.5</td>" in text
@@ -141,7 +157,7 @@ def test_final_numbers_of_several_runs():
 
     def table_of(n, of):
         runs = {
-            f"run{i}": {"curves": {"numbers": [numbers(4.0 + i, "error" if i == 0 else "")]}}
+            f"run{i}": {"curves": {"step": 9, "numbers": [numbers(4.0 + i, "error" if i == 0 else "")]}}
             for i in range(n)
         }
         return re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", final_table(runs, of))
@@ -156,6 +172,23 @@ def test_final_numbers_of_several_runs():
         "curves", "loss", "8.25 [4, 12]", "6 [6, 6]", "lower",
     ]  # fmt: skip
     assert table_of(9, {})[2] == "all runs [range]"
+
+
+def test_means_say_of_how_many_runs_and_steps_they_are_and_mix_no_settings():
+    def last(step, value):
+        return {
+            "curves": {
+                "step": step,
+                "numbers": [FinalNumber("loss", "", None, value).plain()] if value else [],
+            }
+        }
+
+    runs = {"a": last(100, 4.0), "b": last(1000, 2.0), "c": last(1000, None)}
+    of = dict.fromkeys(runs, "lm")
+    assert "<td>3 [2, 4], of 2, at steps 100 to 1,000</td>" in final_table(runs, of)
+    text = final_table(runs, of, {"curves"})
+    assert "<td>different settings</td>" in text
+    assert "[2, 4]" not in text
 
 
 def run(folder, seed, **arguments):
@@ -187,10 +220,11 @@ def test_what_was_trained_on_what(tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("content", ["{[", "[" * 100_000])
 @pytest.mark.parametrize("name", ["config.yaml", "provenance.json"])
-def test_of_damaged_files_nothing_is_known(tmp_path, name):
+def test_of_damaged_files_nothing_is_known(tmp_path, name, content):
     path = run(tmp_path / "run", 5)
-    (path / name).write_text("{[")
+    (path / name).write_text(content)
     facts = known_facts(path, [])
     assert ("model" in facts) == (name != "config.yaml")
 
@@ -201,6 +235,8 @@ def test_runs_that_differ_in_seeds_only_are_of_one_condition(tmp_path):
     assert list(conditions(runs).values()) == ["lm, mean of 2", "lm, mean of 2", "wide", "unknown"]
     alike = {name: run(tmp_path / name, i, size=8) for i, name in enumerate(("version_0", "version_1"))}
     assert set(conditions(alike).values()) == {"mean of 2 runs"}
+    again = {name: run(tmp_path / "again" / name, 7, size=9) for name in ("lm_1", "lm_2")}
+    assert set(conditions(again).values()) == {"lm, mean of 2 (1 seed)"}
 
 
 # ------------------------------------------------------------------------------------------ verdicts
@@ -224,7 +260,7 @@ def test_verdicts_come_into_a_report_written_before_or_after(tmp_path):
         assert text == page("a report", ["<p>top</p>", claims_block(tmp_path)])
 
 
-@pytest.mark.parametrize("content", [None, "{[", "[]", '{"title": "t", "profiles": [{}]}'])
+@pytest.mark.parametrize("content", [None, "{[", "[]", '{"title": "t", "profiles": [{}]}', "[" * 100_000])
 def test_without_verdicts_there_is_a_link(tmp_path, content):
     (tmp_path / "claims.html").write_text("…")
     if content is not None:

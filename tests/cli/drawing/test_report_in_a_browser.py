@@ -307,3 +307,64 @@ def test_nothing_is_wider_than_the_window(visit, name, width):
     links.last.click()
     assert page.evaluate("document.querySelector(':target').textContent") == "configuration"
     assert links.first.is_visible() == (width == 1280)
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [([1.0, 1.0], 1e-16), ([1e308, -1e308], None), ([1.7e308, 1.7e308], None), ([5e-324, 0.0], None)],
+)
+def test_numbers_at_the_ends_of_what_there_is_are_drawn(visit, reports, tmp_path, values, error):
+    store = ObservationStore(tmp_path / "observations" / "words", f"{__name__}.Words", {})
+    for step, value in zip((0, 10**9), values, strict=True):
+        rows = [("moving", None, None, step), ("constructor", None, None, value)]
+        rows += [("constructor_error", None, None, error)] if error else []
+        table = pd.DataFrame(rows, columns=["quantity", "site", "word", "value"])
+        store.write(step, table.assign(step=step, tokens=None))
+    reports["ends"] = write_report([tmp_path], tmp_path / "out")
+    page = visit("ends")
+    choose(page, "quantity", "constructor")
+    assert "NaN" not in lines(page).first.get_attribute("d")
+    assert read_csv(page)["value"].tolist() == pytest.approx(values, rel=1e-5)
+
+
+def test_runs_without_a_common_step_have_no_mean(visit, reports, tmp_path):
+    runs = []
+    for seed, steps in ((1, (0, 1)), (2, (0, 1)), (3, (5, 6))):
+        runs.append(tmp_path / f"lm_{seed}")
+        store = ObservationStore(runs[-1] / "observations" / "words", f"{__name__}.Words", {})
+        for step in steps:
+            rows = [
+                ("loss", None, None, 1.0 + seed),
+                *([("norm", None, None, step + seed)] if seed < 3 else []),
+            ]
+            table = pd.DataFrame(rows, columns=["quantity", "site", "word", "value"])
+            store.write(step, table.assign(step=step, tokens=10 * seed))
+        (runs[-1] / "config.yaml").write_text(
+            yaml.safe_dump({"seed_everything": seed, "model": {"class_path": "my.LSTM"}})
+        )
+    reports["apart"] = write_report(runs, tmp_path / "out")
+    page = visit("apart")
+    choose(page, "quantity", "loss")
+    assert set(read_csv(page)["run"]) == {"lm_1", "lm_2", "lm_3"}
+    choose(page, "quantity", "norm")
+    table = read_csv(page)
+    assert set(table["run"]) == {"lm, mean of 3, here of 2"}
+    assert (table["value"].tolist(), table["tokens"].tolist()) == ([1.5, 2.5], [15, 15])
+
+
+@pytest.mark.parametrize("column", ["run", "__proto__", "of", "a=b", 'x"]\\'])
+def test_columns_of_any_name_tell_lines_apart(visit, reports, tmp_path, column):
+    store = ObservationStore(tmp_path / "observations" / "words", f"{__name__}.Words", {})
+    for step in (0, 1):
+        rows = [("loss", None, None, level, step + i) for i, level in enumerate("abc")]
+        table = pd.DataFrame(rows, columns=["quantity", "site", "word", column, "value"])
+        store.write(step, table.assign(step=step, tokens=None))
+    reports["column"] = write_report([tmp_path], tmp_path / "out")
+    page = visit("column")
+    names = page.evaluate("document.querySelector('[data-chart]').chart.shown.names")
+    assert names == ["a", "b", "c"]
+    page.evaluate(
+        """() => { const select = document.querySelectorAll('[data-chart] select')[0];
+        select.value = '=b'; select.dispatchEvent(new Event('change')) }"""
+    )
+    assert read_csv(page)["value"].tolist() == [1.0, 2.0]

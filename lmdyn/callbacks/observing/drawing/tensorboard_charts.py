@@ -23,6 +23,7 @@ def charts_of(observer: str, recorded: Sequence[Quantity], tags: Iterable[str]) 
 
     Charts of more than 24 curves are split by some of their parts, such as a site, in a separate category.
     Standard errors and ends of intervals have no charts, quantities that are not declared one each.
+    Tags of no form, such as those of a site with a slash in its name, have a separate chart.
 
     Args:
         observer: name of the observer, with which tags begin.
@@ -45,22 +46,28 @@ def charts_of(observer: str, recorded: Sequence[Quantity], tags: Iterable[str]) 
     by_quantity: dict[str, list[list[str]]] = {}
     for tag in tags:
         quantity, *parts = tag.removeprefix(f"{observer}/").split("/")
-        if not quantity.endswith(_BESIDE):
-            by_quantity.setdefault(quantity, []).append(parts)
+        by_quantity.setdefault(quantity, []).append(parts)
+    beside = {f"{quantity}{end}" for quantity in by_quantity for end in _BESIDE}
     places = {q.name: i for i, q in enumerate(recorded)}
+    order = {name: i for i, name in enumerate(by_quantity)}
     charts: dict[str, dict[str, str]] = {observer: {}, _DETAIL.format(observer): {}}
-    for quantity in sorted(by_quantity, key=lambda name: places.get(name, len(places))):
+    for quantity in sorted(
+        by_quantity.keys() - beside, key=lambda name: (places.get(name, len(places)), order[name])
+    ):
         start = f"{observer}/{quantity}"
         found = declared(recorded, quantity)
         if found is None or not found.tags:
             charts[observer][quantity.replace("_", " ")] = f"^{re.escape(start)}(/.*)?$"
             continue
-        for form in _forms(found.tags):
+        forms = _forms(found.tags)
+        for form in forms:
             curves = [parts for parts in by_quantity[quantity] if form.holds("/".join(parts))]
             if len(curves) > _CURVES:
                 charts[_DETAIL.format(observer)] |= form.cut(found.label, start, curves)
             elif curves:
                 charts[observer][form.title(found.label)] = form.expression(start)
+        if not all(any(form.holds("/".join(parts)) for form in forms) for parts in by_quantity[quantity]):
+            charts[observer][f"{found.label}, others"] = _of_no_form(start, found.tags)
     return {category: found for category, found in charts.items() if found}
 
 
@@ -99,6 +106,13 @@ class _Form:
             title = f"{self.title(label, best)}: {', '.join(values)}"
             charts[title] = self.expression(start, dict(zip(best, values, strict=True)))
         return charts
+
+
+def _of_no_form(start: str, tags: Sequence[str]) -> str:
+    """Return the expression of the tags of a quantity that have none of these forms."""
+    start = re.escape(start)
+    excluded = "".join(f"(?!{start}{f'/{pattern(tag).pattern}' if tag else ''}$)" for tag in tags)
+    return f"^{excluded}{start}(/.*)?$"
 
 
 def _forms(tags: Sequence[str]) -> list[_Form]:

@@ -31,7 +31,7 @@
     parent.append(node);
     return node;
   };
-  const { unique, known, shortCount, shortValue, niceTicks, scaleOf, read, intervals, averaged } = chartRows;
+  const { unique, known, ends, shortCount, shortValue, span, niceTicks, scaleOf, read, intervals, averaged } = chartRows;
 
   // ------------------------------------------------------------------ the chart
 
@@ -41,7 +41,7 @@
       this.data = data;
       this.runs = unique(this.data.lines.map((line) => line.run));
       this.conditions = unique(this.data.lines.map((line) => line.condition));
-      this.state = { quantity: this.data.names[0], filters: {}, panels: "auto", x: "step", scale: this.spacing(), runs: this.conditions.length < this.runs.length ? "mean" : "single", y: "shared", band: true };
+      this.state = { quantity: this.data.names[0], filters: Object.create(null), panels: "auto", x: "step", scale: this.spacing(), runs: this.conditions.length < this.runs.length ? "mean" : "single", y: "shared", band: true };
       this.active = null; // names of lines that are drawn, with their colours
       this.build();
       this.render();
@@ -52,7 +52,7 @@
     // observations that lie closer at first are drawn logarithmically, as figures draw them
     spacing() {
       const steps = unique(this.data.lines.flatMap((line) => line.steps));
-      const high = Math.max(...steps);
+      const [, high] = ends(steps);
       return steps.filter((step) => step < high / 10).length > Math.max(3, steps.length / 3) ? "log" : "linear";
     }
 
@@ -91,7 +91,7 @@
       select.addEventListener("change", () => {
         change(select.value);
         this.render();
-        this.controls.querySelector(`[name="${name}"]`)?.focus();
+        [...this.controls.querySelectorAll("select")].find((each) => each.name === name)?.focus();
       });
       box.append(select);
       this.controls.append(box);
@@ -132,12 +132,12 @@
         if (state.runs === "mean") lines = averaged(lines, data);
         else if (state.runs.startsWith("=")) lines = lines.filter((line) => line.run === state.runs.slice(1));
       }
-      const value = (line, dimension) => (dimension === "run" ? line.run : this.label(dimension, line.of[dimension]));
-      const dimensions = [...data.columns, "run"].filter((d) => unique(lines.map((line) => value(line, d))).length > 1);
+      const value = (line, dimension) => (dimension === "run" ? line.run : this.label(dimension.slice(3), line.of[dimension.slice(3)]));
+      const dimensions = [...data.columns.map((column) => `of_${column}`), "run"].filter((d) => unique(lines.map((line) => value(line, d))).length > 1);
       const per = (dimension) => {
         const count = new Map();
         for (const line of lines) count.set(value(line, dimension), (count.get(value(line, dimension)) ?? 0) + 1);
-        return { panels: count.size, lines: Math.max(...count.values()) };
+        return { panels: count.size, lines: ends([...count.values()])[1] };
       };
       let by = dimensions.includes(state.panels) ? state.panels : "";
       if (state.panels === "auto" && lines.length > MOST_LINES) {
@@ -159,7 +159,8 @@
         this.signature = signature;
         this.active = new Map(names.slice(0, MOST_LINES).map((name, slot) => [name, slot]));
       }
-      const all = [...panels.entries()].sort(([a], [b]) => (by && data.numeric.has(by) ? Number(a.split("=")[1]) - Number(b.split("=")[1]) : 0));
+      const number = (title) => (title ? Number(title.slice(by.length - 2)) : -Infinity); // behind `column=`
+      const all = [...panels.entries()].sort(([a], [b]) => (by.startsWith("of_") && data.numeric.has(by.slice(3)) && a !== b ? number(a) - number(b) : 0));
       return { offered, dimensions, by, names, panels: all.slice(0, MOST_PANELS), left: all.length - Math.min(all.length, MOST_PANELS) };
     }
 
@@ -168,14 +169,14 @@
       const shown = (this.shown = this.arrange());
       this.controls.textContent = "";
       this.choice("quantity", "Quantity", data.names.map((n) => [n, n]), state.quantity, (v) => (state.quantity = v));
-      for (const [column, options, filter] of shown.offered) this.choice(`of_${column}`, column[0].toUpperCase() + column.slice(1), options, filter, (v) => (state.filters[column] = v));
+      for (const [column, options, filter] of shown.offered) this.choice(`of_${column}`, column.slice(0, 1).toUpperCase() + column.slice(1), options, filter, (v) => (state.filters[column] = v));
       if (this.runs.length > 1) {
         const options = [["single", "each"], ...this.runs.map((run) => [`=${run}`, run])];
         if (this.conditions.length < this.runs.length) options.unshift(["mean", "mean and range over seeds"]);
         this.choice("runs", "Runs", options, state.runs, (v) => (state.runs = v));
       }
-      const dimensions = unique([...shown.dimensions, ...(data.columns.includes(state.panels) ? [state.panels] : [])]);
-      if (shown.dimensions.length) this.choice("panels", "Panels", [["auto", "automatic"], ["", "one"], ...dimensions.map((d) => [d, `one for each ${d}`])], state.panels, (v) => (state.panels = v));
+      const dimensions = unique([...shown.dimensions, ...(data.columns.includes(state.panels.slice(3)) ? [state.panels] : [])]);
+      if (shown.dimensions.length) this.choice("panels", "Panels", [["auto", "automatic"], ["", "one"], ...dimensions.map((d) => [d, `one for each ${d.replace(/^of_/, "")}`])], state.panels, (v) => (state.panels = v));
       if (shown.panels.length > 1) this.choice("y", "Value axis", [["shared", "the same"], ["own", "each its own"]], state.y, (v) => (state.y = v));
       if (data.hasTokens) this.choice("x", "Over", [["step", "updates"], ["tokens", "tokens"]], state.x, (v) => (state.x = v));
       this.choice("scale", "Spacing", [["linear", "linear"], ["log", "logarithmic"]], state.scale, (v) => (state.scale = v));
@@ -261,12 +262,6 @@
       const values = (lines) => visible(lines).flatMap((line) => [...line.values, ...(line.band ? [...line.band.low, ...line.band.high] : [])]).filter(known);
       const everything = shown.panels.flatMap(([, lines]) => lines);
       const at = unique(everything.flatMap((line) => this.places(line)).filter(known));
-      const span = (list) => {
-        let [low, high] = list.length ? [Math.min(...list), Math.max(...list)] : [0, 1];
-        if (low === high) [low, high] = [low - Math.abs(low || 1) * 0.1, high + Math.abs(high || 1) * 0.1];
-        const margin = (high - low) * 0.04;
-        return [low - margin, high + margin];
-      };
       const range = span(values(everything));
       const scenes = shown.panels.map(([title, lines], i) => {
         const cell = width / columns;
@@ -275,7 +270,7 @@
         const group = draw(svg, "g", { "data-panel": title });
         if (several) draw(group, "text", { x: x0, y: top - 8, fill: theme.ink, "font-weight": 600 }, title.length * 6.6 > x1 - x0 ? `${title.slice(0, Math.floor((x1 - x0) / 6.6) - 1)}…` : title);
         const [low, high] = state.y === "own" ? span(values(lines)) : range;
-        const y = (v) => bottom - ((v - low) / (high - low)) * (bottom - top);
+        const y = (v) => bottom - ((v / 2 - low / 2) / (high / 2 - low / 2)) * (bottom - top);
         for (const tick of niceTicks(low, high, Math.max(2, Math.floor((bottom - top) / 44)))) {
           draw(group, "line", { x1: x0, x2: x1, y1: y(tick), y2: y(tick), stroke: theme.grid });
           draw(group, "text", { x: x0 - 6, y: y(tick) + 4, "text-anchor": "end", fill: theme.faint }, shortValue(tick));
