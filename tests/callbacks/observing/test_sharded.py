@@ -143,7 +143,7 @@ def rank_main(folder):
     for watching, message in (
         (
             [WordClusters(probe=probe, frequency="probe", words=5, components=2)],
-            "share the weights.* replay it after",
+            "sharded weights.*replay it after",
         ),
         ([UsersOwn(layers=[], frequency="probe", probe=probe)], "no `sharded = True` in its class"),
         ([saver, of_past], "reference 'previous' is a copy of the module, whose weights are sharded"),
