@@ -86,7 +86,7 @@ class WordClusters(Observer):
 
     Raises:
         ValueError: for an unknown ``method``, ``whiten`` or ``nonlinearity``, FastICA without ``divide``, numbers out
-            of range, or no more ``words`` than ``components``; when attached, for fewer words that occur than that, and
+            of range, or no more ``words`` than ``components``; when attached, if too few words occur in the text, and
             for a module whose ``embedding`` is not an embedding, or narrower than the number of components.
 
     Reference: He & Toyoizumi 2022, section 5.3, figures 5 to 7 and table 3.
@@ -187,7 +187,7 @@ class WordClusters(Observer):
         return [str(i) for i in ids]
 
     def check_module(self, module: nn.Module) -> None:
-        """Raise an error for a path that is no embedding of the vocabulary, and for more components than its width."""
+        """Raise an error for a path that is not an embedding of the vocabulary, and for more components than its width."""
         self._find_embedding(module)
         width = self._weight(module).shape[1]
         if self.hparams["components"] is None:

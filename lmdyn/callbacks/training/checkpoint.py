@@ -34,7 +34,9 @@ def checkpoint_step(path: Path) -> int | None:
 
 
 class ScheduledCheckpoint(Checkpoint):
-    """Writes ``<log_dir>/<folder>/step=<step:09d>.ckpt`` at scheduled steps, step 0 included.
+    """Write ``<log_dir>/<folder>/step=<step:09d>.ckpt`` at scheduled steps, step 0 included.
+
+    A killed run leaves no incomplete checkpoint: each is written under another name in the same folder and renamed.
 
     Args:
         schedule: steps of checkpoints; by default ``Steps(per_decade=4, epochs=True)``: log-spaced with step 0, the
@@ -44,8 +46,6 @@ class ScheduledCheckpoint(Checkpoint):
             after it, since Lightning would skip this on resuming.
         keep: number of the most recent checkpoints to keep; None for all.
         folder: subfolder of the run's folder; by default ``checkpoints`` for weights and ``resume`` for full ones.
-
-        A killed run leaves no incomplete checkpoint: each is written under another name in the same folder and renamed.
 
     Raises:
         ValueError: if ``keep`` is below 1, if the folder is outside the run's folder, or for full checkpoints without a

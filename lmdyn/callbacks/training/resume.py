@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class RunState(L.Callback):
-    """Makes resuming exact, counts tokens, and saves the tokenizer with the run. The CLI always attaches it.
+    """Make resuming exact, count tokens, and save the tokenizer with the run. The CLI always attaches it.
 
     Full checkpoints contain the state of every random number generator and the module's carried recurrent state
     (``module.resume_state()``), one entry per rank; both are restored in the first ``on_train_batch_start``.
@@ -50,9 +50,8 @@ class RunState(L.Callback):
     A run can resume on another number of ranks if its training loaders declare that their batches are parts of one
     batch over all ranks (the entry ``global_batch`` of their states; lmdyn's do): it then sees the same samples in the
     same order. The size of updates must not change; the loaders raise an error otherwise. The recurrent state is
-    redistributed
-    (``module.redistribute_resume_state(states, rank, world_size)``). Rank r continues the generators of rank r
-    modulo the former number: dropout, and other random numbers of a module, are different then.
+    redistributed (``module.redistribute_resume_state(states, rank, world_size)``). Rank r continues the generators of
+    rank r modulo the former number: dropout, and other random numbers of a module, are different then.
 
     Raises:
         ValueError: if a checkpoint of another number of ranks is resumed, but data or module cannot be redistributed.
