@@ -187,7 +187,7 @@ class WordClusters(Observer):
         return [str(i) for i in ids]
 
     def check_module(self, module: nn.Module) -> None:
-        """Raise an error for a path that is not an embedding of the vocabulary, and for more components than its width."""
+        """Raise an error unless the path is an embedding of the vocabulary and at least as wide as the components."""
         self._find_embedding(module)
         width = self._weight(module).shape[1]
         if self.hparams["components"] is None:
