@@ -6,9 +6,11 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from PIL import Image, ImageColor
 
 import lmdyn.callbacks
 from lmdyn.callbacks import Observer
@@ -181,6 +183,17 @@ def test_pictures_are_drawn_from_the_records(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "PICTURES", {"downstream": module.PICTURES["downstream"]})
     module.main()
     assert [path.name for path in tmp_path.iterdir()] == ["downstream.png"]
+
+
+def test_lines_of_a_picture_have_their_colours():
+    """A palette that is too small gave two relations one blue."""
+    module = pictures()
+    for name, used in (("world_knowledge", 4), ("learning_curves", 6), ("token_learning", 6)):
+        drawn = (
+            np.asarray(Image.open(module.IMAGES / f"{name}.png").convert("RGB")).reshape(-1, 3).astype(int)
+        )
+        nearest = [np.abs(drawn - ImageColor.getrgb(colour)).max(1).min() for colour in module.COLOURS[:used]]
+        assert max(nearest) < 20, (name, nearest)
 
 
 def test_formulas_are_known_to_the_renderer():

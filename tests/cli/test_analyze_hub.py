@@ -390,6 +390,10 @@ def test_refusals(series, observers, tmp_path, warnings_of):
         FileNotFoundError, match=r"/checkpoint-\* does not exist: expected .* hub model with --revisions"
     ):
         analyze("nobody/lm", **out)
+    named = tmp_path / "named"
+    shutil.copytree(series / "gpt2" / "checkpoint-10", named / "step_10")
+    with pytest.raises(FileNotFoundError, match=r"the models in step_10 add --checkpoints '.*named/\*'"):
+        analyze(named, **out)
     with pytest.raises(ValueError, match="--revisions applies to hub models"):
         analyze(series / "gpt2", revisions="all", **out)
     mixed = tmp_path / "mixed"

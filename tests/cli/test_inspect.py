@@ -177,6 +177,7 @@ def folder(tmp_path_factory):
     (folder / "empty.txt").write_text("\n \n")
     (folder / "observers.yaml").write_text("trainer: {callbacks: [LearningCurves]}\n")
     (folder / "nothing").mkdir()
+    shutil.copytree(folder / "llama", folder / "several" / "step_50")
     return folder
 
 
@@ -198,6 +199,7 @@ def error_of(capsys, *args):
 
 WRONG = {
     "nothing": ("is neither a run folder (with a config.yaml) nor a model of transformers",),
+    "several": ("checkpoint-*/): give one of its models, several/step_50",),
     "absent.yaml": ("file absent.yaml does not exist",),
     "observers.yaml": ("has no model, only ['trainer']: expected `model:",),
     "text.txt": ("is not a yaml with a model: expected one; give a text as --data",),

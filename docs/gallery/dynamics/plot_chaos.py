@@ -49,7 +49,7 @@ for (gain, exponents), style in zip(random.items(), ("k:", "k--"), strict=True):
     ax.plot(times, exponents.mean(1), style, label=f"random network, g = {gain}")
 ax.axhline(0, color="0.7", lw=0.8, zorder=0)
 ax.set(xlabel="applications of the layer", ylabel=f"λ of windows of {TAU}, nats a step")
-ax.legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1, 0.72))
+ax.legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1, 0.66))
 
 # %%
 # This network is not chaotic. The trained ALBERT contracts: every sentence ends on a fixed point. In the untrained

@@ -36,11 +36,12 @@ ax.legend(frameon=False, fontsize=8, loc="lower right")
 
 # %%
 # Before the first application, the state contains no information about other words, and even a retrained decoder
-# only reaches the floor. The accuracy rises up to about the depth of training. Beyond it, the model's own decoder
-# soon fails, while a retrained decoder finds most of the information: the word is still in the state, but in a
-# different form.
+# only reaches the floor. The accuracy rises up to about the depth of training. Beyond it, the accuracy of the model's
+# own decoder falls to the floor, while a retrained decoder finds most of the information: the word is still in the
+# state, but in a different form.
 print(accuracy.round(3).to_string(), f"floor {floor['most_frequent']:.3f}", sep="\n")
 assert accuracy["retrained"][0] < floor["most_frequent"] + 0.03
 assert accuracy["fixed"].idxmax() in (2, 3, 4) and accuracy["fixed"].max() > 1.5 * floor["most_frequent"]
 lost = accuracy.loc[depth] - accuracy.loc[10]
+assert accuracy["fixed"][10] < floor["most_frequent"] + 0.03
 assert lost["fixed"] > 2 * max(lost["retrained"], 0)

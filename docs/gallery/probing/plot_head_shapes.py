@@ -36,7 +36,7 @@ figure.colorbar(image, ax=panels, label="mean attention", shrink=0.7)
 # are the floor. All trained heads are diagonal above this floor, most strongly in the second and third
 # application. No head is vertical: the trained heads give the special tokens less weight than the untrained heads
 # do.
-print(scores.round(2).to_string())
+print(scores.round(3).to_string())
 trained, floor = scores.loc[run.last], scores.loc[0]
 assert (trained["diagonal"] > 1.5 * floor["diagonal"].max()).all()
 assert trained["diagonal"].groupby("site", observed=True).mean().idxmin() == "layer@0"

@@ -41,9 +41,9 @@ figure.legend(
 # %%
 # In the untrained model, it is the probe: from random states, the part of speech is predicted far more accurately
 # than by the most frequent tag, but random labels are predicted equally well, so that the selectivity is 0 or
-# less. After training, the part of speech is predicted better from each layer, and the random labels from none:
-# the layers distinguish words by their function, and this is knowledge of the model. Intervals are over sentences
-# (bootstrap).
+# less. After training, the part of speech of the current word is predicted better from each layer, and its random
+# label from none: the layers distinguish words by their function, and this is knowledge of the model. The control
+# task on the right labels the types of the current word, too. The intervals below are over sentences (bootstrap).
 print("selectivity for the current word, h2, 95 % interval:")
 for step in (0, run.last):
     print(f"  step {step}: {low[step, 'h2', 'current']:+.2f} to {high[step, 'h2', 'current']:+.2f}")

@@ -51,7 +51,7 @@ print(
     f"entropy of the words' frequencies {entropy:.2f}; loss {loss[32]:.2f} at step 32, {loss[100]:.2f} at step 100"
 )
 most = (1 - curves["previous"]).idxmax()
-print("most change up to step:", dict(most))
+print("most change up to step:", most.to_dict())
 assert loss[32] > entropy - 0.1 and loss[100] < entropy - 0.2
 assert most[["embedding", "h2"]].between(32, 100).all()
 assert 0.2 < loss[half] - loss[run.last] < loss[0] - loss[half]

@@ -32,7 +32,7 @@ for ax, (site, label) in zip(panels, labels.items(), strict=True):
     ax.plot(curves.index, curves["shuffled"][site], "k:", label="tagger of shuffled labels")
     ax.set(title=label, xscale="symlog", xlim=(0, None), ylim=(0, 1), xlabel="optimizer updates")
 panels[0].set_ylabel("SVCCA with its layer")
-panels[1].legend(frameon=False, fontsize=8, loc="lower right")
+panels[0].legend(frameon=False, fontsize=8, loc="lower left")
 
 # %%
 # Both layers of the LSTM end above their floor, and the word vectors do not: the part of speech of the next word

@@ -37,6 +37,7 @@ panels[1].loglog(
 )
 panels[0].set(xlabel="tokens", ylabel="similarity and 95 % interval", xscale="log", ylim=(0.6, 1))
 panels[1].set(xlabel="tokens", ylabel="standard error over texts")
+panels[1].set_yticks(ticks := [0.001, 0.002, 0.005, 0.01, 0.02], [f"{tick:g}" for tick in ticks])
 for ax in panels:
     ax.set_xticks(TOKENS, [f"{n:,}" for n in TOKENS])
     ax.minorticks_off()

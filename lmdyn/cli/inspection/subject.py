@@ -99,9 +99,11 @@ def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
             return _of_run(path, arguments)
         if is_pretrained(path) or any(p.is_dir() for p in path.glob("checkpoint-*")):
             return _of_transformers(name, path, arguments)
+        models = sorted(p for p in path.glob("*/") if is_pretrained(p))
         raise ValueError(
             f"{name} is neither a run folder (with a config.yaml) nor a model of transformers (with a config.json, as "
-            "written by save_pretrained, or checkpoint-*/): give such a folder, a yaml or package.Class"
+            "written by save_pretrained, or checkpoint-*/): give "
+            + (f"one of its models, {models[0]}" if models else "such a folder, a yaml or package.Class")
         )
     if name in lmdyn.models.__all__:
         return _of_class(f"lmdyn.models.{name}", arguments)

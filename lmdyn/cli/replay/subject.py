@@ -73,9 +73,14 @@ def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Ma
     if checkpoints is None and not (
         is_pretrained(folder) or any(p.is_dir() for p in folder.glob("checkpoint-*"))
     ):
+        models = sorted(p.name for p in folder.glob("*/") if is_pretrained(p))
+        hint = (
+            f"; for the models in {', '.join(models[:3])}{', …' * (len(models) > 3)} add --checkpoints '{folder}/*' "
+            "(the number in a name is the step)"
+        )
         raise FileNotFoundError(
             f"{folder / 'config.yaml'} is missing, and {folder}/checkpoint-* does not exist: expected a run folder "
-            "of `lmdyn fit` or of transformers' Trainer, or a hub model with --revisions"
+            "of `lmdyn fit` or of transformers' Trainer, or a hub model with --revisions" + hint * bool(models)
         )
     paths = find_checkpoints(checkpoints or run)
     if strange := [p for p in paths.values() if not is_pretrained(p)]:
