@@ -80,7 +80,9 @@ def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Ma
         )
         raise FileNotFoundError(
             f"{folder / 'config.yaml'} is missing, and {folder}/checkpoint-* does not exist: expected a run folder "
-            "of `lmdyn fit` or of transformers' Trainer, or a hub model with --revisions" + hint * bool(models)
+            "of `lmdyn fit` or of transformers' Trainer, or a hub model with --revisions"
+            + hint
+            * bool(models)
         )
     paths = find_checkpoints(checkpoints or run)
     if strange := [p for p in paths.values() if not is_pretrained(p)]:
