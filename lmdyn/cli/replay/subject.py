@@ -77,12 +77,12 @@ def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Ma
         hint = (
             f"; for the models in {', '.join(models[:3])}{', …' * (len(models) > 3)} add --checkpoints '{folder}/*' "
             "(the number in a name is the step)"
+            if models
+            else ""
         )
         raise FileNotFoundError(
             f"{folder / 'config.yaml'} is missing, and {folder}/checkpoint-* does not exist: expected a run folder "
-            "of `lmdyn fit` or of transformers' Trainer, or a hub model with --revisions"
-            + hint
-            * bool(models)
+            f"of `lmdyn fit` or of transformers' Trainer, or a hub model with --revisions{hint}"
         )
     paths = find_checkpoints(checkpoints or run)
     if strange := [p for p in paths.values() if not is_pretrained(p)]:
