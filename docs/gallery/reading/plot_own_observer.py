@@ -87,7 +87,8 @@ ax.legend(frameon=False)
 # %%
 # Mostly: at the end, confidence and accuracy are within a few hundredths of each other (one seed, validation
 # text). In the first updates, the model is underconfident: it predicts one frequent word, which is correct more
-# often than its flat probabilities state.
+# often than its flat probabilities state. The calibration error is a mean over bins: it can be large where the two
+# means agree, if some bins are too confident and others not confident enough.
 print(curves[["confidence", "accuracy", "error"]].round(3).to_string())
 assert curves["error"].iloc[-1] < 0.05
 assert abs(curves["confidence"] - curves["accuracy"]).iloc[-1] < 0.05

@@ -17,7 +17,8 @@ print(rows.query("by == 'upos' and group == 'NOUN'").tail(4).to_string(index=Fal
 # %%
 # The loss of a text is the sum of the losses of its words. The contribution of a part of speech is its mean loss
 # times its share of the words. The shares are those of the training text, from the ``token_counts`` of the
-# datamodule.
+# datamodule. Ends of sentences have no part of speech and are left out; they are easy, so the parts add up to more than
+# the loss over all tokens.
 losses = rows.query("quantity == 'loss' and by == 'upos'").pivot(
     index="step", columns="group", values="value"
 )
@@ -40,5 +41,7 @@ share_of_words, share_of_loss = counts / counts.sum(), paid.iloc[-1] / paid.iloc
 both = pd.DataFrame({"of words": share_of_words, "of loss": share_of_loss}).loc[order[:6]]
 print(both.round(2).to_string())
 assert set(order[:2]) == {"NOUN", "VERB"}
+overall = rows.query("quantity == 'loss' and by == ''")["value"].iloc[-1]
+assert paid.iloc[-1].sum() > overall
 assert (share_of_loss[["NOUN", "VERB"]] > 1.2 * share_of_words[["NOUN", "VERB"]]).all()
 assert share_of_loss["PUNCT"] < share_of_words["PUNCT"] / 2
