@@ -105,7 +105,7 @@ def test_a_folder_that_may_only_be_read(disk, tmp_path, capsys):
         for command in ("analyze", "report"):
             said = says([command, str(run)], capsys)
             assert "cannot be written (Read-only file system)" in said
-            assert "choose another folder by --out" in said
+            assert "choose another folder with --out" in said
         main(["analyze", str(run), "--out", str(tmp_path / "out")])
         main(["report", str(run), "--out", str(tmp_path / "report")])
     finally:

@@ -87,7 +87,7 @@ def write_report(
     drawn = {
         run: _observed(run, most, cached=not untrusted) for run in observed
     }  # before anything is written
-    make_writable(out, "choose another folder by --out")
+    make_writable(out, "choose another folder with --out")
     names = run_names(runs)
     find = partial(_find, untrusted=untrusted)
     together = _shared(drawn, find) if len(observed) > 1 else {}
