@@ -416,7 +416,7 @@ def test_a_chain_whose_references_are_of_a_seed(in_tmp, planned):
     assert planned(partner, own, Command("analyze", replay, (("LMDYN_SEED", "2"),))) == []  # the control
     assert "LMDYN_SEED" not in os.environ
     (line,) = planned(partner, own, Command("analyze", replay, (("LMDYN_SEED", "3"),)))
-    assert line.startswith("error: analyze runs/lm_2: similarity: no checkpoints: runs/partner_3")
+    assert line.startswith("error: analyze runs/lm_2: similarity: no checkpoints: expected runs/partner_3")
 
 
 @pytest.mark.slow

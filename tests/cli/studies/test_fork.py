@@ -241,7 +241,7 @@ def test_a_fork_that_was_killed_goes_on_and_another_is_refused(folder, capsys):
     for other in ("--set", "model.init_args.dropout=0.3"), ("--data-seed", "3"):
         with pytest.raises(SystemExit):
             main([*words[:4], *other, "--out", str(out)])
-        assert f"{out} holds another fork: choose another folder" in capsys.readouterr().err
+        assert f"{out} contains another fork: choose another folder" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*words, "--out", str(folder / "run")])
     assert "run contains a run: choose another folder" in capsys.readouterr().err
