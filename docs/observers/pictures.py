@@ -14,9 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 from PIL import Image
 
+from lmdyn.callbacks.observing.drawing import style
+
 DOCS = Path(__file__).resolve().parents[1]
 RECORDS, IMAGES = DOCS / "records", DOCS / "images" / "observers"
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe & Ito
+COLOURS = [style.COLOURS[name] for name in ("blue", "vermilion", "green", "purple", "orange", "sky")]
 UPDATES = "optimizer updates"
 Panels = Sequence[Axes]
 PICTURES: dict[str, Callable[[Panels], None]] = {}

@@ -12,6 +12,7 @@ import pyarrow as pa
 from lmdyn.callbacks.training.observation_schedule import Progress
 
 __all__ = [
+    "ENDS",
     "Quantity",
     "declarations",
     "declared",
@@ -25,6 +26,9 @@ __all__ = [
     "to_arrow",
     "wide",
 ]
+
+ENDS = ("_error", "_low", "_high")
+"""How the name of a quantity continues in rows with its standard error, and the ends of its interval."""
 
 _BEFORE_GROUPS = ("step", "tokens", "quantity", "site")
 _PART = re.compile(r"<\w+>")  # part of a name or tag that depends on settings or data

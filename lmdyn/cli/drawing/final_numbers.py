@@ -7,13 +7,19 @@ from typing import Any
 
 import pandas as pd
 
-from lmdyn.callbacks.observing.schema import Quantity, declared, group_columns, is_number_column, last_step
+from lmdyn.callbacks.observing.schema import (
+    ENDS,
+    Quantity,
+    declared,
+    group_columns,
+    is_number_column,
+    last_step,
+)
 from lmdyn.cli.drawing.chart_data import quantity_order
 
 __all__ = ["FinalNumber", "final_numbers"]
 
 _MOST = 40  # per observer: a page shows fewer, and finds them in other runs
-_END = re.compile(r"_(error|low|high)$")
 
 _Key = tuple[str, ...]  # quantity, site, groups
 
@@ -69,10 +75,11 @@ def final_numbers(
     by_name: dict[str, list[_Key]] = {}
     for key in last:
         by_name.setdefault(key[0], []).append(key)
+    accompanying = {f"{name}{end}" for name in by_name for end in ENDS}
     depths = {
         name: min(sum(map(bool, key[2:])) for key in keys)
         for name, keys in by_name.items()
-        if name != "learning_rate" and ((base := _END.sub("", name)) == name or base not in by_name)
+        if name != "learning_rate" and name not in accompanying
     }
     moving = {key[0] for key, value in last.items() if first.get(key) != value}
     chosen: list[_Key] = []
@@ -107,7 +114,7 @@ def _final(
 ) -> FinalNumber:
     name, value = key[0], last[key]
     known = declared(recorded, name)
-    low, high, error = (last.get((f"{name}_{end}", *key[1:])) for end in ("low", "high", "error"))
+    error, low, high = (last.get((f"{name}{end}", *key[1:])) for end in ENDS)
     kind = "interval" if low is not None and high is not None else "error" if error is not None else ""
     if kind == "error" and error is not None:
         low, high = value - error, value + error

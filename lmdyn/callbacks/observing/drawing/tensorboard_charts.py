@@ -8,12 +8,11 @@ from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from lmdyn.callbacks.observing.schema import Quantity, declared, pattern
+from lmdyn.callbacks.observing.schema import ENDS, Quantity, declared, pattern
 from lmdyn.callbacks.training.lightning_internals import logged_name
 
 __all__ = ["charts_of", "know_charts_of", "log_charts", "takes_charts"]
 
-_BESIDE = ("_error", "_low", "_high")  # values that accompany another one have no chart
 _CURVES = 24  # per chart: the curves of one run have one colour, and symbols distinguish them
 _DETAIL = "{}, in detail"
 
@@ -47,12 +46,12 @@ def charts_of(observer: str, recorded: Sequence[Quantity], tags: Iterable[str]) 
     for tag in tags:
         quantity, *parts = tag.removeprefix(f"{observer}/").split("/")
         by_quantity.setdefault(quantity, []).append(parts)
-    beside = {f"{quantity}{end}" for quantity in by_quantity for end in _BESIDE}
+    accompanying = {f"{quantity}{end}" for quantity in by_quantity for end in ENDS}  # they have no chart
     places = {q.name: i for i, q in enumerate(recorded)}
     order = {name: i for i, name in enumerate(by_quantity)}
     charts: dict[str, dict[str, str]] = {observer: {}, _DETAIL.format(observer): {}}
     for quantity in sorted(
-        by_quantity.keys() - beside, key=lambda name: (places.get(name, len(places)), order[name])
+        by_quantity.keys() - accompanying, key=lambda name: (places.get(name, len(places)), order[name])
     ):
         start = f"{observer}/{quantity}"
         found = declared(recorded, quantity)
