@@ -212,7 +212,8 @@ def _edge_probe(p: Panels) -> None:
     p[1].set_xlabel("layer")
     said(p[0], "layer 8; dotted: the most frequent label", "micro-F1", 2)
     said(p[1], "tags, by layer", "micro-F1")
-    p[0].set_ylim(0, 1.2)
+    p[0].set_ylim(0, 1.2)  # room for the legend
+    p[0].set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1])
 
 
 @picture
@@ -244,11 +245,12 @@ def _attention_patterns(p: Panels) -> None:
 @picture
 def _downstream(p: Panels) -> None:
     found = "chiang2020_embryology/organism/downstream"
-    for panel, task in zip(p, ("acceptability", "similarity"), strict=True):
+    scores = {"acceptability": "accuracy", "similarity": "Spearman's correlation"}
+    for panel, (task, score) in zip(p, scores.items(), strict=True):
         lines(panel, records(found, task=task), "quantity", {"score": "fine-tuned copy"})
-        floor(panel, records(found, task=task, quantity="baseline"), "without reading")
+        floor(panel, records(found, task=task, quantity="baseline"), "without reading the input")
         panel.set_xlabel(UPDATES)
-        said(panel, task, "score")
+        said(panel, task, score)
 
 
 @picture
