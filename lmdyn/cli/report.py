@@ -122,16 +122,9 @@ def write_report(
         sections.append(f"<section id='configurations'>{differing}</section>")
     if len(observed) > 1:
         charts = _charts(of_observers, names)
-        for name, shared in together.items():
+        for name, part in _all_runs(charts, together, drawn, out, find).items():
             contents.append(Place(f"together {name}", f"{name}, all runs"))
-            sections.append(_together_section(name, shared, drawn, out, find, charts.pop(name, "")))
-        for name, curves in charts.items():
-            told = _observed_differently(
-                [one.store.about()["settings"] for one in _of_runs(drawn)[name].values()]
-            )
-            contents.append(Place(f"together {name}", f"{name}, all runs"))
-            heading = f"<h2 id='{html.escape(f'together {name}')}'>{html.escape(name)}, all runs</h2>"
-            sections.append(f"{heading}{told}{curves}")
+            sections.append(part)
     for run in observed:
         several = len(observed) > 1
         if several:
@@ -269,6 +262,26 @@ def _mixed(drawn: Mapping[Path, Sequence[DrawnObservations]]) -> set[str]:
         if _different_settings(settings, (*_NO_SETTINGS, "seed")):
             found.add(name)
     return found
+
+
+def _all_runs(
+    charts: Mapping[str, str],
+    together: Mapping[str, Mapping[Path, DrawnObservations]],
+    drawn: Mapping[Path, Sequence[DrawnObservations]],
+    out: Path,
+    find: Find,
+) -> dict[str, str]:
+    """Return, by observer, the section of all runs: with figures and tables, if it draws several runs together."""
+    parts = {
+        name: _together_section(name, shared, drawn, out, find, charts.get(name, ""))
+        for name, shared in together.items()
+    }
+    of_runs = _of_runs(drawn)
+    for name in (name for name in charts if name not in together):
+        told = _observed_differently([one.store.about()["settings"] for one in of_runs[name].values()])
+        heading = f"<h2 id='{html.escape(f'together {name}')}'>{html.escape(name)}, all runs</h2>"
+        parts[name] = f"{heading}{told}{charts[name]}"
+    return parts
 
 
 def _together_section(
