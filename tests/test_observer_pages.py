@@ -31,6 +31,14 @@ OBSERVERS = sorted(
     and not getattr(cls, "__abstractmethods__", None)
 )
 
+NOT_IN_A_STUDY = {"Geometry", "Induction", "LossChangeAllocation", "WeightSpectra"}
+"""Observers of the thesis' outlook, whose study has not run: their pages have neither picture nor verdicts yet."""
+
+
+def in_a_study(name: str) -> bool:
+    """Whether there are records of an observer, from which its page must then quote, with a picture."""
+    return name not in NOT_IN_A_STUDY or any((DOCS / "records").rglob(f"{snake_case(name)}.parquet"))
+
 
 @cache
 def page(name: str) -> str:
@@ -87,7 +95,7 @@ def not_in_results(text: str) -> list[list[str]]:
 def test_every_exported_observer_has_a_page():
     pages = {path.stem for path in (DOCS / "observers").glob("*.md")}
     assert pages == {snake_case(name) for name in OBSERVERS}
-    assert len(OBSERVERS) == 17
+    assert len(OBSERVERS) >= 17
 
 
 @pytest.mark.parametrize("name", OBSERVERS)
@@ -96,7 +104,8 @@ def test_a_page_has_all_sections_in_their_order(name):
     assert text.startswith(f"# {name}\n")
     assert headings(text) == SECTIONS
     assert 60 <= len(text.splitlines()) <= 150
-    assert f"](../images/observers/{snake_case(name)}.png)" in text
+    picture = f"](../images/observers/{snake_case(name)}.png)"
+    assert picture in text if in_a_study(name) else "No study with this observer has run yet." in text
 
 
 def test_index_and_readme_lead_to_the_pages():
@@ -108,7 +117,7 @@ def test_index_and_readme_lead_to_the_pages():
 @pytest.mark.parametrize("name", OBSERVERS)
 def test_quoted_verdicts_are_those_of_the_results(name):
     assert not not_in_results(page(name))
-    assert name == "LearningCurves" or "<!-- from: " in page(name)
+    assert name == "LearningCurves" or ("<!-- from: " in page(name)) == in_a_study(name)
 
 
 def test_a_changed_number_is_found():
@@ -176,7 +185,7 @@ def pictures():
 
 def test_pictures_are_drawn_from_the_records(tmp_path, monkeypatch):
     module = pictures()
-    assert set(module.PICTURES) == {snake_case(name) for name in OBSERVERS}
+    assert set(module.PICTURES) == {snake_case(name) for name in OBSERVERS if in_a_study(name)}
     small = [path for path in module.IMAGES.glob("*.png") if path.stat().st_size <= 60_000]
     assert {path.stem for path in small} == set(module.PICTURES)
     monkeypatch.setattr(module, "IMAGES", tmp_path)
