@@ -8,6 +8,7 @@ from lmdyn.callbacks.dynamics.handwriting.handwriting import Handwriting
 from lmdyn.callbacks.dynamics.loops.loop_convergence import LoopConvergence
 from lmdyn.callbacks.interdependence.interdependence import Interdependence
 from lmdyn.callbacks.interdependence.scaffold_rule import ScaffoldRule
+from lmdyn.callbacks.landscape.curvature import Curvature
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import Accumulator, ObservedBatch, ProbeSet
 from lmdyn.callbacks.observing.recording import observe_together
@@ -49,6 +50,7 @@ __all__ = [
     "AttentionPatterns",
     "Checkpoint",
     "Checkpoints",
+    "Curvature",
     "DepthPerformance",
     "DiagnosticProbe",
     "Downstream",

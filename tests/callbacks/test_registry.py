@@ -98,6 +98,7 @@ OBSERVERS = {
     "TowerPreference": {
         "training": {"updates": 5}, "batch_rows": 4, "min_count": 1, "previous": True, "second_seed": 1,
     },
+    "Curvature": {"max_tokens": 200, "eigenvalues": 2, "probes": 2, "tolerance": 0.1},
     "WordClusters": {"words": 60, "components": 4, "max_iterations": 100, "matrix_words": 20},
 }  # fmt: skip
 # What they look at, where it is not the LSTM on the grammar.

@@ -21,6 +21,7 @@ ANY = {
     "Similarity": {"measures": ["linear_cka"]},
     "DiagnosticProbe": {"tasks": ["parity"], "targets": ["current"], "classifier": {"epochs": 1}},
     "WordClusters": {"components": 3, "words": 30},
+    "Curvature": {"max_tokens": 200, "probes": 2, "tolerance": 0.1},
 }
 ATTENTION = {"AttentionPatterns": {}}
 DYNAMICS = {

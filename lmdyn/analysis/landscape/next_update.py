@@ -57,7 +57,7 @@ def next_update(optimizer: Optimizer, gradients: Mapping[Tensor, Tensor]) -> dic
         dict, {t: copy.deepcopy(optimizer.state[p]) for p, t in twins.items() if p in optimizer.state}
     )
     trial = object.__new__(type(optimizer))
-    left = {"state": state, "param_groups": groups, **dict.fromkeys(_HOOKS, OrderedDict())}
+    left = {"state": state, "param_groups": groups, **{key: OrderedDict() for key in _HOOKS}}
     trial.__dict__.update(
         {k: v for k, v in vars(optimizer).items() if k != "step"} | left
     )  # schedulers wrap `step`
