@@ -9,6 +9,7 @@ from lmdyn.callbacks.dynamics.loops.loop_convergence import LoopConvergence
 from lmdyn.callbacks.interdependence.interdependence import Interdependence
 from lmdyn.callbacks.interdependence.scaffold_rule import ScaffoldRule
 from lmdyn.callbacks.landscape.curvature import Curvature
+from lmdyn.callbacks.landscape.landscape import Landscape
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import Accumulator, ObservedBatch, ProbeSet
 from lmdyn.callbacks.observing.recording import observe_together
@@ -63,6 +64,7 @@ __all__ = [
     "Handwriting",
     "Interdependence",
     "Itself",
+    "Landscape",
     "LearningCurves",
     "LongTerm",
     "LoopConvergence",
