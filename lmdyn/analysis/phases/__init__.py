@@ -1,0 +1,1 @@
+"""Phases of training: where the course of a curve changes, if it does."""

@@ -1,0 +1,223 @@
+"""Change points of a curve over training: bends of a line in log step, against smooth courses without any."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdyn.analysis.phases.smooth_course import fit_monotone
+
+__all__ = ["ChangePoints", "change_points"]
+
+Array = npt.NDArray[np.float64]
+
+_LEAST_A_DECADE = 8.0
+_MOST_CANDIDATES = 20_000
+_PENALTY = 3
+"""Parameters for which a change point counts: its slope, and twice its position, which is searched."""
+_APART = 3
+"""Least number of observations between two change points, and between one and an end."""
+
+
+@dataclass(frozen=True)
+class ChangePoints:
+    """Result of :func:`change_points`.
+
+    Attributes:
+        steps: steps of the change points, in order; empty if the curve is smooth.
+        low: lower ends of their intervals.
+        high: upper ends.
+        slopes: slope of each piece by decade, one more than change points; empty if the curve is smooth.
+        p_value: share of smooth curves with this noise that bend as much, at least 1 / (resamplings + 1).
+        fitted: values of the piecewise linear or of the smooth curve, at the observations that are used, by step.
+        smooth: whether no change point is shown.
+    """
+
+    steps: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    slopes: tuple[float, ...]
+    p_value: float
+    fitted: Array
+    smooth: bool
+
+
+def change_points(
+    steps: npt.ArrayLike,
+    values: npt.ArrayLike,
+    *,
+    most: int = 2,
+    level: float = 0.05,
+    confidence: float = 0.95,
+    spacing: float = 0.5,
+    resamplings: int = 199,
+    seed: int = 0,
+) -> ChangePoints:
+    """Find where a curve bends: a continuous line of few straight pieces in log10 of the step.
+
+    A learning curve that is smooth can be approximated by straight pieces as well, so that pieces alone show nothing.
+    The pieces (from 1 to ``most`` change points, by BIC with three parameters for each, since positions are searched)
+    are therefore compared with a monotone spline without a break, whose knots are half a decade apart: the statistic
+    is the log ratio of both sums of squares, and its distribution without change points is that of curves of the
+    spline with resampled residuals, fitted in the same way. A change that is smooth but sharper than the spline's
+    knots counts as change points: a logistic curve whose rise from 10 to 90 % takes 1.5 decades is smooth, one of 0.55
+    decades is not, and between the two it depends on the noise (measured with ten observations a decade).
+
+    Intervals are the quantiles of the change points of curves of the fitted pieces with resampled residuals. Residuals
+    are taken as independent: noise that is shared by neighbouring observations makes the test too ready.
+
+    Args:
+        steps: (n,) optimizer updates, any order; step 0 has no logarithm and is left out.
+        values: (n,) values; observations that are not finite are left out.
+        most: maximum number of change points, from 1 to 3.
+        level: largest p-value at which change points are stated.
+        confidence: confidence level of the intervals.
+        spacing: least distance of knots of the smooth course, in decades.
+        resamplings: number of resampled curves, for each purpose.
+        seed: seed of the resampling.
+
+    Raises:
+        ValueError: for fewer than eight observations a decade or 12 at all, steps that occur twice, or settings out of
+            range.
+
+    Reference: Saphra 2021, section 7.2.3 (phases); segmented regression: Muggeo 2003; number of change points: Zhang &
+        Siegmund 2007; bootstrap of residuals: Davison & Hinkley 1997, section 6.2.
+
+    Example:
+        >>> steps = 10 ** np.linspace(0, 3, 30)
+        >>> noise = np.random.default_rng(0).normal(0, 0.01, 30)
+        >>> found = change_points(steps, np.maximum(0, np.log10(steps) - 1.5) + noise)
+        >>> found.smooth, len(found.steps), bool(20 < found.steps[0] < 45)
+        (False, 1, True)
+    """
+    if (
+        not 1 <= most <= 3
+        or not 0 < level < 1
+        or not 0 < confidence < 1
+        or not spacing > 0
+        or resamplings < 19
+    ):
+        raise ValueError(
+            "expected most from 1 to 3, level and confidence between 0 and 1, a positive spacing and at least 19 "
+            f"resamplings, got {most}, {level}, {confidence}, {spacing} and {resamplings}"
+        )
+    x, y = _observed(np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64))
+    back = float(y.mean())
+    scale = float(np.ptp(y)) or 1.0
+    y = (y - back) / scale  # numbers of any size have the same pieces
+    pieces = _Pieces(x, most)
+    smooth = fit_monotone(x, y, spacing)
+    best = pieces.fit(y[None])
+    observed = _statistic(_squares(y - smooth), float(best.squares[0]))
+    generator = np.random.default_rng(seed)
+
+    def resampled(course: Array, parameters: int) -> Array:
+        residuals = y - course
+        residuals = (residuals - residuals.mean()) * np.sqrt(len(y) / max(1, len(y) - parameters))
+        return course + generator.choice(residuals, (resamplings, len(y)))
+
+    curves = resampled(smooth, 2 + int((x[-1] - x[0]) / spacing))
+    found = pieces.fit(curves)
+    null = [
+        _statistic(_squares(curve - fit_monotone(x, curve, spacing)), float(squares))
+        for curve, squares in zip(curves, found.squares, strict=True)
+    ]
+    p_value = (1 + sum(value >= observed for value in null)) / (resamplings + 1)
+    if p_value > level:
+        return ChangePoints((), (), (), (), p_value, smooth * scale + back, smooth=True)
+    at = best.breaks[0]
+    course = best.course[0]
+    again = pieces.fit(resampled(course, 2 + 2 * len(at)), exactly=len(at))
+    tail = (1 - confidence) / 2
+    ends = np.quantile(np.array(again.breaks), [tail, 1 - tail], axis=0)
+    slopes = np.diff(np.interp([x[0], *at, x[-1]], x, course)) / np.diff([x[0], *at, x[-1]])
+    steps_at, low, high = (tuple(float(v) for v in 10**row) for row in (at, *ends))
+    slopes_at = tuple(float(slope) for slope in slopes * scale)
+    return ChangePoints(steps_at, low, high, slopes_at, p_value, course * scale + back, smooth=False)
+
+
+def _observed(at: Array, values: Array) -> tuple[Array, Array]:
+    """Return log10 of the steps, increasing, and the values."""
+    if at.shape != values.shape or at.ndim != 1:
+        raise ValueError(f"expected as many values as steps, got {len(values)} and {len(at)}")
+    kept = (at > 0) & np.isfinite(values)
+    order = np.argsort(at[kept], kind="stable")
+    x, y = np.log10(at[kept][order]), values[kept][order]
+    if (np.diff(x) <= 0).any():
+        raise ValueError("expected each step once, got some twice: give the curve of one run")
+    decades = float(x[-1] - x[0]) if len(x) else 0.0
+    if len(x) < 12 or (len(x) - 1) / max(decades, 1e-9) < _LEAST_A_DECADE - 1e-9:
+        raise ValueError(
+            f"expected at least {_LEAST_A_DECADE:.0f} observations a decade of steps, and 12 at all, got {len(x)} over "
+            f"{decades:.1f} decades: observe with `schedule: {{per_decade: 8}}` or more"
+        )
+    return x, y
+
+
+def _squares(residuals: Array) -> float:
+    return float((residuals**2).sum())
+
+
+def _statistic(smooth: float, pieces: float) -> float:
+    """Return the log ratio of sums of squares; rounding counts as none."""
+    floor = 1e-20
+    return float(np.log((smooth + floor) / (pieces + floor)))
+
+
+@dataclass(frozen=True)
+class _Fit:
+    breaks: list[Array]
+    squares: Array
+    course: Array
+
+
+class _Pieces:
+    """Least-squares lines of straight pieces, for many curves at once: all positions of change points are tried."""
+
+    def __init__(self, x: Array, most: int) -> None:
+        self._x = x
+        halves = np.interp(
+            np.arange(0, len(x) - 0.5, 0.5), np.arange(len(x)), x
+        )  # observations and between them
+        inner = halves[2 * _APART : -2 * _APART]
+        self._sets: list[list[tuple[float, ...]]] = [[]]
+        self._projections: list[list[Array]] = [[]]
+        for number in range(1, most + 1):
+            places = range(len(inner))
+            sets = [
+                c for c in combinations(places, number) if all(b - a >= 2 * _APART for a, b in pairwise(c))
+            ]
+            if len(sets) > _MOST_CANDIDATES:  # every n-th, from the first
+                sets = sets[:: -(-len(sets) // _MOST_CANDIDATES)]
+            self._sets.append([tuple(float(inner[i]) for i in chosen) for chosen in sets])
+            self._projections.append([self._basis(breaks) for breaks in self._sets[-1]])
+
+    def _basis(self, breaks: Sequence[float]) -> Array:
+        """Return an orthonormal basis of the lines with these change points, (n, 2 + breaks)."""
+        hinges = [np.maximum(0, self._x - b) for b in breaks]
+        return np.asarray(np.linalg.qr(np.column_stack([np.ones_like(self._x), self._x, *hinges]))[0])
+
+    def fit(self, curves: Array, exactly: int | None = None) -> _Fit:
+        """Fit curves (m, n), with the number of change points by BIC, or with exactly this number."""
+        n = len(self._x)
+        numbers = [exactly] if exactly else [k for k in range(1, len(self._sets)) if self._sets[k]]
+        total = (curves**2).sum(1)
+        score = np.full(len(curves), np.inf)
+        squares = np.zeros(len(curves))
+        chosen: list[tuple[int, int]] = [(1, 0)] * len(curves)
+        for number in numbers:
+            least, place = np.full(len(curves), np.inf), np.zeros(len(curves), dtype=int)
+            for i, basis in enumerate(self._projections[number]):
+                rest = np.maximum(total - ((curves @ basis) ** 2).sum(1), 0)
+                better = rest < least
+                least[better], place[better] = rest[better], i
+            bic = n * np.log(least / n + 1e-20) + _PENALTY * number * np.log(n)
+            for m in np.flatnonzero(bic < score):
+                chosen[m] = (number, int(place[m]))
+            squares = np.where(bic < score, least, squares)
+            score = np.minimum(bic, score)
+        bases = [self._projections[k][i] for k, i in chosen]
+        course = np.stack([basis @ (basis.T @ curve) for basis, curve in zip(bases, curves, strict=True)])
+        return _Fit([np.array(self._sets[k][i]) for k, i in chosen], squares, course)
