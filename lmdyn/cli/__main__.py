@@ -20,7 +20,13 @@ from lmdyn.cli.commands import (
 )
 from lmdyn.cli.mistakes import of_users_code
 from lmdyn.cli.shipped import with_shipped
-from lmdyn.cli.studies.commands import check_command, claims_command, fork_command, records_command
+from lmdyn.cli.studies.commands import (
+    check_command,
+    claims_command,
+    fork_command,
+    phases_command,
+    records_command,
+)
 
 __all__ = ["main"]
 
@@ -102,6 +108,7 @@ _COMMANDS = (
     "claims",
     "records",
     "surprisal",
+    "phases",
     "configs",
 )
 
@@ -117,6 +124,7 @@ prepare    encode the data before a run              prepare --config FILE [--to
 analyze    replay observers over checkpoints         analyze RUN [--config OVERLAY] [--shard i/n] [--logger NAME]
 report     draw the figures of a run                 report RUN
 surprisal  compute the surprisal of words            surprisal MODEL TEXT [--out DIR]
+phases     find change points of curves, in order    phases RUN … [--select PATTERN …] [--out FILE]
 fork       continue a run with other settings        fork RUN --step K [--set KEY=VALUE …] [--data-seed N]
 claims     test a publication's claims on runs       claims STUDY RUN … [--markdown FILE] [--out DIR]
 configs    list or copy shipped configurations       configs [STUDY] [--to DIR]
@@ -155,6 +163,8 @@ def _run(args: list[str]) -> None:
         configs_command(args[1:])
     elif command == "surprisal":
         surprisal_command(args[1:])
+    elif command == "phases":
+        phases_command(args[1:])
     elif command not in _OF_TRAINER and not str(command).startswith("-"):
         from lmdyn.analysis.inspection.attributes import did_you_mean  # slow import
 

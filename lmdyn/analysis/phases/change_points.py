@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from lmdyn.analysis.phases.smooth_course import fit_monotone
 
-__all__ = ["ChangePoints", "change_points"]
+__all__ = ["ChangePoints", "UnsuitableCurveError", "change_points"]
 
 Array = npt.NDArray[np.float64]
 
@@ -19,6 +19,10 @@ _PENALTY = 3
 """Parameters for which a change point counts: its slope, and twice its position, which is searched."""
 _APART = 3
 """Least number of observations between two change points, and between one and an end."""
+
+
+class UnsuitableCurveError(ValueError):
+    """A curve of which change points are not defined, such as one with too few observations."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,8 @@ def change_points(
         seed: seed of the resampling.
 
     Raises:
-        ValueError: for fewer than eight observations a decade or 12 at all, steps that occur twice, or settings out of
-            range.
+        UnsuitableCurveError: for fewer than eight observations a decade or 12 at all, or steps that occur twice.
+        ValueError: for settings out of range.
 
     Reference: Saphra 2021, section 7.2.3 (phases); segmented regression: Muggeo 2003; number of change points: Zhang &
         Siegmund 2007; bootstrap of residuals: Davison & Hinkley 1997, section 6.2.
@@ -141,15 +145,15 @@ def change_points(
 def _observed(at: Array, values: Array) -> tuple[Array, Array]:
     """Return log10 of the steps, increasing, and the values."""
     if at.shape != values.shape or at.ndim != 1:
-        raise ValueError(f"expected as many values as steps, got {len(values)} and {len(at)}")
+        raise UnsuitableCurveError(f"expected as many values as steps, got {len(values)} and {len(at)}")
     kept = (at > 0) & np.isfinite(values)
     order = np.argsort(at[kept], kind="stable")
     x, y = np.log10(at[kept][order]), values[kept][order]
     if (np.diff(x) <= 0).any():
-        raise ValueError("expected each step once, got some twice: give the curve of one run")
+        raise UnsuitableCurveError("expected each step once, got some twice: give the curve of one run")
     decades = float(x[-1] - x[0]) if len(x) else 0.0
     if len(x) < 12 or (len(x) - 1) / max(decades, 1e-9) < _LEAST_A_DECADE - 1e-9:
-        raise ValueError(
+        raise UnsuitableCurveError(
             f"expected at least {_LEAST_A_DECADE:.0f} observations a decade of steps, and 12 at all, got {len(x)} over "
             f"{decades:.1f} decades: observe with `schedule: {{per_decade: 8}}` or more"
         )

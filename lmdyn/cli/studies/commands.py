@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lmdyn.cli.commands import CommandParser
 
-__all__ = ["check_command", "claims_command", "fork_command", "records_command"]
+__all__ = ["check_command", "claims_command", "fork_command", "phases_command", "records_command"]
 
 log = logging.getLogger(__name__)
 
@@ -199,3 +199,38 @@ def fork_command(args: Sequence[str]) -> None:
         command=["lmdyn", "fork", *args],
     )
     log.info("fork: %s", folder)
+
+
+def phases_command(args: Sequence[str]) -> None:
+    """``lmdyn phases RUN … [--select PATTERN …] [--most N] [--level P] [--out FILE]``."""
+    parser = CommandParser(
+        "lmdyn phases",
+        description="Find where recorded curves bend, in log10 of the step, against smooth monotone courses without a "
+        "break (a curve may be smooth), and order curves by their first change. Runs are seeds: differences are paired "
+        "by run. Curves require at least eight observations a decade of steps.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders with observations/")
+    parser.add_argument(
+        "--select", nargs="+", action="extend", default=[], metavar="PATTERN",
+        help="curves to test, OBSERVER/QUANTITY/SITE/GROUP as in TensorBoard; * matches any text",
+    )  # fmt: skip
+    parser.add_argument(
+        "--most", type=int, default=2, help="maximum change points per curve, 1 to 3 (default: 2)"
+    )
+    parser.add_argument(
+        "--level", type=float, default=0.05, help="largest p-value of a change (default: 0.05)"
+    )
+    parser.add_argument(
+        "--resamplings", type=int, default=199, help="resampled curves for each p-value (default: 199)"
+    )
+    parser.add_argument("--out", type=Path, help="parquet file for all change points, such as phases.parquet")
+    options = parser.parse_args(list(args))
+    from lmdyn.cli.phases.phases import find_phases, print_phases, write_phases
+
+    found = find_phases(
+        options.runs, options.select, most=options.most, level=options.level, resamplings=options.resamplings
+    )
+    print_phases(found, options.level)
+    if options.out is not None:
+        write_phases(found, options.out)

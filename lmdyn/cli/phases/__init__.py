@@ -1,0 +1,1 @@
+"""``lmdyn phases``: change points of recorded curves, and their order over seeds."""

@@ -1,0 +1,216 @@
+"""Phases of runs: change points of each curve, and the order of their first ones over seeds."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from lmdyn.analysis.phases.change_points import UnsuitableCurveError, change_points
+from lmdyn.analysis.statistics.mean_over_seeds import MeanOverSeeds, mean_over_seeds
+from lmdyn.cli.drawing.overview import run_names
+from lmdyn.cli.phases.curves import curves_of
+
+__all__ = ["find_phases", "order_of_phases", "print_phases", "write_phases"]
+
+log = logging.getLogger(__name__)
+
+MOST_CURVES = 400
+"""Maximum number of curves without --select: about a minute."""
+
+Curves = Mapping[str, Mapping[str, "pd.Series[float]"]]
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a curve changes first, over runs.
+
+    Attributes:
+        curve: name of the curve.
+        runs: number of runs in which it has a change point.
+        all_runs: number of runs that have the curve.
+        place: mean of log10 of the first change point over runs, with its variance; None if a run has none.
+        before: mean difference to the curve before it in the order, in decades, paired by run; None for the first.
+    """
+
+    curve: str
+    runs: int
+    all_runs: int
+    place: MeanOverSeeds | None
+    before: MeanOverSeeds | None
+
+
+def find_phases(
+    runs: Sequence[Path],
+    select: Sequence[str] = (),
+    *,
+    most: int = 2,
+    level: float = 0.05,
+    resamplings: int = 199,
+) -> pd.DataFrame:
+    """Find the change points of all curves of runs.
+
+    Args:
+        runs: run folders.
+        select: patterns of curves, see :func:`~lmdyn.cli.phases.curves.curves_of`.
+        most: see :func:`~lmdyn.analysis.phases.change_points.change_points`; also the others.
+        level: largest p-value of a change point.
+        resamplings: number of resampled curves.
+
+    Returns:
+        A row for each change point, and one without ``at`` for each smooth curve or one that was not tested: columns
+        ``run, curve, phase`` (``change``, ``smooth`` or ``not tested``), ``number`` (from 1), ``at``, ``low``, ``high``
+        (steps), ``slope_before``, ``slope_after`` (units of the curve by decade), ``p_value``, ``why`` (not tested).
+
+    Raises:
+        ValueError: for too many curves without ``select``, or a pattern that fits none.
+        FileNotFoundError: for a folder without observations.
+    """
+    names = run_names(runs)
+    curves = {names[run]: curves_of(run, select) for run in runs}
+    number = sum(len(of) for of in curves.values())
+    if not select and number > MOST_CURVES:
+        observers = sorted({name.split("/")[0] for of in curves.values() for name in of})
+        raise ValueError(
+            f"{number:,} curves, at most {MOST_CURVES} are tested without --select: choose some, such as --select "
+            f"'{observers[0]}/*'; observers: {', '.join(observers)}"
+        )
+    rows = [
+        {"run": run, "curve": name, **row}
+        for run, of in curves.items()
+        for name, curve in of.items()
+        for row in _rows(curve, most, level, resamplings)
+    ]
+    columns = [
+        "run",
+        "curve",
+        "phase",
+        "number",
+        "at",
+        "low",
+        "high",
+        "slope_before",
+        "slope_after",
+        "p_value",
+        "why",
+    ]
+    table = pd.DataFrame(rows, columns=columns)
+    return table.astype({"number": "Int64", "at": float, "low": float, "high": float, "p_value": float})
+
+
+def _rows(curve: "pd.Series[float]", most: int, level: float, resamplings: int) -> list[dict[str, object]]:
+    try:
+        found = change_points(
+            curve.index.to_numpy(), curve.to_numpy(), most=most, level=level, resamplings=resamplings
+        )
+    except UnsuitableCurveError as error:
+        return [{"phase": "not tested", "why": str(error)}]
+    if found.smooth:
+        return [{"phase": "smooth", "p_value": found.p_value}]
+    return [
+        {
+            "phase": "change", "number": i + 1, "at": at, "low": found.low[i], "high": found.high[i],
+            "slope_before": found.slopes[i], "slope_after": found.slopes[i + 1], "p_value": found.p_value,
+        }
+        for i, at in enumerate(found.steps)
+    ]  # fmt: skip
+
+
+def order_of_phases(phases: pd.DataFrame) -> list[Position]:
+    """Order curves by their first change points: mean over runs of log10 of the step, with paired differences.
+
+    Only curves that change in all runs have a place: a mean over some of the runs would depend on which ones do.
+
+    Args:
+        phases: table of :func:`find_phases`.
+
+    Returns:
+        Curves in the order of their first change, then those without a place, by name.
+
+    Example:
+        >>> rows = [("a", "x", 10), ("a", "y", 100), ("b", "x", 10), ("b", "y", 200)]
+        >>> phases = pd.DataFrame(rows, columns=["run", "curve", "at"]).assign(phase="change", number=1)
+        >>> [(p.curve, p.runs, round(p.place.mean, 2)) for p in order_of_phases(phases)]
+        [('x', 2, 1.0), ('y', 2, 2.15)]
+    """
+    first = phases[(phases["phase"] == "change") & (phases["number"] == 1)]
+    places = first.set_index(["curve", "run"])["at"].astype(float).map(np.log10)
+    tested = phases[phases["phase"] != "not tested"].groupby("curve")["run"].nunique()
+    found: list[Position] = []
+    by_curve = {name: places[name] for name in tested.index if name in places.index.get_level_values(0)}
+    complete = [name for name, at in by_curve.items() if len(at) == tested[name]]
+    complete.sort(key=lambda name: (float(by_curve[name].mean()), name))
+    for i, name in enumerate(complete):
+        at, difference = by_curve[name], None
+        if i:
+            pairs = (at - by_curve[complete[i - 1]]).dropna()
+            difference = mean_over_seeds(pairs.tolist()) if len(pairs) > 1 else None
+        place = (
+            mean_over_seeds(at.tolist()) if len(at) > 1 else MeanOverSeeds(float(at.iloc[0]), float("nan"), 0)
+        )
+        found.append(Position(name, len(at), int(tested[name]), place, difference))
+    rest = sorted(set(tested.index) - set(complete))
+    return found + [
+        Position(name, len(by_curve.get(name, ())), int(tested[name]), None, None) for name in rest
+    ]
+
+
+def print_phases(phases: pd.DataFrame, level: float) -> None:
+    """Print the curves in the order of their first change points, and what could not be tested."""
+    console = Console(markup=False, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console.width = 140
+    runs, tested = phases["run"].nunique(), phases[phases["phase"] != "not tested"]
+    table = Table(box=None, padding=(0, 2))
+    for column in ("curve", "first change (step)", "95 % interval" if runs > 1 else "interval"):
+        table.add_column(column, overflow="fold")
+    if runs > 1:
+        table.add_column("later than the one above (decades)", overflow="fold")
+    smooth = 0
+    for position in order_of_phases(phases):
+        if position.place is None and not position.runs:
+            smooth += 1
+            continue
+        table.add_row(*_cells(position, phases, runs))
+    console.print(table)
+    curves = tested.groupby(["run", "curve"]).ngroups
+    left = phases[phases["phase"] == "not tested"]
+    console.print(f"{smooth} curves are smooth in all runs")
+    console.print(
+        f"{curves} curves tested at a level of {level:g}: about {level * curves:.1f} would change by chance"
+    )
+    for why, rows in left.groupby(left["why"].astype(str).str.replace(r", got .*", "", regex=True)):
+        console.print(f"{len(rows)} not tested: {why}")
+
+
+def _cells(position: Position, phases: pd.DataFrame, runs: int) -> list[str]:
+    if position.place is None:
+        return [
+            position.curve,
+            f"in {position.runs} of {position.all_runs} runs",
+            "",
+            *([""] if runs > 1 else []),
+        ]
+    at = f"{10**position.place.mean:,.0f}"
+    if runs == 1:
+        rows = phases[(phases["curve"] == position.curve) & (phases["number"] == 1)]
+        return [position.curve, at, f"{rows['low'].iloc[0]:,.0f} to {rows['high'].iloc[0]:,.0f}"]
+    later = ""
+    if position.before is not None:
+        low, high = position.before.interval()
+        later = f"{position.before.mean:.2f} [{low:.2f}, {high:.2f}]"
+    if position.runs < 2:
+        return [position.curve, at, "one run", later]
+    ends = [10**end for end in position.place.interval()]
+    return [position.curve, at, f"{ends[0]:,.0f} to {ends[1]:,.0f}", later]
+
+
+def write_phases(phases: pd.DataFrame, path: Path) -> None:
+    """Write the table as parquet."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    phases.to_parquet(path, index=False)
+    log.info("change points: %s", path)

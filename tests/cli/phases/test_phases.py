@@ -1,0 +1,136 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from lmdyn.callbacks.observing.schema import to_arrow
+from lmdyn.cli.__main__ import main
+from lmdyn.cli.phases.phases import find_phases, order_of_phases
+
+STEPS = np.unique(np.round(10 ** np.linspace(0, 3.5, 46)).astype(int))
+X = np.log10(STEPS)
+
+
+def run_with(folder, curves, steps=STEPS):
+    """A run whose observer ``curves`` recorded these values by site, at step 0 too."""
+    import pyarrow.parquet as pq
+
+    (folder / "observations" / "curves").mkdir(parents=True)
+    for i, step in enumerate([0, *steps]):
+        values = [0.0 if step == 0 else float(of[i - 1]) for of in curves.values()]
+        table = pd.DataFrame(
+            {"step": step, "tokens": 10 * step, "quantity": "score", "site": [*curves], "value": values}
+        )
+        rate = table.iloc[:1].assign(quantity="learning_rate", site="")
+        pq.write_table(to_arrow(pd.concat([table, rate])), folder / f"observations/curves/{step:09d}.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory):
+    """Five seeds: ``early`` bends near 30, ``late`` ten times later, with a delay that a seed's curves share."""
+    runs = []
+    for seed in range(5):
+        generator = np.random.default_rng(seed)
+        delay = 0.3 * generator.standard_normal()
+
+        def noise(generator=generator):
+            return 0.01 * generator.standard_normal(len(X))
+
+        curves = {
+            "early": np.maximum(0, X - 1.2 - delay) + noise(),
+            "late": np.maximum(0, X - 2.2 - delay) + noise(),
+            "smooth": 1 / (1 + np.exp(-2 * (X - 1.7))) + noise(),
+        }
+        runs.append(run_with(tmp_path_factory.mktemp("run") / f"seed_{seed}", curves))
+    return runs
+
+
+def test_change_points_of_a_run(seeds):
+    found = find_phases(seeds[:1], resamplings=39).set_index("curve")
+    assert set(found.index) == {"curves/score/early", "curves/score/late", "curves/score/smooth"}
+    assert found.loc["curves/score/smooth", "phase"] == "smooth"
+    early = found.loc[["curves/score/early"]].iloc[0]
+    assert early["phase"] == "change"
+    assert early["low"] <= early["at"] <= early["high"]
+    assert early["slope_before"] == pytest.approx(0, abs=0.1)
+    assert early["slope_after"] > 0.5
+    assert found["why"].isna().all()
+
+
+def test_order_over_seeds_is_paired(seeds):
+    """The seeds' delay of 0.3 decades is in both places, and not in the difference."""
+    positions = order_of_phases(find_phases(seeds, ["curves/*/early", "curves/*/late"], resamplings=39))
+    assert [p.curve for p in positions] == ["curves/score/early", "curves/score/late"]
+    early, late = positions
+    assert (early.runs, early.all_runs) == (5, 5)
+    assert early.before is None
+    low, high = late.before.interval()
+    assert low < 1 < high
+    assert high - low < 0.35
+    wide = late.place.interval()
+    assert wide[1] - wide[0] > high - low
+
+
+def test_a_curve_that_is_smooth_in_some_runs_has_no_place():
+    rows = [
+        ("a", "x", "change", 1, 10.0),
+        ("b", "x", "smooth", None, None),
+        ("a", "y", "change", 1, 5.0),
+        ("b", "y", "change", 1, 6.0),
+    ]
+    phases = pd.DataFrame(rows, columns=["run", "curve", "phase", "number", "at"])
+    y, x = order_of_phases(phases)
+    assert (y.curve, y.place.mean) == ("y", pytest.approx(np.log10([5, 6]).mean()))
+    assert (x.curve, x.place, x.runs, x.all_runs) == ("x", None, 1, 2)
+
+
+def test_the_command_says_what_it_found(seeds, capsys, tmp_path):
+    main(["phases", *map(str, seeds), "--resamplings", "39", "--out", str(tmp_path / "phases.parquet")])
+    printed = capsys.readouterr().out
+    lines = printed.splitlines()
+    assert lines[0].split()[:4] == ["curve", "first", "change", "(step)"]
+    assert lines[1].split()[0] == "curves/score/early"
+    assert lines[2].split()[0] == "curves/score/late"
+    assert "15 curves tested at a level of 0.05: about 0.8 would change by chance" in printed
+    written = pd.read_parquet(tmp_path / "phases.parquet")
+    assert set(written["phase"]) <= {"change", "smooth"}
+    assert written["run"].nunique() == 5
+
+
+def test_too_few_observations_are_said(tmp_path, capsys):
+    run = run_with(tmp_path / "run", {"h": [1.0, 2.0, 3.0]}, steps=[1, 10, 100])
+    main(["phases", str(run)])
+    assert (
+        "1 not tested: expected at least 8 observations a decade of steps, and 12 at all"
+        in capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--select", "losses/*"], ["--select", "curves/score/early", "--most", "9"], ["--level", "0"]],
+)
+def test_mistakes_end_the_command(seeds, arguments):
+    with pytest.raises(SystemExit) as stopped:
+        main(["phases", str(seeds[0]), *arguments])
+    assert stopped.value.code in (1, 2)
+
+
+def test_a_folder_without_observations_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no observations in"):
+        find_phases([tmp_path])
+
+
+def test_a_pattern_that_fits_nothing_is_refused(seeds):
+    with pytest.raises(
+        ValueError, match=r"fits 'losses/\*': expected names such as OBSERVER/QUANTITY/SITE, of the"
+    ):
+        find_phases(seeds[:1], ["losses/*"])
+
+
+def test_too_many_curves_are_refused(seeds, monkeypatch):
+    monkeypatch.setattr("lmdyn.cli.phases.phases.MOST_CURVES", 2)
+    with pytest.raises(
+        ValueError, match="3 curves, at most 2 are tested without --select: choose some, such as"
+    ):
+        find_phases(seeds[:1])
