@@ -14,6 +14,7 @@ from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world
 from lmdyn.callbacks import (
     Checkpoint,
     Curvature,
+    Geometry,
     Itself,
     LearningCurves,
     Previous,
@@ -63,6 +64,7 @@ def observers(other=None):
             **{**common, "schedule": OF_EPOCHS},
         ),
         Curvature(max_tokens=60, tolerance=0.01, probes=2, **{**common, "schedule": OF_EPOCHS}),
+        Geometry(max_samples=50, **{**common, "schedule": OF_EPOCHS}),
     ]
 
 
@@ -210,7 +212,7 @@ def test_two_ranks_observe_what_one_observes(two, tmp_path, weights):
         one, of_two = tmp_path / "one", two / f"loaded-{weights}"
     # in float32, the last digits of a critical step depend on the order of sums
     derivatives = ("curvature",) if weights == "64-true" else ()
-    for name in ("sparsity", "learning_curves", "one_stream", "similarity", *derivatives):
+    for name in ("sparsity", "learning_curves", "one_stream", "similarity", "geometry", *derivatives):
         path = f"observations/{name}/000000000.parquet"  # weights of later steps differ
         a, b = pd.read_parquet(one / path), pd.read_parquet(of_two / path)
         assert a.drop(columns="value").equals(b.drop(columns="value"))
@@ -218,7 +220,7 @@ def test_two_ranks_observe_what_one_observes(two, tmp_path, weights):
         # or over 5 of a class, is ill-conditioned and shows it (1e-6 to 3e-4). On a processor without AVX-512 those of
         # the untrained network's gradients at the logits, which hardly differ between words, differ by 0.025. Sums
         # over ranks are the same, as float64 tells, where every row is held to the bound.
-        ill = a["quantity"].str.startswith("rho_") | (name == "similarity")
+        ill = a["quantity"].str.startswith("rho_") | (name in ("similarity", "geometry"))
         exact = ~ill | (weights == "64-true")
         assert_close(a[exact], b[exact])
         constant = (
@@ -238,7 +240,7 @@ def test_two_ranks_write_once_and_agree(two, facts):
     expected = dict.fromkeys(
         ("sparsity", "learning_curves", "one_stream"), {*range(0, last + 1, 3)} | of_epochs
     )
-    expected |= dict.fromkeys(("similarity", "curvature"), of_epochs)
+    expected |= dict.fromkeys(("similarity", "geometry", "curvature"), of_epochs)
     found = {name: set() for name in expected}
     for path in map(Path, tables(two / "two")):
         found[path.parent.name].add(int(path.stem))

@@ -25,6 +25,7 @@ from lmdyn.callbacks import (
     Downstream,
     EdgeProbe,
     EncoderDynamics,
+    Geometry,
     Handwriting,
     LoopConvergence,
     ProbeSet,
@@ -61,6 +62,7 @@ BATCH = 3
 OBSERVERS = (
     "token_learning", "edge_probe", "world_knowledge", "attention_patterns", "downstream", "tower_preference",
     "word_clusters", "encoder_dynamics", "depth_performance", "handwriting", "loop_convergence",
+    "geometry",
 )  # fmt: skip
 BY_NUMBER = (
     "encoder_dynamics",
@@ -100,6 +102,7 @@ def observers():
         ),
         WorldKnowledge(probe=FactCorpus(GrammarFacts(grammar()), batch_tokens=30)),
         AttentionPatterns(size=8),
+        Geometry(attention_sites="auto", max_samples=60),
         Downstream(budget=Budget(max_updates=3), probe=GrammarTasks(grammar(), n_train=40, n_evaluation=21)),
         TowerPreference(  # any two sites may be called towers
             sites={"embedding": "model.albert.encoder.embedding_hidden_mapping_in", "top": "model.albert.encoder"},
@@ -254,6 +257,7 @@ def test_two_ranks_observe_what_one_observes(two, one, name):
     tolerance = {
         "attention_patterns": 1e-12,
         "loop_convergence": 1e-12,
+        "geometry": 1e-8,
         "tower_preference": 1e-9,
         **dict.fromkeys(BY_NUMBER, 1e-6),
     }
@@ -290,6 +294,10 @@ def test_there_is_something_to_see(one):
     assert 0 < value("token_learning", "prediction") < 1
     assert value("token_learning", "masked_words") == 150  # one of 151 holds an unknown letter
     assert 0 < value("world_knowledge", "known") < value("world_knowledge", "facts")
+    vectors = one["geometry"].query("quantity == 'vectors'").groupby("over")["value"].unique()
+    assert [len(numbers) for numbers in vectors] == [1, 1]
+    assert vectors["all"][0] > 60  # the sample is a part of the tokens of both ranks
+    assert vectors["last"][0] > 20
     f1 = one["edge_probe"].query("quantity == 'f1'")["value"]
     assert f1.between(0.05, 1).all()
     assert set(one["attention_patterns"]["quantity"]) == {

@@ -1,8 +1,8 @@
 """Pure mathematics: tensors in, tensors or frozen dataclasses out. Nothing here knows Lightning."""
 
+from lmdyn.analysis.attention.first_token import FirstToken, FirstTokenSums, first_token_attention
 from lmdyn.analysis.attention.head_divergence import HeadDivergence, HeadDivergenceSums, head_divergences
 from lmdyn.analysis.dynamics.convergence import LoopSums, relative_change, settling_depth
-from lmdyn.analysis.dynamics.effective_dimension import EffectiveDimension, effective_dimension
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.dynamics.long_run import LongRun, long_run
 from lmdyn.analysis.dynamics.synchronization import (
@@ -13,6 +13,11 @@ from lmdyn.analysis.dynamics.synchronization import (
     synchronize,
 )
 from lmdyn.analysis.dynamics.synchronized_map import SynchronizedMap, synchronized_map, transverse_exponents
+from lmdyn.analysis.geometry.effective_dimension import EffectiveDimension, effective_dimension
+from lmdyn.analysis.geometry.intrinsic_dimension import IntrinsicDimension, intrinsic_dimension
+from lmdyn.analysis.geometry.rectifiers import find_rectifiers
+from lmdyn.analysis.geometry.spectrum import PowerLaw, Spectrum, power_law, rankme, white_noise_rank
+from lmdyn.analysis.geometry.vector_sums import VectorGeometry, VectorSums, anisotropy, token_kurtosis
 from lmdyn.analysis.inspection.activations import Capture, capture, observing, resolve_sites
 from lmdyn.analysis.inspection.sites import FoundSites, find_sites, match_sites
 from lmdyn.analysis.interdependence.coalition_sums import PairwiseShapley
@@ -110,12 +115,15 @@ __all__ = [
     "DiagnosticClassifier",
     "EffectiveDimension",
     "EncoderMap",
+    "FirstToken",
+    "FirstTokenSums",
     "FoundSites",
     "GroupedMeans",
     "GrowthRate",
     "HeadDivergence",
     "HeadDivergenceSums",
     "HeadTraining",
+    "IntrinsicDimension",
     "Jackknifed",
     "LocalExponents",
     "LongRun",
@@ -126,11 +134,13 @@ __all__ = [
     "OrbitKinds",
     "PairwiseInterdependence",
     "PairwiseShapley",
+    "PowerLaw",
     "Predictions",
     "ProbeResult",
     "Recurrence",
     "ShapleyInteraction",
     "SpectralLines",
+    "Spectrum",
     "SplitHalf",
     "Survival",
     "Synchronization",
@@ -140,10 +150,13 @@ __all__ = [
     "Trajectory",
     "Transients",
     "UnusableEmbeddingsError",
+    "VectorGeometry",
+    "VectorSums",
     "ZeroOne",
     "all_reduce_sum",
     "amari_ica",
     "amari_index",
+    "anisotropy",
     "attention_entropy",
     "attractor_types",
     "attractors",
@@ -168,10 +181,13 @@ __all__ = [
     "effective_dimension",
     "exact_products",
     "fast_ica",
+    "find_rectifiers",
     "find_sites",
+    "first_token_attention",
     "frequency_correlation",
     "growth_rate",
     "head_divergences",
+    "intrinsic_dimension",
     "iterate",
     "jackknife",
     "jackknife_similarity",
@@ -195,11 +211,13 @@ __all__ = [
     "pairwise_interdependence",
     "pairwise_shapley_interaction",
     "pearson",
+    "power_law",
     "preference_standard_error",
     "primary_tower",
     "principal_components",
     "procrustes",
     "pwcca",
+    "rankme",
     "rbf_kernel",
     "reading_of",
     "relative_change",
@@ -220,11 +238,13 @@ __all__ = [
     "synchronization_offset",
     "synchronize",
     "synchronized_map",
+    "token_kurtosis",
     "token_preference",
     "train_tower_heads",
     "transient_length",
     "transverse_exponents",
     "typical_words",
+    "white_noise_rank",
     "word_clusters",
     "word_surprisals",
     "word_tags",

@@ -6,6 +6,7 @@ from lmdyn.callbacks.dynamics.dynamics_settings import DynamicsNumerics, LongTer
 from lmdyn.callbacks.dynamics.encoder_dynamics import EncoderDynamics
 from lmdyn.callbacks.dynamics.handwriting.handwriting import Handwriting
 from lmdyn.callbacks.dynamics.loops.loop_convergence import LoopConvergence
+from lmdyn.callbacks.geometry.geometry import Geometry
 from lmdyn.callbacks.interdependence.interdependence import Interdependence
 from lmdyn.callbacks.interdependence.scaffold_rule import ScaffoldRule
 from lmdyn.callbacks.landscape.curvature import Curvature
@@ -61,6 +62,7 @@ __all__ = [
     "EncoderDynamics",
     "Finding",
     "ForkedFrom",
+    "Geometry",
     "Handwriting",
     "Interdependence",
     "Itself",

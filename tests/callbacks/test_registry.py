@@ -103,6 +103,7 @@ OBSERVERS = {
         "plane_size": 3, "bootstrap": 5, "max_tokens": 300,
     },
     "Curvature": {"max_tokens": 200, "eigenvalues": 2, "probes": 2, "tolerance": 0.1},
+    "Geometry": {"attention_sites": "auto", "max_tokens": 600, "max_samples": 200, "alpha_range": [2, None]},
     "WordClusters": {"words": 60, "components": 4, "max_iterations": 100, "matrix_words": 20},
 }  # fmt: skip
 # What they look at, where it is not the LSTM on the grammar.
@@ -114,6 +115,7 @@ LANGUAGE_OF = {
             "EdgeProbe",
             "WorldKnowledge",
             "AttentionPatterns",
+            "Geometry",
             "Downstream",
             "EncoderDynamics",
             "LoopConvergence",

@@ -8,6 +8,7 @@ import lmdyn.analysis
 
 _WHY = {
     "find, call and describe modules: no numbers are measured": """
+        geometry.rectifiers.find_rectifiers geometry.rectifiers.is_rectifier
         dynamics.encoder_map.EncoderMap dynamics.synchronized_map.SynchronizedMap
         dynamics.synchronized_map.synchronized_map interdependence.coalitions.reading_of
         inspection.activations.* inspection.attributes.* inspection.batches.* inspection.blocks.*
@@ -30,6 +31,7 @@ _WHY = {
     "readouts of windows, against solvers and closed forms in tests/analysis/dynamics": """
         dynamics.window_kernels.* dynamics.window_readouts.* dynamics.window_regressions.* dynamics.window_sums.*""",
     "parts of measures that have a row": """
+        geometry.effective_dimension.participation_ratio geometry.sampled_rows.SampledRows
         similarity.scatter.Axes similarity.scatter.Pair similarity.scatter.Side similarity.kernels.structure_of
         similarity.kernels.subsample interdependence.coalition_sums.PairValues
         interdependence.coalition_sums.drawn_means interdependence.coalition_sums.exact_sums
@@ -56,7 +58,8 @@ _WHY = {
         statistics.rank_blocks.RankCorrelation statistics.variance_components.VarianceComponents
         words.frequency_matching.MatchedSamples""",
     "functions of a setting, a text or a tree: nothing in them can be NaN": """
-        words.sparsity.expected_concentration statistics.multiplicity.simultaneous_confidence
+        words.sparsity.expected_concentration geometry.spectrum.white_noise_rank
+        statistics.multiplicity.simultaneous_confidence
         preference.word_clusters.cluster_name preference.word_clusters.cluster_number
         probing.task_metrics.exact_match probing.task_metrics.normalized_answer probing.task_metrics.span_metrics
         probing.task_metrics.task_score probing.task_metrics.token_f1 interdependence.trees.*""",

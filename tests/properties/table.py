@@ -4,6 +4,7 @@ One row a measure (:class:`tests.properties.measures.Measure`). A name that is p
 neither here nor in ``not_measures.py`` fails ``test_measures.py``: add a row, or say there why it has none.
 """
 
+import math
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 from lmdyn import analysis as A
 from lmdyn.analysis.attention.attention_scores import AttentionPatternSums, attention_scores
 from lmdyn.analysis.dynamics.horizon import carried_on, late_exponents
+from lmdyn.analysis.geometry.rectifiers import UnitSigns
+from lmdyn.analysis.geometry.spectrum import exp_entropy
 from lmdyn.analysis.inspection.forward import token_losses
 from lmdyn.analysis.inspection.linear_cross_entropy import (
     linear_cross_entropy,
@@ -401,10 +404,6 @@ def looped(x):
 
 
 DYNAMICS = [
-    *(Measure(f"dynamics.effective_dimension.{name}", call, lambda s: I.vectors(s), low=1, high=6,
-              invariant={0: "shift rotation scale rows sign"}, constant=NAN, one=Refused("2 samples"),
-              empty=Refused("2 samples"))
-      for name, call in (("effective_dimension", A.effective_dimension), ("EffectiveDimension", streamed_dimension))),
     Measure("dynamics.convergence.relative_change", A.relative_change,
             lambda s: (I.normal(s, s.n, 3), I.normal(s, s.n, 3, seed=1)), low=0, nan=SOME_NAN,
             inf={0: SOME_NAN, 1: AS_USUAL}, invariant={"all": "scale rotation"}, constant=AS_USUAL, one=AS_USUAL,
@@ -438,6 +437,71 @@ DYNAMICS = [
     Measure("dynamics.long_run.long_run dynamics.long_run.LongRun",
             lambda x: A.long_run(I.contraction, x, tau=2, steps=8).exponents, token_states, nan=SOME_NAN, one=AS_USUAL,
             empty=NOTHING, half=NONE, integers=Refused("float"), tolerance=1e-5),
+]  # fmt: skip
+
+# ------------------------------------------------------------------------------------------------ geometry
+
+
+def exponent(eigenvalues):
+    found = A.power_law(eigenvalues.abs().sort(descending=True).values, 1)
+    return math.nan if found is None else found.exponent
+
+
+def summed_kurtosis(x):
+    sums = A.VectorSums()
+    for rows in torch.arange(len(x)).split(7):
+        sums.update(x[rows])
+    return sums.result().token_kurtosis
+
+
+def signs(x):
+    sums = UnitSigns()
+    sums.update(x)
+    sums.reduce()
+    found = sums.result()
+    return None if found is None else (found.dead, found.always_on)
+
+
+def attended_first(p):
+    sums = A.FirstTokenSums()
+    sums.update({"layer": p}, torch.ones(len(p), p.shape[-1], dtype=torch.bool))
+    return sums.result()["layer"].weights
+
+
+def on_first(p):
+    return A.first_token_attention(p, torch.ones(len(p), p.shape[-1], dtype=torch.bool))[0]
+
+
+GEOMETRY = [
+    *(Measure(f"geometry.effective_dimension.{name}", call, lambda s: I.vectors(s), low=1, high=6,
+              invariant={0: "shift rotation scale rows sign"}, constant=NAN, one=Refused("2 samples"),
+              empty=Refused("2 samples"))
+      for name, call in (("effective_dimension", A.effective_dimension), ("EffectiveDimension", streamed_dimension))),
+    Measure("geometry.spectrum.rankme geometry.spectrum.Spectrum", A.rankme, lambda s: I.vectors(s), low=1, high=6,
+            invariant={0: "rotation scale rows sign"}, constant=Value(1), zero=NAN, one=Refused("2 vectors"),
+            empty=Refused("2 vectors")),
+    Measure("geometry.spectrum.rankme", partial(A.rankme, variant="covariance"), lambda s: I.vectors(s), low=1,
+            high=6, invariant={0: "shift rotation scale rows sign"}, constant=NAN, one=Refused("2 vectors"),
+            empty=Refused("2 vectors"), variant="covariance"),
+    Measure("geometry.spectrum.exp_entropy", lambda v: exp_entropy(v.abs()), lambda s: (I.normal(s, 9),), low=1,
+            high=9, invariant={0: "scale sign"}, constant=Value(9), zero=NAN, one=Value(1), empty=NAN),
+    Measure("geometry.spectrum.power_law geometry.spectrum.PowerLaw", exponent, lambda s: (I.normal(s, 9),), low=0,
+            invariant={0: "scale sign"}, constant=Value(0), zero=NAN, one=NAN, empty=NAN),
+    Measure("geometry.intrinsic_dimension.intrinsic_dimension geometry.intrinsic_dimension.IntrinsicDimension",
+            lambda x: A.intrinsic_dimension(x, [1]).dimensions, lambda s: I.vectors(s), low=0,
+            invariant={0: "shift rotation scale rows sign"}, constant=NAN, one=NAN, empty=NAN, tolerance=1e-5),
+    Measure("geometry.vector_sums.anisotropy", A.anisotropy, lambda s: I.vectors(s), low=-1, high=1,
+            invariant={0: "rotation scale rows sign"}, constant=Value(1), zero=NAN, one=NAN, empty=NAN),
+    Measure("geometry.vector_sums.token_kurtosis", A.token_kurtosis, lambda s: I.vectors(s), low=-2, nan=SOME_NAN,
+            invariant={0: "scale sign"}, constant=NAN, one=AS_USUAL, empty=NOTHING),
+    Measure("geometry.vector_sums.VectorSums geometry.vector_sums.VectorGeometry", summed_kurtosis,
+            lambda s: I.vectors(s), low=-2, invariant={0: "scale sign rows"}, constant=NAN, one=AS_USUAL, empty=NAN),
+    Measure("geometry.rectifiers.UnitSigns geometry.rectifiers.ActiveUnits", signs, lambda s: I.vectors(s), low=0,
+            high=1, invariant={0: "scale rows"}, constant=AS_USUAL, one=AS_USUAL, empty=NOTHING),
+    Measure("attention.first_token.first_token_attention", on_first, lambda s: (I.attention(s),), low=0, high=1,
+            nan=SOME_NAN, empty=NOTHING, one=AS_USUAL, integers=NO_CASE),
+    Measure("attention.first_token.FirstTokenSums attention.first_token.FirstToken", attended_first,
+            lambda s: (I.attention(s),), low=0, high=1, nan=SOME_NAN, empty=NAN, one=AS_USUAL, integers=NO_CASE),
 ]  # fmt: skip
 
 # ------------------------------------------------------------------------------------------------ orbits
@@ -789,5 +853,5 @@ INTERDEPENDENCE = [
             words, nan=not_finite, inf=AS_USUAL, half=NONE, integers=NO_CASE),
 ]  # fmt: skip
 
-TABLE: tuple[Measure, ...] = (*SIMILARITY, *WORDS, *STATISTICS, *ATTENTION, *DYNAMICS, *ORBITS, *PREFERENCE, *PROBING,
-                              *INSPECTION, *INTERDEPENDENCE)  # fmt: skip
+TABLE: tuple[Measure, ...] = (*SIMILARITY, *WORDS, *STATISTICS, *ATTENTION, *DYNAMICS, *GEOMETRY, *ORBITS, *PREFERENCE,
+                              *PROBING, *INSPECTION, *INTERDEPENDENCE)  # fmt: skip

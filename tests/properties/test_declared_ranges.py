@@ -32,6 +32,11 @@ SAME = {
         "preference": "preference.preference.token_preference[mean_probability]",
         "standard_error": "preference.preference.preference_standard_error",
     },
+    "Geometry": {
+        "anisotropy": "geometry.vector_sums.anisotropy",
+        "dead_units": "geometry.rectifiers.UnitSigns",
+        "first_token_attention": "attention.first_token.first_token_attention",
+    },
     "Downstream": {"pearson": "probing.task_metrics.regression_metrics"},
 }
 

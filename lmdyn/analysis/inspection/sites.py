@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -21,7 +21,7 @@ from lmdyn.analysis.inspection.blocks import BlockGroup, block_groups
 from lmdyn.analysis.inspection.forward import PREPARE_DECODER, Forward, call_module, logits_of
 from lmdyn.analysis.inspection.forward_trace import AttentionTrace, Call, trace_forward, within
 
-__all__ = ["FoundSites", "Kind", "find_sites", "match_sites"]
+__all__ = ["FoundSites", "Kind", "find_sites", "match_sites", "names_of_paths"]
 
 Kind = Literal["embedding", "block", "norm", "logits"]
 
@@ -163,14 +163,31 @@ def match_sites(module: nn.Module, pattern: str) -> dict[str, str]:
             f"the pattern {pattern!r} matches {len(matched)} modules of {type(module).__name__}, more than {_MOST}: "
             f"{', '.join(matched[:3])} … {matched[-1]}; use a longer part of the path"
         )
-    split = [path.split(".") for path in matched]
+    return names_of_paths(matched)
+
+
+def names_of_paths(paths: Sequence[str]) -> dict[str, str]:
+    """Name module paths after their last segments, as many as distinguish all and do not begin with a number.
+
+    Args:
+        paths: different paths.
+
+    Returns:
+        Path by display name, in the order of the paths; numbers have at least two digits.
+
+    Example:
+        >>> names_of_paths(["model.layers.0.act", "model.layers.1.act"])
+        {'layers_00_act': 'model.layers.0.act', 'layers_01_act': 'model.layers.1.act'}
+    """
+    split = [path.split(".") for path in paths]
     width = max((len(s) for path in split for s in path if s.isdigit()), default=0)
-    for depth in range(1, max(map(len, split)) + 1):
+    names: list[str] = []
+    for depth in range(1, max(map(len, split), default=0) + 1):
         ends = [path[-depth:] for path in split]
         names = ["_".join(s.zfill(max(2, width)) if s.isdigit() else s for s in end) for end in ends]
         if len(set(names)) == len(names) and not any(end[0].isdigit() for end in ends):
             break
-    return dict(zip(names, matched, strict=True))
+    return dict(zip(names, paths, strict=True))
 
 
 class _Finder:

@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lmdyn.analysis.dynamics.effective_dimension import effective_dimension
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.dynamics.horizon import carried_on, ends, late_exponents
 from lmdyn.analysis.dynamics.long_run import LongRun, long_run
@@ -19,6 +18,7 @@ from lmdyn.analysis.dynamics.synchronization import (
     synchronize,
 )
 from lmdyn.analysis.dynamics.synchronized_map import synchronized_map, transverse_exponents
+from lmdyn.analysis.geometry.effective_dimension import effective_dimension
 from lmdyn.analysis.orbits.lyapunov import local_lyapunov_exponents, random_perturbation
 from lmdyn.analysis.orbits.trajectories import Map, iterate, part_of
 from lmdyn.analysis.orbits.transients import transient_length

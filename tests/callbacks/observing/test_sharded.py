@@ -14,6 +14,7 @@ from lmdyn.callbacks import (
     AttentionPatterns,
     Checkpoint,
     DiagnosticProbe,
+    Geometry,
     Itself,
     LearningCurves,
     Observer,
@@ -120,7 +121,10 @@ def observers(batches, other):
                 classifier=DiagnosticClassifier(epochs=2), **shared,
             ),
         ],
-        ShardedTransformer: [AttentionPatterns(size=4, **of_probe)],
+        ShardedTransformer: [
+            AttentionPatterns(size=4, **of_probe),
+            Geometry(attention_sites="auto", alpha_range=(1, None), max_samples=40, **of_probe),
+        ],
     }  # fmt: skip
 
 

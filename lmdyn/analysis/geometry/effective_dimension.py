@@ -7,7 +7,7 @@ from torch import Tensor
 from lmdyn.analysis.similarity.covariance import CrossCovariance
 from lmdyn.analysis.statistics.precision import UNDERFLOW, exact_float, scatter_matrix
 
-__all__ = ["EffectiveDimension", "effective_dimension"]
+__all__ = ["EffectiveDimension", "effective_dimension", "participation_ratio"]
 
 _CHUNK = 1 << 22  # numbers of x that are in float64 at a time, 32 MiB
 _ROUNDING = 100  # deviations of at most this many spacings of their precision are rounding errors
@@ -56,7 +56,7 @@ def effective_dimension(x: Float[Tensor, "samples dims"]) -> Float[Tensor, ""]:
             mean = columns.mean(0)
             squares += mean.square().sum()
             scatter += scatter_matrix((columns - mean).T)
-    return _participation(scatter, n * squares, x.dtype)
+    return participation_ratio(scatter, n * squares, x.dtype)
 
 
 class EffectiveDimension:
@@ -104,7 +104,7 @@ class EffectiveDimension:
         """
         _check_samples(self.n)
         mean = self._covariance.mean
-        return _participation(self._covariance.scatter, self.n * mean.square().sum(), self._dtype)
+        return participation_ratio(self._covariance.scatter, self.n * mean.square().sum(), self._dtype)
 
 
 def _check_samples(n: int) -> None:
@@ -112,8 +112,23 @@ def _check_samples(n: int) -> None:
         raise ValueError(f"the covariance requires at least 2 samples, got {n}")
 
 
-def _participation(scatter: Tensor, size: Tensor, dtype: torch.dtype) -> Tensor:
-    """Compute tr(C)²/‖C‖² of a scatter or Gram matrix; NaN if it is rounding of constants with squares of this sum."""
+def participation_ratio(
+    scatter: Float[Tensor, "d d"], size: Float[Tensor, ""], dtype: torch.dtype
+) -> Float[Tensor, ""]:
+    """Compute tr(C)²/‖C‖² of a scatter or Gram matrix C of centred samples.
+
+    Args:
+        scatter: (d, d) float64.
+        size: sum of the squares of the mean over all samples, to which deviations are compared.
+        dtype: type of the samples, whose rounding is no deviation.
+
+    Returns:
+        Scalar; NaN if the deviations are rounding errors of constants, or if a number is NaN or infinite.
+
+    Example:
+        >>> participation_ratio(torch.diag(torch.tensor([2.0, 2.0, 0.0])).double(), torch.tensor(0.0), torch.float32)
+        tensor(2., dtype=torch.float64)
+    """
     trace = scatter.trace()
     rounding = torch.finfo(dtype if dtype.is_floating_point else torch.float64).eps
     varies = trace > ((_ROUNDING * rounding) ** 2 * size).clamp(min=UNDERFLOW)  # False for NaN

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-import lmdyn.analysis.dynamics.effective_dimension as module
-from lmdyn.analysis.dynamics.effective_dimension import EffectiveDimension, effective_dimension
+import lmdyn.analysis.geometry.effective_dimension as module
+from lmdyn.analysis.geometry.effective_dimension import EffectiveDimension, effective_dimension
 
 
 def cloud(n=300, d=12, seed=0):

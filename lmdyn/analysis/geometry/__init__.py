@@ -1,0 +1,1 @@
+"""Geometry of activations: ranks and spectra, intrinsic dimension, outlying tokens and units."""

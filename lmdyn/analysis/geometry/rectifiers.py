@@ -1,0 +1,161 @@
+"""Units at activation functions: modules that rectify, and units that are never or always above 0."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lmdyn.analysis.inspection.activations import capture, observing, paths_of
+from lmdyn.analysis.inspection.batches import text_of
+from lmdyn.analysis.inspection.forward import Forward, call_module
+from lmdyn.analysis.inspection.sites import names_of_paths
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
+
+__all__ = ["ActiveUnits", "UnitSigns", "find_rectifiers", "is_rectifier"]
+
+_PROBED = 30.0  # where a function is evaluated, on both sides of 0
+_SMALL = 0.1  # greatest magnitude on the left, as a share of that on the right
+
+
+@torch.no_grad()
+def is_rectifier(module: nn.Module) -> bool:
+    """Return whether a module is an activation function that passes positive numbers and suppresses negative ones.
+
+    These are modules without children, parameters and buffers that map each number by itself, to more than 0 above 0,
+    and below 0 to at most 0 and, at −30, at most a tenth of the magnitude at 30: ReLU, GELU, SiLU, ELU, Mish, leaky
+    ReLU, and a user's own. In tanh the sign has no such meaning, sigmoid and softmax are always above 0, and dropout in
+    eval mode is the identity.
+
+    Example:
+        >>> [is_rectifier(m) for m in (nn.ReLU(), nn.GELU(), nn.SiLU(), nn.Tanh(), nn.Sigmoid(), nn.Linear(4, 4))]
+        [True, True, True, False, False, False]
+    """
+    if not _is_plain(module):
+        return False
+    x = torch.tensor([[[-_PROBED, -1.0, 1.0, _PROBED], [1.0, _PROBED, -1.0, -_PROBED]]])
+    try:
+        y = copy.deepcopy(module)(x.clone())  # of a copy: the module may have a state of its own
+    except Exception:  # a module of other arguments, for example the attention's dropout of several tensors
+        return False
+    if not isinstance(y, Tensor) or y.shape != x.shape or not y.is_floating_point():
+        return False
+    if not torch.equal(y[0, 0], y[0, 1, [3, 2, 0, 1]]):  # other numbers have an effect
+        return False
+    left, right = y[0, 0, :2].max(), y[0, 0, 2:].min()
+    return bool((right > 0) & (left <= 0) & (y[0, 0, 0].abs() <= _SMALL * y[0, 0, 3]))
+
+
+def _is_plain(module: nn.Module) -> bool:
+    parts = (module.children(), module.parameters(), module.buffers())
+    return all(next(iter(part), None) is None for part in parts)
+
+
+def find_rectifiers(
+    module: nn.Module, batch: Mapping[str, Any], forward: Forward | None = None
+) -> dict[str, str]:
+    """Find the activation functions of a model that :func:`is_rectifier` recognises and that run on all tokens.
+
+    Functions that are not modules (``F.relu``) cannot be found, nor those whose output is overwritten in place.
+
+    Args:
+        module: the model, wrapped or not.
+        batch: an example batch, on the model's device.
+        forward: how the module is called, see ``call_module``.
+
+    Returns:
+        Module path by display name, in the order of the model.
+
+    Example:
+        >>> layers = nn.ModuleDict({"embed": nn.Embedding(9, 4), "up": nn.Linear(4, 8), "act": nn.ReLU()})
+        >>> def forward(module, batch):
+        ...     return module["act"](module["up"](module["embed"](batch["input_ids"])))
+        >>> find_rectifiers(layers, {"input_ids": torch.ones(2, 3, dtype=torch.long)}, forward)
+        {'act': 'act'}
+    """
+    shape = tuple(text_of(batch).shape[:2])
+    plain = {path: m for path, m in paths_of(module).items() if path and _is_plain(m)}
+    ran: dict[str, bool] = {}
+
+    def watch(path: str) -> Any:
+        def hook(_: nn.Module, __: Any, output: Any) -> None:
+            fits = isinstance(output, Tensor) and output.ndim >= 3 and tuple(output.shape[:2]) == shape
+            ran[path] = ran.get(path, True) and fits
+
+        return hook
+
+    with observing(module), torch.no_grad():
+        handles = [m.register_forward_hook(watch(path)) for path, m in plain.items()]
+        try:
+            call_module(module, batch, forward=forward)
+        finally:
+            for handle in handles:
+                handle.remove()
+        sites = names_of_paths([path for path, m in plain.items() if ran.get(path) and is_rectifier(m)])
+    if not sites:
+        return {}
+    with observing(module), torch.no_grad(), capture(module, sites) as seen:
+        call_module(module, batch, forward=forward)
+        overwritten = seen.overwritten
+    return {name: path for name, path in sites.items() if name not in overwritten}
+
+
+@dataclass(frozen=True)
+class ActiveUnits:
+    """Shares of units.
+
+    Attributes:
+        dead: share of units that are above 0 for no token; NaN if an activation is NaN or infinite.
+        always_on: share of units that are above 0 for all tokens; NaN in the same case.
+    """
+
+    dead: float
+    always_on: float
+
+
+class UnitSigns:
+    """Streaming least and greatest value of each unit, for the shares of dead and always-on units.
+
+    Example:
+        >>> signs = UnitSigns()
+        >>> signs.update(torch.tensor([[0.0, 1.0, 0.0], [0.0, 2.0, 3.0]]))
+        >>> signs.reduce()
+        >>> signs.result()
+        ActiveUnits(dead=0.3333333333333333, always_on=0.3333333333333333)
+    """
+
+    def __init__(self) -> None:
+        self._least: Tensor | None = None
+        self._most: Tensor | None = None
+        self._counts: Tensor | None = None  # over ranks: above 0 once, at most 0 once, not finite, by unit
+
+    def update(self, x: Float[Tensor, "n d"]) -> None:
+        """Add n tokens; n may be 0."""
+        if len(x) == 0:
+            return
+        x = x.detach()
+        least, most = x.amin(0), x.amax(0)  # faster than aminmax
+        if self._least is not None and self._most is not None:
+            least, most = torch.minimum(least, self._least), torch.maximum(most, self._most)
+        self._least, self._most = least, most
+
+    def reduce(self) -> None:
+        """Combine the ranks' values; call it once, on every rank, after the last update. A rank may have no tokens."""
+        width = max(gather(0 if self._most is None else len(self._most)))
+        counts = torch.zeros(3, width, dtype=torch.int64)
+        if self._most is not None and self._least is not None:
+            bad = ~(self._most.isfinite() & self._least.isfinite())
+            counts = torch.stack([self._most > 0, self._least <= 0, bad]).long().cpu()
+        self._counts = all_reduce_sum(counts)
+
+    def result(self) -> ActiveUnits | None:
+        """Return the shares, after :meth:`reduce`; None without tokens."""
+        if self._counts is None or not self._counts.shape[1]:
+            return None
+        above, below, bad = self._counts
+        if bool(bad.any()):
+            return ActiveUnits(float("nan"), float("nan"))
+        return ActiveUnits(float((above == 0).double().mean()), float((below == 0).double().mean()))

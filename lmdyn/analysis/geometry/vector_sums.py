@@ -1,0 +1,282 @@
+"""Streaming sums of vectors: spectrum, mean cosine, kurtosis of components and of units, largest magnitude."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lmdyn.analysis.geometry.spectrum import Spectrum
+from lmdyn.analysis.similarity.covariance import CrossCovariance
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
+from lmdyn.analysis.statistics.precision import UNDERFLOW, at_least_float32, exact_float, unit_size
+
+__all__ = ["VectorGeometry", "VectorSums", "anisotropy", "token_kurtosis"]
+
+_ROUNDING = 100  # deviations of at most this many spacings of their precision are rounding errors
+_CHUNK = 2048  # rows that are added at once: fewer would take longer, since each operation has a fixed cost
+_NUMBERS = 1 << 21  # most numbers that are added at once, 16 MiB in float64
+
+
+def anisotropy(x: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
+    """Compute the mean cosine of all pairs of different rows, (‖Σu‖² − n) / (n(n − 1)) with u = x/‖x‖.
+
+    It is exact: the sum over pairs is the squared norm of the sum of unit vectors, without its n squares. Rows of 0
+    are left out. 0 for directions without preference, 1 for equal ones.
+
+    Args:
+        x: (n, d) vectors.
+
+    Returns:
+        Scalar float64 from −1/(n − 1) to 1; NaN for fewer than 2 rows that are not 0, or if a value is NaN or infinite.
+
+    Reference: Ethayarajh 2019, "How contextual are contextualized word representations?", section 4.1, where it is
+        estimated from a sample of words.
+
+    Example:
+        >>> anisotropy(torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0]]))
+        tensor(0.3333, dtype=torch.float64)
+    """
+    x = unit_size(exact_float(x), 1)
+    return _anisotropy(*_unit_sum(x, torch.linalg.vector_norm(x, dim=1)))
+
+
+def _unit_sum(x: Tensor, norms: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum of unit vectors, and their number; NaN and ∞ of a row make the sum NaN."""
+    there = norms != 0
+    inverse = torch.where(there, 1 / norms.where(there, 1), 0)
+    inverse = inverse.where(norms.isfinite(), torch.nan)
+    return inverse @ x, there.sum().to(x.dtype)
+
+
+def _anisotropy(total: Tensor, n: Tensor) -> Tensor:
+    pairs = n * (n - 1)
+    return torch.where(pairs > 0, (total.square().sum() - n) / pairs.clamp(min=1), torch.nan)
+
+
+def token_kurtosis(x: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
+    """Compute the excess kurtosis of each row over its d components, m₄/m₂² − 3.
+
+    About 0 if components are Gaussian (in d components, −6/(d + 1) on average), as in any rotated basis of many
+    directions; above 0 if a few components are much larger than others: the basis is privileged. It is invariant to
+    scale, sign and the order of components, and to adding one number to all of them, but not to rotations.
+
+    Args:
+        x: (n, d) vectors.
+
+    Returns:
+        (n,) float64, from −2 to d − 2 + 1/(d − 1) − … (one large component); NaN for rows of equal components up to
+        rounding, and if a component is NaN or infinite.
+
+    Reference: Elhage et al. 2023, "Privileged bases in the transformer residual stream".
+
+    Example:
+        >>> token_kurtosis(torch.tensor([[1.0, -1.0, 1.0, -1.0], [0.0, 0.0, 0.0, 1.0], [2.0, 2.0, 2.0, 2.0]]))
+        tensor([-2.0000, -0.6667,     nan], dtype=torch.float64)
+    """
+    return _token_kurtosis(unit_size(exact_float(x), 1), _precision(x))
+
+
+def _token_kurtosis(x: Tensor, rounding: float) -> Tensor:
+    mean = x.mean(1, keepdim=True)
+    squares = (x - mean).square_()
+    m2 = squares.mean(1)
+    m4 = torch.linalg.vecdot(squares, squares) / max(x.shape[1], 1)
+    varies = m2 > (rounding * mean[:, 0]).square().clamp(min=UNDERFLOW)
+    return torch.where(varies, m4 / m2.where(varies, 1).square() - 3, torch.nan)
+
+
+def _precision(x: Tensor) -> float:
+    return _ROUNDING * torch.finfo(at_least_float32(x)).eps  # numbers of narrower types are exact in float32
+
+
+@dataclass(frozen=True)
+class VectorGeometry:
+    """Geometry of n vectors of d dimensions.
+
+    A number is NaN if it is not defined, as that of constant vectors, or if the vectors are not :attr:`finite`.
+
+    Attributes:
+        n: number of vectors.
+        width: d.
+        finite: whether all vectors are finite.
+        spectrum: singular values and eigenvalues; None for fewer than 2 vectors.
+        anisotropy: mean cosine of all pairs, as :func:`anisotropy`.
+        token_kurtosis: mean of :func:`token_kurtosis` over the vectors that are not constant.
+        unit_kurtosis: mean over units (components) of the excess kurtosis over vectors; without constant units.
+        largest: largest magnitude of any component of any vector.
+    """
+
+    n: int
+    width: int
+    finite: bool
+    spectrum: Spectrum | None
+    anisotropy: float
+    token_kurtosis: float
+    unit_kurtosis: float
+    largest: float
+
+
+class VectorSums:
+    """Streaming float64 sums of vectors, batch by batch and over ranks.
+
+    Memory is O(d²), and of at most 2,048 vectors that are added together, whatever their number. Sums for moments are
+    taken of x − c, with c the mean of the first vectors.
+
+    Example:
+        >>> x = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
+        >>> sums = VectorSums()
+        >>> for rows in x.split(30):
+        ...     sums.update(rows)
+        >>> sums.reduce()
+        >>> found = sums.result()
+        >>> found.n, abs(found.anisotropy - float(anisotropy(x))) < 1e-12
+        (100, True)
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[Tensor] = []
+        self._rows = 0
+        self._covariance = CrossCovariance()
+        self._units = _UnitMoments()
+        self._sums: dict[str, Tensor] = {}
+        self._largest: Tensor | None = None
+        self._rounding, self._dtype, self._width = 0.0, torch.float64, 0
+
+    def update(self, x: Float[Tensor, "n d"]) -> None:
+        """Add n vectors; n may be 0. They are copied.
+
+        Raises:
+            ValueError: if the dimensions are not those of earlier vectors.
+        """
+        if not x.numel():
+            return
+        if self._width and x.shape[1] != self._width:
+            raise ValueError(f"expected vectors of {self._width} dimensions as before, got {x.shape[1]}")
+        self._width, self._dtype, self._rounding = x.shape[1], at_least_float32(x), _precision(x)
+        self._waiting.append(x.detach().clone())
+        self._rows += len(x)
+        if self._rows >= _CHUNK or self._rows * self._width >= _NUMBERS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        x = torch.cat(self._waiting)
+        self._waiting, self._rows = [], 0
+        exact = exact_float(x)
+        self._covariance.update(exact, exact[:, :0])
+        self._units.update(exact)
+        # squares of float64 may overflow; those of narrower types may not
+        scaled = unit_size(exact, 1) if x.dtype == torch.float64 else exact
+        norms = torch.linalg.vector_norm(scaled, dim=1)
+        total, number = _unit_sum(scaled, norms)
+        kurtosis = _token_kurtosis(scaled, self._rounding)
+        varies = ~kurtosis.isnan() | ~norms.isfinite()
+        new = {
+            "unit": total,
+            "unit_n": number,
+            "kurtosis": kurtosis.where(varies, 0).sum(),
+            "kurtosis_n": varies.sum().to(exact.dtype),
+        }
+        self._sums = {name: self._sums.get(name, 0) + value for name, value in new.items()}
+        largest = torch.maximum(x.amax(), -x.amin()).to(exact.device, torch.float64)
+        self._largest = largest if self._largest is None else torch.maximum(self._largest, largest)
+
+    def reduce(self) -> None:
+        """Sum over ranks; call it once, on every rank, after the last update. A rank may have no vectors."""
+        self._flush()
+        found = gather((self._width, str(self._dtype).removeprefix("torch."), self._rounding))
+        there = [one for one in found if one[0]]
+        if len(found) == 1 or not there:
+            return
+        width, dtype, self._rounding = there[0]
+        self._width, self._dtype = width, getattr(torch, dtype)
+        self._covariance.reduce()
+        self._units.reduce(width)
+        empty = torch.zeros((), dtype=torch.float64)
+        for name in ("unit", "unit_n", "kurtosis", "kurtosis_n"):
+            zero = torch.zeros(width, dtype=torch.float64) if name == "unit" else empty
+            self._sums[name] = all_reduce_sum(self._sums.get(name, zero))
+        most = [m for m in gather(None if self._largest is None else float(self._largest)) if m is not None]
+        self._largest = torch.tensor(most, dtype=torch.float64).max()  # NaN if one is
+
+    def result(self) -> VectorGeometry:
+        """Return the geometry of all vectors so far; that of none has NaN, of 0 dimensions."""
+        self._flush()
+        n = self._covariance.n
+        nan = float("nan")
+        if n == 0:
+            return VectorGeometry(0, self._width, True, None, nan, nan, nan, nan)
+        assert self._largest is not None
+        sums = self._sums
+        return VectorGeometry(
+            n=n,
+            width=self._width,
+            finite=bool(self._largest.isfinite()),
+            spectrum=Spectrum.of_sums(self._covariance, self._dtype) if n > 1 else None,
+            anisotropy=float(_anisotropy(sums["unit"], sums["unit_n"])),
+            token_kurtosis=float(sums["kurtosis"] / sums["kurtosis_n"]),
+            unit_kurtosis=self._units.kurtosis(self._rounding),
+            largest=float(self._largest),
+        )
+
+
+class _UnitMoments:
+    """Sums of the first four powers of v = x − c, by unit, (4, d)."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self.centre: Tensor | None = None
+        self.powers: Tensor | None = None
+
+    def update(self, x: Tensor) -> None:
+        if self.centre is None:
+            self.centre = x.mean(0)
+            self.powers = x.new_zeros(4, x.shape[1])
+        assert self.powers is not None
+        v = x - self.centre
+        squares = v.square()
+        self.n += len(x)
+        self.powers[0] += v.sum(0)
+        self.powers[1] += squares.sum(0)
+        self.powers[2] += v.mul_(squares).sum(0)
+        self.powers[3] += squares.square_().sum(0)
+
+    def about(self, centre: Tensor) -> Tensor:
+        """Return the sums of the powers of x − c' = v + δ, δ = c − c'."""
+        assert self.centre is not None
+        assert self.powers is not None
+        s1, s2, s3, s4 = self.powers
+        d = self.centre - centre
+        n = self.n
+        return torch.stack([
+            s1 + n * d,
+            s2 + 2 * d * s1 + n * d**2,
+            s3 + 3 * d * s2 + 3 * d**2 * s1 + n * d**3,
+            s4 + 4 * d * s3 + 6 * d**2 * s2 + 4 * d**3 * s1 + n * d**4,
+        ])  # fmt: skip
+
+    def reduce(self, width: int) -> None:
+        rank_of_centre = next(i for i, n in enumerate(gather(self.n)) if n)
+        centres = gather(None if self.centre is None else self.centre.cpu())
+        centre = centres[rank_of_centre]
+        assert centre is not None
+        if self.centre is None:
+            powers = torch.zeros(4, width, dtype=torch.float64)
+        else:
+            centre = centre.to(self.centre.device)
+            powers = self.about(centre)
+        self.powers, self.centre = all_reduce_sum(powers), centre.to(powers.device)
+        self.n = sum(gather(self.n))
+
+    def kurtosis(self, rounding: float) -> float:
+        """Return the mean over units of n Σv⁴/(Σv²)² − 3 about their means, without constant ones."""
+        assert self.centre is not None
+        assert self.powers is not None
+        mean = self.centre + self.powers[0] / self.n
+        _, s2, _, s4 = self.about(mean)
+        floor = (self.n * (rounding * mean).square()).clamp(min=UNDERFLOW)
+        varies = (s2 > floor) | ~s2.isfinite()
+        found = self.n * s4 / s2.where(varies, 1).square() - 3
+        return float(found[varies].mean()) if bool(varies.any()) else float("nan")

@@ -1,0 +1,123 @@
+"""TwoNN: manifolds of known dimension, scikit-dimension as oracle, duplicates, invariances."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lmdyn.analysis.geometry.intrinsic_dimension import intrinsic_dimension
+
+F64 = torch.float64
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def uniform(n, dimension, within=30, seed=0):
+    """A cube, rotated into more dimensions."""
+    x = torch.rand(n, dimension, generator=generator(seed), dtype=F64)
+    axes = torch.linalg.qr(torch.randn(within, dimension, generator=generator(1), dtype=F64)).Q
+    return x @ axes.T
+
+
+def whole(x):
+    return intrinsic_dimension(x, [1]).dimensions[0]
+
+
+def naive(x):
+    """Its definition, one vector at a time."""
+    logs = []
+    for i in range(len(x)):
+        distances = sorted(float((x[i] - x[j]).square().sum().sqrt()) for j in range(len(x)) if j != i)
+        logs.append(math.log(distances[1] / distances[0]))
+    kept = sorted(logs)[: int(0.9 * len(x))]
+    points = [(log, -math.log(1 - (i + 1) / len(x))) for i, log in enumerate(kept)]
+    return sum(a * b for a, b in points) / sum(a * a for a, _ in points)
+
+
+def test_it_is_the_definition():
+    x = torch.randn(60, 4, generator=generator(), dtype=F64)
+    assert whole(x) == pytest.approx(naive(x), rel=1e-10)
+
+
+@pytest.mark.parametrize("d", [3, 40])
+def test_it_is_that_of_scikit_dimension(d):
+    skdim = pytest.importorskip("skdim.id")
+    x = torch.randn(400, d, generator=generator(), dtype=F64) * torch.linspace(0.1, 2, d)
+    assert whole(x) == pytest.approx(skdim.TwoNN().fit_transform(x.numpy()), rel=1e-9)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 5])
+def test_manifolds_of_known_dimension(dimension):
+    """Flat tori, which have no borders."""
+    angles = 2 * math.pi * torch.rand(1500, dimension, generator=generator(), dtype=F64)
+    assert whole(torch.cat([angles.cos(), angles.sin()], 1)) == pytest.approx(dimension, rel=0.08)
+
+
+def test_curved_manifolds():
+    t = torch.rand(1500, 2, generator=generator(), dtype=F64)
+    angle = 1.5 * math.pi * (1 + 2 * t[:, 0])
+    roll = torch.stack([angle * angle.cos(), 21 * t[:, 1], angle * angle.sin()], 1)
+    assert whole(roll) == pytest.approx(2, rel=0.08)
+    sphere = torch.nn.functional.normalize(torch.randn(1500, 4, generator=generator(), dtype=F64))
+    assert whole(sphere) == pytest.approx(3, rel=0.08)
+
+
+def test_high_dimensions_are_underestimated():
+    assert 7 < whole(uniform(1000, 10)) < 9.5
+    assert 17 < whole(uniform(1000, 30)) < 24
+
+
+def test_the_scale_matters():
+    """A line with a little noise: a line from afar, the noise's three dimensions at near."""
+    t = torch.rand(2000, 1, generator=generator(), dtype=F64)
+    noise = 0.001 * torch.randn(2000, 3, generator=generator(1), dtype=F64)
+    found = intrinsic_dimension(torch.cat([t, 0 * t, 0 * t], 1) + noise, [1, 4, 16]).dimensions
+    assert found[0] > found[1] > found[2]
+    assert found[0] > 2.7
+    assert found[2] < 1.9
+
+
+def test_parts_are_the_first_rows():
+    x = uniform(400, 3)
+    found = intrinsic_dimension(x)
+    assert found.distinct == 400
+    assert found.dimensions[1] == pytest.approx(whole(x[:200]), rel=1e-12)
+    assert found.dimensions[2] == pytest.approx(whole(x[:100]), rel=1e-12)
+    with pytest.raises(ValueError, match="whole numbers from 1"):
+        intrinsic_dimension(x, [0])
+
+
+def test_equal_rows_count_once():
+    """Also those that differ by the rounding of another batch; at a mean far from 0 too."""
+    x = uniform(300, 3).float() + 10
+    again = torch.cat([x, x[:100], x[:50] * (1 + 1e-7), x[:1].expand(30, -1)])
+    found = intrinsic_dimension(again)
+    assert found.distinct == 300
+    assert found == intrinsic_dimension(x)
+    assert intrinsic_dimension(torch.cat([x, x[:50] * (1 + 1e-4)])).distinct == 350  # the control
+    order = torch.randperm(len(again), generator=generator())
+    assert intrinsic_dimension(again[order]).distinct == 300
+
+
+def test_invariances():
+    x = uniform(300, 3)
+    rotation = torch.linalg.qr(torch.randn(30, 30, generator=generator(3), dtype=F64)).Q
+    for same in (x + 5, 1e-3 * x, 1e100 * x, -x, x @ rotation):
+        np.testing.assert_allclose(intrinsic_dimension(same).dimensions, intrinsic_dimension(x).dimensions)
+
+
+def test_undefined():
+    x = uniform(30, 3)
+    bad = x.clone()
+    bad[0, 0] = torch.nan
+    for one, distinct in (
+        (bad, 0), (x[:0], 0), (x[:9], 9), (torch.ones(30, 3), 1), (torch.zeros(30, 3), 1)
+    ):  # fmt: skip
+        found = intrinsic_dimension(one, [1])
+        assert found.distinct == distinct
+        assert math.isnan(found.dimensions[0])
+    simplex = torch.eye(20, dtype=F64)  # all at one distance: every ratio is 1
+    assert math.isnan(whole(simplex))

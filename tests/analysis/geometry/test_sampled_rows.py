@@ -1,0 +1,64 @@
+"""A sample of rows by their keys: uniform, and the same for any batches, order and ranks."""
+
+import pytest
+import torch
+
+from lmdyn.analysis.geometry.sampled_rows import SampledRows
+from lmdyn.analysis.statistics.hashing import splitmix64
+from tests.helpers.one_rank import as_rank
+
+KEYS = splitmix64(torch.arange(1000))
+ROWS = {"a": torch.arange(1000.0)[:, None], "b": torch.arange(2000.0).reshape(1000, 2)}
+BEST = KEYS.argsort()
+
+
+def sampled(order, batch, size=50):
+    sample = SampledRows(size)
+    for rows in order.split(batch):
+        sample.update(KEYS[rows], {name: x[rows] for name, x in ROWS.items()})
+    return sample
+
+
+@pytest.mark.parametrize("batch", [1, 7, 60, 1000])
+def test_it_is_that_of_the_smallest_keys(batch):
+    for order in (torch.arange(1000), torch.arange(1000).flip(0)):
+        sample = sampled(order, batch)
+        assert sample._held < 2 * 50 + batch  # it does not grow with the stream
+        sample.reduce()
+        assert sample.names == ("a", "b")
+        for name, x in ROWS.items():
+            assert torch.equal(sample.rows(name), x[BEST[:50]])
+
+
+def test_a_short_stream_is_taken_whole():
+    sample = sampled(torch.arange(1000), 30, 5000)
+    sample.reduce()
+    assert torch.equal(sample.rows("a"), ROWS["a"][BEST])
+    empty = SampledRows(5)
+    empty.update(KEYS[:0], {"a": ROWS["a"][:0]})
+    empty.reduce()
+    assert empty.names == ()
+    with pytest.raises(ValueError, match="a number of rows from 1"):
+        SampledRows(0)
+
+
+def test_ranks_together_have_the_sample_of_one():
+    parts = [sampled(rows, 9) for rows in (*torch.arange(1000).split(700), torch.arange(0))]
+    held = []
+    for part in parts:  # what each has
+        with as_rank(gather=lambda mine: held.append(mine) or [mine]):
+            part.reduce()
+    for part in [sampled(rows, 9) for rows in (*torch.arange(1000).split(700), torch.arange(0))]:
+        with as_rank(0, 3, gather=lambda mine: held):
+            part.reduce()
+        for name, x in ROWS.items():
+            assert torch.equal(part.rows(name), x[BEST[:50]])
+
+
+def test_rows_are_copied():
+    x = ROWS["a"].clone()
+    sample = SampledRows(50)
+    sample.update(KEYS, {"a": x})
+    x.zero_()
+    sample.reduce()
+    assert float(sample.rows("a").sum()) > 0

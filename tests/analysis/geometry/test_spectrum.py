@@ -1,0 +1,154 @@
+"""RankMe, power laws and the participation ratio: closed forms, an SVD as oracle, invariances."""
+
+import numpy as np
+import pytest
+import torch
+
+from lmdyn.analysis.geometry.effective_dimension import effective_dimension
+from lmdyn.analysis.geometry.spectrum import (
+    Spectrum,
+    exp_entropy,
+    power_law,
+    rankme,
+    white_noise_rank,
+)
+from lmdyn.analysis.similarity.covariance import CrossCovariance
+
+F64 = torch.float64
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def orthonormal(n, d, seed=0):
+    """Columns that are orthogonal to one another and to the mean."""
+    x = torch.randn(n, d, generator=generator(seed), dtype=F64)
+    return torch.linalg.qr(x - x.mean(0)).Q
+
+
+def with_eigenvalues(eigenvalues, n=None):
+    """Centred vectors whose covariance has exactly these eigenvalues, in rotated axes."""
+    d = len(eigenvalues)
+    n = n or 3 * d
+    rotation = torch.linalg.qr(torch.randn(d, d, generator=generator(1), dtype=F64)).Q
+    return orthonormal(n, d) * (n * eigenvalues).sqrt() @ rotation
+
+
+def by_svd(x, epsilon=0.0):
+    """The definition, of numpy's singular values."""
+    values = np.linalg.svd(x.double().numpy(), compute_uv=False)
+    p = values / values.sum() + epsilon
+    p = p[p > 0]
+    return float(np.exp(-(p * np.log(p)).sum()))
+
+
+def test_the_two_variants_of_the_issue():
+    """Eigenvalues 1/i in 128 dimensions: 107 of singular values, 47 of eigenvalues."""
+    x = with_eigenvalues(1 / torch.arange(1, 129, dtype=F64))
+    assert round(float(rankme(x))) == 107
+    assert round(float(rankme(x, variant="covariance"))) == 47
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+@pytest.mark.parametrize(("n", "d"), [(200, 12), (12, 30), (50, 50)])
+def test_it_is_the_definition(n, d, shift):
+    x = torch.randn(n, d, generator=generator(), dtype=F64) * torch.linspace(0.1, 3, d) + shift
+    assert float(rankme(x)) == pytest.approx(by_svd(x), rel=1e-6)
+    assert float(rankme(x, variant="covariance")) == pytest.approx(
+        float(exp_entropy(torch.linalg.eigvalsh(torch.cov(x.T)).clamp(min=0))), rel=1e-9
+    )
+    assert float(rankme(x, epsilon=1e-3)) == pytest.approx(by_svd(x, 1e-3), rel=1e-6)
+    assert abs(float(rankme(x)) - by_svd(x - x.mean(0))) > (0.1 if shift else -1)  # the mean counts
+
+
+@pytest.mark.parametrize("rank", [1, 5, 20])
+def test_equal_directions_are_the_rank(rank):
+    x = orthonormal(100, rank) @ orthonormal(64, rank, 2).T
+    for variant in ("singular_values", "covariance"):
+        assert float(rankme(x, variant=variant)) == pytest.approx(rank, rel=1e-9)
+    assert float(Spectrum.of(x).participation_ratio) == pytest.approx(rank, rel=1e-9)
+
+
+@pytest.mark.parametrize(("n", "d"), [(400, 100), (100, 400), (300, 300)])
+def test_white_noise_is_less_than_full_rank(n, d):
+    """Marchenko and Pastur 1967, against noise, whose rank is less than it could be."""
+    x = torch.randn(n, d, generator=generator(), dtype=F64)
+    expected = white_noise_rank(n, d)
+    assert float(rankme(x)) == pytest.approx(expected, rel=3e-3)
+    assert expected < 0.97 * min(n, d)
+    assert float(Spectrum.of(x).participation_ratio) == pytest.approx(1 / (1 / d + 1 / n), rel=0.02)
+
+
+@pytest.mark.parametrize("variant", ["singular_values", "covariance"])
+def test_invariances(variant):
+    x = torch.randn(80, 9, generator=generator(), dtype=F64) * torch.linspace(0.1, 3, 9) + 1
+    rotation = torch.linalg.qr(torch.randn(9, 9, generator=generator(2), dtype=F64)).Q
+    expected = float(rankme(x, variant=variant))
+    for same in (1e-3 * x, 1e60 * x, -x, x @ rotation, x[torch.randperm(80, generator=generator())]):
+        assert float(rankme(same, variant=variant)) == pytest.approx(expected, rel=1e-9)
+    shifted = float(rankme(x + 5, variant=variant))
+    assert (shifted == pytest.approx(expected, rel=1e-9)) == (variant == "covariance")
+
+
+def test_zero_constant_and_nan():
+    zero, constant = torch.zeros(9, 4), torch.full((9, 4), 0.3)
+    assert rankme(zero).isnan()
+    assert float(rankme(constant)) == pytest.approx(1)
+    bad = torch.randn(9, 4, generator=generator())
+    bad[1, 2] = torch.nan
+    for x in (zero, constant, bad):
+        found = Spectrum.of(x)
+        assert found.rankme("covariance").isnan()
+        assert found.participation_ratio.isnan()
+        assert power_law(found.eigenvalues, 1) is None
+    assert rankme(bad).isnan()
+    with pytest.raises(ValueError, match="at least 2 vectors, got 1"):
+        rankme(bad[:1])
+
+
+def test_streaming_is_at_once():
+    x = torch.randn(300, 7, generator=generator()) + 100
+    sums = CrossCovariance()
+    for part in x.split(41):
+        sums.update(part, part[:, :0])
+    one, streamed = Spectrum.of(x), Spectrum.of_sums(sums, x.dtype)
+    assert streamed.n == 300
+    torch.testing.assert_close(streamed.singular_values, one.singular_values, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(streamed.eigenvalues, one.eigenvalues, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(one.participation_ratio, effective_dimension(x))
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 2.0])
+def test_power_laws_are_found(exponent):
+    eigenvalues = 7 * torch.arange(1, 65, dtype=F64) ** -exponent
+    for first, last in ((1, None), (3, 100), (10, 30)):
+        found = power_law(eigenvalues, first, last)
+        assert found.exponent == pytest.approx(exponent, abs=1e-12)
+        assert (found.first, found.last) == (first, min(last or 64, 64))
+        assert found.r2 == pytest.approx(1)
+        assert found.error == pytest.approx(0, abs=1e-7)
+    found = power_law(Spectrum.of(with_eigenvalues(eigenvalues)).eigenvalues, 1)
+    assert found.exponent == pytest.approx(exponent, abs=1e-9)
+
+
+def test_the_line_is_that_of_scipy():
+    from scipy.stats import linregress
+
+    eigenvalues = torch.rand(40, generator=generator(), dtype=F64).sort(descending=True).values
+    found = power_law(eigenvalues, 5, 33)
+    line = linregress(np.log(np.arange(5, 34)), np.log(eigenvalues[4:33].numpy()))
+    assert found.exponent == pytest.approx(-line.slope)
+    assert found.error == pytest.approx(line.stderr)
+    assert found.r2 == pytest.approx(line.rvalue**2)
+    assert found.r2 < 0.99  # an exponential is no power law
+    steep = power_law(torch.exp(-torch.arange(40, dtype=F64)), 1)
+    assert steep.last == 28  # eigenvalues below 1e-12 of the first are absent: exp(-27) is the last
+
+
+def test_ranges_of_indices():
+    eigenvalues = torch.ones(6, dtype=F64)
+    assert power_law(eigenvalues, 5) is None  # two points
+    for first, last in ((0, None), (3, 4), (5, 2)):
+        with pytest.raises(ValueError, match="expected a first from 1"):
+            power_law(eigenvalues, first, last)

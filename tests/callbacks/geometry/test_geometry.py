@@ -1,0 +1,320 @@
+"""Geometry: values of the measures on captured vectors, groups of tokens, planted outliers, bad input, figures."""
+
+import logging
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from transformers import AlbertConfig, AlbertForMaskedLM, GPT2Config, GPT2LMHeadModel
+
+from lmdyn.analysis import anisotropy, effective_dimension, rankme
+from lmdyn.callbacks import Geometry, Run
+from lmdyn.callbacks.geometry.geometry_figures import geometry_figures
+from tests.helpers.figure_faults import figure_faults
+from tests.helpers.modules import Own
+from tests.helpers.observing import assert_leaves_alone
+from tests.helpers.recorded import check_values
+
+V, D = 40, 16
+
+
+class Transformer(Own):
+    """A causal model of two layers, or the shared one of ALBERT."""
+
+    def __init__(self, kind="gpt2"):
+        torch.manual_seed(0)
+        if kind == "gpt2":
+            sizes = {"n_layer": 2, "n_head": 2, "n_embd": D, "n_positions": 24, "vocab_size": V}
+            net = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+        else:
+            net = AlbertForMaskedLM(AlbertConfig(
+                vocab_size=V, embedding_size=8, hidden_size=D, intermediate_size=32, num_hidden_layers=3,
+                num_attention_heads=2, max_position_embeddings=24,
+            ))  # fmt: skip
+        super().__init__(net)
+
+    def forward(self, input_ids, attention_mask=None):
+        return self.net(input_ids=input_ids, attention_mask=attention_mask).logits
+
+
+class Rectified(nn.Module):
+    """Two units of six are dead, one is always on."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.up, self.act = nn.Embedding(V, D), nn.Linear(D, 6), nn.ReLU()
+        self.out = nn.Linear(6, V)
+        with torch.no_grad():
+            self.up.bias.copy_(torch.tensor([-99.0, -99.0, 99.0, 0.0, 0.0, 0.0]))
+
+    def forward(self, input_ids):
+        return self.out(self.act(self.up(self.embed(input_ids))))
+
+
+def batches(lengths=(12, 9, 1, 7, 12, 12, 5, 12), size=4, seed=1):
+    g = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, V, (len(lengths), max(lengths)), generator=g)
+    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+    labels = ids.where(mask == 1, -100)
+    return [
+        {"input_ids": i, "labels": y, "attention_mask": m}
+        for i, y, m in zip(ids.split(size), labels.split(size), mask.split(size), strict=True)
+    ]
+
+
+def plain(n=8, time=12, size=4):
+    return [{k: b[k] for k in ("input_ids", "labels")} for b in batches((time,) * n, size)]
+
+
+def attach(folder, probe=None, **settings):
+    observer = Geometry(**{"labels": "aligned", "log_figures": False, **settings})
+    observer.probe = batches() if probe is None else probe
+    observer.attach(Run(folder))
+    return observer
+
+
+def value(table, quantity, site, over="all"):
+    rows = table[table["quantity"].eq(quantity) & table["site"].eq(site) & table["over"].eq(over)]
+    assert len(rows) <= 1
+    return float(rows["value"].item()) if len(rows) else None
+
+
+def captured(module, path, probe):
+    """Vectors of all tokens, and of last ones, by a hook of this test's own."""
+    every, last = [], []
+    outputs = []
+    handle = module.get_submodule(path).register_forward_hook(
+        lambda _, __, out: outputs.append(out[0] if isinstance(out, tuple) else out)
+    )
+    with torch.no_grad():
+        for batch in probe:
+            outputs.clear()
+            module.eval()(batch["input_ids"], batch["attention_mask"])
+            for row, mask in zip(outputs[-1], batch["attention_mask"].bool(), strict=True):
+                every.append(row[mask])
+                last.append(row[mask][-1:])
+    handle.remove()
+    return {"all": torch.cat(every), "last": torch.cat(last)}
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "albert"])
+def test_values_are_those_of_the_functions(tmp_path, kind):
+    module = Transformer(kind)
+    table = attach(tmp_path, attention_sites="auto").observe(module, 0)
+    check_values(Geometry, table)
+    site, path = ("block_01", "net.transformer.h.1") if kind == "gpt2" else (
+        "block@2", "net.albert.encoder.albert_layer_groups.0"
+    )  # fmt: skip
+    for over, x in captured(module, path, batches()).items():
+        assert value(table, "vectors", site, over) == len(x) == (70 if over == "all" else 8)
+        expected = {
+            "rankme": rankme(x), "rankme_covariance": rankme(x, variant="covariance"),
+            "participation_ratio": effective_dimension(x), "anisotropy": anisotropy(x),
+            "largest_magnitude": x.abs().max(), "median_magnitude": np.median(x.abs()),
+            "largest_to_median": x.abs().max() / np.median(x.abs()), "distinct_vectors": len(x),
+        }  # fmt: skip
+        for quantity, number in expected.items():
+            assert value(table, quantity, site, over) == pytest.approx(float(number), rel=1e-4), quantity
+    heads = table[table["quantity"].eq("first_token_attention")]
+    assert heads.groupby("site")["head"].nunique().tolist() == [2] * (2 if kind == "gpt2" else 3)
+    equal = table[table["quantity"].eq("first_token_equal")]["value"].tolist()
+    lengths = (12, 9, 1, 7, 12, 12, 5, 12)
+    causal = sum(1 / (i + 1) for n in lengths for i in range(n)) / 70
+    assert equal == pytest.approx([causal if kind == "gpt2" else 8 / 70] * len(equal), rel=1e-6)
+
+
+def test_it_leaves_no_trace(tmp_path):
+    module = Transformer().train()
+    module.net.set_attn_implementation("sdpa")
+    assert_leaves_alone(attach(tmp_path, attention_sites="auto"), module)
+    assert module.net.config._attn_implementation == "sdpa"
+
+
+def test_batches_do_not_matter(tmp_path):
+    tables = []
+    for size in (1, 3, 8):
+        observer = attach(tmp_path / str(size), batches(size=size), max_samples=40)
+        for batch, start in zip(observer.probe, range(0, 8, size), strict=True):
+            batch["example"] = torch.arange(start, start + len(batch["input_ids"]))
+        tables.append(observer.observe(Transformer(), 0))
+    for other in tables[1:]:
+        pd.testing.assert_frame_equal(tables[0], other, check_exact=False, rtol=2e-4, atol=1e-6)
+
+
+def test_continuing_streams_have_no_last_tokens(tmp_path):
+    module = Transformer()
+    assert set(attach(tmp_path / "a", plain()).observe(module, 0)["over"]) == {"all", "last"}
+    streams = [{**b, "continues": torch.ones(4, dtype=torch.bool)} for b in plain()]
+    assert set(attach(tmp_path / "b", streams).observe(module, 0)["over"]) == {"all"}
+
+
+def test_dead_and_always_on_units(tmp_path):
+    observer = attach(tmp_path, plain(), sites={"embedding": "embed"})
+    table = observer.observe(Rectified(), 0)
+    assert observer.settings["activation_functions"] == {"act": "act"}
+    assert value(table, "dead_units", "act") == pytest.approx(2 / 6)
+    assert value(table, "always_on_units", "act") == pytest.approx(1 / 6)
+    assert value(table, "rankme", "act") is None
+    none = attach(tmp_path / "none", plain(), sites={"embedding": "embed"}, activation_functions=None)
+    assert set(none.observe(Rectified(), 0)["site"]) == {"embedding"}
+    named = attach(tmp_path / "named", plain(), sites={"e": "embed"}, activation_functions={"up": "up"})
+    assert value(named.observe(Rectified(), 0), "always_on_units", "up") == pytest.approx(1 / 6)
+
+
+def test_planted_outliers(tmp_path):
+    """One unit of one word: the largest magnitude, and kurtosis; a common direction: anisotropy."""
+    table = {}
+    for kind in ("plain", "spike", "cone"):
+        module = Transformer()
+        weights = module.net.transformer.wte.weight
+        with torch.no_grad():
+            if kind == "spike":
+                weights[int(batches()[0]["input_ids"][0, 3]), 5] = 30
+            if kind == "cone":
+                weights += 1
+        table[kind] = attach(tmp_path / kind).observe(module, 0)
+
+    def ratio(kind, quantity):
+        return value(table[kind], quantity, "embedding") / value(table["plain"], quantity, "embedding")
+
+    assert value(table["spike"], "largest_magnitude", "embedding") == 30
+    assert ratio("spike", "largest_to_median") > 100
+    assert value(table["spike"], "token_kurtosis", "embedding") > value(
+        table["plain"], "token_kurtosis", "embedding"
+    )
+    assert value(table["cone"], "anisotropy", "embedding") > 0.99
+    assert abs(value(table["plain"], "anisotropy", "embedding")) < 0.2
+    assert ratio("cone", "rankme") < 0.5
+
+
+def test_equal_embeddings_count_once(tmp_path):
+    table = attach(tmp_path).observe(Transformer(), 0)
+    types = torch.cat([b["input_ids"][b["attention_mask"] == 1] for b in batches()]).unique()
+    assert value(table, "distinct_vectors", "embedding") == len(types)
+
+
+def test_a_diverged_model_has_nan_and_a_warning(tmp_path, caplog):
+    module = Transformer()
+    observer = attach(tmp_path, attention_sites="auto")
+    observer.meet(module)
+    with torch.no_grad():
+        module.net.transformer.h[0].mlp.c_fc.weight.fill_(torch.nan)
+    with caplog.at_level(logging.WARNING):
+        table = observer.observe(module, 7)
+    assert "not finite at step 7 in" in caplog.text
+    assert "'block_00', 'block_01', 'norm'" in caplog.text
+    assert value(table, "vectors", "block_00") == 70
+    for quantity in ("rankme", "alpha", "intrinsic_dimension", "largest_magnitude"):
+        assert math.isnan(value(table, quantity, "block_00"))
+        assert math.isfinite(value(table, quantity, "embedding") or 1)
+    assert math.isnan(value(table, "dead_units", "h_00_mlp_act"))
+    heads = table[table["quantity"].eq("first_token_attention")].groupby("site")["value"].apply(list)
+    assert np.isfinite(heads["block_00"]).all()
+    assert np.isnan(heads["block_01"]).all()
+    assert geometry_figures(table, list(observer.vector_sites))  # what is finite is drawn
+
+
+def test_zero_and_constant_vectors(tmp_path):
+    module = Rectified()
+    with torch.no_grad():
+        module.embed.weight.zero_()
+    table = attach(tmp_path, plain(), sites={"zero": "embed", "constant": "up"}).observe(module, 0)
+    of_zero, of_constant = (
+        set(table[table["site"].eq(site) & table["over"].eq("all")]["quantity"])
+        for site in ("zero", "constant")
+    )
+    always = {"vectors", "rankme_white_noise", "largest_magnitude", "median_magnitude", "distinct_vectors"}
+    assert of_zero == always
+    assert of_constant == always | {"rankme", "anisotropy", "largest_to_median", "token_kurtosis"}
+    assert value(table, "rankme", "constant") == pytest.approx(1)
+    assert value(table, "anisotropy", "constant") == pytest.approx(1)
+
+
+def test_sequences_of_one_token(tmp_path):
+    table = attach(tmp_path, plain(n=8, time=1)).observe(Transformer(), 0)
+    for quantity in ("rankme", "vectors"):
+        assert value(table, quantity, "norm", "all") == value(table, quantity, "norm", "last")
+    assert value(table, "intrinsic_dimension", "norm") is None
+
+
+def test_bad_settings(tmp_path):
+    for settings, message in (
+        ({"alpha_range": [3]}, "a first and a last index"),
+        ({"alpha_range": [None, 9]}, "a first and a last index"),
+        ({"alpha_range": [0, 9]}, "expected a first from 1"),
+        ({"max_samples": 39}, "expected at least 40"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Geometry(**settings)
+    for settings, message in (
+        ({"sites": {"x": "nowhere"}}, "no module 'nowhere'"),
+        ({"activation_functions": {"x": "nowhere"}}, "no module 'nowhere'"),
+        ({"sites": {"act": "embed"}, "activation_functions": {"act": "act"}}, "for both"),
+        ({"sites": {"e": "embed"}, "attention_sites": "auto"}, "no attention module that returns weights"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            attach(tmp_path, plain(), **settings).meet(Rectified())
+    with pytest.raises(ValueError, match="probe set is empty"):
+        attach(tmp_path, []).observe(Rectified(), 0)
+
+
+@pytest.mark.parametrize(("lengths", "found"), [((12, 12, 12, 12, 12, 3), 1), ((12, 12, 12, 12, 12, 4), 0)])
+def test_few_tokens_are_foreseen(tmp_path, lengths, found):
+    observer, module = attach(tmp_path, batches(lengths)), Transformer()
+    observer.check_module(module)
+    foreseen = [str(one) for one in observer.foresee(module)]
+    lines = [
+        one for one in foreseen if one.startswith("expected at least 64 tokens, 4 for each of 16 dimensions")
+    ]
+    assert len(lines) == found
+    assert all("got 63, so that ranks are bounded by the text" in line for line in lines)
+    assert sum(one.startswith("about") for one in foreseen) == 2
+
+
+def recorded(steps=(0, 10, 100, 1000), layers=6):
+    """Observations as of a transformer."""
+    g = np.random.default_rng(0)
+    rows = []
+    sites = ["embedding", *(f"block_{i:02}" for i in range(layers)), "norm"]
+    for step in steps:
+        for i, site in enumerate(sites):
+            for over in ("all", "last"):
+                for q, size in {
+                    "rankme": 100, "rankme_covariance": 60, "participation_ratio": 30, "alpha": 2,
+                    "intrinsic_dimension": 9, "intrinsic_dimension_half": 8, "intrinsic_dimension_quarter": 7,
+                    "anisotropy": 0.4, "token_kurtosis": 2, "unit_kurtosis": 3, "largest_to_median": 80,
+                }.items():  # fmt: skip
+                    rows.append((step, q, site, over, None, size * (1 + 0.1 * i) * (1 + g.random())))
+        for i in range(layers):
+            rows.append((step, "dead_units", f"act_{i}", "all", None, 0.1 * g.random()))
+            rows.append((step, "always_on_units", f"act_{i}", "all", None, 0.1 * g.random()))
+            rows += [(step, "first_token_attention", f"block_{i:02}", "", h, g.random()) for h in range(4)]
+            rows.append((step, "first_token_equal", f"block_{i:02}", "", None, 0.06))
+    table = pd.DataFrame(rows, columns=["step", "quantity", "site", "over", "head", "value"])
+    return table.astype({"head": "Int64"}), sites
+
+
+@pytest.mark.parametrize("layers", [2, 6, 12])
+def test_figures_can_be_read(layers):
+    table, sites = recorded(layers=layers)
+    figures = geometry_figures(table, sites)
+    assert set(figures) == {
+        "ranks", "ranks_last", "dimension", "dimension_last", "outliers", "outliers_last", "units", "first_token",
+    }  # fmt: skip
+    for name, figure in figures.items():
+        assert not figure_faults(figure), name
+
+
+def test_figures_of_little():
+    table, sites = recorded(steps=(0,))
+    assert geometry_figures(table[:0], sites) == {}
+    assert geometry_figures(table.assign(value=math.nan), sites) == {}
+    for name, figure in geometry_figures(table, sites).items():
+        assert not figure_faults(figure), name
+    one = geometry_figures(table[table["quantity"].eq("rankme") & table["over"].eq("all")], [])
+    assert list(one) == ["ranks"]
+    assert not figure_faults(one["ranks"])
