@@ -115,7 +115,7 @@ def _first_token(observations: pd.DataFrame) -> Figure:
     fig.outer_legend(left)
     last = last_step(rows)
     values = wide(last, "head", "site").reindex(index=sites, columns=range(heads))
-    image = fig.show_image(right, values.to_numpy(dtype=float), aspect="auto", cmap="viridis", vmin=0, vmax=1)
+    image = fig.show_image(right, values.to_numpy(dtype=float), aspect="auto", cmap="viridis", vmin=0)
     right.set_title(f"all heads at step {int(last['step'].iloc[0]):,}")
     right.set_xlabel("head")
     right.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
