@@ -40,6 +40,7 @@ from lmdyn.analysis.orbits.survival import Survival, survival
 from lmdyn.analysis.orbits.trajectories import Trajectory, exact_products, iterate
 from lmdyn.analysis.orbits.transients import Transients, transient_length
 from lmdyn.analysis.orbits.zero_one_test import ZeroOne, decorrelation_lag, zero_one_test
+from lmdyn.analysis.parameters.head_matrices import FoundHeads, HeadMatrices, find_heads, head_matrices
 from lmdyn.analysis.preference.independent_components import (
     UnusableEmbeddingsError,
     amari_ica,
@@ -110,11 +111,13 @@ __all__ = [
     "DiagnosticClassifier",
     "EffectiveDimension",
     "EncoderMap",
+    "FoundHeads",
     "FoundSites",
     "GroupedMeans",
     "GrowthRate",
     "HeadDivergence",
     "HeadDivergenceSums",
+    "HeadMatrices",
     "HeadTraining",
     "Jackknifed",
     "LocalExponents",
@@ -168,10 +171,12 @@ __all__ = [
     "effective_dimension",
     "exact_products",
     "fast_ica",
+    "find_heads",
     "find_sites",
     "frequency_correlation",
     "growth_rate",
     "head_divergences",
+    "head_matrices",
     "iterate",
     "jackknife",
     "jackknife_similarity",
