@@ -62,12 +62,14 @@ class HeadLayout:
         heads: number of heads.
         kv_heads: number of key and value heads.
         read: function that reads the matrices; every rank must call it if the weights are sharded.
+        output: path of the output projection, whose input is the heads' outputs one after the other.
     """
 
     path: str
     heads: int
     kv_heads: int
     read: Callable[[], HeadMatrices]
+    output: str
 
 
 @dataclass(frozen=True)
@@ -233,7 +235,8 @@ def _layout(path: str, m: nn.Module, modules: Mapping[str, nn.Module]) -> HeadLa
             (heads, kv_heads), weights, biases, linear_weight(output), linear_bias(output), normed
         )
 
-    return HeadLayout(path, heads, kv_heads, read)
+    where = next(p for p, other in modules.items() if other is output)
+    return HeadLayout(path, heads, kv_heads, read, where)
 
 
 def _output_beside(path: str, modules: Mapping[str, nn.Module]) -> nn.Module | None:
@@ -350,4 +353,4 @@ def _torch_layout(path: str, m: nn.MultiheadAttention) -> HeadLayout | str:
         output = linear_weight(m.out_proj), linear_bias(m.out_proj)
         return _matrices((heads, heads), weights, biases, *output, False)
 
-    return HeadLayout(path, heads, heads, read)
+    return HeadLayout(path, heads, heads, read, f"{path}.out_proj" if path else "out_proj")
