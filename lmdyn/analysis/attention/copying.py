@@ -23,16 +23,16 @@ def positive_eigenvalues(matrices: Float[Tensor, "*batch n n"]) -> Float[Tensor,
         >>> positive_eigenvalues(torch.stack([torch.eye(2), -torch.eye(2), torch.tensor([[0.0, -1], [1, 0]])]))
         tensor([ 1., -1.,  0.], dtype=torch.float64)
     """
-    a = exact_float(matrices).cpu()
+    a: Tensor = exact_float(matrices).cpu()
     finite = a.isfinite().all(-1).all(-1)
     values = torch.linalg.eigvals(a.where(finite[..., None, None], 0))
     total = values.abs().sum(-1)
-    share = values.real.sum(-1) / total.where(total > 0, 1)
+    share: Tensor = values.real.sum(-1) / total.where(total > 0, 1)
     return share.where(finite & (total > 0), torch.nan)
 
 
 def vocabulary_product(
-    embedding: Float[Tensor, "vocabulary d"], unembedding: Float[Tensor, "vocabulary e"]
+    embedding: Float[Tensor, "vocabulary d"], unembedding: Float[Tensor, "_ e"]
 ) -> Float[Tensor, "d e"]:
     """Compute W_E W_U, the sum over the vocabulary of the products of a token's input and output vector, in float64.
 
@@ -50,18 +50,13 @@ def vocabulary_product(
         tensor([[1.],
                 [2.]], dtype=torch.float64)
     """
-    if len(embedding) != len(unembedding):
+    if len(embedding) != len(unembedding) or not len(embedding):
         raise ValueError(
             f"expected tables of one vocabulary, got {len(embedding)} input and {len(unembedding)} output vectors"
         )
     dtype = torch.promote_types(at_least_float32(embedding), at_least_float32(unembedding))
-    total: Tensor | None = None
-    for a, b in zip(embedding.detach().split(_CHUNK), unembedding.detach().split(_CHUNK), strict=True):
-        part = exact_float(a.to(dtype).T @ b.to(dtype))
-        total = part if total is None else total + part
-    if total is None:
-        raise ValueError("expected at least one token in the vocabulary, got none")
-    return total
+    parts = zip(embedding.detach().split(_CHUNK), unembedding.detach().split(_CHUNK), strict=True)
+    return torch.stack([exact_float(a.to(dtype).T @ b.to(dtype)) for a, b in parts]).sum(0)
 
 
 def copying_scores(

@@ -54,7 +54,7 @@ def _before(module: nn.Module, places: Mapping[str, HeadPlace], change: Any) -> 
 
         return hook
 
-    ran = []
+    ran: list[bool] = []
 
     def note(_: nn.Module, __: tuple[Any, ...]) -> None:
         if not ran:
@@ -92,7 +92,7 @@ def ablated_heads(
     Raises:
         ValueError: for a path that is not a module, a head that does not exist, or if the input of a projection cannot
             be divided by the heads.
-        RuntimeError: on exit, if a projection did not run in a forward pass, as of a module that reads its weight itself.
+        RuntimeError: on exit, if a projection did not run in a forward pass, as in a module that reads only its weight.
 
     Example:
         >>> layer = nn.Linear(4, 1, bias=False)
@@ -101,7 +101,11 @@ def ablated_heads(
         ...     layer(torch.tensor([1.0, 1.0, 5.0, 5.0]))
         tensor([2.], grad_fn=<SqueezeBackward4>)
     """
-    wrong = [h for h in heads if h[0] not in places or not 0 <= h[2] < places[h[0]].heads or not 0 <= h[1] < places[h[0]].runs]
+    wrong = [
+        h
+        for h in heads
+        if h[0] not in places or not 0 <= h[2] < places[h[0]].heads or not 0 <= h[1] < places[h[0]].runs
+    ]
     if wrong:
         raise ValueError(f"there are no heads {wrong}: expected site, run and head of {dict(places)}")
     chosen: dict[tuple[str, int], list[int]] = {}
@@ -133,6 +137,11 @@ class HeadInputs:
         own = self._sums.get((site, run))
         self._sums[site, run] = tokens.sum(0) if own is None else own + tokens.sum(0)
         self._counts[site, run] = self._counts.get((site, run), 0) + len(tokens)
+
+    @property
+    def shapes(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return heads and their width by site and run, as seen by this rank."""
+        return {key: (int(total.shape[0]), int(total.shape[1])) for key, total in self._sums.items()}
 
     def means(self, shapes: Mapping[tuple[str, int], tuple[int, int]]) -> dict[tuple[str, int], Tensor]:
         """Return the means over all ranks' tokens; every rank must call it with the same (heads, d) of each run."""

@@ -56,7 +56,11 @@ def repeated_tokens(
     for row in range(rows):
         generator = torch.Generator().manual_seed(int(splitmix64(torch.tensor((seed << 32) + row))) % 2**63)
         r = pool[torch.randperm(len(pool), generator=generator)[:length]]
-        drawn.append(torch.cat([torch.tensor([*before], dtype=torch.int64), r, r, torch.tensor([*after], dtype=torch.int64)]))
+        drawn.append(
+            torch.cat(
+                [torch.tensor([*before], dtype=torch.int64), r, r, torch.tensor([*after], dtype=torch.int64)]
+            )
+        )
     return torch.stack(drawn)
 
 

@@ -80,12 +80,12 @@ class TextLosses:
 
     Args:
         longest: largest number of tokens of a row.
-        early: first and last context of the early loss, inclusive; None for none of both.
-        late: the same of the late loss. Both are of rows that contain the first late context.
+        windows: first and last context of the early and of the late loss, inclusive; None for none. Both are of rows
+            that contain the first late context.
     """
 
-    def __init__(self, longest: int, early: Sequence[int] | None, late: Sequence[int] | None) -> None:
-        self._windows = None if early is None or late is None else (early, late)
+    def __init__(self, longest: int, windows: tuple[Sequence[int], Sequence[int]] | None) -> None:
+        self._windows = windows
         self._by_context = GroupedMeans(longest + 1, skip_nan=False)
         self._by_window = GroupedMeans(2, skip_nan=False)
 
@@ -95,7 +95,7 @@ class TextLosses:
         labels = next_token_labels({"input_ids": ids, "attention_mask": tokens})["labels"]
         losses = losses_of(seen.logits, {"labels": labels}).flatten()
         context = tokens.long().cumsum(1)
-        there = labels != IGNORED
+        there = (labels != IGNORED) & tokens  # not of padding before the first token
         self._by_context.update(context.where(there, -1).flatten(), {"loss": losses})
         if self._windows is not None:
             group = _window_of(context, self._windows)
