@@ -89,6 +89,7 @@ OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
         "min_count": 1,
         "top": 10,
     },
+    "Induction": lambda: {"sequences": 20, "max_tokens": 200},
     "WordClusters": lambda: {"words": 30, "components": 3, "matrix_words": 10},
 }
 

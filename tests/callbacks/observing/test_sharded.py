@@ -14,6 +14,7 @@ from lmdyn.callbacks import (
     AttentionPatterns,
     Checkpoint,
     DiagnosticProbe,
+    Induction,
     Itself,
     LearningCurves,
     Observer,
@@ -120,7 +121,16 @@ def observers(batches, other):
                 classifier=DiagnosticClassifier(epochs=2), **shared,
             ),
         ],
-        ShardedTransformer: [AttentionPatterns(size=4, **of_probe)],
+        ShardedTransformer: [
+            AttentionPatterns(size=4, **of_probe),
+            *(
+                Induction(
+                    length=3, sequences=20 * batches, vocab_size=11, top=1, ablation=ablation, name=ablation,
+                    early=[1, 1], late=[4, 4], **of_probe,
+                )
+                for ablation in ("zero", "mean")
+            ),
+        ],
     }  # fmt: skip
 
 
