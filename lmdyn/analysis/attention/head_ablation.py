@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import resolve_sites
@@ -128,19 +128,26 @@ class HeadInputs:
     """Float64 sums of the heads' outputs over tokens, by site and run; see :func:`head_inputs`."""
 
     def __init__(self) -> None:
+        self._last: dict[tuple[str, int], Tensor] = {}
         self._sums: dict[tuple[str, int], Tensor] = {}
-        self._counts: dict[tuple[str, int], int] = {}
+        self._counts: dict[tuple[str, int], Tensor] = {}
 
-    def add(self, site: str, run: int, x: Float[Tensor, "*tokens heads d"]) -> None:
-        """Add the outputs of the heads of one run for all tokens."""
-        tokens = exact_float(x).flatten(0, -3)
-        own = self._sums.get((site, run))
-        self._sums[site, run] = tokens.sum(0) if own is None else own + tokens.sum(0)
-        self._counts[site, run] = self._counts.get((site, run), 0) + len(tokens)
+    def see(self, site: str, run: int, x: Float[Tensor, "batch time heads d"]) -> None:
+        """Hold the outputs of the heads in one run of the last forward pass."""
+        self._last[site, run] = x.detach()
+
+    def keep(self, tokens: Bool[Tensor, "batch time"] | None = None) -> None:
+        """Add the last forward pass at ``tokens``, by default all. Passes that are not kept do not count."""
+        for key, x in self._last.items():
+            mask = exact_float(torch.ones(x.shape[:2]).to(x.device) if tokens is None else tokens)
+            total, count = torch.einsum("bt,bthd->hd", mask, exact_float(x)), mask.sum()
+            self._sums[key] = self._sums[key] + total if key in self._sums else total
+            self._counts[key] = self._counts[key] + count if key in self._counts else count
+        self._last.clear()
 
     @property
     def shapes(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return heads and their width by site and run, as seen by this rank."""
+        """Return heads and their width by site and run, as kept by this rank."""
         return {key: (int(total.shape[0]), int(total.shape[1])) for key, total in self._sums.items()}
 
     def means(self, shapes: Mapping[tuple[str, int], tuple[int, int]]) -> dict[tuple[str, int], Tensor]:
@@ -149,26 +156,24 @@ class HeadInputs:
         for key, shape in shapes.items():
             own = self._sums.get(key)
             total = all_reduce_sum(torch.zeros(shape, dtype=torch.float64) if own is None else own.cpu())
-            count = all_reduce_sum(torch.tensor(float(self._counts.get(key, 0)), dtype=torch.float64))
+            count = all_reduce_sum(self._counts.get(key, torch.zeros((), dtype=torch.float64)).cpu())
             found[key] = total / count
         return found
 
 
 @contextmanager
 def head_inputs(module: nn.Module, places: Mapping[str, HeadPlace]) -> Iterator[HeadInputs]:
-    """Sum the outputs of all heads over the tokens of the forward passes in this context.
+    """Sum the outputs of all heads over the tokens of those forward passes in this context that are kept.
 
     Example:
         >>> layer = nn.Linear(4, 1)
         >>> with head_inputs(layer, {"attn": HeadPlace("", heads=2)}) as inputs:
-        ...     _ = layer(torch.tensor([[1.0, 1.0, 5.0, 5.0], [3.0, 3.0, 5.0, 5.0]]))
+        ...     _ = layer(torch.tensor([[[1.0, 1.0, 5.0, 5.0], [3.0, 3.0, 5.0, 5.0]]]))
+        ...     inputs.keep()
         >>> inputs.means({("attn", 0): (2, 2)})["attn", 0].tolist()
         [[2.0, 2.0], [5.0, 5.0]]
     """
     inputs = HeadInputs()
 
-    def add(site: str, run: int, x: Tensor) -> None:
-        inputs.add(site, run, x)
-
-    with _before(module, places, add):
+    with _before(module, places, inputs.see):
         yield inputs

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from math import ceil
 from typing import Any, Literal
 
@@ -32,7 +33,7 @@ from lmdyn.callbacks.attention.induction_rows import (
     table_of,
     window_rows,
 )
-from lmdyn.callbacks.attention.induction_sums import Repeated, RepeatedRows, TextLosses
+from lmdyn.callbacks.attention.induction_sums import Keeping, Repeated, RepeatedRows, TextLosses
 from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, Watch, probe_pass, to_device
@@ -310,6 +311,7 @@ class Induction(Observer):
     ) -> dict[tuple[str, int], Tensor] | None:
         read = self._met_module()
         with head_inputs(module, read.places) if values else nullcontext() as inputs:
+            watch = watch if inputs is None else replace(watch, consumer=Keeping(inputs, watch.consumer))
             probe_pass(module, probe, [watch], forward=self.forward)
         return None if inputs is None else inputs.means(read.widths)
 

@@ -143,6 +143,7 @@ def _widths(
     try:
         with torch.no_grad(), head_inputs(module, places) as inputs:
             called_on(module, batch, forward)
+            inputs.keep()
     except RuntimeError as error:
         return {}, str(error)
     return inputs.shapes, ""

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lmdyn.analysis.attention.head_ablation import HeadInputs
 from lmdyn.analysis.attention.induction_scores import SCORES, induction_scores
 from lmdyn.analysis.inspection.batches import next_token_labels
 from lmdyn.analysis.inspection.forward import IGNORED
@@ -14,9 +15,9 @@ from lmdyn.analysis.parameters.loss_gradient import losses_of
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.analysis.statistics.precision import exact_float
-from lmdyn.callbacks.observing.probe import ObservedBatch
+from lmdyn.callbacks.observing.probe import Consumer, ObservedBatch
 
-__all__ = ["Repeated", "RepeatedRows", "TextLosses"]
+__all__ = ["Keeping", "Repeated", "RepeatedRows", "TextLosses"]
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,21 @@ class RepeatedRows:
 
         scores = {site: whole(self._scores.get(site, []), shape) for site, shape in shapes.items()}
         return Repeated(scores, whole(self._losses, (time,)) if self._wanted else None)
+
+
+class Keeping:
+    """Consumer of a pass that keeps the heads' outputs of each batch, of all tokens, for another consumer.
+
+    Ranks that share weights repeat batches in order to make equally many passes; consumers do not see these.
+    """
+
+    def __init__(self, inputs: HeadInputs, consumer: Consumer) -> None:
+        self._inputs, self._consumer = inputs, consumer
+
+    def update(self, seen: ObservedBatch) -> None:
+        """Process one batch."""
+        self._inputs.keep(seen.tokens)
+        self._consumer.update(seen)
 
 
 class TextLosses:

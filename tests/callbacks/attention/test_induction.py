@@ -124,6 +124,8 @@ def test_ablation_by_the_mean_keeps_what_is_constant(tmp_path):
     ids = rows(number=2)[0]["input_ids"]
     with head_inputs(model, place) as inputs, torch.no_grad():
         plain = model(ids)
+        inputs.keep()
+        model(ids % 3)  # is not kept
     means = inputs.means(inputs.shapes)
     with torch.no_grad(), ablated_heads(model, place, [("b", 0, 1)], means):
         by_mean = model(ids)
