@@ -1,14 +1,14 @@
 """Does Induction see the phase change of a two-layer transformer, and none of a one-layer one?
 
 Question: prefix matching of the best head, losses on repeated random tokens, loss late minus early in the text, and
-what ablation of the best head costs, while a small GPT-2 learns rows in which random tokens repeat; the same for one
-layer. No goal: the numbers are what they are. Also CPU time of an observation, in training steps.
+what ablation of the best head costs, while a small transformer learns rows in which random tokens repeat; the same for
+one layer. No goal: the numbers are what they are. Also CPU time of an observation, in training steps.
 
-Run: ``python benchmarks/induction.py --threads 1`` (some 4 minutes on one core; ``--smoke``)
+Run: ``python benchmarks/induction.py --threads 1`` (some 5 minutes on one core; ``--family gpt2``; ``--smoke``)
 
-A row is r r r … of a random r, cut at 64 tokens. The length of r is drawn for each row from 4 to 28: with one length,
-attention to a fixed distance, which one layer can learn, would do as well as induction. The text that is observed is of
-the same kind; the observer's own rows are two times 25 tokens.
+A row is 64 random tokens, in which a sequence occurs a second time: x r y r z, with random lengths of x, r (8 to 24) and
+y. With few distances between the two, attention to a fixed distance, which one layer can learn, would do as well as
+induction. The text that is observed is of the same kind; the observer's own rows are two times 25 tokens.
 """
 
 import argparse
@@ -33,8 +33,11 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=3000)
     parser.add_argument("--every", type=int, default=300, help="updates between observations")
     parser.add_argument("--layers", type=int, nargs="+", default=[2, 1])
+    parser.add_argument(
+        "--family", default="llama", choices=["llama", "gpt2"], help="positions: rotary, or vectors"
+    )
     parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--heads", type=int, default=2)
     parser.add_argument("--rows", type=int, default=32, help="of a batch")
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
@@ -60,18 +63,26 @@ def main() -> None:
 
 
 def text(number: int, generator: torch.Generator) -> Tensor:
-    """Rows in which random tokens repeat."""
-    drawn = torch.randint(TYPES, (number, TIME), generator=generator)
-    lengths = torch.randint(4, 29, (number, 1), generator=generator)
-    return drawn.gather(1, torch.arange(TIME) % lengths)
+    """Rows of random tokens in which a sequence repeats."""
+    rows = torch.randint(TYPES, (number, TIME), generator=generator)
+    lengths = torch.randint(8, 25, (number, 1), generator=generator)
+    share = torch.rand(2, number, 1, generator=generator).sort(0).values
+    first, second = ((part * (TIME - 2 * lengths + 1)).long() for part in share)
+    distance, place = second - first + lengths, torch.arange(TIME)
+    repeated = (place >= second + lengths) & (place < second + 2 * lengths)
+    return rows.gather(1, (place - distance).where(repeated, place))
 
 
 def train(layers: int, args: argparse.Namespace) -> list[list[str]]:
     """Train a model, and return a row of the table for each observation."""
     torch.manual_seed(args.seed)
-    sizes = {"n_embd": args.width, "n_layer": layers, "n_head": args.heads, "n_positions": TIME}
-    dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    model = CausalLanguageModel(config={**sizes, **dropout}, vocab_size=TYPES)
+    sizes = {"hidden_size": args.width, "num_hidden_layers": layers, "num_attention_heads": args.heads}
+    own = {
+        "llama": {"intermediate_size": 2 * args.width, "num_key_value_heads": args.heads},
+        "gpt2": dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+    }[args.family]
+    shared = {"max_position_embeddings": TIME, "initializer_range": 0.1, "tie_word_embeddings": True}
+    model = CausalLanguageModel(args.family, {**sizes, **own, **shared}, vocab_size=TYPES)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.rate)
     observer = Induction(vocab_size=TYPES, top=1, draws=layers * args.heads - 1)
     held_out = text(200, torch.Generator().manual_seed(1))

@@ -37,7 +37,7 @@ def induction_scores(
     Raises:
         ValueError: for a length below 2, or if rows are shorter than both repetitions.
 
-    Reference: prefix matching is defined by Olsson et al. 2022 (on four repetitions).
+    Reference: Olsson et al. 2022, prefix matching.
 
     Example:
         >>> weights = torch.zeros(1, 1, 4, 4)
