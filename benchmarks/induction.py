@@ -6,8 +6,8 @@ one layer. No goal: the numbers are what they are. Also CPU time of an observati
 
 Run: ``python benchmarks/induction.py --threads 1`` (some 5 minutes on one core; ``--family gpt2``; ``--smoke``)
 
-A row is 64 random tokens, in which a sequence occurs a second time: x r y r z, with random lengths of x, r (8 to 24) and
-y. With few distances between the two, attention to a fixed distance, which one layer can learn, would do as well as
+A row is 64 random tokens, in which a sequence occurs a second time: x r y r z, with random lengths of x, r (8 to 24)
+and y. With few distances between the two, attention to a fixed distance, which one layer can learn, would do as well as
 induction. The text that is observed is of the same kind; the observer's own rows are two times 25 tokens.
 """
 

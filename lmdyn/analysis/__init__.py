@@ -1,6 +1,10 @@
 """Pure mathematics: tensors in, tensors or frozen dataclasses out. Nothing here knows Lightning."""
 
+from lmdyn.analysis.attention.copying import copying_scores, positive_eigenvalues, vocabulary_product
+from lmdyn.analysis.attention.head_ablation import HeadPlace, ablated_heads, head_inputs
 from lmdyn.analysis.attention.head_divergence import HeadDivergence, HeadDivergenceSums, head_divergences
+from lmdyn.analysis.attention.induction_scores import induction_scores, uniform_attention
+from lmdyn.analysis.attention.repeated_tokens import repeated_tokens, repetition_losses
 from lmdyn.analysis.dynamics.convergence import LoopSums, relative_change, settling_depth
 from lmdyn.analysis.dynamics.effective_dimension import EffectiveDimension, effective_dimension
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
@@ -118,6 +122,7 @@ __all__ = [
     "HeadDivergence",
     "HeadDivergenceSums",
     "HeadMatrices",
+    "HeadPlace",
     "HeadTraining",
     "Jackknifed",
     "LocalExponents",
@@ -144,6 +149,7 @@ __all__ = [
     "Transients",
     "UnusableEmbeddingsError",
     "ZeroOne",
+    "ablated_heads",
     "all_reduce_sum",
     "amari_ica",
     "amari_index",
@@ -159,6 +165,7 @@ __all__ = [
     "concentration",
     "contextual_decomposition",
     "control_labels",
+    "copying_scores",
     "correlation_dimension",
     "cosine_kernel",
     "decompositional_interdependence",
@@ -176,7 +183,9 @@ __all__ = [
     "frequency_correlation",
     "growth_rate",
     "head_divergences",
+    "head_inputs",
     "head_matrices",
+    "induction_scores",
     "iterate",
     "jackknife",
     "jackknife_similarity",
@@ -200,6 +209,7 @@ __all__ = [
     "pairwise_interdependence",
     "pairwise_shapley_interaction",
     "pearson",
+    "positive_eigenvalues",
     "preference_standard_error",
     "primary_tower",
     "principal_components",
@@ -208,6 +218,8 @@ __all__ = [
     "rbf_kernel",
     "reading_of",
     "relative_change",
+    "repeated_tokens",
+    "repetition_losses",
     "resolve_sites",
     "rsa",
     "settling_depth",
@@ -230,6 +242,8 @@ __all__ = [
     "transient_length",
     "transverse_exponents",
     "typical_words",
+    "uniform_attention",
+    "vocabulary_product",
     "word_clusters",
     "word_surprisals",
     "word_tags",
