@@ -13,6 +13,7 @@ import torch
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks import (
     Checkpoint,
+    Induction,
     Itself,
     LearningCurves,
     Previous,
@@ -49,6 +50,9 @@ def observers(other=None):
         LearningCurves(**common),
         # the whole probe set is one stream: the second rank has none
         LearningCurves(probe=corpus(batch_size=1), name="one_stream", **common),
+        Induction(
+            length=5, sequences=40, **{**common, "schedule": OF_EPOCHS}
+        ),  # 3 batches, of which a rank has 1
         Similarity(
             reference={
                 "itself": Itself(),
@@ -206,7 +210,7 @@ def test_two_ranks_observe_what_one_observes(two, tmp_path, weights):
     else:
         observe(tmp_path, two / "two/checkpoints/step=000000003.ckpt", "one", weights)
         one, of_two = tmp_path / "one", two / f"loaded-{weights}"
-    for name in ("sparsity", "learning_curves", "one_stream", "similarity"):
+    for name in ("sparsity", "learning_curves", "one_stream", "similarity", "induction"):
         path = f"observations/{name}/000000000.parquet"  # weights of later steps differ
         a, b = pd.read_parquet(one / path), pd.read_parquet(of_two / path)
         assert a.drop(columns="value").equals(b.drop(columns="value"))
@@ -234,10 +238,10 @@ def test_two_ranks_write_once_and_agree(two, facts):
     expected = dict.fromkeys(
         ("sparsity", "learning_curves", "one_stream"), {*range(0, last + 1, 3)} | of_epochs
     )
-    found = {name: set() for name in (*expected, "similarity")}
+    found = {name: set() for name in (*expected, "similarity", "induction")}
     for path in map(Path, tables(two / "two")):
         found[path.parent.name].add(int(path.stem))
-    assert found == {**expected, "similarity": of_epochs}
+    assert found == {**expected, "similarity": of_epochs, "induction": of_epochs}
     steps = [int(p.stem[5:]) for p in sorted((two / "two/resume").iterdir())]
     assert steps == list(range(last + 1))
     ranks = torch.load(two / "two/resume/step=000000002.ckpt", weights_only=True)["lmdyn"]["ranks"]
