@@ -9,6 +9,8 @@ from lmdyn.callbacks.dynamics.handwriting.handwriting import Handwriting
 from lmdyn.callbacks.dynamics.loops.loop_convergence import LoopConvergence
 from lmdyn.callbacks.interdependence.interdependence import Interdependence
 from lmdyn.callbacks.interdependence.scaffold_rule import ScaffoldRule
+from lmdyn.callbacks.landscape.curvature import Curvature
+from lmdyn.callbacks.landscape.landscape import Landscape
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import Accumulator, ObservedBatch, ProbeSet
 from lmdyn.callbacks.observing.recording import observe_together
@@ -50,6 +52,7 @@ __all__ = [
     "AttentionPatterns",
     "Checkpoint",
     "Checkpoints",
+    "Curvature",
     "DepthPerformance",
     "DiagnosticProbe",
     "Downstream",
@@ -63,6 +66,7 @@ __all__ = [
     "Induction",
     "Interdependence",
     "Itself",
+    "Landscape",
     "LearningCurves",
     "LongTerm",
     "LoopConvergence",

@@ -98,6 +98,11 @@ OBSERVERS = {
     "TowerPreference": {
         "training": {"updates": 5}, "batch_rows": 4, "min_count": 1, "previous": True, "second_seed": 1,
     },
+    "Landscape": {
+        "reference": {"before": {"class_path": "Previous"}}, "points": 3, "match": True, "plane": "random",
+        "plane_size": 3, "bootstrap": 5, "max_tokens": 300,
+    },
+    "Curvature": {"max_tokens": 200, "eigenvalues": 2, "probes": 2, "tolerance": 0.1},
     "WordClusters": {"words": 60, "components": 4, "max_iterations": 100, "matrix_words": 20},
     "Induction": {"length": 8, "sequences": 20, "max_tokens": 300},
 }  # fmt: skip

@@ -21,6 +21,8 @@ ANY = {
     "Similarity": {"measures": ["linear_cka"]},
     "DiagnosticProbe": {"tasks": ["parity"], "targets": ["current"], "classifier": {"epochs": 1}},
     "WordClusters": {"components": 3, "words": 30},
+    "Landscape": {"plane": "random", "points": 3, "plane_size": 3, "bootstrap": 5, "max_tokens": 200},
+    "Curvature": {"max_tokens": 200, "probes": 2, "tolerance": 0.1},
 }
 ATTENTION = {"AttentionPatterns": {}}
 INDUCTION = {"Induction": {"length": 5, "sequences": 10, "vocab_size": 40}}

@@ -13,6 +13,7 @@ UNITS = {"", "share", "count", "nats", "bits", "bits/label", "steps", "nats/step
 ELSEWHERE = {
     "Sparsity": "attention",  # tests/callbacks/words/test_sparsity.py
     "Similarity": "attention",  # tests/callbacks/similarity/test_attention_heads.py
+    "Landscape": "explained_variance",  # tests/callbacks/landscape/test_landscape.py
     "Downstream": "exact_match",  # tests/callbacks/probing/test_downstream.py
     "EncoderDynamics": "attractor_share",  # tests/callbacks/dynamics/test_encoder_dynamics.py
 }

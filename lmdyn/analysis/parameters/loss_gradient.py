@@ -1,6 +1,6 @@
-"""Loss of a text and its gradient with respect to a module's parameters."""
+"""Loss of a text, and its gradient with respect to a module's parameters."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from lmdyn.analysis.inspection.forward import IGNORED, is_sharded, logits_of, to
 from lmdyn.analysis.statistics.distributed import all_reduce_sum
 from lmdyn.analysis.statistics.precision import at_least_float32, exact_float
 
-__all__ = ["LossGradient", "loss_gradient", "losses_of"]
+__all__ = ["LossGradient", "loss_gradient", "losses_of", "mean_loss"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,39 @@ def losses_of(output: Any, batch: Mapping[str, Any]) -> Tensor:
     """
     logits = logits_of(output)
     return token_losses(logits if logits.dtype == torch.float64 else logits.float(), labels_of(batch))
+
+
+@torch.no_grad()
+def mean_loss(batches: Iterable[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], Any]) -> float:
+    """Compute the mean token loss of a text, over all ranks, in nats. Every rank must call it.
+
+    Args:
+        batches: batches of this rank, on the module's device, labels aligned with the logits.
+        read: function that calls the module on a batch.
+
+    Raises:
+        ValueError: if no token has a label.
+
+    Example:
+        >>> batch = {"labels": torch.tensor([[1, -100]])}
+        >>> round(mean_loss([batch], lambda batch: torch.zeros(1, 2, 4)), 4)
+        1.3863
+    """
+    return _mean([_sums(losses_of(read(batch), batch), batch) for batch in batches])[0]
+
+
+def _sums(losses: Tensor, batch: Mapping[str, Any]) -> Tensor:
+    """Return the sum of token losses and their number, on the device: no synchronization from batch to batch."""
+    return torch.stack([exact_float(losses).sum(), exact_float(labels_of(batch) != IGNORED).sum()])
+
+
+def _mean(sums: Sequence[Tensor]) -> tuple[float, int]:
+    """Return the mean loss and the number of tokens of all ranks."""
+    own = torch.stack(list(sums)).sum(0).cpu() if sums else torch.zeros(2, dtype=torch.float64)
+    loss, tokens = all_reduce_sum(own).tolist()
+    if not tokens:
+        raise ValueError("no token of the text has a label: expected at least one to compute a loss")
+    return loss / tokens, int(tokens)
 
 
 def loss_gradient(
@@ -78,7 +111,7 @@ def loss_gradient(
         )
     parameters = dict(module.named_parameters()) if parameters is None else parameters
     sums = {name: torch.zeros_like(p, dtype=at_least_float32(p)) for name, p in parameters.items()}
-    totals: list[Tensor] = []  # summed at the end: no synchronization with the device from batch to batch
+    totals: list[Tensor] = []
     frozen = [p for p in parameters.values() if not p.requires_grad]
     try:
         for p in frozen:
@@ -90,14 +123,9 @@ def loss_gradient(
             for own, gradient in zip(sums.values(), gradients, strict=True):
                 if gradient is not None:
                     own += gradient
-            totals.append(
-                torch.stack([exact_float(losses).sum(), exact_float(labels_of(batch) != IGNORED).sum()])
-            )
+            totals.append(_sums(losses, batch))
     finally:
         for p in frozen:
             p.requires_grad_(False)
-    own_total = torch.stack(totals).sum(0).cpu() if totals else torch.zeros(2, dtype=torch.float64)
-    loss, tokens = all_reduce_sum(own_total).tolist()
-    if not tokens:
-        raise ValueError("no token of the text has a label: expected at least one to compute a loss")
-    return LossGradient(loss / tokens, int(tokens), {k: all_reduce_sum(v) / tokens for k, v in sums.items()})
+    loss, tokens = _mean(totals)
+    return LossGradient(loss, tokens, {k: all_reduce_sum(v) / tokens for k, v in sums.items()})

@@ -1,0 +1,122 @@
+"""Losses along a line between two points of weight space, and the barrier between them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
+
+__all__ = ["LossLine", "between", "loss_barrier"]
+
+
+def between(start: dict[str, Tensor], end: dict[str, Tensor], alpha: float) -> dict[str, Tensor]:
+    """Return the point (1 − α) start + α end, in the dtype of ``start``; exactly the ends at 0 and 1.
+
+    Args:
+        start: values by name of parameter.
+        end: values of the same names and shapes.
+        alpha: position on the line; below 0 and above 1 beyond its ends.
+
+    Raises:
+        ValueError: for ends of different names or shapes.
+
+    Example:
+        >>> between({"w": torch.tensor([0.0])}, {"w": torch.tensor([4.0])}, 0.25)["w"]
+        tensor([1.])
+    """
+    if missing := sorted(start.keys() ^ end.keys()):
+        raise ValueError(f"expected two points with the same parameters, only one has {missing[:6]}")
+    if other := [name for name in start if start[name].shape != end[name].shape]:
+        name = other[0]
+        raise ValueError(
+            f"expected two points of equal shapes, got {tuple(start[name].shape)} and {tuple(end[name].shape)} of "
+            f"{name!r}"
+        )
+    if alpha in (0, 1):
+        return dict(end if alpha else start)
+    return {name: torch.lerp(value, end[name].to(value), alpha) for name, value in start.items()}
+
+
+def loss_barrier(
+    alphas: Sequence[float], losses: Float[np.ndarray, "*batch points"]
+) -> Float[np.ndarray, "*batch"]:
+    """Compute max over α of L(α) − [(1 − α) L(0) + α L(1)]: how far the loss rises above the line between its ends.
+
+    0 if the loss is convex along the line; never negative, since the ends count.
+
+    Args:
+        alphas: positions, which include 0 and 1.
+        losses: loss at each position; NaN anywhere gives NaN.
+
+    Raises:
+        ValueError: without the two ends, or for another number of losses.
+
+    Reference: Frankle et al. 2020 (instability: the rise over the mean of the ends, with α = ½ or the maximum);
+        Entezari et al. 2022, equation 1 (this form).
+
+    Example:
+        >>> loss_barrier([0.0, 0.5, 1.0], np.array([1.0, 4.0, 2.0]))
+        array(2.5)
+    """
+    at = np.asarray(alphas, dtype=np.float64)
+    values = np.asarray(losses, dtype=np.float64)
+    ends = [np.flatnonzero(at == end) for end in (0, 1)]
+    if not all(len(e) for e in ends):
+        raise ValueError(f"expected positions that include 0 and 1, got {list(alphas)}")
+    if values.shape[-1] != len(at):
+        raise ValueError(f"expected {len(at)} losses, one for each position, got {values.shape[-1]}")
+    first, last = (values[..., e[0], None] for e in ends)
+    inside = (at >= 0) & (at <= 1)
+    return np.asarray((values - ((1 - at) * first + at * last))[..., inside].max(-1))
+
+
+@dataclass(frozen=True)
+class LossLine:
+    """Losses along a line, with sums by blocks of text for intervals.
+
+    Attributes:
+        alphas: positions, which include 0 and 1.
+        sums: sum of token losses by position and block, (points, blocks).
+        tokens: number of labelled tokens by block, (blocks,); blocks without tokens are left out.
+
+    Example:
+        >>> line = LossLine((0.0, 0.5, 1.0), np.array([[2.0, 2.0], [8.0, 8.0], [4.0, 4.0]]), np.array([2.0, 2.0]))
+        >>> line.losses.tolist(), float(line.barrier), line.interval(100, 0.95, seed=0)
+        ([1.0, 4.0, 2.0], 2.5, (2.5, 2.5))
+    """
+
+    alphas: tuple[float, ...]
+    sums: npt.NDArray[np.float64]
+    tokens: npt.NDArray[np.float64]
+
+    @property
+    def losses(self) -> npt.NDArray[np.float64]:
+        """Mean token loss at each position, nats."""
+        return np.asarray(self.sums.sum(1) / self.tokens.sum())
+
+    @property
+    def barrier(self) -> float:
+        """The :func:`loss_barrier`, nats."""
+        return float(loss_barrier(self.alphas, self.losses))
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks that have tokens."""
+        return int((self.tokens > 0).sum())
+
+    def interval(self, bootstrap: int, confidence: float, *, seed: int) -> tuple[float, float]:
+        """Compute the basic bootstrap interval of the barrier over blocks of text: this model, other text.
+
+        The same text is read at all positions, so that what differs from block to block only by its difficulty
+        cancels. The lower end is at least 0.
+        """
+        kept = self.tokens > 0
+        drawn = draw_blocks(int(kept.sum()), bootstrap, seed)
+        means = (drawn @ self.sums[:, kept].T) / (drawn @ self.tokens[kept])[:, None]
+        low, high = basic_interval(self.barrier, loss_barrier(self.alphas, means), confidence)
+        return max(0.0, float(low)) if float(low) == float(low) else float(low), float(high)

@@ -1,0 +1,1 @@
+"""Observers of the loss as a function of the weights."""

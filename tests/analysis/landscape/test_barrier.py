@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+import torch
+
+from lmdyn.analysis.landscape.barrier import LossLine, between, loss_barrier
+
+ALPHAS = tuple(np.linspace(0, 1, 11).tolist())
+
+
+def test_a_convex_loss_has_no_barrier():
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        root = generator.standard_normal((4, 4))
+        start, end = generator.standard_normal((2, 4))
+        losses = np.array([np.sum((root @ ((1 - a) * start + a * end)) ** 2) for a in ALPHAS])
+        assert loss_barrier(ALPHAS, losses) == 0
+
+
+def test_a_known_barrier():
+    """A double well, (x² − 1)²: from −1 to 1 it rises to 1; an inclined line changes nothing."""
+    x = np.linspace(-1, 1, 11)
+    well = (x**2 - 1) ** 2
+    assert loss_barrier(ALPHAS, well) == pytest.approx(1)
+    assert loss_barrier(ALPHAS, well + 3 * np.array(ALPHAS)) == pytest.approx(1)
+    assert loss_barrier(ALPHAS, np.stack([well, 0 * well])).tolist() == pytest.approx([1, 0])
+
+
+def test_points_beyond_the_ends_do_not_count():
+    assert loss_barrier([-0.5, 0.0, 1.0, 2.0], np.array([9.0, 1.0, 2.0, 9.0])) == 0
+
+
+def test_a_loss_that_is_no_number():
+    assert np.isnan(loss_barrier([0.0, 0.5, 1.0], np.array([1.0, np.nan, 1.0])))
+
+
+@pytest.mark.parametrize(
+    ("alphas", "losses", "message"),
+    [([0.0, 0.5], [1.0, 1.0], "include 0 and 1"), ([0.0, 1.0], [1.0], "expected 2 losses")],
+)
+def test_wrong_points_are_refused(alphas, losses, message):
+    with pytest.raises(ValueError, match=message):
+        loss_barrier(alphas, np.array(losses))
+
+
+def test_the_ends_of_a_line_are_exact():
+    torch.manual_seed(0)
+    start, end = {"w": torch.randn(50)}, {"w": torch.randn(50)}
+    assert torch.equal(between(start, end, 0.0)["w"], start["w"])
+    assert torch.equal(between(start, end, 1.0)["w"], end["w"])
+    torch.testing.assert_close(between(start, end, 0.3)["w"], 0.7 * start["w"] + 0.3 * end["w"])
+    with pytest.raises(ValueError, match=r"only one has \['v'\]"):
+        between(start, {"v": end["w"]} | end, 0.5)
+    with pytest.raises(ValueError, match=r"got \(50,\) and \(2,\) of 'w'"):
+        between(start, {"w": torch.ones(2)}, 0.5)
+
+
+def line(seed, blocks=40, height=0.5, noise=0.3):
+    """Blocks of unequal difficulty, the same at all positions, and noise of each block's barrier."""
+    generator = np.random.default_rng(seed)
+    tokens = generator.integers(50, 150, blocks).astype(float)
+    difficulty = generator.normal(5, 2, blocks)
+    x = np.array(ALPHAS)
+    bump = 4 * x * (1 - x)
+    heights = height + noise * generator.standard_normal(blocks)
+    means = difficulty + bump[:, None] * heights
+    return LossLine(ALPHAS, means * tokens, tokens)
+
+
+def test_the_interval_covers_and_difficulty_cancels():
+    covered, widths = 0, []
+    for seed in range(60):
+        low, high = line(seed).interval(300, 0.95, seed=0)
+        covered += low <= 0.5 <= high
+        widths.append(high - low)
+    assert covered >= 50
+    assert np.mean(widths) == pytest.approx(
+        2 * 1.96 * 0.3 / np.sqrt(40), rel=0.25
+    )  # not of the difficulties' 2
+
+
+def test_blocks_without_text_do_not_count():
+    one = line(0)
+    more = LossLine(ALPHAS, np.pad(one.sums, ((0, 0), (0, 3))), np.pad(one.tokens, (0, 3)))
+    assert (more.barrier, more.blocks) == (pytest.approx(one.barrier), 40)
+    assert more.interval(50, 0.95, seed=1) == pytest.approx(one.interval(50, 0.95, seed=1))

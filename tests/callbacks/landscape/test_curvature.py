@@ -1,0 +1,191 @@
+import math
+
+import lightning as L
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lmdyn.callbacks import Curvature, Run, Steps
+from lmdyn.callbacks.landscape.curvature_figures import curvature_figures
+from tests.helpers.figure_faults import figure_faults
+from tests.helpers.modules import Own
+from tests.helpers.observing import assert_leaves_alone
+
+
+class Bigrams(nn.Module):
+    """Logits by the token read: the Hessian of its loss is block diagonal, with blocks (diag(p) − ppᵀ) n_w / n."""
+
+    def __init__(self, vocabulary=5):
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, vocabulary)
+
+    def forward(self, input_ids):
+        return self.table(input_ids)
+
+
+def text(vocabulary=5, rows=4, length=7):
+    ids = torch.randint(vocabulary, (rows, length + 1), generator=torch.Generator().manual_seed(0))
+    return [{"input_ids": row[None, :-1], "labels": row[None, 1:]} for row in ids]
+
+
+def attached(tmp_path, batches, **arguments):
+    observer = Curvature(probe=batches, labels="aligned", log_figures=False, **arguments)
+    observer.attach(Run(log_dir=tmp_path))
+    return observer
+
+
+def values(table):
+    plain = table[table["index"].isna()].set_index("quantity")["value"]
+    return plain, table[table["quantity"] == "eigenvalue"]["value"].tolist()
+
+
+def test_a_loss_whose_hessian_is_known(tmp_path):
+    torch.manual_seed(0)
+    module, batches = Bigrams().double(), text()
+    ids = torch.cat([b["input_ids"].flatten() for b in batches])
+    labels = torch.cat([b["labels"].flatten() for b in batches])
+    p = module.table.weight.detach().softmax(-1)
+    share = torch.bincount(ids, minlength=5).double() / len(ids)
+    blocks = [(p[w].diag() - p[w].outer(p[w])) * share[w] for w in range(5)]
+    hessian = torch.block_diag(*blocks)
+    gradient = torch.stack(
+        [
+            (p[w] * (ids == w).sum() - torch.bincount(labels[ids == w], minlength=5)) / len(ids)
+            for w in range(5)
+        ]
+    ).flatten()
+    plain, largest = values(attached(tmp_path, batches, eigenvalues=3, probes=25).observe(module, 0))
+    assert largest == pytest.approx(torch.linalg.eigvalsh(hessian).flip(0)[:3].tolist(), abs=1e-12)
+    assert plain["trace"] == pytest.approx(float(hessian.trace()), abs=1e-12)
+    assert plain["trace_error"] == 0
+    assert plain["gradient_norm"] == pytest.approx(float(gradient.norm()), abs=1e-12)
+    along = float(gradient @ hessian @ gradient / (gradient @ gradient))
+    assert plain["gradient_curvature"] == pytest.approx(along, abs=1e-12)
+    assert along <= largest[0]
+    start = module.table.weight.detach()
+
+    def loss(step):
+        logits = (start.flatten() - step * gradient).view(5, 5)[ids]
+        return float(nn.functional.cross_entropy(logits, labels))
+
+    step = 2 / plain["critical_sharpness_gradient"]
+    assert loss(0.99 * step) < loss(0) < loss(1.01 * step)
+
+
+def test_it_leaves_a_module_with_attention_alone(tmp_path):
+    """Fused attention has no second derivative on the CPU: the observation has, and the model keeps its own."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=5, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1,
+    )  # fmt: skip
+    module = LlamaForCausalLM(config)
+    fused = module.config._attn_implementation
+    assert fused == "sdpa"
+    table = assert_leaves_alone(attached(tmp_path, text(), probes=2, tolerance=0.1), module)
+    assert table["value"].notna().all()
+    assert module.config._attn_implementation == fused
+
+
+class InTraining(L.Callback):
+    def __init__(self):
+        self.seen = {}
+
+    def on_train_end(self, trainer, pl_module):
+        (observer,) = (c for c in trainer.callbacks if isinstance(c, Curvature))
+        self.seen = pd.read_parquet(observer.store.folder).set_index(["step", "quantity"])["value"]
+
+
+def fit(tmp_path, optimizer, **arguments):
+    class Module(Own):
+        def configure_optimizers(self):
+            return optimizer(self.parameters())
+
+    torch.manual_seed(0)
+    loader = DataLoader([{k: v[0] for k, v in b.items()} for b in text()], batch_size=2)
+    observer = Curvature(
+        schedule=Steps(at=(0, 2)), eigenvalues=0, probes=0, log_figures=False, labels="aligned", **arguments
+    )
+    after = InTraining()
+    trainer = L.Trainer(
+        accelerator="cpu", devices=1, logger=False, max_epochs=1, default_root_dir=tmp_path, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, callbacks=[observer, after],
+    )  # fmt: skip
+    trainer.fit(Module(nn.Sequential(nn.Embedding(5, 8), nn.Linear(8, 5))), loader, loader)
+    return after.seen
+
+
+def test_the_update_of_plain_descent_is_the_gradient(tmp_path):
+    found = fit(tmp_path, lambda p: torch.optim.SGD(p, lr=0.1), directions=["gradient", "update"])
+    for step in (0, 2):
+        along = found.loc[step, "critical_sharpness_gradient"]
+        assert along == pytest.approx(found.loc[step, "critical_sharpness_update"], rel=1e-6)
+        assert along > 0
+
+
+def test_the_update_of_adam_is_another_direction(tmp_path):
+    found = fit(tmp_path, lambda p: torch.optim.Adam(p, lr=0.1), directions=["gradient", "update"])
+    along, update = (found.loc[2, f"critical_sharpness_{name}"] for name in ("gradient", "update"))
+    assert update > 0
+    assert abs(along / update - 1) > 0.1
+
+
+def test_a_replay_has_no_optimizer(tmp_path):
+    observer = Curvature(probe=text(), labels="aligned", directions=["update"])
+    with pytest.raises(ValueError, match="requires the optimizer's state, which scheduled checkpoints lack"):
+        observer.attach(Run(log_dir=tmp_path, checkpoints={}))
+
+
+def test_a_minimum_and_a_diverged_model(tmp_path, caplog):
+    """No step lowers the loss of a minimum; nothing is known of a model whose weights are NaN."""
+    module = Bigrams().double()
+    nn.init.zeros_(module.table.weight)
+    ids = torch.arange(5).repeat_interleave(5)[None]
+    batches = [{"input_ids": ids, "labels": torch.arange(5).repeat(5)[None]}]
+    plain, _ = values(attached(tmp_path, batches).observe(module, 0))
+    assert plain["gradient_norm"] < 1e-12
+    assert math.isnan(plain["critical_sharpness_gradient"])
+    assert "critical_sharpness_gradient at step 0 is NaN" in caplog.text
+    nn.init.constant_(module.table.weight, float("nan"))
+    table = attached(tmp_path, batches, eigenvalues=2).observe(module, 1)
+    assert table["value"].isna().all()
+    assert set(curvature_figures(table)) == {"curvature"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"directions": ["down"]}, r"directions are \['down'\]: expected some of"),
+        ({"probes": 1}, "expected eigenvalues from 0, and probes 0 or from 2, got 1 and 1"),
+        ({"eigenvalues": -1}, "expected eigenvalues from 0"),
+        ({"tolerance": 0.0}, "tolerance is 0.0: expected a relative accuracy between 0 and 1"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Curvature(**arguments)
+
+
+def test_a_module_without_trainable_parameters_is_refused(tmp_path):
+    module = Bigrams().requires_grad_(False)
+    with pytest.raises(ValueError, match="expected more than 1 trainable parameters in Bigrams, got 0"):
+        attached(tmp_path, text()).observe(module, 0)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"eigenvalues": 3}, {"eigenvalues": 0}, {"probes": 0}])
+def test_figures_can_be_read(tmp_path, arguments):
+    torch.manual_seed(0)
+    observer = attached(tmp_path, text(), **arguments)
+    module = Bigrams()
+    tables = []
+    for step in (0, 10, 100):
+        tables.append(observer.observe(module, step))
+        with torch.no_grad():
+            module.table.weight.mul_(1.5)
+    for observations in (tables[0], pd.concat(tables)):
+        (figure,) = curvature_figures(observations).values()
+        assert not figure_faults(figure)

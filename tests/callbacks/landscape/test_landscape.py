@@ -1,0 +1,246 @@
+import lightning as L
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lmdyn.analysis.landscape.unit_groups import permuted, random_permutations, unit_groups
+from lmdyn.analysis.parameters.at_point import parameter_values
+from lmdyn.callbacks import Itself, Landscape, Run, ScheduledCheckpoint, Steps
+from lmdyn.callbacks.landscape.landscape_figures import landscape_figures
+from lmdyn.callbacks.observing.reference import Reference
+from tests.helpers.figure_faults import figure_faults
+from tests.helpers.modules import Own
+from tests.helpers.observing import assert_leaves_alone
+from tests.helpers.recorded import check_elsewhere
+
+
+class Bigrams(nn.Module):
+    """Softmax regression: its loss is convex in the table."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(11, 11)
+
+    def forward(self, input_ids):
+        return self.table(input_ids)
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.rnn, self.output = (
+            nn.Embedding(11, 6),
+            nn.LSTM(6, 8, batch_first=True),
+            nn.Linear(8, 11),
+        )
+
+    def forward(self, input_ids):
+        return self.output(self.rnn(self.embedding(input_ids))[0])
+
+
+class Other(Reference):
+    """A module that is given."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def modules(self, module, run, step):
+        return {"": self.module}
+
+
+def text(rows=12, length=9):
+    """A language in which the next word is nearly determined by the last two."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(11, (rows, length + 1), generator=generator)
+    for t in range(2, length + 1):
+        ids[:, t] = (ids[:, t - 1] + 2 * ids[:, t - 2]) % 11
+    return [{"input_ids": row[None, :-1], "labels": row[None, 1:]} for row in ids]
+
+
+def trained(module, steps=60):
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.03)
+    batch = {key: torch.cat([b[key] for b in text()]) for key in ("input_ids", "labels")}
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(
+            module(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten()
+        ).backward()
+        optimizer.step()
+    return module.requires_grad_(True)
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return trained(Recurrent())
+
+
+def attached(tmp_path, **arguments):
+    observer = Landscape(**{"probe": text(), "labels": "aligned", "log_figures": False, **arguments})
+    observer.attach(Run(log_dir=tmp_path))
+    return observer
+
+
+def of(table, quantity, units="own"):
+    return table[(table["quantity"] == quantity) & (table["units"].fillna("") == units)]["value"]
+
+
+def test_a_convex_model_has_no_barrier(tmp_path):
+    torch.manual_seed(0)
+    one, two = Bigrams().double(), Bigrams().double()
+    table = attached(tmp_path, reference={"other": Other(two)}).observe(one, 0)
+    assert of(table, "barrier").item() == pytest.approx(0, abs=1e-7)  # losses are of float32
+    losses = of(table, "line_loss").to_numpy()
+    assert (np.diff(losses, 2) > -1e-7).all()
+
+
+def test_a_permuted_copy_has_a_barrier_that_vanishes_after_matching(tmp_path, model):
+    groups = unit_groups(model)
+    copy = Recurrent()
+    copy.load_state_dict(permuted(parameter_values(model), groups, random_permutations(groups, 1)))
+    table = attached(tmp_path, reference={"copy": Other(copy)}, match=True).observe(model, 0)
+    assert of(table, "barrier").item() > 0.3
+    assert of(table, "barrier_low").item() > 0.1
+    assert of(table, "barrier", "matched").item() == pytest.approx(0, abs=1e-6)
+    assert of(table, "distance", "matched").item() == 0
+    assert of(table, "cosine", "matched").item() == pytest.approx(1)
+    assert of(table, "cosine").item() < 0.5
+
+
+def test_lines_end_in_the_two_models(tmp_path, model):
+    """The ends are the losses of the two models; in the middle, the loss is that of the mean of the weights."""
+    torch.manual_seed(1)
+    other = Recurrent()
+    table = attached(tmp_path, reference={"other": Other(other)}, points=3).observe(model, 0)
+    middle = Recurrent()
+    middle.load_state_dict({k: (v + other.state_dict()[k]) / 2 for k, v in model.state_dict().items()})
+    batch = {key: torch.cat([b[key] for b in text()]) for key in ("input_ids", "labels")}
+    losses = [
+        nn.functional.cross_entropy(m(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten()).item()
+        for m in (other, middle, model)
+    ]
+    assert of(table, "line_loss").tolist() == pytest.approx(losses, rel=1e-5)
+    barrier = max(0, losses[1] - (losses[0] + losses[2]) / 2)
+    assert of(table, "barrier").item() == pytest.approx(barrier, abs=1e-6)
+
+
+def test_the_line_to_itself_is_flat_and_the_model_is_left_alone(tmp_path, model):
+    observer = attached(tmp_path, reference=Itself(), plane="random", plane_size=3, points=3, bootstrap=5)
+    table = assert_leaves_alone(observer, model)
+    losses = of(table, "line_loss")
+    assert (losses == losses.iloc[0]).all()
+    model.zero_grad()
+
+
+def test_a_random_plane_has_the_model_in_its_middle(tmp_path, model):
+    table = attached(tmp_path, reference=None, plane="random", plane_size=5, extent=0.5).observe(model, 3)
+    plane = table[table["quantity"] == "plane_loss"]
+    assert len(plane) == 25
+    line = attached(tmp_path / "line", reference=Itself(), points=3).observe(model, 3)
+    middle = plane[(plane["x"] == "0") & (plane["y"] == "0")]["value"].item()
+    assert middle == of(line, "line_loss").iloc[0]
+    assert plane["value"].max() > middle
+
+
+class Batched(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.norm = nn.Embedding(11, 11), nn.BatchNorm1d(11)
+
+    def forward(self, input_ids):
+        return self.norm(self.embedding(input_ids).transpose(1, 2)).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "message"),
+    [
+        (Batched, {"reference": Itself()}, "'norm' has running statistics of activations"),
+        (Bigrams, {"reference": Itself(), "match": True}, "recurrent layers .* set `match: false`"),
+        (Bigrams, {"reference": {"other": Other(Recurrent())}}, "expected two points with the same parameters"),
+    ],
+)  # fmt: skip
+def test_what_has_no_line_is_refused(tmp_path, make, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        attached(tmp_path, **arguments).observe(make(), 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"points": 2}, "points is 2: expected at least 3"),
+        ({"plane": "flat"}, "plane is 'flat': expected random, course or null"),
+        ({"plane_size": 4}, "expected plane_size odd and from 3"),
+        ({"extent": 0.0}, "extent positive"),
+        ({"course_points": 1}, "course_points is 1"),
+        ({"reference": None}, "expected a reference or a plane, got neither"),
+        ({"bootstrap": -1}, "expected bootstrap >= 0"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Landscape(**arguments)
+
+
+def test_a_diverged_model(tmp_path, caplog):
+    module = Recurrent()
+    nn.init.constant_(module.output.bias, float("nan"))
+    table = attached(tmp_path, reference=Itself(), points=3).observe(module, 7)
+    assert of(table, "barrier").isna().all()
+    assert "is not finite at step 7" in caplog.text
+    assert set(landscape_figures(table)) == {"lines"}
+
+
+def test_units_that_are_not_exchangeable_are_found(tmp_path):
+    """A network whose layers are those that are known, but which does more with its units."""
+
+    class More(Recurrent):
+        def forward(self, input_ids):
+            hidden = self.rnn(self.embedding(input_ids))[0]
+            return self.output(hidden * torch.arange(8))
+
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match="permutations of its units change the output of More"):
+        attached(tmp_path, reference=Itself(), match=True).observe(More(), 0)
+
+
+def test_the_plane_of_a_course(tmp_path):
+    """Live: from the second checkpoint before on; its corners contain all of them, and the last is at its origin."""
+    torch.manual_seed(0)
+    loader = DataLoader([{k: v[0] for k, v in b.items()} for b in text()], batch_size=3)
+    observer = Landscape(
+        schedule=Steps(every=1), reference=None, plane="course", plane_size=3, course_points=2, log_figures=False,
+        labels="aligned",
+    )  # fmt: skip
+    trainer = L.Trainer(
+        accelerator="cpu", devices=1, logger=False, max_epochs=1, default_root_dir=tmp_path,
+        enable_progress_bar=False, enable_model_summary=False,
+        callbacks=[observer, ScheduledCheckpoint(Steps(every=1))],
+    )  # fmt: skip
+    trainer.fit(Own(nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 11))), loader, loader)
+    table = pd.read_parquet(observer.store.folder)
+    course = table[table["quantity"] == "course_position"]
+    assert course.groupby("step")["at"].unique().map(list).to_dict() == {
+        2: [0, 1, 2],
+        3: [0, 2, 3],
+        4: [0, 3, 4],
+    }
+    last = course[course["at"] == course["step"]]
+    assert last["value"].abs().max() < 1e-6
+    shares = table[table["quantity"] == "explained_variance"].groupby("step")["value"].sum()
+    assert shares.tolist() == pytest.approx([1, 1, 1])  # three points span a plane
+    check_elsewhere(observer, table)
+    for figure in landscape_figures(table).values():
+        assert not figure_faults(figure)
+
+
+def test_figures_can_be_read(tmp_path, model):
+    torch.manual_seed(1)
+    observer = attached(
+        tmp_path, reference={"another seed": Other(trained(Recurrent(), 20))}, match=True, plane="random"
+    )
+    observations = pd.concat([observer.observe(model, step) for step in (0, 10)])
+    for figure in landscape_figures(observations).values():
+        assert not figure_faults(figure)
