@@ -17,12 +17,17 @@ def positive_eigenvalues(matrices: Float[Tensor, "*batch n n"]) -> Float[Tensor,
     1 if all eigenvalues are positive real numbers, −1 if all are negative ones; near 0 for random matrices. NaN for a
     matrix without an eigenvalue other than 0, and for one with entries that are not finite.
 
+    Raises:
+        ValueError: for matrices that are not square, or empty.
+
     Reference: Elhage et al. 2021, "Copying" (summary by eigenvalues).
 
     Example:
         >>> positive_eigenvalues(torch.stack([torch.eye(2), -torch.eye(2), torch.tensor([[0.0, -1], [1, 0]])]))
         tensor([ 1., -1.,  0.], dtype=torch.float64)
     """
+    if matrices.ndim < 2 or matrices.shape[-1] != matrices.shape[-2] or not matrices.shape[-1]:
+        raise ValueError(f"expected square matrices, got {tuple(matrices.shape)}")
     a: Tensor = exact_float(matrices).cpu()
     finite = a.isfinite().all(-1).all(-1)
     values = torch.linalg.eigvals(a.where(finite[..., None, None], 0))
@@ -79,6 +84,9 @@ def copying_scores(
         product: :func:`vocabulary_product` of input and output vectors.
         query_group: for each head its row of ``v``; by default its own.
 
+    Raises:
+        ValueError: if the numbers of heads differ, or sizes do not fit.
+
     Returns:
         One score per head; NaN as in :func:`positive_eigenvalues`.
 
@@ -91,4 +99,14 @@ def copying_scores(
     values, outputs = exact_float(v), exact_float(o)
     if query_group is not None:
         values = values[query_group.to(values.device)]
-    return positive_eigenvalues(values @ product.to(values.device) @ outputs)
+    if len(values) != len(outputs):
+        raise ValueError(
+            f"expected values of each of {len(outputs)} heads, got {len(values)}: name those of each by `query_group`"
+        )
+    wanted = (values.shape[2], outputs.shape[1])
+    if tuple(product.shape) != wanted or values.shape[1] != outputs.shape[2]:
+        raise ValueError(
+            f"values {tuple(values.shape)}, product {tuple(product.shape)} and outputs {tuple(outputs.shape)} do not fit: "
+            "expected (heads, d_value, d), (d, e) and (heads, e, d_value)"
+        )
+    return positive_eigenvalues(values @ exact_float(product).to(values.device) @ outputs)

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lmdyn.analysis.statistics.hashing import splitmix64
+from lmdyn.analysis.statistics.precision import at_least_float32
 
 __all__ = ["repeated_tokens", "repetition_losses"]
 
@@ -86,4 +87,5 @@ def repetition_losses(
         raise ValueError(f"expected rows of at least {start + 2 * length} tokens, got {losses.shape[1]}")
     first = losses[:, start : start + length - 1]
     second = losses[:, start + length : start + 2 * length - 1]
-    return first.mean(1), second.mean(1)
+    dtype = at_least_float32(losses)
+    return first.mean(1, dtype=dtype), second.mean(1, dtype=dtype)
