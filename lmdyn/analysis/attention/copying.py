@@ -106,7 +106,7 @@ def copying_scores(
     wanted = (values.shape[2], outputs.shape[1])
     if tuple(product.shape) != wanted or values.shape[1] != outputs.shape[2]:
         raise ValueError(
-            f"values {tuple(values.shape)}, product {tuple(product.shape)} and outputs {tuple(outputs.shape)} do not fit: "
+            f"values {tuple(values.shape)}, product {tuple(product.shape)} and outputs {tuple(outputs.shape)} differ: "
             "expected (heads, d_value, d), (d, e) and (heads, e, d_value)"
         )
     return positive_eigenvalues(values @ exact_float(product).to(values.device) @ outputs)
