@@ -36,7 +36,9 @@ MODELS = {
     "own_lstm": {**ANY, **INDUCTION},
     "llama": {**ANY, **ATTENTION, **INDUCTION, **DYNAMICS},
     "mamba": {**ANY, **DYNAMICS},
-    "t5": {cls: arguments for cls, arguments in {**ANY, **ATTENTION, **INDUCTION}.items() if cls != "Sparsity"},
+    "t5": {
+        cls: arguments for cls, arguments in {**ANY, **ATTENTION, **INDUCTION}.items() if cls != "Sparsity"
+    },
 }
 
 
