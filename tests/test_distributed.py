@@ -15,6 +15,7 @@ from lmdyn.callbacks import (
     Checkpoint,
     Curvature,
     Geometry,
+    Induction,
     Itself,
     LearningCurves,
     Previous,
@@ -51,6 +52,9 @@ def observers(other=None):
         LearningCurves(**common),
         # the whole probe set is one stream: the second rank has none
         LearningCurves(probe=corpus(batch_size=1), name="one_stream", **common),
+        Induction(
+            length=5, sequences=40, **{**common, "schedule": OF_EPOCHS}
+        ),  # 3 batches, of which a rank has 1
         Similarity(
             reference={
                 "itself": Itself(),
@@ -212,7 +216,15 @@ def test_two_ranks_observe_what_one_observes(two, tmp_path, weights):
         one, of_two = tmp_path / "one", two / f"loaded-{weights}"
     # in float32, the last digits of a critical step depend on the order of sums
     derivatives = ("curvature",) if weights == "64-true" else ()
-    for name in ("sparsity", "learning_curves", "one_stream", "similarity", "geometry", *derivatives):
+    for name in (
+        "sparsity",
+        "learning_curves",
+        "one_stream",
+        "similarity",
+        "geometry",
+        "induction",
+        *derivatives,
+    ):
         path = f"observations/{name}/000000000.parquet"  # weights of later steps differ
         a, b = pd.read_parquet(one / path), pd.read_parquet(of_two / path)
         assert a.drop(columns="value").equals(b.drop(columns="value"))
@@ -240,7 +252,7 @@ def test_two_ranks_write_once_and_agree(two, facts):
     expected = dict.fromkeys(
         ("sparsity", "learning_curves", "one_stream"), {*range(0, last + 1, 3)} | of_epochs
     )
-    expected |= dict.fromkeys(("similarity", "geometry", "curvature"), of_epochs)
+    expected |= dict.fromkeys(("similarity", "geometry", "induction", "curvature"), of_epochs)
     found = {name: set() for name in expected}
     for path in map(Path, tables(two / "two")):
         found[path.parent.name].add(int(path.stem))

@@ -1,7 +1,11 @@
 """Pure mathematics: tensors in, tensors or frozen dataclasses out. Nothing here knows Lightning."""
 
+from lmdyn.analysis.attention.copying import copying_scores, positive_eigenvalues, vocabulary_product
 from lmdyn.analysis.attention.first_token import FirstToken, FirstTokenSums, first_token_attention
+from lmdyn.analysis.attention.head_ablation import HeadPlace, ablated_heads, head_inputs
 from lmdyn.analysis.attention.head_divergence import HeadDivergence, HeadDivergenceSums, head_divergences
+from lmdyn.analysis.attention.induction_scores import induction_scores, uniform_attention
+from lmdyn.analysis.attention.repeated_tokens import repeated_tokens, repetition_losses
 from lmdyn.analysis.dynamics.convergence import LoopSums, relative_change, settling_depth
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.dynamics.long_run import LongRun, long_run
@@ -45,6 +49,7 @@ from lmdyn.analysis.orbits.survival import Survival, survival
 from lmdyn.analysis.orbits.trajectories import Trajectory, exact_products, iterate
 from lmdyn.analysis.orbits.transients import Transients, transient_length
 from lmdyn.analysis.orbits.zero_one_test import ZeroOne, decorrelation_lag, zero_one_test
+from lmdyn.analysis.parameters.head_matrices import FoundHeads, HeadMatrices, find_heads, head_matrices
 from lmdyn.analysis.preference.independent_components import (
     UnusableEmbeddingsError,
     amari_ica,
@@ -117,11 +122,14 @@ __all__ = [
     "EncoderMap",
     "FirstToken",
     "FirstTokenSums",
+    "FoundHeads",
     "FoundSites",
     "GroupedMeans",
     "GrowthRate",
     "HeadDivergence",
     "HeadDivergenceSums",
+    "HeadMatrices",
+    "HeadPlace",
     "HeadTraining",
     "IntrinsicDimension",
     "Jackknifed",
@@ -153,6 +161,7 @@ __all__ = [
     "VectorGeometry",
     "VectorSums",
     "ZeroOne",
+    "ablated_heads",
     "all_reduce_sum",
     "amari_ica",
     "amari_index",
@@ -169,6 +178,7 @@ __all__ = [
     "concentration",
     "contextual_decomposition",
     "control_labels",
+    "copying_scores",
     "correlation_dimension",
     "cosine_kernel",
     "decompositional_interdependence",
@@ -181,12 +191,16 @@ __all__ = [
     "effective_dimension",
     "exact_products",
     "fast_ica",
+    "find_heads",
     "find_rectifiers",
     "find_sites",
     "first_token_attention",
     "frequency_correlation",
     "growth_rate",
     "head_divergences",
+    "head_inputs",
+    "head_matrices",
+    "induction_scores",
     "intrinsic_dimension",
     "iterate",
     "jackknife",
@@ -211,6 +225,7 @@ __all__ = [
     "pairwise_interdependence",
     "pairwise_shapley_interaction",
     "pearson",
+    "positive_eigenvalues",
     "power_law",
     "preference_standard_error",
     "primary_tower",
@@ -221,6 +236,8 @@ __all__ = [
     "rbf_kernel",
     "reading_of",
     "relative_change",
+    "repeated_tokens",
+    "repetition_losses",
     "resolve_sites",
     "rsa",
     "settling_depth",
@@ -244,6 +261,8 @@ __all__ = [
     "transient_length",
     "transverse_exponents",
     "typical_words",
+    "uniform_attention",
+    "vocabulary_product",
     "white_noise_rank",
     "word_clusters",
     "word_surprisals",

@@ -1,6 +1,7 @@
 """Observers and their foundations: schedules, probe sets, calls of analyses, stored and logged observations."""
 
 from lmdyn.callbacks.attention.attention_patterns import AttentionPatterns
+from lmdyn.callbacks.attention.induction import Induction
 from lmdyn.callbacks.dynamics.depth_performance import DepthPerformance
 from lmdyn.callbacks.dynamics.dynamics_settings import DynamicsNumerics, LongTerm, ShortTerm
 from lmdyn.callbacks.dynamics.encoder_dynamics import EncoderDynamics
@@ -64,6 +65,7 @@ __all__ = [
     "ForkedFrom",
     "Geometry",
     "Handwriting",
+    "Induction",
     "Interdependence",
     "Itself",
     "Landscape",

@@ -105,6 +105,7 @@ OBSERVERS = {
     "Curvature": {"max_tokens": 200, "eigenvalues": 2, "probes": 2, "tolerance": 0.1},
     "Geometry": {"attention_sites": "auto", "max_tokens": 600, "max_samples": 200, "alpha_range": [2, None]},
     "WordClusters": {"words": 60, "components": 4, "max_iterations": 100, "matrix_words": 20},
+    "Induction": {"length": 8, "sequences": 20, "max_tokens": 300},
 }  # fmt: skip
 # What they look at, where it is not the LSTM on the grammar.
 LANGUAGE_OF = {
@@ -125,6 +126,7 @@ LANGUAGE_OF = {
         "masked",
     ),
     **dict.fromkeys(["TowerPreference", "WordClusters"], "towers"),
+    "Induction": "causal",
 }
 
 CONFIG = {
@@ -160,11 +162,25 @@ TOWERS = {
         "optimizer": {"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.01}}, "warmup_steps": 3,
     },
 }  # fmt: skip
+CAUSAL = {
+    "class_path": "CausalLanguageModel",
+    "init_args": {
+        "config": {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 32},
+        "optimizer": {"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.01}},
+    },
+}
 MASKED = {"sequence_length": 24, "batch_size": 8, "pairs": "order"}
 
 LANGUAGES = {
     "grammar": {
         "model": LSTM,
+        "data": {
+            "class_path": "GrammarCorpus",
+            "init_args": {**GRAMMAR, "batch_size": 8, "sequence_length": 20},
+        },
+    },
+    "causal": {
+        "model": CAUSAL,
         "data": {
             "class_path": "GrammarCorpus",
             "init_args": {**GRAMMAR, "batch_size": 8, "sequence_length": 20},
@@ -212,7 +228,7 @@ LANGUAGES = {
 
 def labels_of(language: str, batches: int) -> int:
     """How many tokens are predicted in the first batches."""
-    if language in ("grammar", "scaffold"):
+    if language in ("grammar", "causal", "scaffold"):
         return batches * 8 * 20
     data = PretrainingCorpus(
         GrammarCorpus(**WORDPIECE),

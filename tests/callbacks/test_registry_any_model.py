@@ -26,6 +26,7 @@ ANY = {
     "Curvature": {"max_tokens": 200, "probes": 2, "tolerance": 0.1},
 }
 ATTENTION = {"AttentionPatterns": {}}
+INDUCTION = {"Induction": {"length": 5, "sequences": 10, "vocab_size": 40}}
 DYNAMICS = {
     "EncoderDynamics": {
         "length": 6, "lengths": [4], "sentences": 2, "examples": 1,
@@ -33,10 +34,12 @@ DYNAMICS = {
     }
 }  # fmt: skip
 MODELS = {
-    "own_lstm": ANY,
-    "llama": {**ANY, **ATTENTION, **DYNAMICS},
+    "own_lstm": {**ANY, **INDUCTION},
+    "llama": {**ANY, **ATTENTION, **INDUCTION, **DYNAMICS},
     "mamba": {**ANY, **DYNAMICS},
-    "t5": {cls: arguments for cls, arguments in {**ANY, **ATTENTION}.items() if cls != "Sparsity"},
+    "t5": {
+        cls: arguments for cls, arguments in {**ANY, **ATTENTION, **INDUCTION}.items() if cls != "Sparsity"
+    },
 }
 
 

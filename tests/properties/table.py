@@ -368,6 +368,23 @@ ATTENTION = [
             summed_divergence, two_attentions, low=0, nan=SAME_OR_NAN, lengths=NO_CASE, empty=Refused("no attention"),
             one=AS_USUAL,
             integers=NO_CASE),
+    Measure("attention.induction_scores.induction_scores", lambda p: A.induction_scores(p, 2),
+            lambda s: (I.attention(s),), low=0, high=1, nan=SAME_OR_NAN, inf=SAME_OR_NOT_FINITE, empty=NOTHING,
+            one=AS_USUAL, integers=NO_CASE),
+    Measure("attention.repeated_tokens.repetition_losses", lambda x: A.repetition_losses(x, 2),
+            lambda s: (I.normal(s, s.n, 5),), nan=SAME_OR_NAN, inf=SAME_OR_NOT_FINITE, empty=NOTHING, one=AS_USUAL,
+            constant=AS_USUAL, rounded=True),
+    Measure("attention.copying.positive_eigenvalues", A.positive_eigenvalues, lambda s: (I.normal(s, s.n, 3, 3),),
+            low=-1, high=1, invariant={0: "scale"}, nan=SOME_NAN, constant=AS_USUAL, zero=NAN, empty=NOTHING,
+            one=AS_USUAL),
+    Measure("attention.copying.vocabulary_product", A.vocabulary_product, I.pair, invariant={"all": "rows"},
+            nan=SOME_NAN, inf=SAME_OR_NOT_FINITE, constant=AS_USUAL, empty=Refused("one vocabulary"), one=AS_USUAL,
+            lengths=Refused("one vocabulary"), rounded=True),
+    Measure("attention.copying.copying_scores", A.copying_scores,
+            lambda s: (I.normal(s, 5, 2, 3), I.normal(s, 5, 3, 2, seed=1), I.normal(s, 3, 3, seed=2)), low=-1, high=1,
+            invariant={0: "scale", 1: "scale", 2: "scale"}, nan={0: SOME_NAN, 1: SOME_NAN, 2: NAN}, constant=AS_USUAL,
+            zero=NAN, empty=NOTHING, one=AS_USUAL, lengths=Refused("values of each of"),
+            rows=lambda args, n: (args[0][:n], args[1][:n], args[2])),
 ]  # fmt: skip
 
 # ------------------------------------------------------------------------------------------------ dynamics

@@ -15,6 +15,7 @@ from lmdyn.callbacks import (
     Checkpoint,
     DiagnosticProbe,
     Geometry,
+    Induction,
     Itself,
     LearningCurves,
     Observer,
@@ -124,6 +125,13 @@ def observers(batches, other):
         ShardedTransformer: [
             AttentionPatterns(size=4, **of_probe),
             Geometry(attention_sites="auto", alpha_range=(1, None), max_samples=40, **of_probe),
+            *(
+                Induction(
+                    length=3, sequences=20 * batches, vocab_size=11, top=1, ablation=ablation, name=ablation,
+                    early=[1, 1], late=[4, 4], **of_probe,
+                )
+                for ablation in ("zero", "mean")
+            ),
         ],
     }  # fmt: skip
 

@@ -1,0 +1,149 @@
+"""What a module offers to Induction: attention weights, losses of the next token, heads that can be ablated."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmdyn.analysis.attention.head_ablation import HeadPlace, head_inputs
+from lmdyn.analysis.attention.token_path import TokenPath, find_token_path
+from lmdyn.analysis.inspection.activations import capture, paths_of
+from lmdyn.analysis.inspection.forward import Forward, call_module, logits_of
+from lmdyn.analysis.parameters.head_matrices import HeadLayout, find_heads
+from lmdyn.analysis.parameters.linear_weight import linear_shape
+
+__all__ = ["InductionModule", "called_on", "read_induction"]
+
+
+@dataclass(frozen=True)
+class InductionModule:
+    """What can be measured of a module, and why not the rest.
+
+    Attributes:
+        heads: number of heads of each run of an attention site, as captured (``layer1`` or ``layer@0``).
+        layouts: matrices of the heads by site; without those that are not read.
+        token_path: embedding and output layer, or why there are none.
+        places: output projection by site; empty if heads cannot be ablated.
+        widths: (heads, width of a head) by site and run.
+        no_losses: why the next token's loss is not defined; empty if it is.
+        no_ablation: why heads cannot be ablated; empty if they can.
+        no_copying: why copying is not measured for some or all sites; empty if it is for all.
+    """
+
+    heads: Mapping[str, int]
+    layouts: Mapping[str, HeadLayout]
+    token_path: TokenPath | None
+    places: Mapping[str, HeadPlace]
+    widths: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    no_losses: str = ""
+    no_ablation: str = ""
+    no_copying: str = ""
+
+    @property
+    def total(self) -> int:
+        """Number of heads."""
+        return sum(self.heads.values())
+
+
+def read_induction(
+    module: nn.Module,
+    batch: Mapping[str, Any],
+    sites: Mapping[str, str],
+    forward: Forward | None,
+    *,
+    causal: bool,
+    classes: int,
+) -> InductionModule:
+    """Read a module by a forward pass on one batch of repeated tokens. Every rank must call it.
+
+    Args:
+        module: the module, inside ``observing``.
+        batch: rows of repeated tokens on its device.
+        sites: attention sites; may be empty.
+        forward: how it is called.
+        causal: whether logits do not depend on later tokens.
+        classes: one more than the largest token id.
+
+    Raises:
+        ValueError: if the module cannot be called with the rows.
+    """
+    with torch.no_grad(), capture(module, {}, attention_sites=sites) as seen:
+        logits = called_on(module, batch, forward)
+        weights = seen.attentions
+    heads = {name: int(tensor.shape[1]) for name, tensor in weights.items()}
+    found = find_heads(module, sites)
+    layouts = {
+        site: layout
+        for site, layout in found.layouts.items()
+        if site in sites and all(n == layout.heads for name, n in heads.items() if _site_of(name) == site)
+    }
+    unread = [
+        f"{site}: {found.left_out.get(path, 'unknown')}"
+        for site, path in sites.items()
+        if site not in layouts
+    ]
+    no_losses = _no_losses(logits, causal, classes)
+    reason = no_losses or ("" if sites else "no attention weights")
+    no_ablation = reason or (f"unknown layouts ({'; '.join(unread)})" if unread else "")
+    places: dict[str, HeadPlace] = {}
+    widths: dict[tuple[str, int], tuple[int, int]] = {}
+    if not no_ablation:
+        runs = {site: sum(_site_of(name) == site for name in heads) for site in sites}
+        places = {site: HeadPlace(layouts[site].output, layouts[site].heads, runs[site]) for site in sites}
+        widths, no_ablation = _widths(module, batch, forward, places)
+    no_copying = reason or ("" if layouts else f"unknown layouts ({'; '.join(unread)})")
+    path: TokenPath | str = no_copying
+    if not no_copying:
+        width = linear_shape(paths_of(module)[next(iter(layouts.values())).output])[0]
+        path = find_token_path(module, batch, width, forward)
+    return InductionModule(
+        heads=heads, layouts=layouts, token_path=None if isinstance(path, str) else path,
+        places={} if no_ablation else places, widths=widths, no_losses=no_losses, no_ablation=no_ablation,
+        no_copying=path if isinstance(path, str) else "; ".join(unread),
+    )  # fmt: skip
+
+
+def _site_of(name: str) -> str:
+    """Return the site of a run: ``layer`` of ``layer@1``."""
+    return name.partition("@")[0]
+
+
+def called_on(module: nn.Module, batch: Mapping[str, Any], forward: Forward | None) -> Tensor:
+    """Return the logits of a module for rows of repeated tokens.
+
+    Raises:
+        ValueError: if it cannot be called with them.
+    """
+    time = batch["input_ids"].shape[1]
+    try:
+        with torch.no_grad():
+            logits = logits_of(call_module(module, batch, forward=forward))
+    except (IndexError, RuntimeError) as error:
+        raise ValueError(
+            f"{type(module).__name__} could not read rows of {time} tokens ({type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}): expected a model of at least as many positions; lower `length`"
+        ) from error
+    return logits
+
+
+def _no_losses(logits: Tensor, causal: bool, classes: int) -> str:
+    if not causal:
+        return "predictions that do not depend on later tokens"
+    if logits.ndim != 3 or logits.shape[-1] < classes:
+        return f"logits of all {classes} tokens, got {tuple(logits.shape)}"
+    return ""
+
+
+def _widths(
+    module: nn.Module, batch: Mapping[str, Any], forward: Forward | None, places: Mapping[str, HeadPlace]
+) -> tuple[dict[tuple[str, int], tuple[int, int]], str]:
+    """Return heads and their width by site and run, or why output projections cannot be changed by hooks."""
+    try:
+        with torch.no_grad(), head_inputs(module, places) as inputs:
+            called_on(module, batch, forward)
+            inputs.keep()
+    except RuntimeError as error:
+        return {}, str(error)
+    return inputs.shapes, ""

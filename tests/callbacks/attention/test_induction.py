@@ -1,0 +1,576 @@
+"""Induction on models with weights set by hand, on a one-layer control, on any layout; ablation, ranks, bad input."""
+
+import math
+
+import lightning as L
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lmdyn.analysis.attention.head_ablation import HeadPlace, ablated_heads, head_inputs
+from lmdyn.analysis.attention.induction_scores import SCORES, uniform_attention
+from lmdyn.analysis.attention.token_path import TokenPath, find_token_path
+from lmdyn.analysis.inspection.transformer import attention_sites
+from lmdyn.callbacks import Induction, Run, ScheduledCheckpoint, Steps
+from lmdyn.callbacks.observing.requirements import foresee
+from tests.helpers.architectures import ARCHITECTURES, VOCABULARY
+from tests.helpers.attention_only import VOCABULARY as SMALL
+from tests.helpers.attention_only import AttentionOnly, induction_model
+from tests.helpers.observing import assert_leaves_alone
+
+BEGIN = 0
+
+
+class Tokenizer:
+    """One special token, which begins a text."""
+
+    all_special_ids, bos_token_id = [BEGIN], BEGIN
+
+    def __len__(self):
+        return SMALL
+
+
+def rows(vocabulary=SMALL, number=6, time=20, seed=1):
+    ids = torch.randint(1, vocabulary, (number, time), generator=torch.Generator().manual_seed(seed))
+    return [{"input_ids": ids[i : i + 2], "labels": ids[i : i + 2]} for i in range(0, number, 2)]
+
+
+def attach(folder, probe=None, tokenizer=None, **settings):
+    observer = Induction(**{"length": 8, "sequences": 20, "log_figures": False, **settings})
+    observer.probe = rows() if probe is None else probe
+    observer.attach(Run(folder, tokenizer=tokenizer))
+    return observer
+
+
+def of_architecture(folder, name, **settings):
+    return attach(folder, rows(VOCABULARY), vocab_size=VOCABULARY, **settings).observe(
+        ARCHITECTURES[name](), 0
+    )
+
+
+def value(table, quantity, **where):
+    for column, wanted in {"quantity": quantity, **where}.items():
+        table = table[table[column].eq(wanted).fillna(False).astype(bool)]
+    (found,) = table["value"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def by_hand(tmp_path_factory):
+    observer = attach(tmp_path_factory.mktemp("run"), tokenizer=Tokenizer(), top=1, draws=20)
+    return observer.observe(induction_model(), 0)
+
+
+# ---------------------------------------------------------------- models of which the numbers are known
+
+
+def test_a_model_set_by_hand_continues_by_induction(by_hand):
+    """A previous-token head and an induction head score 1, and nothing else does."""
+    for layer, head, name in ((1, 0, "previous_token"), (2, 0, "prefix_matching")):
+        assert value(by_hand, name, site=f"layer{layer}", head=head) == pytest.approx(1, abs=1e-6)
+        for other in set(SCORES) - {name}:
+            assert value(by_hand, other, site=f"layer{layer}", head=head) == pytest.approx(0, abs=1e-6)
+    for layer in (1, 2):  # heads without weights
+        for name in SCORES:
+            assert value(by_hand, name, site=f"layer{layer}", head=1) == pytest.approx(
+                uniform_attention(8, 1), rel=1e-5
+            )
+            assert value(by_hand, f"{name}_error", site=f"layer{layer}", head=1) == pytest.approx(0, abs=1e-6)
+    copying = by_hand[by_hand["quantity"].eq("copying")]
+    assert copying[["site", "head"]].to_numpy().tolist() == [
+        ["layer2", 0]
+    ]  # no other head reaches the logits
+    assert copying["value"].item() == pytest.approx(1)
+    assert value(by_hand, "second_loss") < 1e-3
+    assert value(by_hand, "first_loss") > math.log(SMALL) - 1
+    difference = value(by_hand, "second_loss") - value(by_hand, "first_loss")
+    assert value(by_hand, "second_minus_first") == pytest.approx(difference, abs=1e-12)
+
+
+def test_the_loss_by_context_falls_where_tokens_repeat(by_hand):
+    losses = by_hand[by_hand["quantity"].eq("position_loss") & by_hand["data"].eq("random")]
+    losses = losses.set_index("position")["value"]
+    assert losses.index.tolist() == list(range(1, 17))  # of a token that begins, and two times eight
+    assert losses.loc[2:8].mean() == pytest.approx(value(by_hand, "first_loss"))
+    assert losses.loc[10:16].mean() == pytest.approx(value(by_hand, "second_loss"))
+    assert losses[losses.index >= 10].max() < 1e-3
+    assert losses[losses.index < 10].min() > 0.5
+
+
+def test_ablation_of_the_induction_head_takes_the_gain_away(by_hand):
+    best = value(by_hand, "second_loss_rise", ablated="best")
+    assert best > math.log(SMALL) - 1
+    draws = by_hand[by_hand["quantity"].eq("second_loss_rise") & by_hand["ablated"].eq("random")]
+    assert draws["draw"].tolist() == list(range(20))
+    # of the three other heads, two do nothing; without the previous-token head there is no induction either
+    assert set(draws["value"].abs() > 1) == {True, False}
+    assert (draws["value"][draws["value"].abs() < 1] == 0).all()
+
+
+def test_ablation_by_the_mean_keeps_what_is_constant(tmp_path):
+    """A head that adds the same to every logit has no effect, and its mean has none either; zero has."""
+    model = induction_model()
+    with (
+        torch.no_grad()
+    ):  # head 1 of the second layer adds the position of the first token to the residual stream
+        second = model.layers[1].self_attn
+        second.q_proj.weight[24:48, 28:] = 0
+        second.v_proj.weight[24, 28:] = 1.0  # every position vector has one 1: constant
+        second.o_proj.weight[:3, 24] = 0.8
+    place = {"b": HeadPlace("layers.1.self_attn.o_proj", 2)}
+    ids = rows(number=2)[0]["input_ids"]
+    with head_inputs(model, place) as inputs, torch.no_grad():
+        plain = model(ids)
+        inputs.keep()
+        model(ids % 3)  # is not kept
+    means = inputs.means(inputs.shapes)
+    with torch.no_grad(), ablated_heads(model, place, [("b", 0, 1)], means):
+        by_mean = model(ids)
+    with torch.no_grad(), ablated_heads(model, place, [("b", 0, 1)]):
+        by_zero = model(ids)
+    torch.testing.assert_close(by_mean, plain)
+    assert (by_zero - plain)[..., :3].abs().min() > 1
+    for ablation in ("zero", "mean"):
+        table = attach(tmp_path / ablation, tokenizer=Tokenizer(), top=1, ablation=ablation).observe(model, 0)
+        assert value(table, "second_loss_rise", ablated="best") > 1
+
+
+def test_one_layer_cannot_match_prefixes_by_content(tmp_path):
+    """Without positions, attention depends on the two tokens, and the token after is any of the others.
+
+    Whatever the weights are, the expected score is at most 1 / (length − 1): a bound that the two-layer model breaks.
+    """
+    length = 8
+    bound = 1 / (length - 1)
+    for seed in range(4):
+        torch.manual_seed(seed)
+        control = AttentionOnly(layers=1, positions=False)
+        for p in control.parameters():
+            nn.init.normal_(p, std=0.5)
+        table = attach(tmp_path / str(seed), length=length, sequences=60, vocab_size=SMALL).observe(
+            control.eval(), 0
+        )
+        for head in range(2):
+            score = value(table, "prefix_matching", head=head)
+            assert score < bound + 4 * value(table, "prefix_matching_error", head=head)
+    table = attach(tmp_path / "two", length=length, tokenizer=Tokenizer()).observe(induction_model(), 0)
+    assert value(table, "prefix_matching", site="layer2", head=0) > 6 * bound
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox"])
+def test_without_queries_attention_is_uniform(tmp_path, name):
+    model = ARCHITECTURES[name]()
+    for path, p in model.named_parameters():
+        if any(part in path for part in ("c_attn", "q_proj", "query_key_value")):
+            nn.init.zeros_(p)
+    table = attach(tmp_path, rows(VOCABULARY), vocab_size=VOCABULARY).observe(model, 0)
+    found = table[table["quantity"].isin(SCORES)]["value"]
+    assert len(found) == 2 * 4 * 3
+    np.testing.assert_allclose(found, uniform_attention(8), rtol=1e-5)
+    assert value(table, "uniform_attention") == pytest.approx(uniform_attention(8))
+
+
+# ---------------------------------------------------------------- losses of the text
+
+
+class Position(nn.Module):
+    """Predicts each next token t + 1 of its own vocabulary ever more confidently: logits by position only."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, input_ids):
+        logits = torch.zeros(*input_ids.shape, SMALL)
+        following = input_ids % (SMALL - 1) + 1
+        place = torch.arange(1.0, input_ids.shape[1] + 1)
+        return logits.scatter(
+            2, following[..., None], (self.scale * place).expand(input_ids.shape)[..., None]
+        )
+
+
+def cyclic(number=4, time=20):
+    start = torch.arange(number)[:, None]
+    return (start + torch.arange(time)) % (SMALL - 1) + 1
+
+
+def test_losses_by_context_are_those_of_the_model(tmp_path):
+    ids = cyclic()
+    observer = attach(tmp_path, [{"input_ids": ids}], vocab_size=SMALL)
+    table = observer.observe(Position(), 0)
+    expected = {n: math.log(math.exp(0.3 * n) + SMALL - 1) - 0.3 * n for n in range(1, 20)}
+    losses = table[table["quantity"].eq("position_loss") & table["data"].eq("probe")].set_index("position")[
+        "value"
+    ]
+    assert losses.to_dict() == pytest.approx(expected, rel=1e-5)
+    assert (observer.early, observer.late) == ([1, 2], [18, 19])
+    early, late = ((expected[a] + expected[b]) / 2 for a, b in ((1, 2), (18, 19)))
+    assert value(table, "early_loss") == pytest.approx(early, rel=1e-5)
+    assert value(table, "late_minus_early") == pytest.approx(late - early, rel=1e-5)
+    own = attach(tmp_path / "own", [{"input_ids": ids}], vocab_size=SMALL, early=[5, 5], late=[10, 10])
+    assert value(own.observe(Position(), 0), "late_loss") == pytest.approx(expected[10], rel=1e-5)
+
+
+def test_padding_is_no_context_and_rows_are_compared_with_themselves(tmp_path):
+    """Padding on the left; a short row has no late tokens, so it does not count in the early loss either."""
+    ids, mask = cyclic(3), torch.ones(3, 20, dtype=torch.long)
+    whole = attach(tmp_path / "whole", [{"input_ids": ids[:2]}], vocab_size=SMALL).observe(Position(), 0)
+    mask[2, 12:] = 0
+    padded = attach(
+        tmp_path / "padded",
+        [{"input_ids": ids, "attention_mask": mask}],
+        vocab_size=SMALL,
+        early=[1, 2],
+        late=[18, 19],
+    )
+    table = padded.observe(Position(), 0)
+    for name in ("early_loss", "late_loss"):
+        assert value(table, name) == pytest.approx(value(whole, name), rel=1e-6)
+    left = torch.cat([torch.zeros(1, 4, dtype=torch.long), cyclic(1)], 1)
+    mask = torch.cat([torch.zeros(1, 4, dtype=torch.long), torch.ones(1, 20, dtype=torch.long)], 1)
+    table = attach(
+        tmp_path / "left", [{"input_ids": left, "attention_mask": mask}], vocab_size=SMALL
+    ).observe(Position(), 0)
+    losses = table[table["quantity"].eq("position_loss") & table["data"].eq("probe")]
+    assert losses["position"].tolist() == list(range(1, 20))
+
+
+def test_rows_too_short_for_a_late_loss_are_said(tmp_path, caplog):
+    for time in (1, 2):
+        probe = [{"input_ids": cyclic(4, time)}]
+        with caplog.at_level("INFO"):
+            table = attach(tmp_path / str(time), probe, vocab_size=SMALL).observe(Position(), 0)
+        assert not table["quantity"].isin(["early_loss", "late_loss", "late_loss_rise"]).any()
+        assert f"no late loss: contexts [1, 1] (early) and [{max(1, time - 1)}" in caplog.text
+        assert table["value"].notna().all()
+
+
+# ---------------------------------------------------------------- any module
+
+
+CAUSAL = {
+    *SCORES, *(f"{name}_error" for name in SCORES), "uniform_attention", "copying", "first_loss", "second_loss",
+    "second_minus_first", "second_minus_first_error", "early_loss", "late_loss", "late_minus_early", "position_loss",
+    "second_loss_rise", "late_loss_rise",
+}  # fmt: skip
+HEADS = {"copying", "uniform_attention", "second_loss_rise", "late_loss_rise"} | {
+    n for n in CAUSAL if n.startswith(SCORES)
+}
+ATTENTION = {"uniform_attention"} | {n for n in CAUSAL if n.startswith(SCORES)}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gpt2", CAUSAL), ("llama", CAUSAL), ("opt", CAUSAL), ("looped_llama", CAUSAL),
+        ("nanogpt", CAUSAL - HEADS), ("own_lstm", CAUSAL - HEADS),
+        ("bert", ATTENTION), ("albert", ATTENTION), ("t5", ATTENTION), ("recurrent_depth", CAUSAL - {"copying"}),
+    ],
+)  # fmt: skip
+def test_any_architecture_has_what_is_meaningful(tmp_path, caplog, name, expected):
+    table = of_architecture(tmp_path, name)
+    assert set(table["quantity"]) == expected
+    assert np.isfinite(table["value"]).all()
+    assert not table.duplicated([c for c in table if c not in ("step", "tokens", "value")]).any()
+    said = {
+        "nanogpt": "expected attention modules that return weights, got none: losses are recorded",
+        "albert": "expected a causal language model, got one that reads later tokens: losses, copying and ablation",
+        "recurrent_depth": "copying is left out",
+    }.get(name, "")
+    assert said in caplog.text
+    if name in ("albert", "looped_llama"):
+        sites = set(table[table["quantity"].eq("prefix_matching")]["site"])
+        assert len(sites) == 2
+        assert all(site[-2:] in ("@0", "@1") for site in sites)
+
+
+def test_attention_of_a_bidirectional_model_has_its_own_floor(tmp_path):
+    model = ARCHITECTURES["bert"]()
+    for path, p in model.named_parameters():
+        if ".query." in path:
+            nn.init.zeros_(p)
+    table = attach(tmp_path, rows(VOCABULARY), vocab_size=VOCABULARY).observe(model, 0)
+    np.testing.assert_allclose(table[table["quantity"].isin(SCORES)]["value"], 1 / 16, rtol=1e-5)
+    assert value(table, "uniform_attention") == 1 / 16
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "opt", "llama", "nanogpt_slow", "looped_llama"])
+def test_ablating_all_heads_is_a_model_without_attention(tmp_path, name):
+    """Against a second way: the attention modules' output projections with weights of zero."""
+    model = ARCHITECTURES[name]()
+    observer = Induction(length=8, sequences=4, vocab_size=VOCABULARY)
+    observer.probe = rows(VOCABULARY)
+    observer.attach(Run(tmp_path))
+    observer.meet(model)
+    places = observer._read.places
+    ids = rows(VOCABULARY)[0]["input_ids"]
+    every = [
+        (site, run, head)
+        for site, place in places.items()
+        for run in range(place.runs)
+        for head in range(place.heads)
+    ]
+
+    def logits():
+        with torch.no_grad():
+            output = model(ids, ids) if name == "nanogpt_slow" else model(ids)
+        return output[0] if isinstance(output, tuple) else output.logits
+
+    plain = logits()
+    with ablated_heads(model, places, every):
+        ablated = logits()
+    assert torch.equal(logits(), plain)  # nothing is left behind
+    modules = dict(model.named_modules(remove_duplicate=False))
+    with torch.no_grad():
+        for place in places.values():
+            modules[place.path].weight.zero_()
+    assert not torch.allclose(plain, ablated)
+    torch.testing.assert_close(ablated, logits())
+
+
+def test_one_run_of_a_shared_layer_is_ablated_alone():
+    model = ARCHITECTURES["looped_llama"]()
+    place = {"layer": HeadPlace("model.layers.0.self_attn.o_proj", 4, runs=2)}
+    ids = rows(VOCABULARY)[0]["input_ids"]
+    with torch.no_grad():
+        outputs = []
+        for heads in ([("layer", 0, 1)], [("layer", 1, 1)], [("layer", 0, 1), ("layer", 1, 1)]):
+            with ablated_heads(model, place, heads):
+                outputs += [model(ids).logits, model(ids).logits]
+    assert all(torch.equal(outputs[i], outputs[i + 1]) for i in (0, 2, 4))
+    assert not torch.allclose(outputs[0], outputs[2])
+    assert not torch.allclose(outputs[0], outputs[4])
+
+
+def test_heads_that_cannot_be_ablated_are_errors():
+    model = ARCHITECTURES["gpt2"]()
+    path = "transformer.h.0.attn.c_proj"
+    for heads in ([("a", 0, 4)], [("a", 1, 0)], [("b", 0, 0)]):
+        with (
+            pytest.raises(ValueError, match="there are no heads"),
+            ablated_heads(model, {"a": HeadPlace(path, 4)}, heads),
+        ):
+            pass
+    with (
+        pytest.raises(ValueError, match="a multiple of 5 heads"),
+        ablated_heads(model, {"a": HeadPlace(path, 5)}, [("a", 0, 0)]),
+    ):
+        model(torch.tensor([[1, 2]]))
+    inner = {"a": HeadPlace("0", 2)}
+
+    class Reads(nn.Module):
+        """Uses the weight of a layer that it does not call."""
+
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return x @ self.layer.weight
+
+    reads = Reads()
+    with (
+        pytest.raises(RuntimeError, match="did not run"),
+        ablated_heads(reads, {"a": HeadPlace("layer", 2)}, [("a", 0, 0)]),
+    ):
+        reads(torch.ones(1, 4))
+    with ablated_heads(nn.Sequential(nn.Linear(4, 4)), inner, [("a", 0, 0)]):  # a rank without batches
+        pass
+
+
+def test_factors_of_token_vectors_are_followed():
+    """OPT with narrower token vectors; against the product of the whole tables."""
+    from transformers import OPTConfig, OPTForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {
+        "vocab_size": 30,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "ffn_dim": 16,
+    }
+    model = OPTForCausalLM(OPTConfig(**sizes, word_embed_proj_dim=8, max_position_embeddings=32)).eval()
+    batch = {"input_ids": torch.tensor([[4, 5, 6]])}
+    path = find_token_path(model, batch, 16)
+    decoder = model.model.decoder
+    embedding = decoder.embed_tokens.weight @ decoder.project_in.weight.T
+    unembedding = model.lm_head.weight @ decoder.project_out.weight
+    torch.testing.assert_close(
+        path.product(), (embedding.T @ unembedding).detach().double(), rtol=1e-4, atol=1e-6
+    )
+    assert not isinstance(find_token_path(ARCHITECTURES["gpt2"](), batch, 32), str)
+    assert "have 8 dimensions, the blocks 12" in find_token_path(model, batch, 12)
+    assert isinstance(find_token_path(ARCHITECTURES["bert"](), batch, 32), str)
+    assert isinstance(find_token_path(ARCHITECTURES["own_lstm"](), batch, 32), TokenPath)
+
+
+# ---------------------------------------------------------------- a run
+
+
+def test_invisible_and_repeatable(tmp_path):
+    model = ARCHITECTURES["gpt2"]().train()
+    table = assert_leaves_alone(
+        attach(tmp_path, rows(VOCABULARY), vocab_size=VOCABULARY, ablation="mean"), model
+    )
+    assert table.dtypes[["head", "draw", "position"]].astype(str).tolist() == ["Int64"] * 3
+    assert attention_sites(model).keys() == {"layer1", "layer2"}
+    scalars = table[Induction.is_scalar(table)]
+    assert not scalars["quantity"].str.contains("error|position").any()
+
+
+def test_two_ranks_give_the_numbers_of_one(tmp_path, monkeypatch):
+    """Each rank in turn, with the sums of both: as they would be added up. Two processes are in test_sharded.py."""
+    from lmdyn.analysis.attention import head_ablation
+    from lmdyn.analysis.statistics import grouped
+    from lmdyn.callbacks.attention import induction_sums
+    from lmdyn.callbacks.observing import probe
+
+    model = ARCHITECTURES["gpt2"]()
+    settings = {"vocab_size": VOCABULARY, "sequences": 40, "top": 0}
+    whole = attach(tmp_path / "whole", rows(VOCABULARY), **settings).observe(model, 0)
+    asked: list[list[torch.Tensor]] = [[], []]
+    known: list[list[torch.Tensor]] = []
+    for final in (False, True):
+        for rank in (0, 1):
+            calls = iter(range(10**6))
+
+            def add(tensor, rank=rank, calls=calls, final=final):
+                i = next(calls)
+                if final:
+                    return asked[0][i].to(tensor) + asked[1][i].to(tensor)
+                asked[rank].append(tensor.clone())
+                return tensor
+
+            for module in (head_ablation, grouped, induction_sums):
+                monkeypatch.setattr(module, "all_reduce_sum", add)
+            monkeypatch.setattr(probe, "rank_and_world_size", lambda rank=rank: (rank, 2))
+            observer = attach(tmp_path / f"{final}{rank}", rows(VOCABULARY), **settings)
+            known.append([observer.observe(model, 0)])
+    for (table,) in known[2:]:
+        pd.testing.assert_frame_equal(table, whole, check_exact=False, rtol=1e-6)
+
+
+class Trained(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.lm = ARCHITECTURES["llama"]().train()
+
+    def forward(self, input_ids):
+        return self.lm(input_ids=input_ids)
+
+    def training_step(self, batch, batch_idx):
+        return self.lm(input_ids=batch["input_ids"], labels=batch["input_ids"]).loss
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=1e-2)
+
+
+def fit(folder, observers):
+    trainer = L.Trainer(
+        default_root_dir=folder, max_steps=4, accelerator="cpu", logger=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[*observers, ScheduledCheckpoint(schedule=Steps(at=(0, 2)))],
+    )  # fmt: skip
+    model = Trained()
+    trainer.fit(model, DataLoader(rows(VOCABULARY), batch_size=None))
+    return model
+
+
+def test_live_equals_replayed_and_training_is_left_alone(tmp_path):
+    observer = Induction(length=8, sequences=20, vocab_size=VOCABULARY, schedule=Steps(at=(0, 2)))
+    observer.probe = rows(VOCABULARY)
+    observed, plain = fit(tmp_path / "observed", [observer]), fit(tmp_path / "plain", [])
+    for name, weights in plain.state_dict().items():
+        assert torch.equal(weights, observed.state_dict()[name])
+    live = observer.store.read()
+    paths = list((tmp_path / "observed").rglob("step=*.ckpt"))
+    assert len(paths) == live["step"].nunique() == 3
+    replay = attach(tmp_path / "replay", rows(VOCABULARY), vocab_size=VOCABULARY)
+    for path in paths:
+        checkpoint = torch.load(path, weights_only=True)
+        observed.load_state_dict(checkpoint["state_dict"])
+        now = replay.observe(observed, checkpoint["global_step"]).drop(columns="tokens")
+        then = live[live["step"].eq(checkpoint["global_step"]) & live["quantity"].ne("learning_rate")]
+        then = then.drop(columns="tokens").reset_index(drop=True)
+        for column in ("ablated", "data"):
+            now[column], then[column] = now[column].fillna(""), then[column].astype(object).fillna("")
+        pd.testing.assert_frame_equal(now, then, check_exact=True, check_dtype=False)
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"length": 1}, "length is 1: expected a number from 2"),
+        ({"sequences": 1}, "sequences is 1"),
+        ({"top": -1}, "top is -1"),
+        ({"draws": -1}, "draws is -1"),
+        ({"ablation": "noise"}, "ablation is 'noise': expected 'zero' or 'mean'"),
+        ({"early": [50]}, r"early is \[50\]"),
+        ({"late": [0, 5]}, r"late is \[0, 5\]: expected the first and the last"),
+        ({"vocab_size": 3}, "vocab_size is 3: expected at least `length`, 8"),
+    ],
+)
+def test_wrong_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Induction(**{"length": 8, **settings})
+
+
+def test_what_is_missing_is_said(tmp_path):
+    with pytest.raises(ValueError, match="expected a tokenizer of the run, or `vocab_size`, got neither"):
+        attach(tmp_path)
+    with pytest.raises(ValueError, match="14, tokens that are not special, got 13: lower"):
+        attach(tmp_path, tokenizer=Tokenizer(), length=14)
+    with pytest.raises(ValueError, match=r"expected batches with `input_ids`, got .*name them"):
+        attach(tmp_path, [{"labels": torch.zeros(2, 3)}], vocab_size=SMALL)
+    gpt = ARCHITECTURES["gpt2"]()
+    with pytest.raises(ValueError, match=r"repeated tokens of at most 64 tokens, .* got 80: lower `length`"):
+        attach(tmp_path, rows(VOCABULARY), vocab_size=VOCABULARY, length=40).observe(gpt, 0)
+    with pytest.raises(ValueError, match=r"could not read rows of 80 tokens.* lower `length`"):
+        attach(tmp_path, rows(VOCABULARY), vocab_size=VOCABULARY, length=40).observe(
+            ARCHITECTURES["torch_transformer"](), 0
+        )
+    with pytest.raises(ValueError, match="has no module 'nowhere'"):
+        attach(tmp_path, rows(VOCABULARY), vocab_size=VOCABULARY, attention_sites={"a": "nowhere"}).observe(
+            gpt, 0
+        )
+
+
+def test_a_tagger_has_no_loss_of_next_tokens(tmp_path, caplog):
+    model = ARCHITECTURES["gpt2"]()
+    model.lm_head = nn.Linear(32, 5)
+    probe = [{"input_ids": b["input_ids"], "labels": b["input_ids"] % 5} for b in rows(VOCABULARY)]
+    table = attach(tmp_path, probe, vocab_size=VOCABULARY, labels="aligned").observe(model, 0)
+    assert set(table["quantity"]) == ATTENTION
+    assert "logits of all 256 tokens, got (2, 16, 5)" in caplog.text
+
+
+def test_a_model_that_diverged_is_seen(tmp_path, caplog):
+    model, observer = ARCHITECTURES["gpt2"](), attach(tmp_path, rows(VOCABULARY), vocab_size=VOCABULARY)
+    healthy = observer.observe(model, 0)
+    assert "NaN" not in caplog.text
+    for p in model.transformer.h[1].parameters():
+        nn.init.constant_(p, float("nan"))
+    table = observer.observe(model, 7)
+    assert "are NaN at step 7: the model has diverged" in caplog.text
+    broken = table[table["quantity"].eq("prefix_matching") & table["value"].isna()]
+    assert set(broken["site"]) == {"layer2"}
+    assert table[table["quantity"].eq("second_loss")]["value"].isna().all()
+    assert not table["quantity"].str.endswith("_rise").any()  # there is no best head
+    both = pd.concat([healthy.assign(step=0), table.assign(step=7)], ignore_index=True)
+    assert Induction.figures(both, {})
+    for p in model.parameters():
+        nn.init.constant_(p, float("nan"))
+    table = observer.observe(model, 9)
+    Induction.figures(table, {})
+
+
+def test_inspection_says_what_is_left_out():
+    module = ARCHITECTURES["own_lstm"]()
+    found = foresee(Induction(length=8, vocab_size=VOCABULARY), module, rows(VOCABULARY)).findings
+    assert any("attention modules that return weights" in str(finding) for finding in found)
