@@ -45,6 +45,7 @@ from lmdyn.analysis.orbits.survival import Survival, survival
 from lmdyn.analysis.orbits.trajectories import Trajectory, exact_products, iterate
 from lmdyn.analysis.orbits.transients import Transients, transient_length
 from lmdyn.analysis.orbits.zero_one_test import ZeroOne, decorrelation_lag, zero_one_test
+from lmdyn.analysis.parameters.head_matrices import FoundHeads, HeadMatrices, find_heads, head_matrices
 from lmdyn.analysis.preference.independent_components import (
     UnusableEmbeddingsError,
     amari_ica,
@@ -117,11 +118,13 @@ __all__ = [
     "EncoderMap",
     "FirstToken",
     "FirstTokenSums",
+    "FoundHeads",
     "FoundSites",
     "GroupedMeans",
     "GrowthRate",
     "HeadDivergence",
     "HeadDivergenceSums",
+    "HeadMatrices",
     "HeadTraining",
     "IntrinsicDimension",
     "Jackknifed",
@@ -182,12 +185,14 @@ __all__ = [
     "exact_products",
     "fast_ica",
     "find_rectifiers",
+    "find_heads",
     "find_sites",
     "first_token_attention",
     "frequency_correlation",
     "growth_rate",
     "head_divergences",
     "intrinsic_dimension",
+    "head_matrices",
     "iterate",
     "jackknife",
     "jackknife_similarity",

@@ -19,7 +19,8 @@ _WHY = {
         dynamics.maps.copies.* dynamics.maps.core.* dynamics.maps.passage.* dynamics.maps.steps.*
         dynamics.maps.texts.* probing.state_decoder.StateDecoder probing.state_decoder.States
         words.word_masks.* interdependence.lstm.LSTMLayer interdependence.lstm.lstm_layers""",
-    "measured on a whole model, with tests of their own in tests/analysis/inspection, words and probing": """
+    "measured on a whole model, with tests of their own: inspection, parameters, words, probing in tests/analysis": """
+        parameters.at_point.* parameters.head_matrices.* parameters.linear_weight.* parameters.loss_gradient.*
         inspection.label_convention.* inspection.token_effects.* words.surprisal.*
         probing.depth_heads.head_scores probing.depth_heads.pooled_states probing.depth_heads.states_at
         probing.state_decoder.RetrainedDecoder probing.state_decoder.retrain_decoders
