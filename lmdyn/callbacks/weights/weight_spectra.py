@@ -35,8 +35,8 @@ __all__ = ["WeightSpectra"]
 
 log = logging.getLogger(__name__)
 
-_NAMES = ["matrix", "part", "reference"]
 _NUMBERS = ["head", "index", "k"]
+_MISSING = {"matrix": "", "part": "", "reference": "", **dict.fromkeys(_NUMBERS, pd.NA)}
 
 
 class WeightSpectra(Observer):
@@ -187,9 +187,8 @@ class WeightSpectra(Observer):
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Measure all matrices; each rank measures some of them."""
-        rows = measured(self._jobs(module, step), module)
-        table = pd.DataFrame(rows).reindex(columns=["quantity", "site", *_NAMES, *_NUMBERS, "value"])
-        table[_NAMES] = table[_NAMES].fillna("")
+        rows = [{**_MISSING, **row} for row in measured(self._jobs(module, step), module)]
+        table = pd.DataFrame(rows, columns=["quantity", "site", *_MISSING, "value"])
         sites = {m.site: i for i, m in enumerate(find_matrices(module).matrices)}
         place = table["site"].map(lambda site: sites.get(site, len(sites)))
         table = table.iloc[place.argsort(kind="stable")].reset_index(drop=True)
