@@ -72,7 +72,7 @@ def _by_kind(rows: pd.DataFrame, name: str, label: str) -> dict[str, Figure]:
     layers = means.groupby("kind", observed=True)["layer"].nunique()
     single = [kind for kind in kinds if layers[kind] == 1]
     panels = [[kind] for kind in kinds if layers[kind] > 1]
-    panels = [*fig.portions(single), *panels] if single else panels
+    panels = [*fig.portions(single, 4), *panels] if single else panels
     figures = {}
     for number, part in enumerate(fig.portions(range(len(panels)), _MOST), start=1):
         shown = [panels[i] for i in part]
@@ -87,16 +87,17 @@ def _panels(means: pd.DataFrame, shown: Sequence[Sequence[str]], label: str) -> 
     for ax, kinds in zip(panels, shown, strict=True):
         rows = means[means["kind"].isin(kinds)]
         if len(kinds) == 1 and rows["layer"].max() > rows["layer"].min():
-            fig.draw_lines(ax, rows, "layer", looks, label=lambda n: f"layer {n}")
+            fig.draw_lines(ax, rows, "layer", looks)
             ax.set_title(_short(kinds[0]))
         else:
             fig.draw_lines(ax, rows, "kind", fig.line_styles(kinds), label=_short)
-            ax.legend(fontsize=7)
+            ax.set_title("single matrices")
+            ax.legend(fontsize=7, frameon=True, framealpha=0.7)
         fig.set_step_axis(ax, means["step"])
     panels.set_ylabel(label)
     of_layers = [ax for ax, kinds in zip(panels, shown, strict=True) if ax.get_legend() is None]
     if of_layers:
-        fig.outer_legend(panels.grid[0, -1], of=of_layers, title="layer")
+        fig.outer_legend(panels.grid[0, -1], of=of_layers, title="number *")
     return panels.figure
 
 
