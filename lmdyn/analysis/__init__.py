@@ -94,6 +94,10 @@ from lmdyn.analysis.statistics.correlation import pearson, spearman
 from lmdyn.analysis.statistics.distributed import all_reduce_sum
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.analysis.statistics.jackknife import Jackknifed, jackknife
+from lmdyn.analysis.weights.alignment import TableAlignment, table_alignment
+from lmdyn.analysis.weights.distances import WeightDistance, weight_distance
+from lmdyn.analysis.weights.sparsity_of_entries import gini, hoyer
+from lmdyn.analysis.weights.spectra import Spectrum, matrix_spectrum, product_spectrum, singular_values
 from lmdyn.analysis.words.frequency_matching import MatchedSamples, match_frequency
 from lmdyn.analysis.words.sparsity import (
     attention_entropy,
@@ -148,6 +152,7 @@ __all__ = [
     "Survival",
     "Synchronization",
     "SynchronizedMap",
+    "TableAlignment",
     "TowerHead",
     "TowerPredictions",
     "Trajectory",
@@ -155,6 +160,7 @@ __all__ = [
     "UnusableEmbeddingsError",
     "VectorGeometry",
     "VectorSums",
+    "WeightDistance",
     "ZeroOne",
     "all_reduce_sum",
     "amari_ica",
@@ -189,10 +195,12 @@ __all__ = [
     "find_sites",
     "first_token_attention",
     "frequency_correlation",
+    "gini",
     "growth_rate",
     "head_divergences",
     "intrinsic_dimension",
     "head_matrices",
+    "hoyer",
     "iterate",
     "jackknife",
     "jackknife_similarity",
@@ -208,6 +216,7 @@ __all__ = [
     "lyapunov_spectrum",
     "match_frequency",
     "match_sites",
+    "matrix_spectrum",
     "most_frequent_tag",
     "normalized_attention_entropy",
     "observing",
@@ -221,6 +230,7 @@ __all__ = [
     "primary_tower",
     "principal_components",
     "procrustes",
+    "product_spectrum",
     "pwcca",
     "rankme",
     "rbf_kernel",
@@ -231,6 +241,7 @@ __all__ = [
     "settling_depth",
     "shapley_interaction",
     "shuffled_within",
+    "singular_values",
     "spearman",
     "spectral_lines",
     "split_half_reliability",
@@ -244,12 +255,14 @@ __all__ = [
     "synchronize",
     "synchronized_map",
     "token_kurtosis",
+    "table_alignment",
     "token_preference",
     "train_tower_heads",
     "transient_length",
     "transverse_exponents",
     "typical_words",
     "white_noise_rank",
+    "weight_distance",
     "word_clusters",
     "word_surprisals",
     "word_tags",
