@@ -81,7 +81,7 @@ def matrix_spectrum(w: Float[Tensor, "*batch rows cols"]) -> Spectrum:
     """
     flat = w.flatten(-2)
     sparsity = gini(flat), hoyer(flat)
-    return _spectrum(singular_values(w), (w.shape[-2], w.shape[-1]), torch.finfo(w.dtype).eps, *sparsity)
+    return _spectrum(singular_values(w), (w.shape[-2], w.shape[-1]), _epsilon(w), *sparsity)
 
 
 def product_spectrum(
@@ -107,7 +107,7 @@ def product_spectrum(
     (left, left_scale), (right, right_scale) = _reduced(a, 1), _reduced(b.mT, 1)
     values = _finite_values(left @ right.mT) * (left_scale * right_scale)[..., None]
     nothing = torch.full(values.shape[:-1], torch.nan, dtype=torch.float64, device=values.device)
-    eps = max(torch.finfo(a.dtype).eps, torch.finfo(b.dtype).eps)
+    eps = max(_epsilon(a), _epsilon(b))
     return _spectrum(values, (a.shape[-2], b.shape[-1]), eps, nothing, nothing)
 
 
@@ -126,6 +126,10 @@ def singular_values(w: Float[Tensor, "*batch rows cols"]) -> Float[Tensor, "*bat
     """
     r, scale = _reduced(w if w.shape[-2] >= w.shape[-1] else w.mT)
     return _finite_values(r) * scale[..., None]
+
+
+def _epsilon(w: Tensor) -> float:
+    return torch.finfo(w.dtype).eps if w.is_floating_point() else 0.0
 
 
 def _reduced(w: Tensor, most: int = 2) -> tuple[Tensor, Tensor]:
