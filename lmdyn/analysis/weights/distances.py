@@ -11,7 +11,7 @@ from lmdyn.analysis.statistics.precision import exact_float
 
 __all__ = ["WeightDistance", "weight_distance"]
 
-_CHUNK = 1 << 22  # numbers that are converted to float64 at a time
+_CHUNK = 1 << 18  # numbers that are converted to float64 at a time on a CPU
 
 
 @dataclass(frozen=True)
@@ -52,21 +52,28 @@ def weight_distance(w: Float[Tensor, "*shape"], reference: Float[Tensor, "..."])
     """
     if w.shape != reference.shape:
         raise ValueError(f"expected weights of one shape, got {tuple(w.shape)} and {tuple(reference.shape)}")
-    own, other, distance = (_norm(w, reference, *signs) for signs in ((1.0, 0.0), (0.0, 1.0), (1.0, -1.0)))
+    own, other, distance = _norms(w, reference, (1.0, 0.0), (0.0, 1.0), (1.0, -1.0))
+    if not (math.isfinite(own) and math.isfinite(other)):
+        return WeightDistance(math.nan, math.nan, math.nan)
     angle = math.nan
     if own and other:
-        difference, total = (_norm(w, reference, 1 / own, sign / other) for sign in (-1.0, 1.0))
-        angle = math.degrees(2 * math.atan2(difference, total))
+        (apart,) = _norms(w, reference, (1 / own, -1 / other))
+        # ‖u + v‖² = 4 − ‖u − v‖², which loses digits near 180 degrees only
+        together = math.sqrt(4 - apart**2) if apart < 1.5 else _norms(w, reference, (1 / own, 1 / other))[0]
+        angle = math.degrees(2 * math.atan2(apart, together))
     return WeightDistance(distance, distance / other if other else math.nan, angle)
 
 
-def _norm(w: Tensor, reference: Tensor, a: float, b: float) -> float:
-    """Compute ‖a W + b W₀‖_F, a part at a time."""
-    total = torch.zeros((), dtype=torch.float64)
+def _norms(w: Tensor, reference: Tensor, *combinations: tuple[float, float]) -> list[float]:
+    """Compute ‖a W + b W₀‖_F for each (a, b), a part at a time, which stays in the cache of a CPU core."""
+    totals = torch.zeros(len(combinations), dtype=torch.float64)
     for x, y in zip(
         w.detach().flatten().split(_CHUNK), reference.detach().flatten().split(_CHUNK), strict=True
     ):
         ours = exact_float(x)
-        combined = a * ours + b * exact_float(y).to(ours.device)
-        total = total.to(combined.device) + combined.square().sum()
-    return math.sqrt(float(total))
+        theirs = exact_float(y).to(ours.device)
+        found = [
+            (a * ours if b == 0 else b * theirs if a == 0 else a * ours + b * theirs) for a, b in combinations
+        ]
+        totals = totals.to(ours.device) + torch.stack([part.dot(part) for part in found])
+    return [math.sqrt(total) for total in totals.tolist()]
