@@ -228,7 +228,7 @@ def test_two_ranks_observe_what_one_observes(two, tmp_path, weights):
         ill = a["quantity"].str.startswith("rho_") | (name in ("similarity", "geometry"))
         ill = a["quantity"].str.startswith("rho_") | (name == "similarity")
         if name == "weight_spectra":
-            # a gradient in float32 has its smallest singular values to 6e-8 of the largest: the condition goes up to 4e4
+            # a gradient in float32 has its smallest singular values to 6e-8 of the largest, at a condition up to 4e4
             ill = a["quantity"].eq("condition_number") & a["matrix"].eq("gradient")
             pd.testing.assert_frame_equal(a[ill], b[ill], check_exact=False, rtol=1e-2)
         exact = ~ill | (weights == "64-true")
