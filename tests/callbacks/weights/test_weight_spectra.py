@@ -3,6 +3,7 @@
 import logging
 import math
 
+import lightning as L
 import pandas as pd
 import pytest
 import torch
@@ -12,7 +13,17 @@ from torch.utils.data import DataLoader
 
 from lmdyn.analysis.parameters.head_matrices import head_matrices
 from lmdyn.analysis.weights.spectra import matrix_spectrum
-from lmdyn.callbacks import Checkpoint, Earlier, Previous, Run, WeightSpectra, requirements, select
+from lmdyn.callbacks import (
+    Checkpoint,
+    Earlier,
+    Previous,
+    Run,
+    ScheduledCheckpoint,
+    Steps,
+    WeightSpectra,
+    requirements,
+    select,
+)
 from lmdyn.callbacks.observing.run import announced
 from tests.helpers.architectures import ARCHITECTURES
 from tests.helpers.figure_faults import figure_faults
@@ -288,3 +299,28 @@ def test_kinds_and_many_panels(tmp_path):
     assert math.isclose(
         sum(len([a for a in f.axes if a.axison]) for k, f in figures.items() if "effective" in k), 14
     )
+
+
+def test_a_run_without_validation_data_is_observed(tmp_path):
+    """Nothing but a module and its training batches."""
+
+    class Regression(L.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def training_step(self, batch, batch_idx):
+            return self.layer(batch).square().mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    schedule = Steps(at=(0, 2))
+    trainer = L.Trainer(
+        max_steps=2, accelerator="cpu", logger=False, default_root_dir=tmp_path, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[WeightSpectra(schedule=schedule), ScheduledCheckpoint(schedule)],
+    )  # fmt: skip
+    trainer.fit(Regression(), DataLoader(torch.randn(4, 4), batch_size=2))
+    table = pd.read_parquet(tmp_path / "observations" / "weight_spectra")
+    assert sorted(table["step"].unique()) == [0, 2]
+    assert value(table, "distance", "layer", step=2, reference="initial") > 0
