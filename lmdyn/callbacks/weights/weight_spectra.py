@@ -104,7 +104,10 @@ class WeightSpectra(Observer):
             for reference in self.references.values():
                 reference.check(self.run)
         elif self.run.live and self.run.checkpoint_folder is None:
-            announce(self.name, "no distances: the run saves no checkpoints; attach a ScheduledCheckpoint")
+            announce(
+                self.name,
+                "distances are left out: the run saves no checkpoints; attach a ScheduledCheckpoint",
+            )
         else:
             announce(
                 self.name,
@@ -135,14 +138,16 @@ class WeightSpectra(Observer):
         for sentence in found.notes:
             announce(self.name, sentence)
         for path, why in self._found_heads(module).left_out.items():
-            announce(self.name, f"no QK and OV of {path}: {why}")
+            announce(self.name, f"QK and OV of {path} are left out: {why}")
         if isinstance(tables := token_tables(module), str):
-            announce(self.name, f"no alignment of embedding and output layer: {tables}")
+            announce(self.name, f"the alignment of embedding and output layer is left out: {tables}")
         for name, reference in self.references.items():
             if not (reference.copies and sharded):
                 self._check_reference(name, reference.example(module), found.matrices)
             elif self.own_references:
-                announce(self.name, f"no distances from {name}: the weights are sharded; replay for them")
+                announce(
+                    self.name, f"distances from {name} are left out: the weights are sharded; replay for them"
+                )
             else:
                 raise ValueError(
                     f"{self.name}: reference {name!r} is a copy of the module, whose weights are sharded: remove it "
@@ -159,9 +164,7 @@ class WeightSpectra(Observer):
                 "by name and shape: compare with a checkpoint of the same architecture"
             )
         if missing:
-            announce(
-                self.name, f"no distances from {name} of {', '.join(missing)}: it has none of this shape"
-            )
+            announce(self.name, f"distances from {name} of {', '.join(missing)} are left out: it has none")
 
     def _found_heads(self, module: nn.Module) -> FoundHeads:
         return find_heads(module) if self.heads else FoundHeads({}, {})

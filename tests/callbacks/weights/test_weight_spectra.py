@@ -200,7 +200,7 @@ def test_a_reference_of_another_architecture_is_refused_and_missing_matrices_are
     made = observer(tmp_path, reference={"other": reference})
     table = made.observe(nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.Linear(3, 3)}), 0)
     assert set(select(table, reference="other")["site"]) == {"a"}
-    assert any("no distances from other of b" in line for line in announced(made.name))
+    assert any("distances from other of b are left out" in line for line in announced(made.name))
     made = observer(tmp_path, reference={"other": reference})
     with pytest.raises(ValueError, match="none of the matrices of this module"):
         made.observe(nn.Linear(5, 5), 0)
@@ -263,9 +263,9 @@ def test_what_cannot_be_measured_is_said_or_refused(tmp_path):
         0,
     )
     lines = announced(made.name)
-    assert any("no QK and OV of layer.0.rel_attn" in line for line in lines)
-    assert any("no alignment of embedding and output layer" in line for line in lines)
-    assert any("no distances" in line for line in lines)
+    assert any("QK and OV of layer.0.rel_attn are left out" in line for line in lines)
+    assert any("the alignment of embedding and output layer is left out" in line for line in lines)
+    assert any("distances are left out" in line for line in lines)
     empty = observer(tmp_path, gradients=True, probe=DataLoader([], batch_size=1), name="empty")
     with pytest.raises(ValueError, match="batch"):
         empty.observe(ARCHITECTURES["own_lstm"](), 0)
