@@ -853,8 +853,6 @@ INTERDEPENDENCE = [
             words, nan=not_finite, inf=AS_USUAL, half=NONE, integers=NO_CASE),
 ]  # fmt: skip
 
-TABLE: tuple[Measure, ...] = (*SIMILARITY, *WORDS, *STATISTICS, *ATTENTION, *DYNAMICS, *GEOMETRY, *ORBITS, *PREFERENCE,
-                              *PROBING, *INSPECTION, *INTERDEPENDENCE)  # fmt: skip
 WEIGHTS = [
     Measure("weights.sparsity_of_entries.gini", A.gini, I.vectors, low=0, high=1, nan=SOME_NAN,
             invariant={0: "lengths scale sign units"}, empty=NOTHING, one=AS_USUAL),
@@ -877,5 +875,5 @@ WEIGHTS = [
             constant=NAN, one=NAN, empty=NAN, lengths=Refused("same tokens")),
 ]  # fmt: skip
 
-TABLE: tuple[Measure, ...] = (*SIMILARITY, *WORDS, *STATISTICS, *ATTENTION, *DYNAMICS, *ORBITS, *PREFERENCE, *PROBING,
-                              *INSPECTION, *INTERDEPENDENCE, *WEIGHTS)  # fmt: skip
+TABLE: tuple[Measure, ...] = (*SIMILARITY, *WORDS, *STATISTICS, *ATTENTION, *DYNAMICS, *GEOMETRY, *ORBITS, *PREFERENCE,
+                              *PROBING, *INSPECTION, *INTERDEPENDENCE, *WEIGHTS)  # fmt: skip

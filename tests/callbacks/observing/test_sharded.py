@@ -126,8 +126,8 @@ def observers(batches, other):
         ShardedTransformer: [
             AttentionPatterns(size=4, **of_probe),
             Geometry(attention_sites="auto", alpha_range=(1, None), max_samples=40, **of_probe),
+            WeightSpectra(name="of_heads", **shared),
         ],
-        ShardedTransformer: [AttentionPatterns(size=4, **of_probe), WeightSpectra(name="of_heads", **shared)],
     }  # fmt: skip
 
 
