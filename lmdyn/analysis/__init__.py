@@ -97,7 +97,7 @@ from lmdyn.analysis.statistics.jackknife import Jackknifed, jackknife
 from lmdyn.analysis.weights.alignment import TableAlignment, table_alignment
 from lmdyn.analysis.weights.distances import WeightDistance, weight_distance
 from lmdyn.analysis.weights.sparsity_of_entries import gini, hoyer
-from lmdyn.analysis.weights.spectra import Spectrum, matrix_spectrum, product_spectrum, singular_values
+from lmdyn.analysis.weights.spectra import MatrixSpectrum, matrix_spectrum, product_spectrum, singular_values
 from lmdyn.analysis.words.frequency_matching import MatchedSamples, match_frequency
 from lmdyn.analysis.words.sparsity import (
     attention_entropy,
@@ -137,6 +137,7 @@ __all__ = [
     "LoopSums",
     "LyapunovSpectrum",
     "MatchedSamples",
+    "MatrixSpectrum",
     "Membership",
     "OrbitKinds",
     "PairwiseInterdependence",

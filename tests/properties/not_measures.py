@@ -57,7 +57,7 @@ _WHY = {
     "what a measure answers": """
         attention.attention_scores.HeadPatterns statistics.clustered.ClusteredMeans statistics.jackknife.Jackknifed
         statistics.rank_blocks.RankCorrelation statistics.variance_components.VarianceComponents
-        weights.alignment.TableAlignment weights.distances.WeightDistance weights.spectra.Spectrum
+        weights.alignment.TableAlignment weights.distances.WeightDistance weights.spectra.MatrixSpectrum
         words.frequency_matching.MatchedSamples""",
     "functions of a setting, a text or a tree: nothing in them can be NaN": """
         words.sparsity.expected_concentration geometry.spectrum.white_noise_rank

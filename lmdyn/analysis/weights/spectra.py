@@ -9,7 +9,7 @@ from torch import Tensor
 from lmdyn.analysis.statistics.precision import exact_float
 from lmdyn.analysis.weights.sparsity_of_entries import gini, hoyer
 
-__all__ = ["Spectrum", "matrix_spectrum", "product_spectrum", "singular_values"]
+__all__ = ["MatrixSpectrum", "matrix_spectrum", "product_spectrum", "singular_values"]
 
 TOLERANCE = 1e-6
 """Share of the largest singular value up to which singular values do not count to the numerical rank."""
@@ -18,7 +18,7 @@ _ROWS = 8  # rows of a step of the QR decomposition, in multiples of the columns
 
 
 @dataclass(frozen=True)
-class Spectrum:
+class MatrixSpectrum:
     """Quantities of matrices of a batch; each has the shape of the batch. NaN for a matrix that is not finite.
 
     Attributes:
@@ -54,7 +54,7 @@ class Spectrum:
     hoyer: Float[Tensor, "*batch"]
 
 
-def matrix_spectrum(w: Float[Tensor, "*batch rows cols"]) -> Spectrum:
+def matrix_spectrum(w: Float[Tensor, "*batch rows cols"]) -> MatrixSpectrum:
     """Compute norms, ranks, moments of the singular values, and sparsity of the entries of each matrix.
 
     Everything is computed in float64. Norms and moments scale with W; ranks, condition number and sparsities do not
@@ -86,7 +86,7 @@ def matrix_spectrum(w: Float[Tensor, "*batch rows cols"]) -> Spectrum:
 
 def product_spectrum(
     a: Float[Tensor, "*batch rows inner"], b: Float[Tensor, "*batch inner cols"]
-) -> Spectrum:
+) -> MatrixSpectrum:
     """Compute the spectrum of the products a b without computing them: QR of both factors, then one small matrix.
 
     Args:
@@ -165,7 +165,9 @@ def _finite_values(w: Tensor) -> Tensor:
     return torch.where(broken[..., None], torch.nan, values)
 
 
-def _spectrum(values: Tensor, shape: tuple[int, int], eps: float, gini: Tensor, hoyer: Tensor) -> Spectrum:
+def _spectrum(
+    values: Tensor, shape: tuple[int, int], eps: float, gini: Tensor, hoyer: Tensor
+) -> MatrixSpectrum:
     first, total = values[..., 0], values.sum(-1)
     zero, broken = first == 0, first.isnan()
     one = torch.where(zero, 1.0, first)
@@ -176,7 +178,7 @@ def _spectrum(values: Tensor, shape: tuple[int, int], eps: float, gini: Tensor, 
     kept = (relative > rounding.clamp_min(TOLERANCE)[..., None]).sum(-1)
     last = relative.gather(-1, (kept - 1).clamp_min(0)[..., None])[..., 0]
     nan = torch.full_like(first, torch.nan)
-    return Spectrum(
+    return MatrixSpectrum(
         singular_values=values,
         frobenius_norm=squares.sqrt() * one,
         spectral_norm=first,

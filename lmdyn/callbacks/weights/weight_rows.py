@@ -16,7 +16,7 @@ from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.analysis.weights.alignment import TableAlignment, table_alignment
 from lmdyn.analysis.weights.distances import weight_distance
 from lmdyn.analysis.weights.matrices import TokenTables, WeightMatrix
-from lmdyn.analysis.weights.spectra import Spectrum, matrix_spectrum, product_spectrum
+from lmdyn.analysis.weights.spectra import MatrixSpectrum, matrix_spectrum, product_spectrum
 
 __all__ = ["Job", "distance_jobs", "head_jobs", "measured", "parameters_of", "spectrum_jobs", "table_job"]
 
@@ -103,12 +103,12 @@ def _group_rows(group: list[WeightMatrix], kind: str, top: int, values: list[Ten
             yield from _rows_of(matrix_spectrum(own[:, first:last]), 0, top, **labels, part=part)
 
 
-def _rows_of(spectrum: Spectrum, place: int, top: int, **labels: Any) -> Iterator[Row]:
+def _rows_of(spectrum: MatrixSpectrum, place: int, top: int, **labels: Any) -> Iterator[Row]:
     """Yield rows of one matrix of a batch; undefined values have none, those of a matrix that is not finite are NaN."""
     values = spectrum.singular_values[place].cpu()
     broken = bool(values.isnan().any())
     product = labels["matrix"] in ("qk", "ov")
-    for name in Spectrum.__dataclass_fields__:
+    for name in MatrixSpectrum.__dataclass_fields__:
         if name == "singular_values" or (product and name in _OF_ENTRIES):
             continue
         value = float(getattr(spectrum, name)[place])

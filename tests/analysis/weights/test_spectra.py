@@ -11,7 +11,7 @@ from lmdyn.analysis import concentration, linear_cka
 from lmdyn.analysis.weights.alignment import table_alignment
 from lmdyn.analysis.weights.distances import weight_distance
 from lmdyn.analysis.weights.sparsity_of_entries import gini, hoyer
-from lmdyn.analysis.weights.spectra import Spectrum, matrix_spectrum, product_spectrum, singular_values
+from lmdyn.analysis.weights.spectra import MatrixSpectrum, matrix_spectrum, product_spectrum, singular_values
 
 RANKS = ("stable_rank", "effective_rank", "numerical_rank", "condition_number")
 NORMS = ("frobenius_norm", "spectral_norm", "nuclear_norm", "mean", "median", "variance")
@@ -78,7 +78,7 @@ def test_a_batch_is_each_of_its_matrices():
     for i in range(2):
         for j in range(3):
             one = matrix_spectrum(w[i, j])
-            for name in Spectrum.__dataclass_fields__:
+            for name in MatrixSpectrum.__dataclass_fields__:
                 torch.testing.assert_close(getattr(found, name)[i, j], getattr(one, name), equal_nan=True)
 
 
@@ -190,7 +190,7 @@ def test_a_matrix_that_is_not_finite_is_nan_and_leaves_the_others_alone():
     plain = matrix_spectrum(w[0])
     w[1, 29, 3] = torch.inf
     found = matrix_spectrum(w)
-    for name in Spectrum.__dataclass_fields__:
+    for name in MatrixSpectrum.__dataclass_fields__:
         assert getattr(found, name)[1].isnan().all(), name
         torch.testing.assert_close(getattr(found, name)[0], getattr(plain, name))
     product = product_spectrum(w, random(2, 4, 4))
