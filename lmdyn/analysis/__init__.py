@@ -98,6 +98,10 @@ from lmdyn.analysis.statistics.correlation import pearson, spearman
 from lmdyn.analysis.statistics.distributed import all_reduce_sum
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.analysis.statistics.jackknife import Jackknifed, jackknife
+from lmdyn.analysis.weights.alignment import TableAlignment, table_alignment
+from lmdyn.analysis.weights.distances import WeightDistance, weight_distance
+from lmdyn.analysis.weights.sparsity_of_entries import gini, hoyer
+from lmdyn.analysis.weights.spectra import MatrixSpectrum, matrix_spectrum, product_spectrum, singular_values
 from lmdyn.analysis.words.frequency_matching import MatchedSamples, match_frequency
 from lmdyn.analysis.words.sparsity import (
     attention_entropy,
@@ -138,6 +142,7 @@ __all__ = [
     "LoopSums",
     "LyapunovSpectrum",
     "MatchedSamples",
+    "MatrixSpectrum",
     "Membership",
     "OrbitKinds",
     "PairwiseInterdependence",
@@ -153,6 +158,7 @@ __all__ = [
     "Survival",
     "Synchronization",
     "SynchronizedMap",
+    "TableAlignment",
     "TowerHead",
     "TowerPredictions",
     "Trajectory",
@@ -160,6 +166,7 @@ __all__ = [
     "UnusableEmbeddingsError",
     "VectorGeometry",
     "VectorSums",
+    "WeightDistance",
     "ZeroOne",
     "ablated_heads",
     "all_reduce_sum",
@@ -196,10 +203,12 @@ __all__ = [
     "find_sites",
     "first_token_attention",
     "frequency_correlation",
+    "gini",
     "growth_rate",
     "head_divergences",
     "head_inputs",
     "head_matrices",
+    "hoyer",
     "induction_scores",
     "intrinsic_dimension",
     "iterate",
@@ -217,6 +226,7 @@ __all__ = [
     "lyapunov_spectrum",
     "match_frequency",
     "match_sites",
+    "matrix_spectrum",
     "most_frequent_tag",
     "normalized_attention_entropy",
     "observing",
@@ -231,6 +241,7 @@ __all__ = [
     "primary_tower",
     "principal_components",
     "procrustes",
+    "product_spectrum",
     "pwcca",
     "rankme",
     "rbf_kernel",
@@ -243,6 +254,7 @@ __all__ = [
     "settling_depth",
     "shapley_interaction",
     "shuffled_within",
+    "singular_values",
     "spearman",
     "spectral_lines",
     "split_half_reliability",
@@ -255,6 +267,7 @@ __all__ = [
     "synchronization_offset",
     "synchronize",
     "synchronized_map",
+    "table_alignment",
     "token_kurtosis",
     "token_preference",
     "train_tower_heads",
@@ -263,6 +276,7 @@ __all__ = [
     "typical_words",
     "uniform_attention",
     "vocabulary_product",
+    "weight_distance",
     "white_noise_rank",
     "word_clusters",
     "word_surprisals",

@@ -41,6 +41,7 @@ from lmdyn.callbacks.training.forked_from import ForkedFrom
 from lmdyn.callbacks.training.observation_schedule import Progress, Steps
 from lmdyn.callbacks.training.resume import RunState
 from lmdyn.callbacks.training.time_budget import TimeBudget
+from lmdyn.callbacks.weights.weight_spectra import WeightSpectra
 from lmdyn.callbacks.words.loss_curves import LearningCurves
 from lmdyn.callbacks.words.sparsity import Sparsity
 from lmdyn.callbacks.words.token_learning import TokenLearning
@@ -95,6 +96,7 @@ __all__ = [
     "TimeBudget",
     "TokenLearning",
     "TowerPreference",
+    "WeightSpectra",
     "WordClusters",
     "WorldKnowledge",
     "observe_together",

@@ -337,7 +337,7 @@ def _attach(
         counts = pd.read_parquet(counts_path) if counts_path.exists() else None
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{counts_path} cannot be read ({error})") from error
-    if any(o.probe is None for o in observers):  # these observe the run's own validation set
+    if any(o.probe is None and o.reads_data for o in observers):  # these observe the run's own validation set
         named = getattr(datamodule, "hparams", {}).get("tokenizer")
         own = (run / "config.yaml").exists()
         if not own and tokenizer is None and named is None and offers(datamodule, HasTokenizer):

@@ -106,6 +106,7 @@ OBSERVERS = {
     "Geometry": {"attention_sites": "auto", "max_tokens": 600, "max_samples": 200, "alpha_range": [2, None]},
     "WordClusters": {"words": 60, "components": 4, "max_iterations": 100, "matrix_words": 20},
     "Induction": {"length": 8, "sequences": 20, "max_tokens": 300},
+    "WeightSpectra": {"gradients": True, "singular_values": 2},
 }  # fmt: skip
 # What they look at, where it is not the LSTM on the grammar.
 LANGUAGE_OF = {

@@ -24,6 +24,7 @@ ANY = {
     "WordClusters": {"components": 3, "words": 30},
     "Landscape": {"plane": "random", "points": 3, "plane_size": 3, "bootstrap": 5, "max_tokens": 200},
     "Curvature": {"max_tokens": 200, "probes": 2, "tolerance": 0.1},
+    "WeightSpectra": {},
 }
 ATTENTION = {"AttentionPatterns": {}}
 INDUCTION = {"Induction": {"length": 5, "sequences": 10, "vocab_size": 40}}

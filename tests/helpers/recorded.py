@@ -9,7 +9,7 @@ from lmdyn.callbacks import Observer
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.observing.schema import declared, pattern
 
-UNITS = {"", "share", "count", "nats", "bits", "bits/label", "steps", "nats/step", "1/step"}
+UNITS = {"", "share", "count", "nats", "bits", "bits/label", "steps", "nats/step", "1/step", "degrees"}
 ELSEWHERE = {
     "Sparsity": "attention",  # tests/callbacks/words/test_sparsity.py
     "Similarity": "attention",  # tests/callbacks/similarity/test_attention_heads.py

@@ -22,7 +22,7 @@ _WHY = {
     "measured on a whole model, with tests of their own: inspection, parameters, words, probing in tests/analysis": """
         attention.head_ablation.* attention.token_path.*
         parameters.at_point.* parameters.head_matrices.* parameters.linear_weight.* parameters.loss_gradient.*
-        inspection.label_convention.* inspection.token_effects.* words.surprisal.*
+        weights.matrices.* inspection.label_convention.* inspection.token_effects.* words.surprisal.*
         probing.depth_heads.head_scores probing.depth_heads.pooled_states probing.depth_heads.states_at
         probing.state_decoder.RetrainedDecoder probing.state_decoder.retrain_decoders
         probing.tower_heads.* dynamics.horizon.Horizon dynamics.horizon.ends""",
@@ -58,6 +58,7 @@ _WHY = {
     "what a measure answers": """
         attention.attention_scores.HeadPatterns statistics.clustered.ClusteredMeans statistics.jackknife.Jackknifed
         statistics.rank_blocks.RankCorrelation statistics.variance_components.VarianceComponents
+        weights.alignment.TableAlignment weights.distances.WeightDistance weights.spectra.MatrixSpectrum
         words.frequency_matching.MatchedSamples""",
     "functions of a setting, a text or a tree: nothing in them can be NaN": """
         attention.induction_scores.uniform_attention attention.repeated_tokens.repeated_tokens

@@ -870,5 +870,27 @@ INTERDEPENDENCE = [
             words, nan=not_finite, inf=AS_USUAL, half=NONE, integers=NO_CASE),
 ]  # fmt: skip
 
+WEIGHTS = [
+    Measure("weights.sparsity_of_entries.gini", A.gini, I.vectors, low=0, high=1, nan=SOME_NAN,
+            invariant={0: "lengths scale sign units"}, empty=NOTHING, one=AS_USUAL),
+    Measure("weights.sparsity_of_entries.hoyer", A.hoyer, I.vectors, low=0, high=1, nan=SOME_NAN,
+            invariant={0: "lengths scale sign units"}, empty=NOTHING, one=AS_USUAL),
+    Measure("weights.spectra.matrix_spectrum", lambda w: A.matrix_spectrum(w).effective_rank, I.vectors, low=1,
+            invariant={0: "rotation scale sign rows"}, constant=Value(1), zero=Value(0), one=Value(1),
+            empty=Refused("at least one row")),
+    Measure("weights.spectra.singular_values", A.singular_values, I.vectors, low=0, invariant={0: "rotation sign rows"},
+            constant=AS_USUAL, zero=Value(0), one=AS_USUAL, empty=Refused("at least one row")),
+    Measure("weights.spectra.product_spectrum", lambda x, y: A.product_spectrum(x.mT, y).stable_rank, I.pair, low=1,
+            invariant={0: "rotation scale sign", 1: "rotation scale sign", "all": "rows"},
+            empty=Refused("at least one"), one=Value(1), constant=Value(1), zero=Value(0), lengths=AS_USUAL),
+    Measure("weights.distances.weight_distance", lambda x, y: A.weight_distance(x, y).angle,
+            lambda s: (I.normal(s, s.n, 3), I.normal(s, s.n, 3, seed=1)), low=0, high=180,
+            invariant={0: "scale", 1: "scale", "all": "rows units"}, symmetric=True, constant=AS_USUAL, zero=NAN,
+            one=AS_USUAL, empty=NAN, lengths=Refused("one shape")),
+    Measure("weights.alignment.table_alignment", lambda x, y: A.table_alignment(x, y).linear_cka, I.pair, low=0,
+            high=1, invariant={0: "shift rotation scale", 1: "shift rotation scale", "all": "rows"}, symmetric=True,
+            constant=NAN, one=NAN, empty=NAN, lengths=Refused("same tokens")),
+]  # fmt: skip
+
 TABLE: tuple[Measure, ...] = (*SIMILARITY, *WORDS, *STATISTICS, *ATTENTION, *DYNAMICS, *GEOMETRY, *ORBITS, *PREFERENCE,
-                              *PROBING, *INSPECTION, *INTERDEPENDENCE)  # fmt: skip
+                              *PROBING, *INSPECTION, *INTERDEPENDENCE, *WEIGHTS)  # fmt: skip

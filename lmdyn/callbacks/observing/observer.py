@@ -25,7 +25,7 @@ from lmdyn.callbacks.observing.reading import (
     declared_labels,
     read_module,
 )
-from lmdyn.callbacks.observing.recording import Passes, check_names, record
+from lmdyn.callbacks.observing.recording import Passes, check_names, observe_due
 from lmdyn.callbacks.observing.run import (
     Run,
     announce,
@@ -49,13 +49,14 @@ from lmdyn.callbacks.training.lightning_internals import (
     tree_leaves,
 )
 from lmdyn.callbacks.training.observation_schedule import Progress, Steps
-from lmdyn.callbacks.training.resume import at_epoch_start, progress
+from lmdyn.callbacks.training.resume import at_epoch_start
 
 __all__ = ["Observer"]
 
 log = logging.getLogger(__name__)
 
 _SITES = ("sites", "attention_sites")
+_OF_DATA = frozenset({"split", "max_tokens", "forward", "batch"})
 _UNATTACHED = "{}: not attached to a run: a Trainer attaches it in setup; otherwise call attach()"
 
 
@@ -108,6 +109,9 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     uses_labels: ClassVar[bool | None] = None
     """Whether numbers depend on the labels of the probe set, which must then be known; None: only if there are any."""
 
+    reads_data: bool = True
+    """Whether it reads a probe set; if not, its run needs no data, and its settings contain no label convention."""
+
     reads: ClassVar[Literal["masked", "causal"] | None] = None
     """The only supported kind of model, determined by measurement: the other kind raises an error; None for both."""
 
@@ -147,7 +151,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         self._probe_set: ProbeSet | None = None
         self._known_hashes: Collection[str] = ()  # fingerprints of the probe sets of existing observations
         self._store: ObservationStore | None = None
-        self._seen_step: int | None = None
+        self.seen_step: int | None = None
         self._met = False
         self._found: dict[str, Any] = {}  # settings determined by the observer because they were not given
 
@@ -183,7 +187,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     def meet(self, module: nn.Module) -> None:
         """Determine how to read the module before it is observed, or raise a ValueError. All ranks must call it."""
         with observing(module):  # a DataLoader uses the global random generator
-            if not self._met:
+            if not self._met and self.reads_data:
                 labels = read_module(
                     module, self.probe_set, self.forward, self.run.tokenizer, whose=self.name, labels=self.labels,
                     uses_labels=self.uses_labels, kind=self.reads, one_pass=self.in_step,
@@ -300,7 +304,8 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     @property
     def settings(self) -> dict[str, Any]:
         """Settings that affect the numbers: the arguments, and the content of the probe set."""
-        settings = {k: plain_setting(v) for k, v in self.hparams.items() if k not in self.not_settings}
+        left_out = self.not_settings if self.reads_data else self.not_settings | _OF_DATA
+        settings = {k: plain_setting(v) for k, v in self.hparams.items() if k not in left_out}
         settings |= {
             k: UNDECIDED for k in _SITES if k in settings and isinstance(self.hparams[k], str | None)
         }
@@ -309,7 +314,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             del settings["batch"]  # the batches use their own names
         settings |= {k: plain_setting(v) for k, v in self._found.items()}
         settings |= {"labels": self.labels or UNDECIDED}
-        if self.uses_labels is False:
+        if self.uses_labels is False or not self.reads_data:
             del settings["labels"]
         if (probe := self._probe_set) is not None and probe.fingerprint is not None:
             settings["probe_set"] = probe.fingerprint
@@ -335,7 +340,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         for name, value in self._found.items():  # a default that older files do not contain
             if found.get(name) is None and self.hparams.get(name) is None:
                 found[name] = plain_setting(value)
-        if self.uses_labels is False:
+        if self.uses_labels is False or not self.reads_data:
             found.pop("labels", None)
         return found
 
@@ -352,6 +357,15 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
                 :attr:`needs`, or if the run's folder contains observations with other settings.
         """
         self._run, self._store = run, None
+        self._met = False
+        forget_announced(self.name)
+        if self.reads_data:
+            self._attach_data(run, rank_zero, barrier)
+        with observing(nn.Module()):  # iterating over a DataLoader uses the global random generator
+            self.prepare()
+        self.store.check_settings()
+
+    def _attach_data(self, run: Run, rank_zero: bool, barrier: Callable[[], None]) -> None:
         data = self.data
         if data is None:
             raise ValueError(
@@ -360,8 +374,6 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         if isinstance(data, L.LightningDataModule) and self.probe is not None:
             stage = "test" if self.split == "test" else "fit"
             open_data(data, run, f"{self.name}: the probe set", stage, rank_zero=rank_zero, barrier=barrier)
-        self._met = False
-        forget_announced(self.name)
         given = self.hparams.get("labels", "auto")
         self.labels = None if given == "auto" else given
         settings = self.store.about().get("settings", {})
@@ -377,9 +389,6 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             )
         self.labels = self.labels or declared
         require(self.needs, self.name, datamodule=data, loader=self._probe_set.loader)
-        with observing(nn.Module()):  # iterating over a DataLoader uses the global random generator
-            self.prepare()
-        self.store.check_settings()
 
     # ---------------------------------------------------------------- training hooks
 
@@ -387,7 +396,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         """Attach to the run."""
         if stage != "fit":
             return
-        self._seen_step = None  # reset for a new fit
+        self.seen_step = None  # reset for a new fit
         check_names(_observers(trainer))
         self.attach(
             Run.of(trainer, pl_module), rank_zero=trainer.is_global_zero, barrier=trainer.strategy.barrier
@@ -408,41 +417,30 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         for observer in _observers(trainer):
             observer.ensure_met(pl_module)
         if (step := trainer.global_step) > 0 and trainer.strategy.broadcast(self.store.path(step).exists()):
-            self._seen_step = step  # batches that accumulate gradients precede the next step
+            self.seen_step = step  # batches that accumulate gradients precede the next step
         epoch_end = step > 0 and at_epoch_start(trainer)
 
         # each observer on its own: the others have not checked their existing observations yet
         def due(o: Observer) -> bool:
             return (step == 0 or o is self) and (step in o.schedule or (epoch_end and o.schedule.epochs))
 
-        _observe_due(trainer, pl_module, due)
+        observe_due(_observers(trainer), trainer, pl_module, due)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Observe if the schedule contains this step."""
-        if self._seen_step != trainer.global_step and trainer.global_step in self.schedule:
-            _observe_due(trainer, pl_module, lambda o: trainer.global_step in o.schedule)
+        if self.seen_step != trainer.global_step and trainer.global_step in self.schedule:
+            observe_due(_observers(trainer), trainer, pl_module, lambda o: trainer.global_step in o.schedule)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Observe if epochs are scheduled."""
-        _observe_due(trainer, pl_module, lambda o: o.schedule.epochs)
+        observe_due(_observers(trainer), trainer, pl_module, lambda o: o.schedule.epochs)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Observe the last step if it is scheduled."""
-        _observe_due(trainer, pl_module, lambda o: o.schedule.last)
+        observe_due(_observers(trainer), trainer, pl_module, lambda o: o.schedule.last)
 
 
 def _observers(trainer: L.Trainer) -> list[Observer]:
     return [c for c in callbacks_of(trainer) if isinstance(c, Observer)]
-
-
-def _observe_due(trainer: L.Trainer, module: L.LightningModule, due: Callable[[Observer], bool]) -> None:
-    """Observe with all observers that are due and have not observed this step; the first caller does it for all."""
-    step = trainer.global_step
-    observers = [o for o in _observers(trainer) if o._seen_step != step and due(o)]
-    if not observers:
-        return
-    for observer in observers:
-        observer._seen_step = step
-    record(observers, module, progress(trainer), trainer.loggers, _observers(trainer))

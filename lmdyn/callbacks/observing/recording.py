@@ -1,16 +1,18 @@
 """Observation with several observers at one step: shared passes, storage and logging."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
+import lightning as L
 import pandas as pd
 from torch import nn
 
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.loggers import Published, know_charts, publish
 from lmdyn.callbacks.training.observation_schedule import Progress
+from lmdyn.callbacks.training.resume import progress
 
-__all__ = ["Passes", "check_names", "observe_together", "record"]
+__all__ = ["Passes", "check_names", "observe_due", "observe_together", "record"]
 
 
 class Recorded(Published, Protocol):
@@ -96,6 +98,19 @@ def record(
         if rank_and_world_size()[0] == 0:
             observer.store.write(at.step, table)
             publish(observer, table, loggers, at.step)
+
+
+def observe_due(
+    observers: Sequence[Any], trainer: L.Trainer, module: L.LightningModule, due: Callable[[Any], bool]
+) -> None:
+    """Record with all observers that are due and have not seen this step; the first caller does it for all."""
+    step = trainer.global_step
+    now = [o for o in observers if o.seen_step != step and due(o)]
+    if not now:
+        return
+    for observer in now:
+        observer.seen_step = step
+    record(now, module, progress(trainer), trainer.loggers, observers)
 
 
 def check_names(observers: Sequence[Recorded]) -> None:

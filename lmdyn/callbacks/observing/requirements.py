@@ -161,6 +161,8 @@ def _module_alone(observer: Observer, module: nn.Module) -> list[Finding]:
 
 def _try(observer: Observer, module: nn.Module) -> list[Cost]:
     """Pass one batch to an observer of one pass, and return its memory; other observers would take too long."""
+    if not observer.reads_data:
+        return []
     batch = next(iter(observer.probe_set.batches()), None)
     if batch is None:
         raise ValueError(

@@ -25,6 +25,7 @@ from lmdyn.callbacks import (
     Similarity,
     Sparsity,
     Steps,
+    WeightSpectra,
     WordClusters,
 )
 from tests.helpers.modules import Own
@@ -121,6 +122,7 @@ def observers(batches, other):
                 probe=Data(batches), sites=SITES, targets=["current"], train_tokens=1000, control=False,
                 classifier=DiagnosticClassifier(epochs=2), **shared,
             ),
+            WeightSpectra(reference={"other": references["other"]}, **shared),
         ],
         ShardedTransformer: [
             AttentionPatterns(size=4, **of_probe),
@@ -132,6 +134,7 @@ def observers(batches, other):
                 )
                 for ablation in ("zero", "mean")
             ),
+            WeightSpectra(name="of_heads", **shared),
         ],
     }  # fmt: skip
 
@@ -159,6 +162,8 @@ def rank_main(folder):
         ),
         ([UsersOwn(layers=[], frequency="probe", probe=probe)], "no `sharded = True` in its class"),
         ([saver, of_past], "reference 'previous' is a copy of the module, whose weights are sharded"),
+        ([saver, WeightSpectra(reference=Previous())], "reference 'previous' is a copy of the module"),
+        ([WeightSpectra(gradients=True, probe=probe)], "set `gradients: false`, and replay"),
     ):
         with pytest.raises(ValueError, match=message):
             fit(folder / "refused", watching)

@@ -1,0 +1,1 @@
+"""Spectra of weight matrices, their distances, and alignment of their tables."""

@@ -1,0 +1,107 @@
+"""Sparsity of the entries of vectors and matrices: Gini index and Hoyer's measure."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+__all__ = ["gini", "hoyer"]
+
+_CHUNK = 1 << 22  # numbers that are converted to float64 at a time
+
+
+def gini(v: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
+    """Compute the Gini index of the magnitudes of each vector: 0 if all are equal, 1 − 1/d if one differs from 0.
+
+    For magnitudes in ascending order x₁ ≤ … ≤ x_d it is 1 − 2 Σ x_k/‖x‖₁ · (d − k + ½)/d. It is invariant to scale,
+    sign and order.
+
+    Args:
+        v: (..., d) vectors of any floating type.
+
+    Returns:
+        Float64 tensor of shape (...) in [0, 1 − 1/d]; NaN if v = 0, if v is not finite, or if ‖v‖₁ overflows.
+
+    Reference: Hurley & Rickard 2009, "Comparing measures of sparsity", table I.
+
+    Example:
+        >>> gini(torch.tensor([[1.0, -1.0], [0.0, 3.0]]))
+        tensor([0.0000, 0.5000], dtype=torch.float64)
+    """
+    d = v.shape[-1]
+    rows = [_gini_of(row) for row in v.detach().reshape(-1, d)] if d else []
+    return _shaped(rows, v)
+
+
+def hoyer(v: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
+    """Compute Hoyer's sparsity (√d − ‖v‖₁/‖v‖₂) / (√d − 1) of each vector: 0 if all magnitudes are equal, 1 if one-hot.
+
+    It is (√d − 1/χ) / (√d − 1) for the taxicab-Euclidean concentration χ of :func:`lmdyn.analysis.concentration`:
+    normalized, it can be compared between matrices of different sizes.
+
+    Args:
+        v: (..., d) vectors of any floating type.
+
+    Returns:
+        Float64 tensor of shape (...) in [0, 1]; NaN if v = 0, if d = 1, if v is not finite, or if ‖v‖₁ overflows.
+
+    Reference: Hoyer 2004, "Non-negative matrix factorization with sparseness constraints", section 3.1.
+
+    Example:
+        >>> hoyer(torch.tensor([[1.0, 1.0, 1.0, -1.0], [0.0, 0.0, 0.0, 3.0]]))
+        tensor([0., 1.], dtype=torch.float64)
+    """
+    d = v.shape[-1]
+    rows = [_hoyer_of(row) for row in v.detach().reshape(-1, d)] if d > 1 else []
+    return _shaped(rows, v)
+
+
+def _shaped(rows: list[Tensor], v: Tensor) -> Tensor:
+    batch = v.shape[:-1]
+    if not rows:
+        return torch.full(batch, torch.nan, dtype=torch.float64)
+    return torch.stack(rows).reshape(batch)
+
+
+def _parts(row: Tensor) -> Iterator[Tensor]:
+    """Yield a vector in float64, a part at a time, on its device, or on the CPU if that has no float64."""
+    for part in row.split(_CHUNK):
+        yield (part.cpu() if part.device.type == "mps" else part).double()
+
+
+def _zero(row: Tensor) -> Tensor:
+    return torch.zeros((), dtype=torch.float64, device="cpu" if row.device.type == "mps" else row.device)
+
+
+def _gini_of(row: Tensor) -> Tensor:
+    if row.device.type == "cpu" and row.dtype in (torch.float32, torch.float64):
+        ordered = torch.from_numpy(
+            np.sort(row.abs().numpy())
+        )  # vectorized, without the indices of torch.sort
+    else:
+        ordered = row.abs().float().sort().values
+    d = len(row)
+    total = weighted = _zero(row)
+    below = 0
+    for part in _parts(ordered):
+        rank = torch.arange(below + 1, below + len(part) + 1, dtype=torch.float64, device=part.device)
+        total = total + part.sum()
+        weighted = weighted + (part * ((d - rank + 0.5) / d)).sum()
+        below += len(part)
+    found = (1 - 2 * weighted / total).clamp_min(0)  # NaN for 0/0
+    return torch.where(total.isfinite(), found, torch.nan).cpu()
+
+
+def _hoyer_of(row: Tensor) -> Tensor:
+    largest = row.abs().max().double().cpu()
+    scale = torch.ldexp(torch.tensor(1.0, dtype=torch.float64), torch.frexp(largest).exponent)
+    taxicab = squares = _zero(row)
+    for part in _parts(row):
+        unit = part / scale.to(part.device)
+        taxicab, squares = taxicab + unit.abs().sum(), squares + unit.square().sum()
+    root = math.sqrt(len(row))
+    ratio = (taxicab / squares.sqrt()).cpu()
+    return ((root - ratio) / (root - 1)).clamp(0, 1)

@@ -1,0 +1,1 @@
+"""Weight matrices: their spectra, their distance from other checkpoints."""
