@@ -44,6 +44,25 @@ class TokenClasses:
     number: int
     of: Callable[[Mapping[str, Any]], Int[Tensor, "batch time"]]
 
+    def groups(self, batch: Mapping[str, Any]) -> Int[Tensor, "batch time"]:
+        """Return the class of each token, on the device of the labels; ``number`` for none."""
+        classes = self.of(batch).to(labels_of(batch).device)
+        return torch.where(classes < 0, self.number, classes)
+
+    def counts(self, batches: Iterable[Mapping[str, Any]]) -> Float[Tensor, "classes"]:
+        """Count the labelled tokens of each class, those in none last, over all ranks, which all must call it.
+
+        Example:
+            >>> parity = TokenClasses(2, lambda batch: batch["labels"] % 2)
+            >>> parity.counts([{"labels": torch.tensor([[1, 3, 4, -100]])}])
+            tensor([1., 2., 0.], dtype=torch.float64)
+        """
+        found = torch.zeros(self.number + 1, dtype=torch.float64)
+        for batch in batches:
+            labelled = labels_of(batch) != IGNORED
+            found += torch.bincount(self.groups(batch)[labelled], minlength=self.number + 1).cpu()
+        return all_reduce_sum(found)
+
 
 @dataclass(frozen=True)
 class ClassSlopes:
@@ -55,13 +74,11 @@ class ClassSlopes:
         parts: for each direction, and each division of the tokens, the derivative of ``loss`` along this direction,
             by use of a parameter and by class, (classes + 1,) float64: the last entry is of the tokens in no class.
             Over the classes and the uses it adds up to the whole derivative.
-        tokens: for each division, the number of labelled tokens of each class, (classes + 1,).
     """
 
     loss: float
     gradients: Mapping[str, Tensor]
     parts: Sequence[Mapping[str, Mapping[Use, Float[Tensor, "classes"]]]]
-    tokens: Mapping[str, Float[Tensor, "classes"]]
 
 
 def class_slopes(
@@ -152,7 +169,6 @@ class _Sums:
         self.divisions = divisions
         self.gradients = {n: torch.zeros_like(p, dtype=at_least_float32(p)) for n, p in moving.items()}
         self.loss = torch.zeros(2, dtype=torch.float64)
-        self.tokens = {name: torch.zeros(d.number + 1, dtype=torch.float64) for name, d in divisions.items()}
         self.parts: list[dict[str, dict[Use, Tensor]]] = [
             {name: {} for name in divisions} for _ in directions
         ]
@@ -172,7 +188,6 @@ class _Sums:
         if not tokens:
             raise ValueError("no token of the text has a label: expected at least one to compute a loss")
         gradients = {name: all_reduce_sum(g).div_(tokens) for name, g in self.gradients.items()}
-        counts = {name: all_reduce_sum(c.cpu()) for name, c in self.tokens.items()}
         own = [use for found in self.parts for sums in found.values() for use in sums]
         uses = list(dict.fromkeys(use for rank in gather(own) for use in rank))
         parts: list[dict[str, dict[Use, Tensor]]] = []
@@ -183,7 +198,7 @@ class _Sums:
                 table = torch.stack([*(sums[u].cpu() if u in sums else zeros for u in uses), zeros])
                 table = all_reduce_sum(table) / tokens
                 parts[-1][division] = dict(zip(uses, table, strict=False))
-        return ClassSlopes(loss / tokens, gradients, parts, counts)
+        return ClassSlopes(loss / tokens, gradients, parts)
 
 
 class _Batch:
@@ -214,10 +229,7 @@ class _Batch:
                 if self.names[id(parameter)] in self.sums.gradients:
                     self.sums.gradients[self.names[id(parameter)]] += gradient
         for number, (division, classes) in enumerate(self.sums.divisions.items()):
-            groups = classes.of(self.batch).to(labelled.device)
-            groups = torch.where(groups < 0, classes.number, groups)
-            counts = torch.bincount(groups.flatten(), labelled.double().flatten(), classes.number + 1)
-            self.sums.tokens[division] = self.sums.tokens[division].to(counts.device) + counts
+            groups = classes.groups(self.batch)
             if linear is not None and of_output is not None:
                 self._head(linear, of_output, division, groups.flatten())
             if not moves or not begin.requires_grad:  # nothing below moves

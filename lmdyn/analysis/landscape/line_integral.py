@@ -23,7 +23,7 @@ class LinePoint:
     Attributes:
         loss: loss in nats.
         slopes: summands of the derivative dL/dα in float64: all their entries add up to it.
-        groups: further linear parts of it, in any division, by name; the same names at each point.
+        groups: further linear parts of it, in any division, by name; one that is missing is 0.
     """
 
     loss: float
@@ -123,9 +123,8 @@ def integrate_line(point: Callable[[float], LinePoint], most_points: int = 17) -
         if close or intervals + 1 >= most_points or not math.isfinite(total - loss_change):
             break
         trapezoid.join(between)
-    for sums, others in ((trapezoid.slopes, between.slopes), (trapezoid.groups, between.groups)):
-        for name, value in sums.items():
-            value.mul_(2).add_(others[name], alpha=4).div_(3 * intervals)
+    trapezoid.scale(2 / (3 * intervals))
+    trapezoid.join(between, 4 / (3 * intervals))
     return LineIntegral(
         trapezoid.slopes, trapezoid.groups, groups_at_start, total, first_order, loss_change, intervals + 1
     )
@@ -140,16 +139,22 @@ class _Sums:
         self.total = 0.0
 
     def add(self, point: LinePoint, weight: float = 1.0) -> None:
-        for own, given in ((self.slopes, point.slopes), (self.groups, point.groups)):
+        self._join(point.slopes, point.groups, weight)
+        self.total += weight * point.derivative
+
+    def join(self, other: "_Sums", weight: float = 1.0) -> None:
+        self._join(other.slopes, other.groups, weight)
+        self.total += weight * other.total
+
+    def scale(self, by: float) -> None:
+        for part in (*self.slopes.values(), *self.groups.values()):
+            part.mul_(by)
+        self.total *= by
+
+    def _join(self, slopes: Mapping[Any, Tensor], groups: Mapping[Any, Tensor], weight: float) -> None:
+        for own, given in ((self.slopes, slopes), (self.groups, groups)):
             for name, value in given.items():
                 if name in own:
                     own[name].add_(value, alpha=weight)
                 else:
                     own[name] = value * weight
-        self.total += weight * point.derivative
-
-    def join(self, other: "_Sums") -> None:
-        for own, given in ((self.slopes, other.slopes), (self.groups, other.groups)):
-            for name, value in given.items():
-                own[name].add_(value)
-        self.total += other.total
