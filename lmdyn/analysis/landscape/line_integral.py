@@ -33,7 +33,7 @@ class LinePoint:
     @property
     def derivative(self) -> float:
         """Derivative of the loss with respect to α."""
-        return sum(float(part.sum()) for part in self.slopes.values())
+        return math.fsum(float(part.sum()) for part in self.slopes.values())
 
 
 @dataclass(frozen=True)

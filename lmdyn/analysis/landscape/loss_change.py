@@ -1,5 +1,6 @@
 """Loss change allocation: the share of each parameter in a change of the loss (Lan et al. 2019)."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -33,7 +34,7 @@ class LossChange:
     @property
     def residual(self) -> float:
         """Error of the quadrature in nats: sum of the allocation less ``loss_change``."""
-        return sum(float(part.sum()) for part in self.allocation.values()) - self.loss_change
+        return math.fsum(float(part.sum()) for part in self.allocation.values()) - self.loss_change
 
 
 def loss_change_allocation(

@@ -251,9 +251,9 @@ class LossChangeAllocation(Observer):
             return first_table(loss)
         if sums.void and rank_and_world_size()[0] == 0:
             log.warning(
-                "%s: at step %d the shares add up to %.3g nats, and the loss changes by %.3g: they are void; observe "
-                "at more steps, or raise `most_points`",
+                "%s: at step %d the shares add up to %.3g nats, and the loss changes by %.3g: they are void%s",
                 self.name, step, sums.total, sums.loss_change,
+                "; save checkpoints at more steps, or raise `most_points`" if self.allocation == "chord" else "",
             )  # fmt: skip
         return interval_table(sums, loss, updates, text.tokens(), self._divisions, self._places)
 

@@ -37,15 +37,13 @@ def loss_change_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     return figures
 
 
-def _is_application(sites: "pd.Series[str]") -> "pd.Series[bool]":
-    return sites.str.contains("@", regex=False)
+def _shared(sites: "pd.Series[str]") -> set[str]:
+    """Return the layers in whose place their applications are shown."""
+    return {site.partition("@")[0] for site in sites.unique() if "@" in site}
 
 
 def _by_layer(observations: pd.DataFrame, shares: pd.DataFrame) -> Figure:
-    applications = _is_application(shares["site"])
-    shared = set(shares["site"][applications].str.partition("@")[0])
-    # applications in place of the layer that they share
-    lines = shares[~shares["site"].isin(shared)].sort_values("step")
+    lines = shares[~shares["site"].isin(_shared(shares["site"]))].sort_values("step")
     sums = lines.assign(value=lines.groupby("site", observed=True)["value"].cumsum())
     helping = select(observations, quantity="helping_share", parameter="")
     sites = list(lines["site"].unique())
@@ -56,9 +54,7 @@ def _by_layer(observations: pd.DataFrame, shares: pd.DataFrame) -> Figure:
     fig.draw_lines(left, sums, "site", looks, label=fig.site_label)
     void = sorted(shares["step"][shares["value"].isna()].unique())
     left.set_ylabel("sum of the shares (nats)")
-    left.set_title(
-        f"changes of the loss; {len(void)} void intervals left out" if void else "changes of the loss"
-    )
+    left.set_title(f"changes of the loss; void intervals: {len(void)}" if void else "changes of the loss")
     fig.zero_line(left)
     fig.draw_lines(
         right,
@@ -76,9 +72,7 @@ def _by_layer(observations: pd.DataFrame, shares: pd.DataFrame) -> Figure:
 
 
 def _by_class(observations: pd.DataFrame, last: pd.DataFrame, sites: list[str]) -> Figure:
-    applications = _is_application(last["site"])
-    shared = set(last["site"][applications].str.partition("@")[0])
-    columns = [site for site in sites if site not in shared]
+    columns = [site for site in sites if site not in _shared(last["site"])]
     step = int(last["step"].iloc[0])
     tokens = select(observations, quantity="class_tokens", step=step)
     divisions = list(last["by"].unique())
@@ -91,11 +85,11 @@ def _by_class(observations: pd.DataFrame, last: pd.DataFrame, sites: list[str]) 
         matrices[by] = values.loc[named].mul(number.sum() / number.loc[named], axis=0)
     most = max(len(matrix) for matrix in matrices.values())
     width = 1.9 + 0.42 * len(columns)
-    panels = fig.new_panels(len(matrices), width, 1.5 + 0.21 * most, most=2, margin=(0.4, 0.3))
+    panels = fig.new_panels(len(matrices), width, 1.9 + 0.21 * most, most=2, margin=(1.2, 0.3))
     for ax, (by, matrix) in zip(panels, matrices.items(), strict=True):
         _heat_map(ax, matrix)
         ax.set_title(_TITLES.get(by, f"{by} of the predicted word"), fontsize=9)
-    panels.figure.suptitle(f"change of a class's mean loss by layer, last interval, to step {step:,}")
+    panels.figure.suptitle(f"mean loss of classes, by layer, to step {step:,}", wrap=True)
     return panels.figure
 
 
@@ -107,4 +101,4 @@ def _heat_map(ax: Axes, matrix: pd.DataFrame) -> None:
         range(len(matrix.columns)), [fig.site_label(s) for s in matrix.columns], rotation=90, fontsize=8
     )
     ax.set_yticks(range(len(matrix)), list(matrix.index), fontsize=8)
-    ax.figure.colorbar(image, ax=ax, label="nats; below 0 it helps")
+    ax.figure.colorbar(image, ax=ax, label="change (nats)")

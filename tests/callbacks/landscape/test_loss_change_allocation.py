@@ -8,10 +8,14 @@ import lightning as L
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 
 from lmdyn.callbacks import LossChangeAllocation, Run, RunState, ScheduledCheckpoint, Steps
+from lmdyn.callbacks.landscape.loss_change_figures import loss_change_figures
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.models import LSTMLanguageModel
+from tests.helpers.figure_faults import figure_faults
+from tests.helpers.observing import assert_leaves_alone
 
 CORPUS = {
     "n_train_tokens": 700, "n_validation_tokens": 200, "n_test_tokens": 50, "sequence_length": 12, "batch_size": 4,
@@ -186,4 +190,194 @@ def test_void_shares_are_no_numbers(tmp_path, caplog):
     assert abs(number(table, step, "residual")) > 0.05 * abs(number(table, step, "loss_change"))
     assert math.isnan(number(table, step, "helping_share"))
     assert not shares(table, step, "first_order").isna().any()
-    assert "they are void; observe at more steps" in caplog.text
+    assert "they are void; save checkpoints at more steps" in caplog.text
+
+
+def text(vocabulary=9, rows=3, length=6, batches=2):
+    # not 0, the padding of some models: its embedding has no gradient
+    ids = torch.randint(
+        1, vocabulary, (batches, rows, length + 1), generator=torch.Generator().manual_seed(0)
+    )
+    return [{"input_ids": b[:, :-1], "labels": b[:, 1:]} for b in ids]
+
+
+def attached(tmp_path, batches, allocation="path", **settings):
+    found = observer(allocation, probe=batches, labels="aligned", layers=[], frequency="probe", **settings)
+    found.attach(Run(tmp_path, checkpoint_folder=tmp_path))
+    return found
+
+
+def moved(module, size=0.01):
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for p in module.parameters():
+            p += size * torch.randn_like(p)
+
+
+def albert():
+    from transformers import AlbertConfig, AlbertForMaskedLM
+
+    torch.manual_seed(0)
+    return AlbertForMaskedLM(
+        AlbertConfig(
+            vocab_size=9, embedding_size=6, hidden_size=8, intermediate_size=8, num_hidden_layers=3,
+            num_attention_heads=2, max_position_embeddings=16,
+        )
+    )  # fmt: skip
+
+
+def test_applications_of_a_shared_layer_add_up_to_it(tmp_path):
+    module, looking = albert(), attached(tmp_path, text())
+    looking.observe(module, 0)
+    moved(module)
+    table = looking.observe(module, 1)
+    found = shares(table, 1)
+    applications = found[found.index.str.contains("@")]
+    assert list(applications.index) == ["block@0", "block@1", "block@2"]
+    assert applications.abs().min() > 0
+    assert applications.sum() == pytest.approx(found["block"], abs=1e-10)
+    total = number(table, 1, "loss_change") + number(table, 1, "residual")
+    assert found.drop(applications.index).sum() == pytest.approx(total, abs=1e-8)
+    for site in applications.index:
+        assert shares(table, 1, by="rank", site=site).sum() == pytest.approx(found[site], abs=1e-8)
+    # the output matrix is that of the embedding: one parameter
+    matrices = set(table["parameter"])
+    assert "albert.embeddings.word_embeddings.weight" in matrices
+    assert "predictions.decoder.weight" not in matrices
+
+
+def test_an_observation_leaves_a_module_alone(tmp_path):
+    module, looking = albert(), attached(tmp_path, text())
+    looking.observe(module, 0)
+    moved(module)
+    before = [p.detach().clone() for p in module.parameters()]
+    own = [id(p) for p in module.parameters()]
+    looking.observe(module, 1)
+    assert all(torch.equal(p, b) for p, b in zip(module.parameters(), before, strict=True))
+    assert [id(p) for p in module.parameters()] == own
+    assert all(p.grad is None and p.requires_grad for p in module.parameters())
+    assert_leaves_alone(attached(tmp_path / "chord", text(), "chord"), module)
+
+
+class Frozen(nn.Module):
+    """An embedding, an output layer without gradient, and no blocks."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.decoder = nn.Embedding(9, 4), nn.Linear(4, 9)
+        self.decoder.requires_grad_(False)
+
+    def forward(self, input_ids):
+        return self.decoder(self.embedding(input_ids))
+
+
+def test_what_is_frozen_has_no_share_and_other_parameters_have_a_name(tmp_path):
+    module, looking = Frozen(), attached(tmp_path, text(), sites={"embedding": "embedding"})
+    looking.observe(module, 0)
+    with torch.no_grad():
+        module.embedding.weight += 0.1
+    table = looking.observe(module, 1)
+    assert shares(table, 1).to_dict() == {
+        "embedding": pytest.approx(number(table, 1, "loss_change"), abs=1e-4),
+        "other": 0,
+    }
+    assert not module.decoder.weight.requires_grad
+    still = looking.observe(module, 2)  # an update that changes nothing
+    assert (shares(still, 2) == 0).all()
+    assert number(still, 2, "loss_change") == 0
+    assert not still["quantity"].eq("helping_share").any()
+
+
+def test_one_token_a_row_and_no_classes(tmp_path):
+    module, looking = Frozen(), attached(tmp_path, text(length=1), sites="auto", bands=())
+    looking.observe(module, 0)
+    moved(module)
+    table = looking.observe(module, 1)
+    assert set(table["by"]) == {""}
+    assert shares(table, 1).sum() == pytest.approx(number(table, 1, "loss_change"), abs=1e-4)
+
+
+def test_a_diverged_model_has_no_shares(tmp_path, caplog):
+    module, looking = Frozen(), attached(tmp_path, text(), sites="auto")
+    looking.observe(module, 0)
+    with torch.no_grad():
+        module.embedding.weight.fill_(math.nan)
+    table = looking.observe(module, 1)
+    assert (
+        table[table["quantity"].isin(["allocation", "loss", "residual", "helping_share"])]["value"]
+        .isna()
+        .all()
+    )
+    assert "they are void" in caplog.text
+    assert not loss_change_figures(table)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"allocation": "line"}, "allocation is 'line': expected 'chord' or 'path'"),
+        ({"most_points": 4}, "most_points is 4: expected 3, 5, 9 or 17"),
+        ({"bands": (5, 5)}, r"bands are \(5, 5\): expected increasing frequency ranks above 1"),
+    ],
+)
+def test_wrong_arguments_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        LossChangeAllocation(**settings)
+
+
+def test_what_a_run_cannot_give_is_refused(tmp_path):
+    common = {"probe": text(), "labels": "aligned", "frequency": "probe"}
+    with pytest.raises(ValueError, match=r"a replay does not know: .* `allocation: chord`"):
+        LossChangeAllocation(allocation="path", **common).attach(Run(tmp_path, checkpoints={}))
+    with pytest.raises(
+        ValueError, match="none are saved: attach a ScheduledCheckpoint, or set `allocation: path`"
+    ):
+        LossChangeAllocation(**common).attach(Run(tmp_path))
+    with pytest.raises(ValueError, match=r"the probe set has no layers \['upos'\]"):
+        LossChangeAllocation(layers=["upos"], **common).attach(Run(tmp_path, checkpoint_folder=tmp_path))
+    with pytest.raises(ValueError, match="the probe set is empty"):
+        attached(tmp_path, []).observe(Frozen(), 0)
+    unlabelled = [{**batch, "labels": torch.full_like(batch["labels"], -100)} for batch in text()]
+    with pytest.raises(ValueError, match="no token of the text has a label"):
+        attached(tmp_path, unlabelled, sites="auto").observe(Frozen(), 0)
+
+
+def test_a_module_without_a_linear_output_layer_is_read_as_well(tmp_path, caplog):
+    class Product(Frozen):
+        def forward(self, input_ids):
+            return self.embedding(input_ids) @ self.embedding.weight.T
+
+    module, looking = Product(), attached(tmp_path, text(), sites={"embedding": "embedding"})
+    with caplog.at_level("INFO"):
+        looking.observe(module, 0)
+    assert "no linear output layer through which all losses pass" in caplog.text
+    moved(module)
+    table = looking.observe(module, 1)
+    for by in ("rank",):
+        assert shares(table, 1, by=by, site="").sum() == pytest.approx(shares(table, 1).sum(), abs=1e-8)
+
+
+@pytest.mark.parametrize("name", ["chord", "path"])
+def test_figures_can_be_read(run, name):
+    table = table_of(run[0], name)
+    assert not loss_change_figures(table[table["step"].eq(0)])
+    for steps in ([0, 2], [0, 2, 5, 7]):
+        for figure in loss_change_figures(table[table["step"].isin(steps)]).values():
+            assert not figure_faults(figure)
+
+
+def test_figures_of_applications_and_void_intervals_can_be_read(tmp_path):
+    module, looking = albert(), attached(tmp_path, text())
+    tables = [looking.observe(module, 0)]
+    for step in (1, 2, 10):
+        moved(module)
+        tables.append(looking.observe(module, step))
+    table = pd.concat(tables)
+    table.loc[table["step"].eq(2) & table["quantity"].isin(["allocation", "helping_share"]), "value"] = (
+        math.nan
+    )
+    figures = loss_change_figures(table)
+    assert set(figures) == {"by_layer", "by_class"}
+    assert "void intervals: 1" in figures["by_layer"].axes[0].get_title(loc="left")
+    for figure in figures.values():
+        assert not figure_faults(figure)
