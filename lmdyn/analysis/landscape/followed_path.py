@@ -1,4 +1,4 @@
-"""The path of a training, update by update: allocation along each of them, with two gradients for each."""
+"""The path of a training, update by update: allocation along each of them, usually with two gradients for each."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +9,7 @@ from lmdyn.analysis.landscape.allocation_sums import AllocationSums
 from lmdyn.analysis.landscape.line_integral import LinePoint, integrate_line
 from lmdyn.analysis.landscape.loss_change import differences, point_between
 from lmdyn.analysis.landscape.text_line import TextOnLines, moving
+from lmdyn.analysis.statistics.precision import exact_float
 
 __all__ = ["FollowedPath"]
 
@@ -20,10 +21,12 @@ class FollowedPath:
 
     The end of one update is the start of the next: both are computed from one gradient, when the next update is known.
     An update whose end has not been computed yet is open until :meth:`finish`, which costs one more gradient and
-    does not change the sums.
+    does not change the sums. An update along which three points do not add up to the change of the loss gets more,
+    as in :func:`~lmdyn.analysis.landscape.line_integral.integrate_line`.
 
     Args:
         sums: sums of the allocations, to which updates are added.
+        most_points: maximum number of points of an update.
 
     Attributes:
         sums: the same.
@@ -31,8 +34,9 @@ class FollowedPath:
         step: number of updates at that time.
     """
 
-    def __init__(self, sums: AllocationSums) -> None:
+    def __init__(self, sums: AllocationSums, most_points: int = 17) -> None:
         self.sums = sums
+        self.most_points = most_points
         self.values: Values = {}
         self.step = -1
         self._open: tuple[Values, LinePoint, LinePoint] | None = None  # difference, start and middle
@@ -47,7 +51,7 @@ class FollowedPath:
         before = () if self._open is None else (self._open[0],)
         *end, start = text.points(self.values, [*before, moved])
         if end:
-            self._close(end[0])
+            self._close(text, end[0])
         before_it, after_it = ({name: at[name] for name in moved} for at in (self.values, values))
         (middle,) = text.points(point_between(before_it, after_it, 0.5), [moved])
         self._open = moved, start, middle
@@ -58,13 +62,21 @@ class FollowedPath:
         if self._open is None:
             return text.loss()
         (end,) = text.points(self.values, [self._open[0]])
-        self._close(end)
+        self._close(text, end)
         return end.loss
 
-    def _close(self, end: LinePoint) -> None:
+    def _close(self, text: TextOnLines, end: LinePoint) -> None:
         assert self._open is not None
-        _, start, middle = self._open
-        self.sums.add(integrate_line({0.0: start, 0.5: middle, 1.0: end}.__getitem__, most_points=3))
+        moved, start, middle = self._open
+        known = {0.0: start, 0.5: middle, 1.0: end}
+
+        def point(alpha: float) -> LinePoint:
+            if alpha in known:
+                return known[alpha]
+            values = {n: exact_float(self.values[n]) - (1 - alpha) * by for n, by in moved.items()}
+            return text.points(values, [moved])[0]
+
+        self.sums.add(integrate_line(point, self.most_points))
         self._open = None
 
     def state(self) -> dict[str, Any]:

