@@ -24,6 +24,7 @@ ANY = {
     "WordClusters": {"components": 3, "words": 30},
     "Landscape": {"plane": "random", "points": 3, "plane_size": 3, "bootstrap": 5, "max_tokens": 200},
     "Curvature": {"max_tokens": 200, "probes": 2, "tolerance": 0.1},
+    "LossChangeAllocation": {"max_tokens": 200, "bands": [5], "most_points": 3},
 }
 ATTENTION = {"AttentionPatterns": {}}
 DYNAMICS = {

@@ -93,6 +93,7 @@ OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
     "WordClusters": lambda: {"words": 30, "components": 3, "matrix_words": 10},
     "Landscape": lambda: {"reference": None, "plane": "random", "plane_size": 3, "max_tokens": 60},
     "Curvature": lambda: {"max_tokens": 60, "probes": 2, "tolerance": 0.2},
+    "LossChangeAllocation": lambda: {"allocation": "path", "max_tokens": 60, "bands": ()},
 }
 
 

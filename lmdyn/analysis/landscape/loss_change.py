@@ -62,8 +62,8 @@ def loss_change_allocation(
     Raises:
         ValueError: for other names or shapes at the end, or another number of points.
 
-    Reference: Lan et al. 2019, "LCA: Loss Change Allocation for Neural Network Training", equations 1 to 3 (Saphra
-        2021, equations 6.1 to 6.3).
+    Reference: Lan et al. 2019, "LCA: Loss Change Allocation for Neural Network Training"; Saphra 2021, equations 6.1
+        to 6.3.
 
     Example:
         >>> def square(values):  # L = w² / 2

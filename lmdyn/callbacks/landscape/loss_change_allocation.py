@@ -96,7 +96,8 @@ class LossChangeAllocation(Observer):
         ValueError: for an unknown allocation, layers that the probe set lacks, bands that do not increase, another
             number of points; ``chord`` in a run that saves no weights; ``path`` in replay.
 
-    Reference: Lan et al. 2019, equations 1 to 3 (Saphra 2021, equations 6.1 to 6.3).
+    Reference: Lan et al. 2019, "LCA: Loss Change Allocation for Neural Network Training"; Saphra 2021, equations 6.1
+        to 6.3.
     """
 
     uses_labels = True
