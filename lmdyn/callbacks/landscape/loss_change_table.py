@@ -150,8 +150,8 @@ def _by_place(
     }
     for (division, parameter, application), values in (*still.items(), *parts.items()):
         layer = places.layer_of[parameter]
-        keys = {("", ""), (layer, ""), (layer, parameter), (application or layer, "")}
-        for site, matrix in keys:
+        keys = (("", ""), (layer, ""), (layer, parameter), (application or layer, ""))
+        for site, matrix in dict.fromkeys(keys):  # in one order in every process
             key = (division, site, matrix)
             found[key] = found[key] + values if key in found else values
     return found
