@@ -9,8 +9,8 @@ are median, least and greatest.
 
 *Spacing*: a small LSTM is trained on the synthetic grammar, and each of its updates is followed (``allocation: path``).
 Between checkpoints at several spacings, the shares of the path, summed over its updates, are compared with those of the
-chord: in how many of the matrices, and of the cells layer × class, the sign is the same, and the rank correlation over
-them; means over the intervals of the training, without void ones.
+chord: in how many of the matrices, and of the cells layer × frequency band, the sign is the same, and the rank
+correlation over them; means over the intervals of the training, without void ones.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from lmdyn.datamodules import GrammarCorpus
 from lmdyn.models import LSTMLanguageModel
 
 BASE = 5  # updates between checkpoints
-SPACINGS = (5, 25, 100, 300)
+SPACINGS = (5, 10, 20, 50, 100)
 CLASSES = (1, 5, 18)  # of tokens; 18 is Universal POS and the rest
 
 
@@ -43,18 +43,22 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--reps", type=int, default=5)
-    parser.add_argument("--updates", type=int, default=300)
+    parser.add_argument("--updates", type=int, default=100)
+    parser.add_argument("--only", choices=["costs", "spacing"], help="one of the two questions")
     parser.add_argument("--smoke", action="store_true", help="a tiny model: does it run?")
     args = parser.parse_args()
     quiet()
     torch.set_num_threads(args.threads)
     print(machine())
     head = ["classes", "plain gradient", "from the output layer", "whole passes", "goal"]
-    print(table(head, costs(100 if args.smoke else TYPES, 1 if args.smoke else args.reps)), flush=True)
+    if args.only != "spacing":
+        print(table(head, costs(100 if args.smoke else TYPES, 1 if args.smoke else args.reps)), flush=True)
+    if args.only == "costs":
+        return
     head = ["spacing", "intervals", "void", "sign, matrices", "rank, matrices", "sign, cells", "rank, cells"]
     updates, spacings = (10, (5, 10)) if args.smoke else (args.updates, SPACINGS)
     with tempfile.TemporaryDirectory() as folder:
-        print(table(head, agreement(Path(folder), updates, spacings, 10 if args.smoke else 100)))
+        print(table(head, agreement(Path(folder), updates, spacings, 10 if args.smoke else 50)))
 
 
 def costs(types: int, reps: int) -> list[list[str]]:
@@ -97,10 +101,10 @@ def agreement(folder: Path, updates: int, spacings: tuple[int, ...], size: int) 
     """Signs and ranks of shares by spacing."""
     L.seed_everything(0, verbose=False)
     data = GrammarCorpus(
-        n_train_tokens=2 * updates * ROWS * TIME, n_validation_tokens=4_000, n_test_tokens=100, layers=["upos"],
+        n_train_tokens=2 * updates * ROWS * TIME, n_validation_tokens=4_000, n_test_tokens=100,
         batch_size=ROWS, sequence_length=TIME,
     )  # fmt: skip
-    settings = {"max_tokens": 2_000, "log_figures": False, "bands": ()}
+    settings = {"max_tokens": 700, "log_figures": False, "layers": [], "bands": (10, 100)}
     path = LossChangeAllocation(allocation="path", name="path", schedule=Steps(every=BASE), **settings)
     module = LSTMLanguageModel(embedding_size=size, hidden_size=size)
     trainer = L.Trainer(
@@ -117,7 +121,7 @@ def agreement(folder: Path, updates: int, spacings: tuple[int, ...], size: int) 
 def row(module, data, followed, saved, folder: Path, spacing: int) -> list[str]:
     """The comparison at one spacing."""
     steps = {step: path for step, path in saved.items() if step % spacing == 0}
-    settings = {"max_tokens": 2_000, "log_figures": False, "bands": ()}
+    settings = {"max_tokens": 700, "log_figures": False, "layers": [], "bands": (10, 100)}
     chord = LossChangeAllocation(name=f"chord{spacing}", probe=data, **settings)
     chord.attach(Run(folder, data.tokenizer, data.token_counts, data, steps))
     found, void = [], 0
@@ -142,7 +146,7 @@ def parts(observations: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """Shares of matrices, and of the cells layer × class, summed over steps; NaN if one of them is void."""
     shares = observations[observations["quantity"].eq("allocation")]
     matrices = shares[shares["parameter"].ne("") & shares["by"].eq("")]
-    cells = shares[shares["by"].eq("upos") & shares["site"].ne("")]
+    cells = shares[shares["by"].eq("rank") & shares["site"].ne("")]
 
     def summed(rows: pd.DataFrame, *by: str) -> pd.Series:
         return (
