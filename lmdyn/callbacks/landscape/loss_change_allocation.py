@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from lmdyn.analysis.inspection.activations import observing, plain_path
 from lmdyn.analysis.inspection.batches import labels_of
 from lmdyn.analysis.inspection.forward import call_module, device_of, is_sharded
-from lmdyn.analysis.landscape.allocation_sums import AllocationSums
 from lmdyn.analysis.landscape.applications import repeated_modules
 from lmdyn.analysis.landscape.class_slopes import TokenClasses
-from lmdyn.analysis.landscape.followed_path import FollowedPath
+from lmdyn.analysis.landscape.followed_path import AllocationSums, FollowedPath
 from lmdyn.analysis.landscape.linear_head import splits_at
 from lmdyn.analysis.landscape.text_line import TextOnLines
 from lmdyn.analysis.parameters.at_point import parameter_values

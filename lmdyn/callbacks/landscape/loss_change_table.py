@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import paths_of, plain_path
-from lmdyn.analysis.landscape.allocation_sums import AllocationSums
+from lmdyn.analysis.landscape.followed_path import AllocationSums
 
 __all__ = ["Divisions", "Places", "first_table", "interval_table"]
 
