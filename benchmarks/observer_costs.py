@@ -28,7 +28,7 @@ import lightning as L
 import torch
 from common import Clock, Seconds, machine, memory, now, quiet, table
 
-from lmdyn.callbacks import Observer, Run
+from lmdyn.callbacks import LossChangeAllocation, Observer, Run
 from lmdyn.cli.fit import LmdynCLI
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -132,6 +132,11 @@ def observation(name: str, base: str, settings: str, folder: Path, again: float)
     module.configure_model()
     observer.attach(Run(folder / name, data.tokenizer, data.token_counts, data, None, folder))
     observer.meet(module.eval())
+    if isinstance(observer, LossChangeAllocation):  # of the line between two checkpoints
+        torch.save({"state_dict": module.state_dict()}, folder / f"step={0:09d}.ckpt")
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter += 0.01 * parameter.std(correction=0) * torch.randn_like(parameter)
     with held() as peak:
         took = seconds_of(observer, module)
     if took.cpu < again:
@@ -142,7 +147,7 @@ def observation(name: str, base: str, settings: str, folder: Path, again: float)
 def seconds_of(observer: Observer, module: L.LightningModule) -> Seconds:
     """Of one observation."""
     before = now(module.device)
-    observer.observe(module, 0)
+    observer.observe(module, 1)
     return now(module.device).since(before)
 
 

@@ -18,7 +18,9 @@ from lmdyn.callbacks import (
     Induction,
     Itself,
     LearningCurves,
+    LossChangeAllocation,
     Previous,
+    Run,
     RunState,
     ScheduledCheckpoint,
     Similarity,
@@ -66,6 +68,14 @@ def observers(other=None):
             measures=["svcca", "linear_cka", "rsa"],
             bootstrap=3,
             max_samples=50,
+            **{**common, "schedule": OF_EPOCHS},
+        ),
+        LossChangeAllocation(
+            allocation="path",
+            layers=[],
+            bands=(),
+            most_points=3,
+            max_tokens=60,
             **{**common, "schedule": OF_EPOCHS},
         ),
         Curvature(max_tokens=60, tolerance=0.01, probes=2, **{**common, "schedule": OF_EPOCHS}),
@@ -119,6 +129,20 @@ def observe(folder, checkpoint, name, precision):
     trainer.fit(module, datamodule=corpus())
 
 
+def allocate(folder, checkpoints, precision):
+    """Shares of the change of the loss between two checkpoints; the table on rank 0."""
+    data = corpus()
+    data.setup("fit")
+    observer = LossChangeAllocation(probe=data, bands=(10,), log_figures=False)
+    steps = {step: checkpoints / f"step={step:09d}.ckpt" for step in (0, 3)}
+    observer.attach(Run(folder, data.tokenizer, data.token_counts, data, steps))
+    module = LSTMLanguageModel(vocab_size=len(data.tokenizer), embedding_size=12, hidden_size=12)
+    module.load_state_dict(torch.load(steps[3], weights_only=True)["state_dict"])
+    table = observer.observe(module.to({"32-true": torch.float32, "64-true": torch.float64}[precision]), 3)
+    if rank_and_world_size()[0] == 0:
+        table.to_parquet(folder / f"shares-{precision}.parquet")
+
+
 def rank_main(folder):
     """All that two processes do; one pair of processes does it all, since starting them is what takes time."""
     module, state, trainer = fit(folder / "two", world_size=2)
@@ -147,6 +171,7 @@ def rank_main(folder):
     torch.save(weights, folder / f"weights{rank}.pt")
     for precision in PRECISIONS:
         observe(folder, folder / "two/checkpoints/step=000000003.ckpt", f"loaded-{precision}", precision)
+        allocate(folder, folder / "two/checkpoints", precision)
     (folder / f"rank{rank}.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
@@ -246,13 +271,30 @@ def test_two_ranks_observe_what_one_observes(two, tmp_path, weights):
             assert a["word"].notna().sum() > 50
 
 
+@pytest.mark.parametrize(("precision", "bound"), [("32-true", 1e-6), ("64-true", 1e-12)])
+def test_two_ranks_allocate_what_one_allocates(two, tmp_path, precision, bound):
+    allocate(tmp_path, two / "two/checkpoints", precision)
+    one, of_two = (pd.read_parquet(folder / f"shares-{precision}.parquet") for folder in (tmp_path, two))
+    assert one["quantity"].eq("allocation").sum() > 100
+    same = one["quantity"].ne("helping_share")  # signs of float32 at 0
+    pd.testing.assert_frame_equal(one[same], of_two[same], check_exact=False, rtol=0, atol=bound)
+    pd.testing.assert_frame_equal(one[~same], of_two[~same], check_exact=False, rtol=0, atol=0.01)
+
+
 def test_two_ranks_write_once_and_agree(two, facts):
     last = facts[0]["step"]
     of_epochs = {0, last // 2, last}
     expected = dict.fromkeys(
         ("sparsity", "learning_curves", "one_stream"), {*range(0, last + 1, 3)} | of_epochs
     )
-    of_epoch_ends = ("similarity", "geometry", "induction", "curvature", "weight_spectra")
+    of_epoch_ends = (
+        "similarity",
+        "geometry",
+        "induction",
+        "curvature",
+        "weight_spectra",
+        "loss_change_allocation",
+    )
     expected |= dict.fromkeys(of_epoch_ends, of_epochs)
     found = {name: set() for name in expected}
     for path in map(Path, tables(two / "two")):

@@ -36,6 +36,8 @@ from lmdyn.analysis.interdependence.lstm import state_gradients
 from lmdyn.analysis.interdependence.pairwise_shapley import pairwise_shapley_interaction
 from lmdyn.analysis.interdependence.shapley import ShapleyInteraction, shapley_interaction
 from lmdyn.analysis.interdependence.trees import dependency_distances, off_by_one_distances
+from lmdyn.analysis.landscape.line_integral import LineIntegral, LinePoint, integrate_line
+from lmdyn.analysis.landscape.loss_change import LossChange, loss_change_allocation
 from lmdyn.analysis.orbits.closed_rate import closed_orbit_rate
 from lmdyn.analysis.orbits.correlation_dimension import correlation_dimension
 from lmdyn.analysis.orbits.growth_rate import GrowthRate, growth_rate
@@ -137,9 +139,12 @@ __all__ = [
     "HeadTraining",
     "IntrinsicDimension",
     "Jackknifed",
+    "LineIntegral",
+    "LinePoint",
     "LocalExponents",
     "LongRun",
     "LoopSums",
+    "LossChange",
     "LyapunovSpectrum",
     "MatchedSamples",
     "MatrixSpectrum",
@@ -210,6 +215,7 @@ __all__ = [
     "head_matrices",
     "hoyer",
     "induction_scores",
+    "integrate_line",
     "intrinsic_dimension",
     "iterate",
     "jackknife",
@@ -223,6 +229,7 @@ __all__ = [
     "linear_kernel",
     "local_lyapunov_exponents",
     "long_run",
+    "loss_change_allocation",
     "lyapunov_spectrum",
     "match_frequency",
     "match_sites",

@@ -12,6 +12,7 @@ from lmdyn.callbacks.interdependence.interdependence import Interdependence
 from lmdyn.callbacks.interdependence.scaffold_rule import ScaffoldRule
 from lmdyn.callbacks.landscape.curvature import Curvature
 from lmdyn.callbacks.landscape.landscape import Landscape
+from lmdyn.callbacks.landscape.loss_change_allocation import LossChangeAllocation
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import Accumulator, ObservedBatch, ProbeSet
 from lmdyn.callbacks.observing.recording import observe_together
@@ -73,6 +74,7 @@ __all__ = [
     "LearningCurves",
     "LongTerm",
     "LoopConvergence",
+    "LossChangeAllocation",
     "ObservationStore",
     "ObservedBatch",
     "Observer",

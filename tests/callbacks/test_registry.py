@@ -104,6 +104,7 @@ OBSERVERS = {
     },
     "Curvature": {"max_tokens": 200, "eigenvalues": 2, "probes": 2, "tolerance": 0.1},
     "Geometry": {"attention_sites": "auto", "max_tokens": 600, "max_samples": 200, "alpha_range": [2, None]},
+    "LossChangeAllocation": {"max_tokens": 300, "layers": ["upos"], "bands": [5, 50], "most_points": 5},
     "WordClusters": {"words": 60, "components": 4, "max_iterations": 100, "matrix_words": 20},
     "Induction": {"length": 8, "sequences": 20, "max_tokens": 300},
     "WeightSpectra": {"gradients": True, "singular_values": 2},

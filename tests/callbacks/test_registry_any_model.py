@@ -25,6 +25,7 @@ ANY = {
     "Landscape": {"plane": "random", "points": 3, "plane_size": 3, "bootstrap": 5, "max_tokens": 200},
     "Curvature": {"max_tokens": 200, "probes": 2, "tolerance": 0.1},
     "WeightSpectra": {},
+    "LossChangeAllocation": {"max_tokens": 200, "bands": [5], "most_points": 3},
 }
 ATTENTION = {"AttentionPatterns": {}}
 INDUCTION = {"Induction": {"length": 5, "sequences": 10, "vocab_size": 40}}

@@ -95,6 +95,7 @@ OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
     "Landscape": lambda: {"reference": None, "plane": "random", "plane_size": 3, "max_tokens": 60},
     "Curvature": lambda: {"max_tokens": 60, "probes": 2, "tolerance": 0.2},
     "WeightSpectra": lambda: {"gradients": True},
+    "LossChangeAllocation": lambda: {"allocation": "path", "max_tokens": 60, "bands": ()},
 }
 
 

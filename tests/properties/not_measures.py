@@ -26,6 +26,9 @@ _WHY = {
         probing.depth_heads.head_scores probing.depth_heads.pooled_states probing.depth_heads.states_at
         probing.state_decoder.RetrainedDecoder probing.state_decoder.retrain_decoders
         probing.tower_heads.* dynamics.horizon.Horizon dynamics.horizon.ends""",
+    "shares of parameters in a change of the loss, with tests of their own in tests/analysis/landscape": """
+        landscape.applications.* landscape.class_slopes.* landscape.followed_path.*
+        landscape.line_integral.* landscape.linear_head.* landscape.loss_change.* landscape.text_line.*""",
     "training of probes, whose inputs `edge_probes` and `diagnostic_probe` check": """
         probing.probe_training.* probing.edge_probe_training.* probing.warmup_decay.warmup_decay_factor
         probing.depth_heads.ReadoutTraining probing.edge_probes.EdgeData probing.edge_probes.EdgeProbeResult

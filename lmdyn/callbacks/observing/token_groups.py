@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -19,10 +20,14 @@ __all__ = [
     "BLOCKS",
     "FrequencySource",
     "SentenceBlocks",
+    "band_names",
     "bootstrap_settings",
+    "check_bands",
     "check_counts",
     "enough_blocks",
+    "frequency_bands",
     "frequency_ranks",
+    "gold_layers",
     "sentence_numbers",
     "special_tokens",
     "token_frequencies",
@@ -120,6 +125,71 @@ def frequency_ranks(
     ranks = torch.empty_like(counts)
     ranks[order] = torch.arange(1, len(counts) + 1)
     return torch.where(special, 0, ranks)
+
+
+def frequency_bands(
+    observer: Observer, starts: Sequence[int], source: FrequencySource | None
+) -> tuple[list[str], Int[Tensor, "vocabulary"]]:
+    """Return the names of frequency bands, and the band of each token id, -1 for special tokens.
+
+    Args:
+        observer: attached observer.
+        starts: first frequency ranks of the bands after the first, increasing.
+        source: see :func:`token_frequencies`.
+    """
+    counts = token_frequencies(observer, source)
+    ranks = frequency_ranks(counts, special_tokens(observer, len(counts)))
+    band = torch.bucketize(ranks, torch.tensor(starts), right=True)
+    return band_names(starts), torch.where(ranks == 0, -1, band)
+
+
+def band_names(starts: Sequence[int]) -> list[str]:
+    """Return the names of frequency bands by the first ranks of those after the first.
+
+    Example:
+        >>> band_names([10, 100])
+        ['1-9', '10-99', '100+']
+    """
+    firsts = (1, *starts)
+    return [f"{a}-{b - 1}" for a, b in pairwise(firsts)] + [f"{firsts[-1]}+"]
+
+
+def check_bands(starts: Sequence[int]) -> tuple[int, ...]:
+    """Return the first ranks of frequency bands.
+
+    Raises:
+        ValueError: if they do not increase from above 1.
+    """
+    if any(a >= b for a, b in pairwise((1, *starts))):
+        raise ValueError(f"bands are {tuple(starts)}: expected increasing frequency ranks above 1")
+    return tuple(starts)
+
+
+def gold_layers(observer: Observer, what: str) -> tuple[str, ...]:
+    """Return the argument ``layers`` of an observer, by default Universal POS if its probe set has it.
+
+    Args:
+        observer: attached observer with the argument.
+        what: what is left out otherwise, for the message.
+
+    Raises:
+        ValueError: for a layer that the probe set lacks.
+    """
+    known = observer.probe_set.label_names
+
+    def default() -> list[str]:
+        if "upos" in known:
+            return ["upos"]
+        announce(observer.name, f"the probe set has no layer 'upos': {what} by part of speech are left out")
+        return []
+
+    layers = tuple(observer.found("layers", default))
+    if missing := [layer for layer in layers if layer not in known]:
+        raise ValueError(
+            f"{observer.name}: the probe set has no layers {missing}, it has {sorted(known)}: choose among these with "
+            "`layers:`, or add a `tagger` to the datamodule"
+        )
+    return layers
 
 
 BLOCKS = 64

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import pandas as pd
@@ -14,14 +13,14 @@ from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.callbacks.conditions.finding import Foreseen, expected
 from lmdyn.callbacks.observing.probe import ObservedBatch
-from lmdyn.callbacks.observing.run import announce
 from lmdyn.callbacks.observing.schema import Quantity
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
-    frequency_ranks,
-    special_tokens,
-    token_frequencies,
+    band_names,
+    check_bands,
+    frequency_bands,
+    gold_layers,
 )
 from lmdyn.callbacks.words.loss_curves_figures import loss_figures
 
@@ -77,41 +76,21 @@ class LearningCurves(StreamingObserver):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if any(a >= b for a, b in pairwise((1, *bands))):
-            raise ValueError(f"bands are {tuple(bands)}: expected increasing frequency ranks above 1")
         self.layers = tuple(layers or ())
-        self.bands = tuple(bands)
+        self.bands = check_bands(bands)
         self.frequency = frequency
         self.band_of: Tensor | None = None
 
     def prepare(self) -> None:
         """Determine the band of each token."""
-        known = self.probe_set.label_names
-        self.layers = tuple(self.found("layers", self._known_layers))
-        missing = [layer for layer in self.layers if layer not in known]
-        if missing:
-            raise ValueError(
-                f"{self.name}: the probe set has no layers {missing}, it has {sorted(known)}: choose among these with "
-                "`layers:`, or add a `tagger` to the datamodule"
-            )
+        self.layers = gold_layers(self, "curves")
         if self.bands:
-            counts = token_frequencies(self, self.frequency)
-            ranks = frequency_ranks(counts, special_tokens(self, len(counts)))
-            band = torch.bucketize(ranks, torch.tensor(self.bands), right=True)
-            self.band_of = torch.where(ranks == 0, -1, band)
-
-    def _known_layers(self) -> list[str]:
-        """Return Universal POS if the probe set has it; otherwise announce that it does not."""
-        if "upos" in self.probe_set.label_names:
-            return ["upos"]
-        announce(self.name, "the probe set has no layer 'upos': curves by part of speech are left out")
-        return []
+            _, self.band_of = frequency_bands(self, self.bands, self.frequency)
 
     @property
     def band_names(self) -> list[str]:
         """Names of the frequency bands."""
-        starts = (1, *self.bands)
-        return [f"{a}-{b - 1}" for a, b in pairwise(starts)] + [f"{starts[-1]}+"]
+        return band_names(self.bands)
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report bands of frequency ranks without words."""

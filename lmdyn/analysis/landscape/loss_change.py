@@ -1,0 +1,136 @@
+"""Loss change allocation: the share of each parameter in a change of the loss (Lan et al. 2019)."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lmdyn.analysis.landscape.line_integral import LinePoint, integrate_line
+from lmdyn.analysis.parameters.loss_gradient import LossGradient
+from lmdyn.analysis.statistics.precision import exact_float
+
+__all__ = ["LossChange", "differences", "loss_change_allocation", "point_between", "slopes_of"]
+
+
+@dataclass(frozen=True)
+class LossChange:
+    """Allocation of a change of the loss to parameters.
+
+    Attributes:
+        allocation: for each parameter, in its shape and in float64, its share of the change in nats. Below 0, it helps:
+            its change lowers the loss.
+        first_order: the gradient at the start times the difference, as printed in equation 6.3.
+        loss_change: loss at the end less that at the start, in nats.
+        points: number of gradients from which the allocation is computed.
+    """
+
+    allocation: Mapping[str, Tensor]
+    first_order: Mapping[str, Tensor]
+    loss_change: float
+    points: int
+
+    @property
+    def residual(self) -> float:
+        """Error of the quadrature in nats: sum of the allocation less ``loss_change``."""
+        return math.fsum(float(part.sum()) for part in self.allocation.values()) - self.loss_change
+
+
+def loss_change_allocation(
+    gradient: Callable[[Mapping[str, Tensor]], LossGradient],
+    start: Mapping[str, Tensor],
+    end: Mapping[str, Tensor],
+    most_points: int = 17,
+) -> LossChange:
+    r"""Allocate the change of a loss between two points to parameters, along the straight line between them.
+
+    A_i = ∫₀¹ ∂_iL(θ₀ + α(θ₁ − θ₀)) dα · (θ₁ − θ₀)_i, by the composite rule of Simpson with at most ``most_points``
+    gradients (:func:`~lmdyn.analysis.landscape.line_integral.integrate_line`). Σ_i A_i = L(θ₁) − L(θ₀) holds for any
+    path between the two points: that the sum is right tests the quadrature, not the shares. The shares depend on the
+    path: those along the line between two distant points of a training differ from the sums over its updates, also in
+    sign. A parameter that does not change has the share 0.
+
+    Args:
+        gradient: function that returns the loss and its gradient at values of the parameters, such as
+            :func:`~lmdyn.analysis.parameters.loss_gradient.loss_gradient` within
+            :func:`~lmdyn.analysis.parameters.at_point.at_point`.
+        start: values of the parameters at the start, by name.
+        end: values at the end, of the same names and shapes.
+        most_points: maximum number of gradients: 3, 5, 9, 17, …
+
+    Raises:
+        ValueError: for other names or shapes at the end, or another number of points.
+
+    Reference: Lan et al. 2019, "LCA: Loss Change Allocation for Neural Network Training"; Saphra 2021, equations 6.1
+        to 6.3.
+
+    Example:
+        >>> def square(values):  # L = w² / 2
+        ...     w = values["w"]
+        ...     return LossGradient(float((w**2).sum() / 2), 1, {"w": w})
+        >>> found = loss_change_allocation(square, {"w": torch.tensor([2.0, 1.0])}, {"w": torch.tensor([1.0, 1.5])})
+        >>> found.allocation["w"].tolist(), found.first_order["w"].tolist(), found.loss_change
+        ([-1.5, 0.625], [-2.0, 0.5], -0.875)
+    """
+    moved = differences(start, end)
+    at_start: dict[str, Tensor] = {}
+
+    def point(alpha: float) -> LinePoint:
+        found = gradient(point_between(start, end, alpha))
+        slopes = slopes_of(found.gradients, moved)
+        if alpha == 0:
+            at_start.update({name: value.clone() for name, value in slopes.items()})
+        return LinePoint(found.loss, slopes)
+
+    integral = integrate_line(point, most_points)
+    return LossChange(integral.slopes, at_start, integral.loss_change, integral.points)
+
+
+def differences(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return ``end`` less ``start`` in float64, by name.
+
+    Raises:
+        ValueError: if the names or the shapes differ.
+
+    Example:
+        >>> differences({"w": torch.tensor([1.0])}, {"w": torch.tensor([3.0])})
+        {'w': tensor([2.], dtype=torch.float64)}
+    """
+    if start.keys() != end.keys():
+        raise ValueError(
+            f"expected parameters of the same names at both ends, got {sorted(start.keys() ^ end.keys())} at one of "
+            "them only"
+        )
+    for name, value in start.items():
+        if value.shape != end[name].shape:
+            raise ValueError(
+                f"expected one shape of parameter {name!r} at both ends, got {tuple(value.shape)} and "
+                f"{tuple(end[name].shape)}"
+            )
+    return {name: exact_float(end[name]) - exact_float(value) for name, value in start.items()}
+
+
+def point_between(start: Mapping[str, Tensor], end: Mapping[str, Tensor], alpha: float) -> dict[str, Tensor]:
+    """Return θ₀ + α(θ₁ − θ₀), in float64 rounded to the types of the parameters; the ends are exact.
+
+    Example:
+        >>> point_between({"w": torch.tensor([1.0])}, {"w": torch.tensor([3.0])}, 0.25)
+        {'w': tensor([1.5000])}
+    """
+    if alpha in (0, 1):
+        return dict(end if alpha else start)
+    return {
+        name: torch.lerp(exact_float(value), exact_float(end[name]), alpha).to(value.device, value.dtype)
+        for name, value in start.items()
+    }
+
+
+def slopes_of(gradients: Mapping[str, Tensor], moved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return ∂_iL · (θ₁ − θ₀)_i in float64 for each parameter.
+
+    Example:
+        >>> slopes_of({"w": torch.tensor([2.0])}, {"w": torch.tensor([0.5])})
+        {'w': tensor([1.], dtype=torch.float64)}
+    """
+    return {name: exact_float(gradients[name]) * by for name, by in moved.items()}

@@ -1,0 +1,153 @@
+"""Allocation of a change of the loss: quadratic losses in closed form, the path's and the line's shares, quadrature."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+
+from lmdyn.analysis.landscape.line_integral import LinePoint, integrate_line
+from lmdyn.analysis.landscape.loss_change import loss_change_allocation
+from lmdyn.analysis.parameters.loss_gradient import LossGradient
+
+
+def gradient_of(loss):
+    """The gradient of a function of one vector "w", by autograd."""
+
+    def gradient(values):
+        w = values["w"].clone().requires_grad_(True)
+        value = loss(w)
+        return LossGradient(value.item(), 1, {"w": torch.autograd.grad(value, w)[0]})
+
+    return gradient
+
+
+def vector(*entries):
+    return {"w": torch.tensor(entries, dtype=torch.float64)}
+
+
+def test_a_quadratic_loss_in_closed_form():
+    torch.manual_seed(0)
+    root = torch.randn(6, 6, dtype=torch.float64)
+    hessian, linear = root @ root.T, torch.randn(6, dtype=torch.float64)
+    start, end = torch.randn(2, 6, dtype=torch.float64)
+    found = loss_change_allocation(
+        gradient_of(lambda w: w @ hessian @ w / 2 + linear @ w), {"w": start}, {"w": end}
+    )
+    moved = end - start
+    at = {name: hessian @ w + linear for name, w in (("start", start), ("middle", (start + end) / 2))}
+    assert found.points == 3
+    torch.testing.assert_close(found.allocation["w"], at["middle"] * moved, rtol=0, atol=1e-10)
+    torch.testing.assert_close(found.first_order["w"], at["start"] * moved, rtol=0, atol=1e-10)
+    assert abs(found.residual) < 1e-10
+    # the control: to first order, what is missing is the curvature's half
+    missing = found.loss_change - float(found.first_order["w"].sum())
+    assert missing == pytest.approx(float(moved @ hessian @ moved) / 2, rel=1e-10)
+    assert abs(missing) > 0.1
+
+
+def test_path_and_line_agree_in_their_sum_and_a_parameter_changes_sides():
+    """L = x·y − 1.2 x from (0, 0) to (1, 2): x helps along the line, and hurts on the path over (0, 2)."""
+
+    def shares(*points):
+        total = torch.zeros(2, dtype=torch.float64)
+        gradient = gradient_of(lambda w: w[0] * w[1] - 1.2 * w[0])
+        for a, b in pairwise(points):
+            total += loss_change_allocation(gradient, vector(*a), vector(*b)).allocation["w"]
+        return total
+
+    line = shares((0, 0), (1, 2))
+    path = shares((0, 0), (0, 2), (1, 2))
+    torch.testing.assert_close(line, torch.tensor([-0.2, 1.0], dtype=torch.float64))
+    torch.testing.assert_close(path, torch.tensor([0.8, 0.0], dtype=torch.float64))
+    assert float(line.sum()) == pytest.approx(float(path.sum()), abs=1e-12)
+
+
+def test_many_short_lines_along_a_line_are_the_line():
+    gradient = gradient_of(lambda w: (w[0] * w[1]) ** 2 + w.exp().sum())
+    start, end = vector(0.3, -1.0), vector(1.1, 0.4)
+    whole = loss_change_allocation(gradient, start, end)
+    parts = torch.zeros(2, dtype=torch.float64)
+    for i in range(8):
+        a, b = ({"w": start["w"] + (end["w"] - start["w"]) * k / 8} for k in (i, i + 1))
+        parts += loss_change_allocation(gradient, a, b).allocation["w"]
+    torch.testing.assert_close(whole.allocation["w"], parts, rtol=0, atol=0.02 * float(parts.abs().sum()))
+    assert abs(float(parts.sum()) - whole.loss_change) < 1e-5
+
+
+@pytest.mark.parametrize(("degree", "exact"), [(0, True), (1, True), (2, True), (3, True), (4, False)])
+def test_the_rule_of_three_points_is_exact_to_degree_three(degree, exact):
+    found = integrate_line(
+        lambda a: LinePoint(
+            a ** (degree + 1) / (degree + 1), {"w": torch.tensor([a**degree], dtype=torch.float64)}
+        ),
+        most_points=3,
+    )
+    error = abs(found.slopes["w"].item() - 1 / (degree + 1))
+    assert error < 1e-15 if exact else error == pytest.approx(5 / 24 - 1 / 5)
+
+
+def test_points_are_added_until_the_sum_is_right():
+    seen = []
+
+    def step(a, width):  # a loss that falls within a narrow part of the line
+        seen.append(a)
+        return LinePoint(
+            math.tanh((a - 0.4) / width),
+            {"w": torch.tensor([1 / (width * math.cosh((a - 0.4) / width) ** 2)], dtype=torch.float64)},
+        )
+
+    assert integrate_line(lambda a: step(a, 2.0)).points == 3
+    seen.clear()
+    found = integrate_line(lambda a: step(a, 0.1))
+    assert found.points in (9, 17)
+    assert abs(found.residual) <= 0.01 * abs(found.loss_change)
+    assert sorted(seen) == [i / (found.points - 1) for i in range(found.points)]  # each point once
+    narrow = integrate_line(lambda a: step(a, 0.002))
+    assert narrow.points == 17
+    assert narrow.void
+    assert integrate_line(lambda a: step(a, 0.002), most_points=5).points == 5
+
+
+def test_composite_rule_is_that_of_scipy():
+    from scipy.integrate import simpson
+
+    def point(a):
+        return LinePoint(
+            100 * a,
+            {"w": torch.tensor([math.sin(9 * a), math.exp(a)], dtype=torch.float64)},
+            {"g": torch.tensor(a**5)},
+        )
+
+    for points in (3, 5, 9, 17):
+        grid = [i / (points - 1) for i in range(points)]
+        found = integrate_line(point, points)  # the loss does not fit, so that all points are taken
+        expected = [
+            simpson([math.sin(9 * a) for a in grid], x=grid),
+            simpson([math.exp(a) for a in grid], x=grid),
+        ]
+        assert found.slopes["w"].tolist() == pytest.approx(expected, abs=1e-12)
+        assert float(found.groups["g"]) == pytest.approx(simpson([a**5 for a in grid], x=grid), abs=1e-6)
+
+
+def test_what_does_not_move_has_no_share():
+    found = loss_change_allocation(gradient_of(lambda w: (w**3).sum()), vector(1, 2), vector(1, 1))
+    assert found.allocation["w"][0] == 0
+    assert found.allocation["w"][1] == pytest.approx(-7, abs=1e-12)
+
+
+def test_a_diverged_end_is_void():
+    found = loss_change_allocation(gradient_of(lambda w: (w**2).sum()), vector(1.0), vector(math.nan))
+    assert math.isnan(found.residual)
+    assert integrate_line(lambda a: LinePoint(math.nan if a else 0.0, {"w": torch.zeros(1).double()})).void
+
+
+def test_other_names_shapes_and_points_are_refused():
+    gradient = gradient_of(lambda w: (w**2).sum())
+    with pytest.raises(ValueError, match=r"same names at both ends, got \['v', 'w'\]"):
+        loss_change_allocation(gradient, vector(1.0), {"v": torch.zeros(1)})
+    with pytest.raises(ValueError, match=r"one shape of parameter 'w' at both ends, got \(1,\) and \(2,\)"):
+        loss_change_allocation(gradient, vector(1.0), vector(1.0, 2.0))
+    for points in (1, 2, 4, 16):
+        with pytest.raises(ValueError, match=f"most_points is {points}: expected 3, 5, 9, 17"):
+            loss_change_allocation(gradient, vector(1.0), vector(2.0), points)
