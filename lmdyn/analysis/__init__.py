@@ -36,8 +36,21 @@ from lmdyn.analysis.interdependence.lstm import state_gradients
 from lmdyn.analysis.interdependence.pairwise_shapley import pairwise_shapley_interaction
 from lmdyn.analysis.interdependence.shapley import ShapleyInteraction, shapley_interaction
 from lmdyn.analysis.interdependence.trees import dependency_distances, off_by_one_distances
+from lmdyn.analysis.landscape.barrier import LossLine, loss_barrier
+from lmdyn.analysis.landscape.critical_step import critical_step
+from lmdyn.analysis.landscape.hessian import Hessian, HessianTrace
 from lmdyn.analysis.landscape.line_integral import LineIntegral, LinePoint, integrate_line
 from lmdyn.analysis.landscape.loss_change import LossChange, loss_change_allocation
+from lmdyn.analysis.landscape.next_update import next_update
+from lmdyn.analysis.landscape.plane import (
+    CourseOfTraining,
+    Plane,
+    course_of_training,
+    filter_normalized,
+    random_plane,
+)
+from lmdyn.analysis.landscape.unit_groups import UnitAxis, UnitGroup, permuted_units, unit_groups
+from lmdyn.analysis.landscape.unit_matching import MatchedUnits, match_units
 from lmdyn.analysis.orbits.closed_rate import closed_orbit_rate
 from lmdyn.analysis.orbits.correlation_dimension import correlation_dimension
 from lmdyn.analysis.orbits.growth_rate import GrowthRate, growth_rate
@@ -51,7 +64,11 @@ from lmdyn.analysis.orbits.survival import Survival, survival
 from lmdyn.analysis.orbits.trajectories import Trajectory, exact_products, iterate
 from lmdyn.analysis.orbits.transients import Transients, transient_length
 from lmdyn.analysis.orbits.zero_one_test import ZeroOne, decorrelation_lag, zero_one_test
+from lmdyn.analysis.parameters.at_point import at_point
 from lmdyn.analysis.parameters.head_matrices import FoundHeads, HeadMatrices, find_heads, head_matrices
+from lmdyn.analysis.parameters.line import point_between
+from lmdyn.analysis.parameters.loss_gradient import LossGradient, loss_gradient
+from lmdyn.analysis.phases.change_points import ChangePoints, change_points
 from lmdyn.analysis.preference.independent_components import (
     UnusableEmbeddingsError,
     amari_ica,
@@ -118,8 +135,10 @@ __all__ = [
     "Agreement",
     "Attractors",
     "Capture",
+    "ChangePoints",
     "ClusteredWords",
     "Clustering",
+    "CourseOfTraining",
     "CrossCovariance",
     "Decomposition",
     "DescriptionLength",
@@ -137,6 +156,8 @@ __all__ = [
     "HeadMatrices",
     "HeadPlace",
     "HeadTraining",
+    "Hessian",
+    "HessianTrace",
     "IntrinsicDimension",
     "Jackknifed",
     "LineIntegral",
@@ -145,13 +166,17 @@ __all__ = [
     "LongRun",
     "LoopSums",
     "LossChange",
+    "LossGradient",
+    "LossLine",
     "LyapunovSpectrum",
     "MatchedSamples",
+    "MatchedUnits",
     "MatrixSpectrum",
     "Membership",
     "OrbitKinds",
     "PairwiseInterdependence",
     "PairwiseShapley",
+    "Plane",
     "PowerLaw",
     "Predictions",
     "ProbeResult",
@@ -168,6 +193,8 @@ __all__ = [
     "TowerPredictions",
     "Trajectory",
     "Transients",
+    "UnitAxis",
+    "UnitGroup",
     "UnusableEmbeddingsError",
     "VectorGeometry",
     "VectorSums",
@@ -178,12 +205,14 @@ __all__ = [
     "amari_ica",
     "amari_index",
     "anisotropy",
+    "at_point",
     "attention_entropy",
     "attractor_types",
     "attractors",
     "canonical_correlations",
     "capture",
     "cca",
+    "change_points",
     "closed_orbit_rate",
     "cluster_means",
     "compare_preferences",
@@ -193,6 +222,8 @@ __all__ = [
     "copying_scores",
     "correlation_dimension",
     "cosine_kernel",
+    "course_of_training",
+    "critical_step",
     "decompositional_interdependence",
     "decorrelation_lag",
     "dependency_distances",
@@ -203,6 +234,7 @@ __all__ = [
     "effective_dimension",
     "exact_products",
     "fast_ica",
+    "filter_normalized",
     "find_heads",
     "find_rectifiers",
     "find_sites",
@@ -229,12 +261,16 @@ __all__ = [
     "linear_kernel",
     "local_lyapunov_exponents",
     "long_run",
+    "loss_barrier",
     "loss_change_allocation",
+    "loss_gradient",
     "lyapunov_spectrum",
     "match_frequency",
     "match_sites",
+    "match_units",
     "matrix_spectrum",
     "most_frequent_tag",
+    "next_update",
     "normalized_attention_entropy",
     "observing",
     "off_by_one_distances",
@@ -242,6 +278,8 @@ __all__ = [
     "pairwise_interdependence",
     "pairwise_shapley_interaction",
     "pearson",
+    "permuted_units",
+    "point_between",
     "positive_eigenvalues",
     "power_law",
     "preference_standard_error",
@@ -250,6 +288,7 @@ __all__ = [
     "procrustes",
     "product_spectrum",
     "pwcca",
+    "random_plane",
     "rankme",
     "rbf_kernel",
     "reading_of",
@@ -282,6 +321,7 @@ __all__ = [
     "transverse_exponents",
     "typical_words",
     "uniform_attention",
+    "unit_groups",
     "vocabulary_product",
     "weight_distance",
     "white_noise_rank",

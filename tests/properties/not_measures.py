@@ -35,6 +35,10 @@ _WHY = {
         probing.edge_probes.edge_probes""",
     "readouts of windows, against solvers and closed forms in tests/analysis/dynamics": """
         dynamics.window_kernels.* dynamics.window_readouts.* dynamics.window_regressions.* dynamics.window_sums.*""",
+    "of a loss at other weights, and of curves over training, against closed forms in tests/analysis/landscape, phases": """
+        landscape.barrier.* landscape.critical_step.* landscape.hessian.* landscape.next_update.* landscape.plane.*
+        landscape.unit_groups.* landscape.unit_matching.* parameters.line.* phases.change_points.*
+        phases.smooth_course.*""",
     "parts of measures that have a row": """
         geometry.effective_dimension.participation_ratio geometry.sampled_rows.SampledRows
         similarity.scatter.Axes similarity.scatter.Pair similarity.scatter.Side similarity.kernels.structure_of
@@ -65,7 +69,7 @@ _WHY = {
         words.frequency_matching.MatchedSamples""",
     "functions of a setting, a text or a tree: nothing in them can be NaN": """
         attention.induction_scores.uniform_attention attention.repeated_tokens.repeated_tokens
-        words.sparsity.expected_concentration geometry.spectrum.white_noise_rank
+        words.sparsity.expected_concentration
         statistics.multiplicity.simultaneous_confidence
         preference.word_clusters.cluster_name preference.word_clusters.cluster_number
         probing.task_metrics.exact_match probing.task_metrics.normalized_answer probing.task_metrics.span_metrics

@@ -5,41 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
 
-__all__ = ["LossLine", "between", "loss_barrier"]
-
-
-def between(start: dict[str, Tensor], end: dict[str, Tensor], alpha: float) -> dict[str, Tensor]:
-    """Return the point (1 − α) start + α end, in the dtype of ``start``; exactly the ends at 0 and 1.
-
-    Args:
-        start: values by name of parameter.
-        end: values of the same names and shapes.
-        alpha: position on the line; below 0 and above 1 beyond its ends.
-
-    Raises:
-        ValueError: for ends of different names or shapes.
-
-    Example:
-        >>> between({"w": torch.tensor([0.0])}, {"w": torch.tensor([4.0])}, 0.25)["w"]
-        tensor([1.])
-    """
-    if missing := sorted(start.keys() ^ end.keys()):
-        raise ValueError(f"expected two points with the same parameters, only one has {missing[:6]}")
-    if other := [name for name in start if start[name].shape != end[name].shape]:
-        name = other[0]
-        raise ValueError(
-            f"expected two points of equal shapes, got {tuple(start[name].shape)} and {tuple(end[name].shape)} of "
-            f"{name!r}"
-        )
-    if alpha in (0, 1):
-        return dict(end if alpha else start)
-    return {name: torch.lerp(value, end[name].to(value), alpha) for name, value in start.items()}
+__all__ = ["LossLine", "loss_barrier"]
 
 
 def loss_barrier(

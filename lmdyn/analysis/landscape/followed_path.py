@@ -8,8 +8,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lmdyn.analysis.landscape.line_integral import LineIntegral, LinePoint, integrate_line, is_void
-from lmdyn.analysis.landscape.loss_change import differences, point_between
 from lmdyn.analysis.landscape.text_line import TextOnLines, moving
+from lmdyn.analysis.parameters.line import differences, point_between
 from lmdyn.analysis.statistics.precision import exact_float
 
 __all__ = ["AllocationSums", "FollowedPath"]

@@ -4,14 +4,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from lmdyn.analysis.landscape.line_integral import LinePoint, integrate_line
+from lmdyn.analysis.parameters.line import differences, point_between
 from lmdyn.analysis.parameters.loss_gradient import LossGradient
 from lmdyn.analysis.statistics.precision import exact_float
 
-__all__ = ["LossChange", "differences", "loss_change_allocation", "point_between", "slopes_of"]
+__all__ = ["LossChange", "loss_change_allocation", "slopes_of"]
 
 
 @dataclass(frozen=True)
@@ -85,45 +85,6 @@ def loss_change_allocation(
 
     integral = integrate_line(point, most_points)
     return LossChange(integral.slopes, at_start, integral.loss_change, integral.points)
-
-
-def differences(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return ``end`` less ``start`` in float64, by name.
-
-    Raises:
-        ValueError: if the names or the shapes differ.
-
-    Example:
-        >>> differences({"w": torch.tensor([1.0])}, {"w": torch.tensor([3.0])})
-        {'w': tensor([2.], dtype=torch.float64)}
-    """
-    if start.keys() != end.keys():
-        raise ValueError(
-            f"expected parameters of the same names at both ends, got {sorted(start.keys() ^ end.keys())} at one of "
-            "them only"
-        )
-    for name, value in start.items():
-        if value.shape != end[name].shape:
-            raise ValueError(
-                f"expected one shape of parameter {name!r} at both ends, got {tuple(value.shape)} and "
-                f"{tuple(end[name].shape)}"
-            )
-    return {name: exact_float(end[name]) - exact_float(value) for name, value in start.items()}
-
-
-def point_between(start: Mapping[str, Tensor], end: Mapping[str, Tensor], alpha: float) -> dict[str, Tensor]:
-    """Return θ₀ + α(θ₁ − θ₀), in float64 rounded to the types of the parameters; the ends are exact.
-
-    Example:
-        >>> point_between({"w": torch.tensor([1.0])}, {"w": torch.tensor([3.0])}, 0.25)
-        {'w': tensor([1.5000])}
-    """
-    if alpha in (0, 1):
-        return dict(end if alpha else start)
-    return {
-        name: torch.lerp(exact_float(value), exact_float(end[name]), alpha).to(value.device, value.dtype)
-        for name, value in start.items()
-    }
 
 
 def slopes_of(gradients: Mapping[str, Tensor], moved: Mapping[str, Tensor]) -> dict[str, Tensor]:

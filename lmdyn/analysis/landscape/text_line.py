@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.landscape.class_slopes import ClassSlopes, TokenClasses, class_slopes
 from lmdyn.analysis.landscape.line_integral import LineIntegral, LinePoint, integrate_line
-from lmdyn.analysis.landscape.loss_change import differences, point_between, slopes_of
+from lmdyn.analysis.landscape.loss_change import slopes_of
 from lmdyn.analysis.parameters.at_point import at_point
+from lmdyn.analysis.parameters.line import differences, point_between
 from lmdyn.analysis.parameters.loss_gradient import mean_loss
 
 __all__ = ["TextOnLines"]

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-__all__ = ["UnitAxis", "UnitGroup", "permuted", "random_permutations", "unit_groups"]
+__all__ = ["UnitAxis", "UnitGroup", "permuted_units", "random_permutations", "unit_groups"]
 
 _GATES = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}
 
@@ -114,7 +114,7 @@ def _tied(groups: Sequence[UnitGroup]) -> Iterator[UnitGroup]:
         yield from groups
 
 
-def permuted(
+def permuted_units(
     values: Mapping[str, Tensor],
     groups: Sequence[UnitGroup],
     permutations: Permutations,
@@ -130,7 +130,7 @@ def permuted(
 
     Example:
         >>> group = UnitGroup("units", 2, (UnitAxis("w", 0),))
-        >>> permuted({"w": torch.tensor([1.0, 2.0])}, [group], {"units": torch.tensor([1, 0])})["w"]
+        >>> permuted_units({"w": torch.tensor([1.0, 2.0])}, [group], {"units": torch.tensor([1, 0])})["w"]
         tensor([2., 1.])
     """
     found = dict(values)

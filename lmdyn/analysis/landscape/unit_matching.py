@@ -8,7 +8,7 @@ from jaxtyping import Int
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from lmdyn.analysis.landscape.unit_groups import UnitAxis, UnitGroup, permuted
+from lmdyn.analysis.landscape.unit_groups import UnitAxis, UnitGroup, permuted_units
 from lmdyn.analysis.statistics.precision import exact_float
 
 __all__ = ["MatchedUnits", "match_units"]
@@ -19,7 +19,7 @@ class MatchedUnits:
     """Permutations of another network's units.
 
     Attributes:
-        permutations: permutation by name of the group, for :func:`~lmdyn.analysis.landscape.unit_groups.permuted`.
+        permutations: permutation by name of the group, for :func:`~lmdyn.analysis.permuted_units`.
         before: inner product of the weights of both networks before matching, divided by their norms.
         after: the same after matching.
         sweeps: number of passes over all groups.
@@ -75,7 +75,7 @@ def match_units(
     generator = torch.Generator().manual_seed(seed)
 
     def alike(permutations: Mapping[str, Tensor]) -> float:
-        moved = permuted(theirs, groups, permutations)
+        moved = permuted_units(theirs, groups, permutations)
         return float(torch.stack([(mine[name] * moved[name]).sum() for name in names]).sum())
 
     best = before = alike(found)
@@ -105,6 +105,6 @@ def _products(
 ) -> Tensor:
     """Return the inner products of own units (rows) and the other's units (columns) along one axis."""
     name = axis.parameter
-    moved = permuted({name: theirs[name]}, groups, found, leave=axis)
+    moved = permuted_units({name: theirs[name]}, groups, found, leave=axis)
     units = [v.movedim(axis.axis, 0).reshape(axis.blocks, group.size, -1) for v in (mine[name], moved[name])]
     return torch.einsum("bid,bjd->ij", *units)

@@ -11,11 +11,12 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.forward import device_of, logits_of
-from lmdyn.analysis.landscape.barrier import LossLine, between
+from lmdyn.analysis.landscape.barrier import LossLine
 from lmdyn.analysis.landscape.plane import course_of_training, random_plane
-from lmdyn.analysis.landscape.unit_groups import UnitGroup, permuted, random_permutations, unit_groups
+from lmdyn.analysis.landscape.unit_groups import UnitGroup, permuted_units, random_permutations, unit_groups
 from lmdyn.analysis.landscape.unit_matching import match_units
 from lmdyn.analysis.parameters.at_point import at_point, parameter_values
+from lmdyn.analysis.parameters.line import point_between
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks.conditions.amounts import parameter_bytes
 from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
@@ -170,7 +171,9 @@ class Landscape(Observer):
             return
         batch = to_device(batch, device_of(module))
         own = logits_of(Reader(module, self.forward)(batch)).float()
-        moved = permuted(parameter_values(module), self._groups, random_permutations(self._groups, self.seed))
+        moved = permuted_units(
+            parameter_values(module), self._groups, random_permutations(self._groups, self.seed)
+        )
         with at_point(module, moved):
             change = (logits_of(Reader(module, self.forward)(batch)).float() - own).abs().max()
         if float(change) > 1e-3 * max(1.0, float(own.abs().max())):
@@ -222,10 +225,10 @@ class Landscape(Observer):
         ends = {"own": other}
         if self.match:
             found = match_units(own, other, self._groups, seed=self.seed)
-            ends["matched"] = permuted(other, self._groups, found.permutations)
+            ends["matched"] = permuted_units(other, self._groups, found.permutations)
         rows: list[dict[str, Any]] = []
         for units, start in ends.items():
-            sums = [self._sums(module, between(start, own, alpha), step) for alpha in self.alphas]
+            sums = [self._sums(module, point_between(start, own, alpha), step) for alpha in self.alphas]
             line = LossLine(self.alphas, np.stack([s for s, _ in sums]), sums[0][1])
             values = {"barrier": line.barrier, **_apart(own, start)}
             if self.bootstrap and enough_blocks(line.blocks, self.name, step):

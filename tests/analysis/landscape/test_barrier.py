@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
-import torch
 
-from lmdyn.analysis.landscape.barrier import LossLine, between, loss_barrier
+from lmdyn.analysis.landscape.barrier import LossLine, loss_barrier
 
 ALPHAS = tuple(np.linspace(0, 1, 11).tolist())
 
@@ -40,18 +39,6 @@ def test_a_loss_that_is_no_number():
 def test_wrong_points_are_refused(alphas, losses, message):
     with pytest.raises(ValueError, match=message):
         loss_barrier(alphas, np.array(losses))
-
-
-def test_the_ends_of_a_line_are_exact():
-    torch.manual_seed(0)
-    start, end = {"w": torch.randn(50)}, {"w": torch.randn(50)}
-    assert torch.equal(between(start, end, 0.0)["w"], start["w"])
-    assert torch.equal(between(start, end, 1.0)["w"], end["w"])
-    torch.testing.assert_close(between(start, end, 0.3)["w"], 0.7 * start["w"] + 0.3 * end["w"])
-    with pytest.raises(ValueError, match=r"only one has \['v'\]"):
-        between(start, {"v": end["w"]} | end, 0.5)
-    with pytest.raises(ValueError, match=r"got \(50,\) and \(2,\) of 'w'"):
-        between(start, {"w": torch.ones(2)}, 0.5)
 
 
 def line(seed, blocks=40, height=0.5, noise=0.3):

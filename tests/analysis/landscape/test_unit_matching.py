@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from lmdyn.analysis.landscape.unit_groups import permuted, random_permutations, unit_groups
+from lmdyn.analysis.landscape.unit_groups import permuted_units, random_permutations, unit_groups
 from lmdyn.analysis.landscape.unit_matching import match_units
 from lmdyn.analysis.parameters.at_point import at_point, parameter_values
 from lmdyn.models import LSTMLanguageModel
@@ -43,7 +43,7 @@ def module(request):
 def test_permuted_units_compute_the_same(module):
     groups, values = unit_groups(module), parameter_values(module)
     expected = logits(module).detach()
-    with at_point(module, permuted(values, groups, random_permutations(groups, 1))):
+    with at_point(module, permuted_units(values, groups, random_permutations(groups, 1))):
         torch.testing.assert_close(logits(module), expected, rtol=0, atol=1e-12)
 
 
@@ -53,7 +53,7 @@ def test_each_axis_matters(module):
     expected = logits(module).detach()
     for group in groups:
         for axis in group.axes:
-            moved = permuted(values, groups, random_permutations(groups, 1), leave=axis)
+            moved = permuted_units(values, groups, random_permutations(groups, 1), leave=axis)
             with at_point(module, moved):
                 assert (logits(module) - expected).abs().max() > 1e-5, (group.name, axis)
 
@@ -61,11 +61,11 @@ def test_each_axis_matters(module):
 def test_a_permuted_copy_is_matched_exactly(module):
     groups, own = unit_groups(module), parameter_values(module)
     drawn = random_permutations(groups, 1)
-    other = permuted(own, groups, drawn)
+    other = permuted_units(own, groups, drawn)
     found = match_units(own, other, groups)
     assert found.after == pytest.approx(1, abs=1e-12)
     assert found.before < 0.9
-    matched = permuted(other, groups, found.permutations)
+    matched = permuted_units(other, groups, found.permutations)
     assert all(torch.equal(matched[name], own[name]) for name in own)
 
 
@@ -75,7 +75,7 @@ def test_matching_never_makes_worse_and_is_its_own_end(module):
     other = {name: torch.randn_like(value) for name, value in own.items()}
     found = match_units(own, other, groups)
     assert found.after >= found.before
-    again = match_units(own, permuted(other, groups, found.permutations), groups)
+    again = match_units(own, permuted_units(other, groups, found.permutations), groups)
     assert again.before == pytest.approx(found.after, abs=1e-12)
 
 
@@ -92,7 +92,7 @@ def test_small_networks_are_matched_as_by_trying_all():
     names = {axis.parameter for axis in words.axes}
 
     def product(order):
-        moved = permuted(other, [words], {words.name: torch.tensor(order)})
+        moved = permuted_units(other, [words], {words.name: torch.tensor(order)})
         return sum(float((own[name] * moved[name]).sum()) for name in names)
 
     best = max(permutations(range(5)), key=product)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from lmdyn.analysis.landscape.unit_groups import permuted, random_permutations, unit_groups
+from lmdyn.analysis.landscape.unit_groups import permuted_units, random_permutations, unit_groups
 from lmdyn.analysis.parameters.at_point import parameter_values
 from lmdyn.callbacks import Itself, Landscape, Run, ScheduledCheckpoint, Steps
 from lmdyn.callbacks.landscape.landscape_figures import landscape_figures
@@ -100,7 +100,7 @@ def test_a_convex_model_has_no_barrier(tmp_path):
 def test_a_permuted_copy_has_a_barrier_that_vanishes_after_matching(tmp_path, model):
     groups = unit_groups(model)
     copy = Recurrent()
-    copy.load_state_dict(permuted(parameter_values(model), groups, random_permutations(groups, 1)))
+    copy.load_state_dict(permuted_units(parameter_values(model), groups, random_permutations(groups, 1)))
     table = attached(tmp_path, reference={"copy": Other(copy)}, match=True).observe(model, 0)
     assert of(table, "barrier").item() > 0.3
     assert of(table, "barrier_low").item() > 0.1
@@ -159,7 +159,7 @@ class Batched(nn.Module):
     [
         (Batched, {"reference": Itself()}, "'norm' has running statistics of activations"),
         (Bigrams, {"reference": Itself(), "match": True}, "recurrent layers .* set `match: false`"),
-        (Bigrams, {"reference": {"other": Other(Recurrent())}}, "expected two points with the same parameters"),
+        (Bigrams, {"reference": {"other": Other(Recurrent())}}, "expected parameters of the same names at both ends"),
     ],
 )  # fmt: skip
 def test_what_has_no_line_is_refused(tmp_path, make, arguments, message):
