@@ -35,7 +35,7 @@ _WHY = {
         probing.edge_probes.edge_probes""",
     "readouts of windows, against solvers and closed forms in tests/analysis/dynamics": """
         dynamics.window_kernels.* dynamics.window_readouts.* dynamics.window_regressions.* dynamics.window_sums.*""",
-    "of a loss at other weights, and of curves over training, against closed forms in tests/analysis/landscape, phases": """
+    "of a loss at other weights, and of curves over training, against closed forms in landscape and phases": """
         landscape.barrier.* landscape.critical_step.* landscape.hessian.* landscape.next_update.* landscape.plane.*
         landscape.unit_groups.* landscape.unit_matching.* parameters.line.* phases.change_points.*
         phases.smooth_course.*""",
