@@ -27,20 +27,20 @@ SMOOTH = {
 
 @pytest.mark.parametrize("name", SMOOTH)
 def test_smooth_monotone_curves_have_none(name):
-    """Of 15 noises each, at a level of 5 %: 0.75 expected, at most 3 (p = 0.005 for 4 or more)."""
+    """Of 10 noises each, at a level of 5 %: 0.5 expected, at most 2 (p = 0.01 for 3 or more)."""
     found = 0
-    for seed in range(15):
+    for seed in range(10):
         noise = 0.02 * np.random.default_rng(seed).standard_normal(len(X))
         found += not change_points(STEPS, SMOOTH[name] + noise, resamplings=39, seed=seed).smooth
-    assert found <= 3
+    assert found <= 2
 
 
 @pytest.mark.parametrize("breaks", [(1.5,), (2.6,), (1.2, 2.8)])
 def test_planted_change_points_are_found_and_covered(breaks):
     covered, number, right = 0, 0, 0
-    for seed in range(10):
+    for seed in range(8):
         noise = 0.02 * np.random.default_rng(seed).standard_normal(len(X))
-        found = change_points(STEPS, bent(*breaks) + noise, resamplings=99, seed=seed)
+        found = change_points(STEPS, bent(*breaks) + noise, resamplings=39, seed=seed)
         assert not found.smooth
         if len(found.steps) != len(breaks):  # about 1 in 30
             continue
@@ -51,7 +51,7 @@ def test_planted_change_points_are_found_and_covered(breaks):
         for low, at, high in zip(found.low, breaks, found.high, strict=True):
             number += 1
             covered += low <= 10 ** (at + 0.05) and 10 ** (at - 0.05) <= high  # of observations a tenth apart
-    assert right >= 8
+    assert right >= 6
     assert covered / number >= 0.8
 
 
@@ -64,10 +64,10 @@ def test_a_step_is_no_smooth_course():
 
 def test_noise_alone_has_none():
     found = 0
-    for seed in range(30):
+    for seed in range(20):
         noise = np.random.default_rng(seed).standard_normal(len(X))
         found += not change_points(STEPS, noise, resamplings=39, seed=seed).smooth
-    assert found <= 5
+    assert found <= 4
 
 
 def test_scale_offset_direction_and_order_do_not_matter():
