@@ -58,6 +58,7 @@ OBSERVERS = {
         "tasks": ["upos", "topic"],
         "train_tokens": 600,
         "description_length": True,
+        "shuffled": True,
         "bootstrap": 5,
         "classifier": {"epochs": 2},
     },

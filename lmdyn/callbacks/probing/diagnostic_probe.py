@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 import torch
@@ -60,7 +61,9 @@ class DiagnosticProbe(Observer):
     For each site and task a classifier is trained on the ``train`` split of the probe data and tested on ``split``; all
     of them in one tensor program, from one pass of the model over each split. ``current`` is the label of the word just
     read, ``next`` that of the following word. The control task assigns a random label to each word type that is read;
-    selectivity is accuracy minus control accuracy. The classifiers have their own seed, so that every step trains from
+    selectivity is accuracy minus control accuracy. ``information`` is the entropy of the test labels minus the loss, a
+    lower bound on the mutual information of label and site; it is below 0 for a probe that is worse than the labels'
+    frequencies, as one of few tokens is. The classifiers have their own seed, so that every step trains from
     the same start.
 
     If the activations of a site are NaN or infinite at a step, its values are NaN, with a warning.
@@ -68,16 +71,17 @@ class DiagnosticProbe(Observer):
     Args:
         tasks: gold layers to predict, such as ``upos``, ``xpos``, ``semtag``, ``topic``; all probe data must have
             them. Tasks of different corpora require an observer each.
-            targets: ``current``, ``next``, or both.
-            sites: module path by display name; a pattern of paths (``"*.layers.*"``); or ``auto`` for found sites.
+        targets: ``current``, ``next``, or both.
+        sites: module path by display name; a pattern of paths (``"*.layers.*"``); or ``auto`` for found sites.
             By default those of ``LSTMLanguageModel``, and found ones in other modules.
-            classifier: kind (``linear``; ``mlp``, the ReLU-plus-softmax one of the publication) and training.
-            train_tokens: approximate number of training tokens.
-            control: whether to train also on the control tasks.
-            description_length: whether to compute also the prequential code length of the training labels.
-            bootstrap: number of resamplings of test sentences (in at most 64 blocks) for basic bootstrap intervals of
+        classifier: kind (``linear``; ``mlp``, the ReLU-plus-softmax one of the publication) and training.
+        train_tokens: approximate number of training tokens.
+        control: whether to train also on the control tasks.
+        description_length: whether to compute also the prequential code length of the training labels.
+        bootstrap: number of resamplings of test sentences (in at most 64 blocks) for basic bootstrap intervals of
             accuracy and selectivity; 0 for none. The classifiers are those of the whole training split.
-            confidence: confidence level of the intervals.
+        confidence: confidence level of the intervals.
+        shuffled: whether to train also on shuffled training labels, for the floor of ``information``.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
@@ -86,7 +90,7 @@ class DiagnosticProbe(Observer):
         ValueError: for a task that the data lacks, or data without a training split.
 
     Reference: Belinkov et al. 2017; Hewitt & Liang 2019 (control tasks); Voita & Titov 2020 (description length);
-        Saphra & Lopez 2019, figures 6 and 7.
+        Saphra & Lopez 2019, figures 6 and 7; information: Saphra 2021, section 3.1.2; Pimentel et al. 2020.
     """
 
     uses_labels = False
@@ -101,9 +105,19 @@ class DiagnosticProbe(Observer):
             tags=("<task>/<target>",),
         ),
         Quantity("codelength", "Prequential code length of the training labels.", "bits/label", low=0.0, tags=_TASK),
+        Quantity(
+            "information", "Entropy of the test labels minus the loss: a lower bound on the information about them.",
+            "nats", tags=_TASK,
+        ),
+        Quantity(
+            "information_shuffled", "The same with shuffled training labels.", "nats", tags=_TASK
+        ),
         Quantity("compression", "Uniform code length over codelength, 1 if nothing is learned.", low=0.0, tags=_TASK),
     )  # fmt: skip
 
+    legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {**Observer.legacy_settings, "shuffled": False}
+    )
     needs = (HasTrainingPart,)
     in_step = True
     sharded = True
@@ -120,6 +134,7 @@ class DiagnosticProbe(Observer):
         description_length: bool = False,
         bootstrap: int = 0,
         confidence: float = 0.95,
+        shuffled: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -136,6 +151,7 @@ class DiagnosticProbe(Observer):
         self.control = control
         self.description_length = description_length
         self.bootstrap, self.confidence = bootstrap_settings(bootstrap, confidence)
+        self.shuffled = shuffled
         self._train_set: ProbeSet | None = None
 
     def prepare(self) -> None:
@@ -219,7 +235,7 @@ class DiagnosticProbe(Observer):
         rows += [
             (quantity, site, task, target, float("nan"))
             for site in broken
-            for quantity in ("accuracy", "probe_loss")
+            for quantity in ("accuracy", "probe_loss", "information")
             for task in self.tasks
             for target in self.targets
         ]
@@ -234,7 +250,7 @@ class DiagnosticProbe(Observer):
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw accuracy and selectivity over steps; compression if it is recorded."""
+        """Draw accuracy and selectivity over steps, the plane of information, and compression if it is recorded."""
         return probe_figures(observations, settings["targets"])
 
 
@@ -309,7 +325,17 @@ def _rows(
         test_blocks=test.blocks if observer.bootstrap else None,
         classifier=observer.classifier,
     )
-    values = {"accuracy": result.accuracy, "probe_loss": result.loss}
+    entropy = torch.stack([_entropy(test.labels[task]) for task in result.tasks])
+    values = {"accuracy": result.accuracy, "probe_loss": result.loss, "information": entropy - result.loss}
+    if observer.shuffled:
+        shuffled = {
+            task: _shuffled(labels, observer.classifier.seed) for task, labels in train.labels.items()
+        }
+        tested = {site: test.activations[site] for site in sites}
+        floor = diagnostic_probe(
+            features, shuffled, tested, test.labels, classes, classifier=observer.classifier
+        )
+        values |= {"information_shuffled": entropy - floor.loss}
     if result.control_accuracy is not None:
         values |= {"control_accuracy": result.control_accuracy, "selectivity": result.selectivity}
     if result.block_hits is not None and result.block_counts is not None:
@@ -327,6 +353,20 @@ def _rows(
                 (quantity, site, task, target, float(value[i, j])) for i, site in enumerate(result.sites)
             ]
     return rows
+
+
+def _entropy(labels: Tensor) -> Tensor:
+    """Return the entropy of labels, nats, float64; unlabelled tokens are left out."""
+    counts = labels[labels >= 0].bincount().double().cpu()
+    entropy: Tensor = torch.special.entr(counts / counts.sum()).sum()
+    return entropy
+
+
+def _shuffled(labels: Tensor, seed: int) -> Tensor:
+    """Return labels in a random order among the labelled tokens."""
+    at = (labels >= 0).nonzero()[:, 0]
+    order = torch.randperm(len(at), generator=torch.Generator().manual_seed(seed)).to(at.device)
+    return labels.index_put((at,), labels[at[order]])
 
 
 def _intervals(

@@ -23,13 +23,39 @@ def probe_figures(observations: pd.DataFrame, targets: Sequence[str]) -> dict[st
 
     Returns:
         ``accuracy_<target>`` and ``compression_<target>``: a panel for each site, a colour for each task, with
-        bootstrap intervals; the accuracy of the most frequent label is dotted.
+        bootstrap intervals; the accuracy of the most frequent label is dotted. With both targets also ``information``:
+        a panel for each task, the course of each site in the plane of both targets.
     """
     figures = {f"accuracy_{target}": _curves(observations, target) for target in targets}
     if observations["quantity"].eq("compression").any():
         for target in targets:
             figures[f"compression_{target}"] = _curves(observations, target, ("compression",))
+    information = select(observations, quantity="information")
+    if set(targets) == {"current", "next"} and information["value"].notna().any():
+        figures["information"] = _plane(information)
     return figures
+
+
+def _plane(information: pd.DataFrame) -> Figure:
+    """Draw the course of each site from the first to the last step: about the label of this word, and of the next."""
+    tasks, sites = list(information["task"].unique()), list(information["site"].unique())
+    panels = fig.new_panels(len(tasks), 4.2, 3.6, margin=(1.8, 0))
+    looks = fig.site_styles(sites)
+    for ax, task in zip(panels, tasks, strict=True):
+        for site, look in looks.items():
+            here = select(information, task=task, site=site).sort_values("step")
+            x, y = (select(here, target=t).set_index("step")["value"] for t in ("current", "next"))
+            y = y.reindex(x.index)
+            ax.plot(x, y, marker=".", ms=4, lw=1.0, label=site, **look)
+            ax.plot(
+                x.iloc[:1], y.iloc[:1], "o", mfc="w", mec=look["color"], ms=6, label="_nolegend_", zorder=3
+            )
+            ax.plot(x.iloc[-1:], y.iloc[-1:], "o", color=look["color"], ms=6, label="_nolegend_", zorder=3)
+        ax.set_title(f"{task}, from the first step (hollow) to the last")
+        ax.set_xlabel("information about the label of this word (nats)")
+    panels.set_ylabel("information about the label of the next word (nats)")
+    panels.legend()
+    return panels.figure
 
 
 def _curves(

@@ -8,6 +8,7 @@ from torch import nn
 
 from lmdyn.analysis import DiagnosticClassifier, description_length, diagnostic_probe
 from lmdyn.callbacks import DiagnosticProbe, Run
+from tests.helpers.figure_faults import figure_faults
 
 V, TAGS = 12, ["DET", "NOUN", "VERB"]
 
@@ -123,6 +124,37 @@ def test_what_the_sites_hold(tmp_path):
     assert value(table, "accuracy", "nothing", "current") == value(table, "majority", "", "current")
     assert value(table, "compression", "word", "current") > 2
     assert value(table, "compression", "nothing", "next") == pytest.approx(1, abs=0.05)
+
+
+def test_information_is_entropy_less_loss(tmp_path):
+    """All of the entropy from the word; none from a constant or shuffled labels, or about an independent next word."""
+    table = attach(tmp_path, shuffled=True).observe(Model(), 0)
+    tags = torch.cat([b["upos"].flatten() for b in batches(1)])
+    shares = tags.bincount() / len(tags)
+    entropy = float(-(shares * shares.log()).sum())
+    for site in SITES:
+        for target in ("current", "next"):
+            assert value(table, "information", site, target) < entropy
+    bound = entropy - value(table, "probe_loss", "word", "current")
+    assert value(table, "information", "word", "current") == pytest.approx(bound, abs=1e-6)
+    assert value(table, "information", "word", "current") > 0.9 * entropy
+    for quantity, site, target in (
+        ("information", "nothing", "current"), ("information", "word", "next"),
+        ("information_shuffled", "word", "current"), ("information_shuffled", "nothing", "next"),
+    ):  # fmt: skip
+        assert abs(value(table, quantity, site, target)) < 0.05
+
+
+def test_the_plane_of_information_can_be_read(tmp_path):
+    observer, module, tables = attach(tmp_path), Model(), []
+    for step in (0, 10, 100):
+        tables.append(observer.observe(module, step))
+        with torch.no_grad():
+            module.embedding.weight *= 0.7
+    for observations in (tables[0], pd.concat(tables)):
+        figures = observer.figures(observations, observer.settings)
+        assert "information" in figures
+        assert not figure_faults(figures["information"])
 
 
 def test_the_same_each_time_and_invisible(tmp_path):
