@@ -65,7 +65,7 @@ def match_units(
     """
     if not groups:
         raise ValueError("expected at least one group of exchangeable units, got none")
-    names = {axis.parameter for group in groups for axis in group.axes}
+    names = sorted({axis.parameter for group in groups for axis in group.axes})
     mine = {name: exact_float(own[name]).cpu() for name in names}
     theirs = {name: exact_float(other[name]).cpu() for name in names}
     norms = [
