@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import torch
-from common import machine, quiet
+from common import machine, quiet, table
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lmdyn.callbacks import Run, WeightSpectra
@@ -50,14 +50,15 @@ def main() -> None:
         observer.meet(model)
         with Peak() as peak:
             wall, cpu = time.perf_counter(), time.process_time()
-            table = observer.observe(model, 2)
+            observed = observer.observe(model, 2)
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     parameters = sum(p.numel() for p in model.parameters())
     print(f"{machine()}, {args.threads} threads")
-    print(f"{parameters / 1e6:.1f} million parameters, {parameters * 4 / 1e9:.2f} GB; {len(table)} rows")
-    print(
-        f"one observation: {wall:.1f} s ({cpu:.1f} s of CPU time); {peak.above / 1e9:.2f} GB above the model"
-    )
+    found = [
+        f"{parameters / 1e6:.1f} million, {parameters * 4 / 1e9:.2f} GB", f"{len(observed):,}", f"{wall:.1f} s",
+        f"{cpu:.1f} s", f"{peak.above / 1e9:.2f} GB",
+    ]  # fmt: skip
+    print(table(["parameters", "rows", "by the clock", "CPU time", "memory above the model"], [found]))
 
 
 class Peak:

@@ -62,7 +62,7 @@ def rankme(
             finite; 0 ln 0 = 0 requires none.
 
     Returns:
-        Scalar float64 from 1 to min(n, d); NaN if x is 0 (the variant: constant), or if a value is NaN or infinite.
+        Scalar float64 from 1 to min(n, d); NaN if x is 0 (for the variant, constant), or if a value is NaN or infinite.
 
     Raises:
         ValueError: if there are fewer than 2 vectors, or for an unknown variant.
