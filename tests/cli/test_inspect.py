@@ -444,6 +444,11 @@ def test_the_yaml_of_a_folder_replays(name, data, here, capsys):
         "EncoderDynamics",
         "WordClusters",
         "Interdependence",
+        "Curvature",
+        "Induction",
+        "Landscape",
+        "LossChangeAllocation",
+        "WeightSpectra",
     }
 
 
