@@ -23,16 +23,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import observer_costs
 import torch
 from common import Seconds, machine, now, quiet, spread, table
-from observer_costs import CPU, ROOT, alone, held
+from observer_costs import alone, held
 from torch import nn
 
 from lmdyn.analysis import Spectrum, VectorSums, intrinsic_dimension, power_law
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.callbacks import Geometry, LearningCurves, Run, Sparsity, StreamingObserver
 from lmdyn.callbacks.observing.probe import Watch, probe_pass
-from lmdyn.cli.fit import LmdynCLI
 from lmdyn.models.allocator import keep_freed_memory
 
 CONFIGS = {
@@ -77,15 +77,9 @@ def prepared(name: str, folder: Path, tokens: int) -> tuple[nn.Module, Any, Run]
     """A model, the data that it is observed on, and the run."""
     if name == "GPT-2":
         return gpt2(), batches(tokens), Run(folder / name)
-    cli = LmdynCLI(["--config", str(ROOT / CONFIGS[name]), *CPU], run=False)
+    cli = observer_costs.prepared(CONFIGS[name])
     data: Any = cli.datamodule
-    data.prepare_data()
-    data.setup("fit")
-    module: Any = cli.model
-    cli.trainer.datamodule = data  # type: ignore[attr-defined]
-    module.trainer = cli.trainer
-    module.configure_model()
-    return module, None, Run(folder / name, data.tokenizer, data.token_counts, data, None, folder)
+    return cli.model, None, Run(folder / name, data.tokenizer, data.token_counts, data, None, folder)
 
 
 def gpt2() -> nn.Module:

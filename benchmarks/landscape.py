@@ -17,12 +17,11 @@ from typing import Any
 
 import torch
 from common import machine, now, quiet, spread, table
-from observer_costs import CPU, ROOT
+from observer_costs import prepared
 
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.callbacks import Landscape, Run
 from lmdyn.callbacks.observing.probe import ObservedBatch, Watch, probe_pass
-from lmdyn.cli.fit import LmdynCLI
 
 CONFIGS = {
     "LSTM": "configs/saphra2019_sparsity/organism/lm.yaml",
@@ -62,14 +61,9 @@ def main() -> None:
 
 def measured(config: str, folder: Path, size: int, reps: int, tokens: int) -> list[float]:
     """The ratio of each repetition."""
-    cli = LmdynCLI(["--config", str(ROOT / config), *CPU], run=False)
+    cli = prepared(config)
     data: Any = cli.datamodule
-    data.prepare_data()
-    data.setup("fit")
     module: Any = cli.model
-    cli.trainer.datamodule = data  # type: ignore[attr-defined]
-    module.trainer = cli.trainer
-    module.configure_model()
     observer = Landscape(
         reference=None, plane="random", plane_size=size, max_tokens=tokens, log_figures=False
     )

@@ -117,19 +117,28 @@ def training_step(base: str, updates: int) -> Seconds:
     return Seconds(took.wall / number, took.cpu / number)
 
 
-def observation(name: str, base: str, settings: str, folder: Path, again: float) -> tuple[float, float]:
-    """Seconds of CPU time, and bytes beside those that were held."""
-    overlay = folder / f"{name}.yaml"
-    overlay.write_text(settings, encoding="utf-8")
-    cli = LmdynCLI(["--config", str(ROOT / base), "--config", str(overlay), *CPU], run=False)
+def prepared(base: str, *overlays: Path) -> LmdynCLI:
+    """A configuration with its data and its untrained model."""
+    configurations = [argument for path in (ROOT / base, *overlays) for argument in ("--config", str(path))]
+    cli = LmdynCLI([*configurations, *CPU], run=False)
     data: Any = cli.datamodule
     data.prepare_data()
     data.setup("fit")
-    (observer,) = (c for c in cli.trainer.callbacks if isinstance(c, Observer) and type(c).__name__ == name)  # type: ignore[attr-defined]
     module: Any = cli.model
     cli.trainer.datamodule = data  # type: ignore[attr-defined]
     module.trainer = cli.trainer
     module.configure_model()
+    return cli
+
+
+def observation(name: str, base: str, settings: str, folder: Path, again: float) -> tuple[float, float]:
+    """Seconds of CPU time, and bytes beside those that were held."""
+    overlay = folder / f"{name}.yaml"
+    overlay.write_text(settings, encoding="utf-8")
+    cli = prepared(base, overlay)
+    data: Any = cli.datamodule
+    (observer,) = (c for c in cli.trainer.callbacks if isinstance(c, Observer) and type(c).__name__ == name)  # type: ignore[attr-defined]
+    module: Any = cli.model
     observer.attach(Run(folder / name, data.tokenizer, data.token_counts, data, None, folder))
     observer.meet(module.eval())
     if isinstance(observer, LossChangeAllocation):  # of the line between two checkpoints

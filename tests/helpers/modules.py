@@ -4,6 +4,9 @@ import lightning as L
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import DataLoader
+
+from lmdyn.callbacks import ScheduledCheckpoint, Steps
 
 
 class Own(L.LightningModule):
@@ -24,3 +27,13 @@ class Own(L.LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def fit_four_steps(module, batches, folder, observers):
+    """Trains a module for four steps with observers, and saves the weights of steps 0, 2 and 4."""
+    trainer = L.Trainer(
+        default_root_dir=folder, max_steps=4, accelerator="cpu", logger=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[*observers, ScheduledCheckpoint(schedule=Steps(at=(0, 2)))],
+    )  # fmt: skip
+    trainer.fit(module, DataLoader(batches, batch_size=None))
+    return module

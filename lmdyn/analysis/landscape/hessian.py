@@ -106,6 +106,16 @@ class Hessian:
         flat = torch.cat([own.flatten().to(vector.device) for own in sums])
         return all_reduce_sum(flat) / self._scale
 
+    def along(self, vector: Float[Tensor, "n"]) -> float:
+        """Compute vᵀHv / vᵀv, the curvature along a direction, at most the largest eigenvalue; NaN for v = 0.
+
+        Args:
+            vector: direction, of any length.
+        """
+        exact = exact_float(vector)
+        size = float(exact @ exact)
+        return float(exact @ exact_float(self.product(vector))) / size if size > 0 else float("nan")
+
     def dense(self) -> Float[Tensor, "n n"]:
         """Compute all entries by n products: for tests and small models."""
         unit = torch.eye(self.size, dtype=self._dtype)

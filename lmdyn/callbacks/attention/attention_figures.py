@@ -8,7 +8,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from lmdyn.analysis.inspection.transformer import layer_number
 from lmdyn.callbacks.observing import figures as fig
@@ -79,14 +78,8 @@ def _heads(last: pd.DataFrame, sites: Sequence[str], scores: Sequence[str]) -> F
         len(scores), 1.7 + 0.2 * heads, 0.9 + 0.2 * len(sites), margin=(1, 0.5), sharey=True
     )
     for ax, score in zip(panels, scores, strict=True):
-        values = wide(select(rows, quantity=score), "head", "site")
-        values = values.reindex(index=list(sites), columns=range(heads))
-        image = fig.show_image(ax, values.to_numpy(dtype=float), aspect="auto", cmap="viridis")
+        fig.show_heads(ax, select(rows, quantity=score), sites)
         ax.set_title(_LABELS[score])
-        ax.set_xlabel("head")
-        ax.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-        ax.set_yticks(range(len(sites)), [fig.site_label(site) for site in sites], fontsize=8)
-        panels.figure.colorbar(image, ax=ax)
     panels.figure.suptitle(f"all heads at step {int(last['step'].iloc[0]):,}")
     return panels.figure
 

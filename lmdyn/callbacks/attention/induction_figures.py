@@ -90,16 +90,11 @@ def _all_heads(observations: pd.DataFrame, scores: Sequence[str]) -> Figure:
         len(scores), 2.0 + 0.22 * heads, 1.3 + 0.24 * len(sites), most=2, margin=(0.8, 0.5), sharey=True
     )
     for ax, score in zip(panels, scores, strict=True):
-        values = wide(select(last, quantity=score), "head", "site").reindex(index=sites, columns=range(heads))
-        limits: dict[str, Any] = {"vmin": 0, "vmax": 1, "cmap": "viridis"}
+        limits: dict[str, Any] = {"vmin": 0, "vmax": 1}
         if score == "copying":
             limits = {"vmin": -1, "vmax": 1, "cmap": "RdBu_r"}
-        image = fig.show_image(ax, values.to_numpy(dtype=float), aspect="auto", **limits)
+        fig.show_heads(ax, select(last, quantity=score), sites, **limits)
         ax.set_title(_SCORES[score])
-        ax.set_xlabel("head")
-        ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-        ax.set_yticks(range(len(sites)), [fig.site_label(site) for site in sites], fontsize=8)
-        panels.figure.colorbar(image, ax=ax)
     panels.figure.suptitle(f"all heads at step {int(last['step'].iloc[0]):,}")
     return panels.figure
 

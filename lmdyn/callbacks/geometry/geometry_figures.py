@@ -6,11 +6,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from lmdyn.callbacks.geometry.geometry_quantities import PARTS
 from lmdyn.callbacks.observing import figures as fig
-from lmdyn.callbacks.observing.schema import last_step, select, wide
+from lmdyn.callbacks.observing.schema import last_step, select
 
 __all__ = ["geometry_figures"]
 
@@ -114,11 +113,6 @@ def _first_token(observations: pd.DataFrame) -> Figure:
     fig.set_step_axis(left, rows["step"])
     fig.outer_legend(left)
     last = last_step(rows)
-    values = wide(last, "head", "site").reindex(index=sites, columns=range(heads))
-    image = fig.show_image(right, values.to_numpy(dtype=float), aspect="auto", cmap="viridis", vmin=0)
+    fig.show_heads(right, last, sites, label="weight on the first token", vmin=0)
     right.set_title(f"all heads at step {int(last['step'].iloc[0]):,}")
-    right.set_xlabel("head")
-    right.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-    right.set_yticks(range(len(sites)), [fig.site_label(site) for site in sites])
-    figure.colorbar(image, ax=right, label="weight on the first token")
     return figure

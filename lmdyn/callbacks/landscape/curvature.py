@@ -23,7 +23,7 @@ from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.conditions.finding import Cost, Foreseen
 from lmdyn.callbacks.landscape.curvature_figures import curvature_figures
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.probe import Reader, to_device
+from lmdyn.callbacks.observing.probe import Reader
 from lmdyn.callbacks.observing.schema import Quantity
 
 __all__ = ["Curvature"]
@@ -64,8 +64,8 @@ class Curvature(Observer):
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
-        ValueError: for an unknown direction, numbers out of range, a module without trainable parameters or with
-            sharded weights, or ``update`` in replay or with several optimizers.
+        ValueError: for an unknown direction, numbers out of range, a module without trainable parameters, in half
+            precision or with sharded weights, or ``update`` in replay or with several optimizers.
 
     Reference: Pearlmutter 1994 (products); Hutchinson 1990 (trace); Ghorbani, Krishnan & Xiao 2019 (Lanczos on
         networks); Saphra 2021, sections 3.1 and 7.2.1.
@@ -125,6 +125,13 @@ class Curvature(Observer):
                 f"got {size}: unfreeze some, or lower `eigenvalues`"
             )
 
+        half = sorted({str(p.dtype) for p in _trained(module).values() if p.dtype.itemsize < 4})
+        if half:
+            raise ValueError(
+                f"{self.name}: expected weights in float32 or float64, since steps that change the loss by little are "
+                f"rounded away in others, got {', '.join(half)}: observe a copy in float32, `module.float()`"
+            )
+
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report the memory of Lanczos' vectors."""
         parameters = _trained(module).values()
@@ -144,11 +151,8 @@ class Curvature(Observer):
             text = loss_gradient(module, self._batches(module), Reader(module, self.forward), parameters)
             hessian = Hessian(lambda: self._losses(module), list(parameters.values()), float(text.tokens))
             gradient = torch.cat([g.flatten().cpu() for g in text.gradients.values()])
-            squared = float(gradient.double() @ gradient.double())
-            curvature = float("nan")
-            if squared > 0:
-                curvature = float(gradient.double() @ hessian.product(gradient).double()) / squared
-            rows += [("loss", None, text.loss), ("gradient_norm", None, squared**0.5)]
+            curvature = hessian.along(gradient)
+            rows += [("loss", None, text.loss), ("gradient_norm", None, _norm(text.gradients))]
             rows += [("gradient_curvature", None, curvature)]
             if self.eigenvalues:
                 found = hessian.largest(self.eigenvalues, tolerance=self.tolerance, seed=self.seed)
@@ -164,8 +168,7 @@ class Curvature(Observer):
         return table[["quantity", "site", "index", "value"]].astype({"index": "Int64"})
 
     def _batches(self, module: nn.Module) -> Iterator[dict[str, Any]]:
-        device = device_of(module)
-        return (to_device(batch, device) for batch in self.probe_set.batches(*rank_and_world_size()))
+        return self.probe_set.of_this_rank(device_of(module))
 
     def _losses(self, module: nn.Module) -> Iterator[Tensor]:
         read = Reader(module, self.forward)

@@ -16,7 +16,7 @@ from lmdyn.analysis.landscape.plane import course_of_training, random_plane
 from lmdyn.analysis.landscape.unit_groups import UnitGroup, permuted_units, random_permutations, unit_groups
 from lmdyn.analysis.landscape.unit_matching import match_units
 from lmdyn.analysis.parameters.at_point import at_point, parameter_values
-from lmdyn.analysis.parameters.line import point_between
+from lmdyn.analysis.parameters.line import point_between, point_distance
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks.conditions.amounts import parameter_bytes
 from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
@@ -205,7 +205,8 @@ class Landscape(Observer):
         rows: list[dict[str, Any]] = []
         for name, reference in self.references.items():
             for part, other in reference.modules(module, self.run, step).items():
-                rows += self._line(module, own, self._values(other, own), part or name, step)
+                label = " ".join(word for word in (name, part) if word)
+                rows += self._line(module, own, self._values(other, own), label, step)
         if self.plane is not None:
             rows += self._plane_rows(module, own, step)
         table = pd.DataFrame(rows, columns=_COLUMNS)
@@ -230,7 +231,8 @@ class Landscape(Observer):
         for units, start in ends.items():
             sums = [self._sums(module, point_between(start, own, alpha), step) for alpha in self.alphas]
             line = LossLine(self.alphas, np.stack([s for s, _ in sums]), sums[0][1])
-            values = {"barrier": line.barrier, **_apart(own, start)}
+            apart = point_distance(start, own)
+            values = {"barrier": line.barrier, "distance": apart.distance, "cosine": apart.cosine}
             if self.bootstrap and enough_blocks(line.blocks, self.name, step):
                 low, high = line.interval(self.bootstrap, self.confidence, seed=self.seed)
                 values |= {"barrier_low": low, "barrier_high": high}
@@ -324,16 +326,6 @@ class _BlockSums:
     @property
     def sums(self) -> Tensor:
         return self._sums.cpu()
-
-
-def _apart(own: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return the distance and the cosine of two points."""
-    pairs = [(own[name].double().flatten().cpu(), other[name].double().flatten().cpu()) for name in own]
-    squared = sum(float((a - b).square().sum()) for a, b in pairs)
-    inner = sum(float(a @ b) for a, b in pairs)
-    norms = [sum(float(pair[i].square().sum()) for pair in pairs) ** 0.5 for i in (0, 1)]
-    cosine = inner / (norms[0] * norms[1]) if norms[0] and norms[1] else float("nan")
-    return {"distance": squared**0.5, "cosine": min(1.0, max(-1.0, cosine)) if cosine == cosine else cosine}
 
 
 def _side(coordinates: "np.ndarray[Any, Any]", size: int) -> "np.ndarray[Any, Any]":

@@ -1,7 +1,7 @@
 """Who pays for a change of the loss: by parameter, layer and class of token (Lan et al. 2019)."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import lightning as L
@@ -259,17 +259,12 @@ class LossChangeAllocation(Observer):
         return interval_table(sums, loss, updates, text.tokens(), self._divisions, self._places)
 
     def _text(self, module: nn.Module) -> TextOnLines:
-        device, ranks = device_of(module), rank_and_world_size()
-
-        def batches() -> Iterator[dict[str, Any]]:
-            return (to_device(batch, device) for batch in self.probe_set.batches(*ranks))
-
         divisions = {
             name: TokenClasses(len(of), self._class_of(name)) for name, of in self._divisions.tokens.items()
         }
         return TextOnLines(
-            module, batches, lambda batch: self._call(module, batch), divisions, repeated=self._repeated,
-            head=self._head,
+            module, lambda: self.probe_set.of_this_rank(device_of(module)), lambda batch: self._call(module, batch),
+            divisions, repeated=self._repeated, head=self._head,
         )  # fmt: skip
 
     def _class_of(self, division: str) -> Any:

@@ -15,6 +15,7 @@ from matplotlib.collections import Collection
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from lmdyn.analysis.inspection.transformer import layer_number
 from lmdyn.callbacks.observing.drawing.bands_and_labels import draw_band, error_band, label_points
@@ -24,6 +25,7 @@ from lmdyn.callbacks.observing.drawing.plain_text_figure import (
 )
 from lmdyn.callbacks.observing.drawing.step_axis import mark_rate_drops, set_step_axis
 from lmdyn.callbacks.observing.drawing.style import COLOURS, in_style
+from lmdyn.callbacks.observing.schema import wide
 
 __all__ = [
     "COLOURS",
@@ -53,6 +55,7 @@ __all__ = [
     "set_step_axis",
     "shades",
     "short_names",
+    "show_heads",
     "show_image",
     "site_label",
     "site_styles",
@@ -156,6 +159,34 @@ def show_image(axes: Axes, values: Any, **image: Any) -> Any:
     axes.grid(visible=False)
     axes.spines[:].set_visible(True)
     return axes.imshow(values, **image)
+
+
+def show_heads(
+    axes: Axes,
+    rows: pd.DataFrame,
+    sites: Sequence[str],
+    *,
+    name: Callable[[str], str] | None = None,
+    label: str = "",
+    **image: Any,
+) -> None:
+    """Draw the values of all heads at one step: a line for each site, a column for each head, with a colour bar.
+
+    Args:
+        axes: axes to draw in.
+        rows: one value for each ``site`` and ``head``.
+        sites: sites, from top to bottom.
+        name: function that returns the label of a site; :func:`site_label` by default.
+        label: label of the colour bar.
+        **image: see :meth:`matplotlib.axes.Axes.imshow`.
+    """
+    heads = range(int(rows["head"].max()) + 1)
+    values = wide(rows, "head", "site").reindex(index=list(sites), columns=heads)
+    drawn = show_image(axes, values.to_numpy(dtype=float), **{"aspect": "auto", "cmap": "viridis", **image})
+    axes.set_xlabel("head")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    axes.set_yticks(range(len(sites)), [(name or site_label)(site) for site in sites], fontsize=8)
+    axes.figure.colorbar(drawn, ax=axes, label=label)
 
 
 @in_style

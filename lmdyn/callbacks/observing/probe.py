@@ -198,6 +198,10 @@ class ProbeSet:
             if self.max_tokens is not None and tokens >= self.max_tokens:
                 return
 
+    def of_this_rank(self, device: torch.device) -> Iterator[dict[str, Any]]:
+        """Return the batches of this rank on a device."""
+        return (to_device(batch, device) for batch in self.batches(*rank_and_world_size()))
+
     def rows(
         self, number: int, size: int, rank: int = 0, world_size: int = 1, *, streams: bool = True
     ) -> Int[Tensor, "size"]:

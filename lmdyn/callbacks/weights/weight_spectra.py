@@ -16,7 +16,7 @@ from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.weights.matrices import WeightMatrix, find_matrices, token_tables
 from lmdyn.callbacks.conditions.finding import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.probe import Reader, to_device
+from lmdyn.callbacks.observing.probe import Reader
 from lmdyn.callbacks.observing.reference import OwnInitial, Previous, Reference, named_references
 from lmdyn.callbacks.observing.run import announce
 from lmdyn.callbacks.weights.weight_rows import (
@@ -223,8 +223,7 @@ class WeightSpectra(Observer):
         return bool(before) if name == "previous" else 0 in before
 
     def _gradients(self, module: nn.Module) -> Mapping[str, Tensor]:
-        device = device_of(module)
-        batches = (to_device(batch, device) for batch in self.probe_set.batches(*rank_and_world_size()))
+        batches = self.probe_set.of_this_rank(device_of(module))
         return loss_gradient(module, batches, Reader(module, self.forward)).gradients
 
     @staticmethod

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from lmdyn.callbacks.observing import figures as fig
-from lmdyn.callbacks.observing.schema import last_step, select, wide
+from lmdyn.callbacks.observing.schema import last_step, select
 
 __all__ = ["weight_spectra_figures"]
 
@@ -116,13 +115,8 @@ def _heads(last: pd.DataFrame) -> Figure:
     count = int(last["head"].max()) + 1
     panels = fig.new_panels(2, 2.0 + 0.22 * count, 1.0 + 0.22 * len(sites), margin=(1, 0.5), sharey=True)
     for ax, (product, title) in zip(panels, _PRODUCTS.items(), strict=True):
-        values = wide(select(last, matrix=product), "head", "site").reindex(index=sites, columns=range(count))
-        image = fig.show_image(ax, values.to_numpy(dtype=float), aspect="auto", cmap="viridis")
+        fig.show_heads(ax, select(last, matrix=product), sites, name=_short)
         ax.set_title(f"effective rank of {title}")
-        ax.set_xlabel("head")
-        ax.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-        ax.set_yticks(range(len(sites)), [_short(site) for site in sites], fontsize=8)
-        panels.figure.colorbar(image, ax=ax)
     panels.figure.suptitle(f"all heads at step {int(last['step'].iloc[0]):,}")
     return panels.figure
 

@@ -17,7 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from lmdyn.callbacks.training.atomic_files import process_is_gone, process_name, unfinished_path
+from lmdyn.callbacks.training.atomic_files import (
+    process_is_gone,
+    process_name,
+    unfinished_path,
+    write_file,
+)
 
 __all__ = ["EXPIRY_S", "Lease", "LeaseState", "Leases", "file_system_time"]
 
@@ -208,18 +213,11 @@ class Leases:
     # ------------------------------------------------------------------------------------------------ files
 
     def _create(self, lease: Lease) -> bool:
-        try:
-            file = os.open(lease.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-        except FileExistsError:
-            return False
-        try:
-            os.write(file, json.dumps({**self._about, "ahead": lease.ahead}).encode())
-        except OSError:  # a full disk
-            lease.path.unlink(missing_ok=True)
-            raise
-        finally:
-            os.close(file)
-        return True
+        """Create the file with its content at once: a worker that is killed meanwhile leaves no lease of nobody."""
+        about = json.dumps({**self._about, "ahead": lease.ahead})
+        return write_file(
+            lease.path, lambda path: path.write_text(about, encoding="utf-8"), first_wins=True, lasting=False
+        )
 
     def _state(self, target: Path, generation: int) -> LeaseState | None:
         """Return the state of a lease; None if it has just been released."""

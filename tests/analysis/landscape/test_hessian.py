@@ -95,6 +95,17 @@ def test_products_are_those_of_the_dense_hessian(dtype):
     assert all(p.grad is None for p in model.parameters())
 
 
+def test_along_eigenvectors_are_the_eigenvalues():
+    """Of any length; along a sum of two, the mean of both; 0 has no direction."""
+    torch.manual_seed(0)
+    matrix = with_spectrum(np.array([-2.0, 1.0, 5.0]))
+    hessian, _ = quadratic(matrix)
+    vectors = torch.linalg.eigh(matrix).eigenvectors
+    assert [hessian.along(7 * v) for v in vectors.T] == pytest.approx([-2, 1, 5])
+    assert hessian.along(vectors[:, 0] + vectors[:, 2]) == pytest.approx(1.5)
+    assert math.isnan(hessian.along(0 * vectors[:, 0]))
+
+
 def test_a_linear_loss_has_no_curvature():
     x = torch.ones(3, requires_grad=True)
     hessian = Hessian(lambda: [x.sum()], [x])

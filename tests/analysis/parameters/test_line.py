@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lmdyn.analysis.parameters.line import point_between
+from lmdyn.analysis.parameters.line import point_between, point_distance
 
 
 def test_the_ends_of_a_line_are_exact():
@@ -14,3 +14,20 @@ def test_the_ends_of_a_line_are_exact():
         point_between(start, {"v": end["w"]} | end, 0.5)
     with pytest.raises(ValueError, match=r"got \(50,\) and \(2,\)"):
         point_between(start, {"w": torch.ones(2)}, 0.5)
+
+
+def test_distance_and_cosine_are_those_of_the_flat_vectors():
+    torch.manual_seed(0)
+    one = {"a": torch.randn(3, 4), "b": torch.randn(5)}
+    two = {"a": torch.randn(3, 4), "b": torch.randn(5)}
+    flat = [torch.cat([p[name].flatten() for name in ("a", "b")]).double() for p in (one, two)]
+    found = point_distance(one, two)
+    assert found.distance == pytest.approx(float((flat[0] - flat[1]).norm()))
+    assert found.cosine == pytest.approx(float(torch.cosine_similarity(*flat, dim=0)))
+    scaled = point_distance(one, {name: -3 * value for name, value in one.items()})
+    assert (scaled.cosine, scaled.distance) == (pytest.approx(-1), pytest.approx(4 * float(flat[0].norm())))
+    zero = point_distance(one, {name: 0 * value for name, value in one.items()})
+    assert zero.cosine != zero.cosine
+    broken = point_distance(one, {**two, "b": torch.full((5,), torch.nan)})
+    assert broken.distance != broken.distance
+    assert broken.cosine != broken.cosine

@@ -5,15 +5,15 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader
 from transformers import AlbertConfig, AlbertForMaskedLM, BertConfig, BertForMaskedLM
 
 from lmdyn.analysis.attention.attention_scores import attention_scores
-from lmdyn.callbacks import Run, ScheduledCheckpoint, Steps
+from lmdyn.callbacks import Run, Steps
 from lmdyn.callbacks.attention.attention_patterns import AttentionPatterns
 from lmdyn.callbacks.observing.figures import site_label
 from lmdyn.callbacks.observing.recording import observe_together
 from lmdyn.cli.report import write_report
+from tests.helpers.modules import fit_four_steps
 from tests.helpers.observing import assert_leaves_alone
 
 V, CLS, SEP, PAD = 30, 1, 2, 0
@@ -180,14 +180,9 @@ class Trained(Model):
 
 
 def fit(folder, observers):
-    trainer = L.Trainer(
-        default_root_dir=folder, max_steps=4, accelerator="cpu", logger=False, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=[*observers, ScheduledCheckpoint(schedule=Steps(at=(0, 2)))],
-    )  # fmt: skip
     model = Trained()
     model.tokenizer = Tokenizer
-    trainer.fit(model, DataLoader(batches(4), batch_size=None))
-    return model
+    return fit_four_steps(model, batches(4), folder, observers)
 
 
 def test_live_equals_replayed_and_training_is_left_alone(tmp_path, monkeypatch):

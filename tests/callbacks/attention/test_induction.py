@@ -8,17 +8,17 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
 from lmdyn.analysis.attention.head_ablation import HeadPlace, ablated_heads, head_inputs
 from lmdyn.analysis.attention.induction_scores import SCORES, uniform_attention
 from lmdyn.analysis.attention.token_path import TokenPath, find_token_path
 from lmdyn.analysis.inspection.transformer import attention_sites
-from lmdyn.callbacks import Induction, Run, ScheduledCheckpoint, Steps
+from lmdyn.callbacks import Induction, Run, Steps
 from lmdyn.callbacks.observing.requirements import foresee
 from tests.helpers.architectures import ARCHITECTURES, VOCABULARY
 from tests.helpers.attention_only import VOCABULARY as SMALL
 from tests.helpers.attention_only import AttentionOnly, induction_model
+from tests.helpers.modules import fit_four_steps
 from tests.helpers.observing import assert_leaves_alone
 
 BEGIN = 0
@@ -470,13 +470,7 @@ class Trained(L.LightningModule):
 
 
 def fit(folder, observers):
-    trainer = L.Trainer(
-        default_root_dir=folder, max_steps=4, accelerator="cpu", logger=False, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=[*observers, ScheduledCheckpoint(schedule=Steps(at=(0, 2)))],
-    )  # fmt: skip
-    model = Trained()
-    trainer.fit(model, DataLoader(rows(VOCABULARY), batch_size=None))
-    return model
+    return fit_four_steps(Trained(), rows(VOCABULARY), folder, observers)
 
 
 def test_live_equals_replayed_and_training_is_left_alone(tmp_path):

@@ -176,6 +176,11 @@ def test_a_module_without_trainable_parameters_is_refused(tmp_path):
         attached(tmp_path, text()).observe(module, 0)
 
 
+def test_half_precision_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"expected weights in float32 or float64.*got torch.bfloat16"):
+        attached(tmp_path, text()).observe(Bigrams().bfloat16(), 0)
+
+
 @pytest.mark.parametrize("arguments", [{}, {"eigenvalues": 3}, {"eigenvalues": 0}, {"probes": 0}])
 def test_figures_can_be_read(tmp_path, arguments):
     torch.manual_seed(0)

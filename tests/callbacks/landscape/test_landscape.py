@@ -135,6 +135,20 @@ def test_the_line_to_itself_is_flat_and_the_model_is_left_alone(tmp_path, model)
     model.zero_grad()
 
 
+class Steps2(Reference):
+    """Several modules, as ``Earlier`` has."""
+
+    def modules(self, module, run, step):
+        return {"step 1": module, "step 2": module}
+
+
+def test_two_references_of_several_models_are_told_apart(tmp_path, model):
+    observer = attached(tmp_path, reference={"a": Steps2(), "b": Steps2()}, points=3, bootstrap=0)
+    table = observer.observe(model, 3)
+    names = table[table["quantity"] == "barrier"]["reference"].tolist()
+    assert names == ["a step 1", "a step 2", "b step 1", "b step 2"]
+
+
 def test_a_random_plane_has_the_model_in_its_middle(tmp_path, model):
     table = attached(tmp_path, reference=None, plane="random", plane_size=5, extent=0.5).observe(model, 3)
     plane = table[table["quantity"] == "plane_loss"]

@@ -129,12 +129,31 @@ def test_a_file_that_is_empty_or_strange_is_some_other_process(target):
             assert mine.look(target).holder.startswith(("another process", "process"))
 
 
+def test_a_worker_that_is_killed_as_it_takes_a_lease_leaves_none(target, monkeypatch):
+    """Killed between creating and writing the file, it would leave a lease that nobody may take for minutes."""
+
+    class KilledError(BaseException):
+        pass
+
+    def killed(path, *_, **__):
+        path.touch()
+        raise KilledError
+
+    monkeypatch.setattr(Path, "write_text", killed)
+    with Leases() as mine, pytest.raises(KilledError):
+        mine.take(target)
+    monkeypatch.undo()
+    with Leases() as others:
+        assert others.look(target) is None
+        assert others.take(target) is not None
+
+
 def test_a_folder_that_cannot_be_written(target, monkeypatch):
-    def full(*_):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     with Leases() as mine:
-        monkeypatch.setattr("lmdyn.cli.replay.leases.os.write", full)
+        monkeypatch.setattr(Path, "write_text", full)
         with pytest.raises(OSError, match="No space"):
             mine.take(target)
     assert files(target) == []
