@@ -64,9 +64,7 @@ def measured(config: str, folder: Path, size: int, reps: int, tokens: int) -> li
     cli = prepared(config)
     data: Any = cli.datamodule
     module: Any = cli.model
-    observer = Landscape(
-        reference=None, plane="random", plane_size=size, max_tokens=tokens, log_figures=False
-    )
+    observer = Landscape(reference={}, plane="random", plane_size=size, max_tokens=tokens, log_figures=False)
     observer.attach(Run(folder, data.tokenizer, data.token_counts, data))
     observer.meet(module.eval())
     ratios = []

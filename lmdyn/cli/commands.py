@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -132,7 +133,7 @@ def analyze_command(args: Sequence[str]) -> None:
         loggers=options.logger,
         command=["lmdyn", "analyze", *args],
     )
-    log.info("report: python -m lmdyn.cli report %s", options.out or options.run)
+    log.info("report: python -m lmdyn.cli report %s", shlex.quote(str(options.out or options.run)))
 
 
 def _device(name: str | None) -> str:

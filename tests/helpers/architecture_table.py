@@ -92,7 +92,7 @@ OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
     },
     "Induction": lambda: {"sequences": 20, "max_tokens": 200},
     "WordClusters": lambda: {"words": 30, "components": 3, "matrix_words": 10},
-    "Landscape": lambda: {"reference": None, "plane": "random", "plane_size": 3, "max_tokens": 60},
+    "Landscape": lambda: {"reference": {}, "plane": "random", "plane_size": 3, "max_tokens": 60},
     "Curvature": lambda: {"max_tokens": 60, "probes": 2, "tolerance": 0.2},
     "WeightSpectra": lambda: {"gradients": True},
     "LossChangeAllocation": lambda: {"allocation": "path", "max_tokens": 60, "bands": ()},

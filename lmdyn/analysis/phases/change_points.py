@@ -13,7 +13,8 @@ __all__ = ["ChangePoints", "UnsuitableCurveError", "change_points"]
 
 Array = npt.NDArray[np.float64]
 
-_LEAST_A_DECADE = 8.0
+_A_DECADE = 8
+_LEAST = 12
 _MOST_CANDIDATES = 20_000
 _PENALTY = 3
 """Parameters for which a change point counts: its slope, and twice its position, which is searched."""
@@ -83,7 +84,8 @@ def change_points(
         seed: seed of the resampling.
 
     Raises:
-        UnsuitableCurveError: for fewer than eight observations a decade or 12 at all, or steps that occur twice.
+        UnsuitableCurveError: for fewer than eight observations a decade (fewer below step 10, where steps are whole
+            numbers) or 12 at all, or steps that occur twice.
         ValueError: for settings out of range.
 
     Reference: Saphra 2021, section 7.2.3 (phases); segmented regression: Muggeo 2003; number of change points: Zhang &
@@ -151,13 +153,20 @@ def _observed(at: Array, values: Array) -> tuple[Array, Array]:
     x, y = np.log10(at[kept][order]), values[kept][order]
     if (np.diff(x) <= 0).any():
         raise UnsuitableCurveError("expected each step once, got some twice: give the curve of one run")
-    decades = float(x[-1] - x[0]) if len(x) else 0.0
-    if len(x) < 12 or (len(x) - 1) / max(decades, 1e-9) < _LEAST_A_DECADE - 1e-9:
+    if len(x) < _LEAST or len(x) < (required := _required(x)):
         raise UnsuitableCurveError(
-            f"expected at least {_LEAST_A_DECADE:.0f} observations a decade of steps, and 12 at all, got {len(x)} over "
-            f"{decades:.1f} decades: observe with `schedule: {{per_decade: 8}}` or more"
+            f"expected at least {_A_DECADE} observations a decade of steps, as far as steps are whole numbers, and "
+            f"{_LEAST} at all"
+            + (f", {required} from step {10 ** x[0]:,.0f} to {10 ** x[-1]:,.0f}" if len(x) >= _LEAST else "")
+            + f", got {len(x)}: observe with `schedule: {{per_decade: {_A_DECADE}}}` or more"
         )
     return x, y
+
+
+def _required(x: Array) -> int:
+    """Return how many whole steps a schedule of eight a decade has in the range of these steps."""
+    steps = np.unique(np.round(10 ** (np.arange(0, 20 * _A_DECADE) / _A_DECADE)))
+    return int(((steps >= 10 ** x[0] - 0.5) & (steps <= 10 ** x[-1] + 0.5)).sum())
 
 
 def _squares(residuals: Array) -> float:

@@ -1,6 +1,7 @@
 """Induction heads during training: scores on repeated random tokens, copying, in-context loss, ablation."""
 
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -77,7 +78,7 @@ class Induction(Observer):
         early: first and last number of tokens of context of the early loss; None uses 5 % to 15 % of the median row.
         late: the same of the late loss; None uses the last 10 %. Olsson et al. use [50, 50] and [500, 500].
         top: number of heads to ablate, at most half of all; 0 for no ablation.
-        draws: number of draws of as many random other heads.
+        draws: number of draws of as many random other heads, different ones; fewer if there are no more.
         ablation: replace the heads' outputs by ``zero``, or by their ``mean`` over the same data.
         max_tokens: approximate number of tokens of the probe set; None for all.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
@@ -333,14 +334,8 @@ class Induction(Observer):
         order = [head for _, head in sorted(scored, key=lambda found: -found[0])]
         number = min(self.top, max(1, len(order) // 2))
         yield "best", pd.NA, order[:number]
-        others = order[number:]
-        for draw in range(self.draws if len(others) >= number else 0):
-            generator = torch.Generator().manual_seed(self.seed * 1000 + draw)
-            yield (
-                "random",
-                draw,
-                [others[i] for i in torch.randperm(len(others), generator=generator)[:number]],
-            )
+        for draw, heads in enumerate(_draws(order[number:], number, self.draws, self.seed)):
+            yield "random", draw, heads
 
     # ---------------------------------------------------------------- rows of the table
 
@@ -397,3 +392,14 @@ class Induction(Observer):
 
     def _tokens(self, rows: int, after: Sequence[int] = ()) -> Tensor:
         return repeated_tokens(self._ids, self.length, rows, seed=self.seed, before=self._before, after=after)
+
+
+def _draws(heads: Sequence[Head], number: int, draws: int, seed: int) -> list[list[Head]]:
+    """Draw different sets of heads; fewer than ``draws`` if there are no more."""
+    found: dict[frozenset[int], list[Head]] = {}
+    generator = torch.Generator().manual_seed(seed)
+    wanted = min(draws, math.comb(len(heads), number))
+    while len(found) < wanted:
+        drawn = torch.randperm(len(heads), generator=generator)[:number].tolist()
+        found.setdefault(frozenset(drawn), [heads[i] for i in drawn])
+    return list(found.values())

@@ -257,6 +257,11 @@ class _Sums:
         if not found.n:
             return []
         self._check(site, found.finite)
+        if over == "last" and found.n < _ENOUGH * found.width:
+            announce(
+                self._observer.name,
+                f"{found.n} last tokens for {found.width} dimensions: their ranks are bounded by the text",
+            )
         if found.finite:
             values = {**self._of_vectors(found), **self._of_sample(over, site, found.largest)}
             values = {name: value for name, value in values.items() if math.isfinite(value)}

@@ -30,7 +30,7 @@ def curvature_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     eigenvalues = select(observations, quantity="eigenvalue")
     along = [name for name in _LABELS if name in set(observations["quantity"])]
     trace = select(observations, quantity="trace")
-    panels = fig.new_panels(1 + bool(len(trace)), 5.0, 3.4, most=2)
+    panels = fig.new_panels(1 + bool(len(trace)), 5.0, 3.4, most=2, margin=(2.4, 0))
     first, *rest = panels
     indices = [int(i) for i in eigenvalues["index"].dropna().unique()] if len(eigenvalues) else []
     names = [f"eigenvalue {i}" for i in indices] + along
@@ -45,7 +45,7 @@ def curvature_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     )
     fig.draw_lines(first, named, "line", looks, label=lambda name: _LABELS.get(name, name))
     _finish(first, observations, named, "curvature (nats)")
-    first.legend()
+    fig.outer_legend(first)
     for ax in rest:
         look = {"color": fig.COLOURS["blue"], "label": "_nolegend_"}
         fig.draw_lines(ax, trace, "quantity", {"trace": look})
@@ -53,7 +53,7 @@ def curvature_figures(observations: pd.DataFrame) -> dict[str, Figure]:
         rows = trace.sort_values("step")
         low, high = fig.error_band(rows["value"], errors.reindex(rows["step"]))
         fig.draw_band(ax, rows["step"], low, high, color=fig.COLOURS["blue"], alpha=0.2)
-        _finish(ax, observations, trace, "trace of the Hessian (nats)")
+        _finish(ax, observations, trace, "trace of the Hessian (nats),\nwith two standard errors")
     return {"curvature": panels.figure}
 
 

@@ -23,7 +23,15 @@ from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
 from lmdyn.callbacks.landscape.landscape_figures import landscape_figures
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ObservedBatch, Reader, Watch, probe_pass, to_device
-from lmdyn.callbacks.observing.reference import Earlier, OwnInitial, Reference, named_references
+from lmdyn.callbacks.observing.reference import (
+    Earlier,
+    OwnInitial,
+    Reference,
+    named_references,
+    own_past,
+    which_past,
+)
+from lmdyn.callbacks.observing.run import announce
 from lmdyn.callbacks.observing.schema import Quantity
 from lmdyn.callbacks.observing.token_groups import BLOCKS, SentenceBlocks, bootstrap_settings, enough_blocks
 
@@ -50,7 +58,8 @@ class Landscape(Observer):
     ``matched`` in the rows.
 
     Args:
-        reference: reference, or several by name; None for no lines.
+        reference: reference, or several by name; by default the run's own checkpoints ``initial`` (step 0) and
+            ``previous`` (the preceding one), as far as the run saves them; ``{}`` for no lines.
         points: number of positions on a line, evenly from 0 to 1.
         match: whether to compute the lines also with matched units: for an embedding, recurrent layers and one output
             layer. That permutations leave the output unchanged is checked before the first observation.
@@ -98,7 +107,7 @@ class Landscape(Observer):
     def __init__(
         self,
         *,
-        reference: Reference | dict[str, Reference] | None = OwnInitial(),  # noqa: B008 (holds nothing)
+        reference: Reference | dict[str, Reference] | None = None,
         points: int = 11,
         match: bool = False,
         plane: Literal["random", "course"] | None = None,
@@ -122,9 +131,12 @@ class Landscape(Observer):
             )
         if course_points < 2:
             raise ValueError(f"course_points is {course_points}: expected at least 2 earlier checkpoints")
-        if reference is None and plane is None:
+        if reference == {} and plane is None:
             raise ValueError("expected a reference or a plane, got neither")
-        self.references = {} if reference is None else named_references(reference)
+        self.references = (
+            own_past() if reference is None else named_references(reference) if reference else {}
+        )
+        self.own_references = reference is None
         self.alphas = tuple(np.linspace(0, 1, points).tolist())
         self.match, self.plane, self.plane_size, self.extent = match, plane, plane_size, extent
         self.course_points, self.seed = course_points, seed
@@ -132,7 +144,16 @@ class Landscape(Observer):
         self._groups: tuple[UnitGroup, ...] = ()
 
     def prepare(self) -> None:
-        """Raise an error for references that this run cannot provide."""
+        """Raise an error for references that this run cannot provide; say which of its own are the default ones."""
+        if self.own_references:
+            which = which_past(self.run)
+            if not which and self.plane is None:
+                raise ValueError(
+                    f"{self.name}: lines lead to the run's own checkpoints, but none are saved: attach a "
+                    "ScheduledCheckpoint, or give a `reference` or a `plane`"
+                )
+            left_out = "lines are left out: the run saves no checkpoints; attach a ScheduledCheckpoint"
+            announce(self.name, f"lines lead to {which}" if which else left_out)
         for reference in self._all_references():
             reference.check(self.run)
 

@@ -7,12 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.activations import capture, resolve_sites
 from lmdyn.analysis.inspection.forward import Forward
-from lmdyn.callbacks.observing.probe import ObservedBatch, Reader
 from lmdyn.callbacks.observing.run import Run, snake_case
 from lmdyn.callbacks.training.checkpoint_files import (
     build_module,
@@ -247,9 +244,12 @@ class OwnFinal(Reference):
 class _OwnPast(Reference):
     copies = True
 
+    def __init__(self, optional: bool = False) -> None:
+        self.optional = optional
+
     def check(self, run: Run) -> None:
         """Raise an error for a run that saves no weights."""
-        if run.live and run.checkpoint_folder is None:
+        if not self.optional and run.live and run.checkpoint_folder is None:
             raise ValueError(
                 f"reference {type(self).__name__} requires the run's own checkpoints, but none are saved: attach a "
                 "ScheduledCheckpoint"
@@ -259,6 +259,9 @@ class _OwnPast(Reference):
 class OwnInitial(_OwnPast):
     """The run's own untrained model, its checkpoint of step 0: a baseline. Empty at step 0 itself.
 
+    Args:
+        optional: whether it is empty, instead of an error, if the run saves no weights, or none of step 0.
+
     Raises:
         ValueError: on attaching, if the run saves no weights, or none of step 0.
     """
@@ -266,13 +269,15 @@ class OwnInitial(_OwnPast):
     def check(self, run: Run) -> None:
         """Raise an error for a run without the checkpoint, as far as this is known."""
         super().check(run)
-        if not run.live and run.checkpoints and 0 not in run.checkpoints:
+        if not self.optional and not run.live and run.checkpoints and 0 not in run.checkpoints:
             raise ValueError(self._missing(run.checkpoints))
 
     def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
         """Return the checkpoint of step 0 in a copy of the module."""
         before = run.checkpoints_before(step)
         if step and 0 not in before:
+            if self.optional:
+                return {}
             raise ValueError(self._missing(before))
         return {"": _copy_with(module, before[0])} if step else {}
 
@@ -280,12 +285,15 @@ class OwnInitial(_OwnPast):
     def _missing(steps: Mapping[int, Path]) -> str:
         return (
             f"reference OwnInitial requires the run's checkpoint of step 0, got steps {sorted(steps)}: save it "
-            "by a ScheduledCheckpoint with `schedule: {at: [0]}`"
+            "by a ScheduledCheckpoint with `schedule: {at: [0]}`, or compare with Previous"
         )
 
 
 class Previous(_OwnPast):
     """The run's preceding scheduled checkpoint: how much a representation changed since. Empty at the first.
+
+    Args:
+        optional: see :class:`OwnInitial`.
 
     Raises:
         ValueError: on attaching to a run in training that saves no weights.
@@ -310,6 +318,7 @@ class Earlier(_OwnPast):
     """
 
     def __init__(self, at: list[int] | None = None) -> None:
+        super().__init__()
         self.at = at
 
     def settings(self, run: Run) -> Any:
@@ -326,6 +335,20 @@ class Earlier(_OwnPast):
         }
 
 
+def own_past() -> dict[str, Reference]:
+    """Return the run's untrained model and its preceding checkpoint, as far as it saves them."""
+    return {"initial": OwnInitial(optional=True), "previous": Previous(optional=True)}
+
+
+def which_past(run: Run) -> str:
+    """Return in words which of :func:`own_past` a run has; empty if it saves none."""
+    if run.checkpoints and 0 not in run.checkpoints:
+        return "the preceding checkpoint; the run has none of step 0"
+    return (
+        "" if run.live and run.checkpoint_folder is None else "the checkpoint of step 0 and the preceding one"
+    )
+
+
 def _copy_with(module: nn.Module, path: Path) -> nn.Module:
     """Copy a module with the weights of a checkpoint, frozen; the trainer of a LightningModule is not copied."""
     memo: dict[int, Any] = {id(v): None for v in trainer_attributes(module).values()}
@@ -338,71 +361,9 @@ def _copy_with(module: nn.Module, path: Path) -> nn.Module:
     return copied.eval().requires_grad_(False)
 
 
-def placed_like(reference: nn.Module, own: nn.Module) -> nn.Module:
-    """Move the reference to the model's device, and convert it to float64 if the model is in float64."""
-    parameter = next(own.parameters(), None)
-    if parameter is None:
-        return reference
-    return reference.to(parameter.device, torch.float64 if parameter.dtype == torch.float64 else None)
-
-
 def has_module(module: nn.Module, path: str) -> bool:
     """Return whether a path is a module."""
     return path in dict(module.named_modules())
-
-
-class ReferenceReader:
-    """A reference that reads the probe set along with the observed module.
-
-    Args:
-        name: its name in rows.
-        module: the reference's module; None for the observed module itself, which does not run again.
-        sites: display name to module path, in the reference.
-        attention_sites: the same for attention modules.
-        forward: see :class:`Reference`.
-
-    Raises:
-        ValueError: if a path is not a module.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        module: nn.Module | None,
-        sites: Mapping[str, str],
-        attention_sites: Mapping[str, str],
-        forward: Forward | None = None,
-    ) -> None:
-        self.name = name
-        self.sites = sites
-        self.attention_sites = attention_sites
-        self._module = module
-        if module is not None:
-            resolve_sites(module, {**sites, **attention_sites})
-            self._read = Reader(module, forward)
-
-    @property
-    def itself(self) -> bool:
-        """Whether the reference is the observed module."""
-        return self._module is None
-
-    def read(self, seen: ObservedBatch) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Return the activations and attention weights of the reference for the same batch.
-
-        Raises:
-            ValueError: if the batch has tokens that the reference does not know.
-        """
-        if self._module is None:
-            return seen.activations, seen.attentions
-        with capture(self._module, self.sites, attention_sites=self.attention_sites) as captured:
-            try:
-                self._read(seen.batch)
-            except IndexError as error:
-                raise ValueError(
-                    f"reference {self.name!r} does not know all tokens of the probe set ({error}): use one trained "
-                    "with this run's tokenizer"
-                ) from error
-            return captured.activations, captured.attentions
 
 
 def named_references(reference: "Reference | Mapping[str, Reference]") -> dict[str, Reference]:

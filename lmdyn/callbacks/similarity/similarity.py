@@ -25,10 +25,8 @@ from lmdyn.callbacks.observing.reading import choose_sites
 from lmdyn.callbacks.observing.reference import (
     Itself,
     Reference,
-    ReferenceReader,
     has_module,
     named_references,
-    placed_like,
 )
 from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, StreamingObserver, given_sites
 from lmdyn.callbacks.observing.token_groups import (
@@ -40,6 +38,7 @@ from lmdyn.callbacks.observing.token_groups import (
 from lmdyn.callbacks.similarity.attention_sums import AttentionSums, Key, agreed, attention_table
 from lmdyn.callbacks.similarity.block_values import BlockValues
 from lmdyn.callbacks.similarity.foreseen_sums import foreseen_sums
+from lmdyn.callbacks.similarity.reference_reader import ReferenceReader, placed_like
 from lmdyn.callbacks.similarity.similarity_figures import similarity_figures
 from lmdyn.callbacks.similarity.similarity_quantities import SIMILARITY
 

@@ -17,7 +17,7 @@ from lmdyn.analysis.weights.matrices import WeightMatrix, find_matrices, token_t
 from lmdyn.callbacks.conditions.finding import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import Reader
-from lmdyn.callbacks.observing.reference import OwnInitial, Previous, Reference, named_references
+from lmdyn.callbacks.observing.reference import Reference, named_references, own_past, which_past
 from lmdyn.callbacks.observing.run import announce
 from lmdyn.callbacks.weights.weight_rows import (
     Job,
@@ -92,27 +92,21 @@ class WeightSpectra(Observer):
         super().__init__(max_tokens=max_tokens, **kwargs)
         if singular_values < 0:
             raise ValueError(f"singular_values is {singular_values}: expected a number from 0")
-        own: dict[str, Reference] = {"initial": OwnInitial(), "previous": Previous()}
-        self.references = own if reference is None else named_references(reference) if reference else {}
+        self.references = (
+            own_past() if reference is None else named_references(reference) if reference else {}
+        )
         self.own_references = reference is None
         self.heads, self.gradients, self.singular_values = heads, gradients, singular_values
         self.reads_data = gradients
 
     def prepare(self) -> None:
         """Check the given references; say which of the run's own checkpoints are the default ones."""
-        if not self.own_references:
-            for reference in self.references.values():
-                reference.check(self.run)
-        elif self.run.live and self.run.checkpoint_folder is None:
-            announce(
-                self.name,
-                "distances are left out: the run saves no checkpoints; attach a ScheduledCheckpoint",
-            )
-        else:
-            announce(
-                self.name,
-                "distances are those from the run's checkpoint of step 0 and from the preceding one",
-            )
+        if self.own_references:
+            which = which_past(self.run)
+            left_out = "distances are left out: the run saves no checkpoints; attach a ScheduledCheckpoint"
+            announce(self.name, f"distances are those from {which}" if which else left_out)
+        for reference in self.references.values():
+            reference.check(self.run)
 
     def check_module(self, module: nn.Module) -> None:
         """Raise an error for a module whose matrices or references cannot be read."""
@@ -210,17 +204,12 @@ class WeightSpectra(Observer):
         if not isinstance(tables := token_tables(module), str):
             yield table_job(tables)
         for name, reference in self.references.items():
-            if self.own_references and not self._has_own(name, module, step):
+            if reference.copies and is_sharded(module):
                 continue
             for which, other in reference.modules(module, self.run, step).items():
                 yield from distance_jobs(matrices, other, " ".join(part for part in (name, which) if part))
         if self.gradients:
             yield from spectrum_jobs(matrices, "gradient", self._gradients(module), top)
-
-    def _has_own(self, name: str, module: nn.Module, step: int) -> bool:
-        """Return whether the run has the checkpoint of a default reference, of which sharded weights have no copy."""
-        before = {} if is_sharded(module) else self.run.checkpoints_before(step)
-        return bool(before) if name == "previous" else 0 in before
 
     def _gradients(self, module: nn.Module) -> Mapping[str, Tensor]:
         batches = self.probe_set.of_this_rank(device_of(module))

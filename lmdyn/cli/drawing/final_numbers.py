@@ -70,7 +70,9 @@ def final_numbers(
         ('loss', 4.0, 3.5, 4.5)
     """
     groups = group_columns(scalars)
-    first = _values(scalars[scalars["step"].eq(scalars["step"].min())], groups)
+    begin, end = scalars["step"].min(), scalars["step"].max()
+    # of one step: there is one observation, or the first one has no rows, as without a reference
+    first = _values(scalars[scalars["step"].eq(begin)], groups) if begin < end else {}
     last = _values(last_step(scalars), groups)
     by_name: dict[str, list[_Key]] = {}
     for key in last:

@@ -340,11 +340,12 @@ def _last_values(scalars: pd.DataFrame, most: int | None = None) -> str:
     steps = sorted(scalars["step"].unique())
     if not steps:
         return ""
-    first, last = (scalar_tags("", scalars[scalars["step"].eq(s)]) for s in (steps[0], steps[-1]))
+    shown = [steps[0], steps[-1]][-len(steps) :]  # one column if the first observation has no rows
+    *first, last = (scalar_tags("", scalars[scalars["step"].eq(step)]) for step in shown)
     rows = [
-        (tag.removeprefix("/").replace("/", " · "), first.get(tag), value)
+        (tag.removeprefix("/").replace("/", " · "), *(values.get(tag) for values in first), value)
         for tag, value in list(last.items())[:most]
     ]
     title = "all numbers" if len(rows) == len(last) else f"the first {len(rows):,} of {len(last):,} numbers"
-    table = html_table(["", f"step {steps[0]}", f"step {steps[-1]}"], rows)
+    table = html_table(["", *(f"step {step}" for step in shown)], rows)
     return f"<details><summary>{title}</summary>{table}</details>"

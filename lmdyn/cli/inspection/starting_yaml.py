@@ -1,5 +1,6 @@
 """The yaml that ``lmdyn inspect --write`` writes: a training or a replay with the observers that run."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -127,10 +128,11 @@ def refusal(found: Inspection) -> str | None:
 
 
 def next_command(subject: Subject, path: str) -> str:
-    """Return the command that takes the yaml."""
+    """Return the command that takes the yaml, quoted for a shell."""
     if subject.kind == "run":
-        return f"lmdyn analyze {subject.name} --config {path}"
+        return shlex.join(["lmdyn", "analyze", subject.name, "--config", path])
     if subject.kind == "pretrained":
-        which = "" if subject.folder is not None else " --revisions 0=main"
-        return f"lmdyn analyze {subject.name}{which} --config {path} --out runs/{Path(subject.name).name}"
-    return f"lmdyn fit --config {path}"
+        which = [] if subject.folder is not None else ["--revisions", "0=main"]
+        out = f"runs/{Path(subject.name).name}"
+        return shlex.join(["lmdyn", "analyze", subject.name, *which, "--config", path, "--out", out])
+    return shlex.join(["lmdyn", "fit", "--config", path])

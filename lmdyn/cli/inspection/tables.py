@@ -13,7 +13,7 @@ from lmdyn.cli.inspection.measures import count_parameters
 
 __all__ = ["print_page"]
 
-_NOT_TRIED = "requirements met; not run here: it trains or iterates"
+_NOT_TRIED = "requirements met; not run here: it needs more than one pass"
 _ALIKE = 6  # blocks that are listed individually
 
 

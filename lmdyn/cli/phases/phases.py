@@ -183,8 +183,8 @@ def print_phases(phases: pd.DataFrame, level: float) -> None:
     console.print(
         f"{curves} curves tested at a level of {level:g}: about {level * curves:.1f} would change by chance"
     )
-    for why, rows in left.groupby(left["why"].astype(str).str.replace(r", got .*", "", regex=True)):
-        console.print(f"{len(rows)} not tested: {why}")
+    for _, rows in left.groupby(left["why"].astype(str).str.replace(r", got .*", "", regex=True)):
+        console.print(f"{len(rows)} not tested: {rows['why'].iloc[0]}")
 
 
 def _cells(position: Position, phases: pd.DataFrame, runs: int) -> list[str]:

@@ -99,7 +99,7 @@ def test_step_zero_and_gaps_are_left_out():
         (
             10 ** np.linspace(0, 4, 20),
             np.ones(20),
-            "at least 8 observations a decade of steps.*got 20 over 4.0",
+            "at least 8 observations a decade of steps.*31 from step 1 to 10,000, got 20",
         ),
         ([1, 2, 3], [1, 2, 3], "12 at all, got 3"),
         ([*STEPS, 1.0], [*X, 1.0], "expected each step once"),

@@ -104,7 +104,7 @@ def test_ablation_of_the_induction_head_takes_the_gain_away(by_hand):
     best = value(by_hand, "second_loss_rise", ablated="best")
     assert best > math.log(SMALL) - 1
     draws = by_hand[by_hand["quantity"].eq("second_loss_rise") & by_hand["ablated"].eq("random")]
-    assert draws["draw"].tolist() == list(range(20))
+    assert draws["draw"].tolist() == [0, 1, 2]  # of 20: there are three other heads
     # of the three other heads, two do nothing; without the previous-token head there is no induction either
     assert set(draws["value"].abs() > 1) == {True, False}
     assert (draws["value"][draws["value"].abs() < 1] == 0).all()

@@ -150,7 +150,7 @@ def test_two_references_of_several_models_are_told_apart(tmp_path, model):
 
 
 def test_a_random_plane_has_the_model_in_its_middle(tmp_path, model):
-    table = attached(tmp_path, reference=None, plane="random", plane_size=5, extent=0.5).observe(model, 3)
+    table = attached(tmp_path, reference={}, plane="random", plane_size=5, extent=0.5).observe(model, 3)
     plane = table[table["quantity"] == "plane_loss"]
     assert len(plane) == 25
     line = attached(tmp_path / "line", reference=Itself(), points=3).observe(model, 3)
@@ -189,7 +189,7 @@ def test_what_has_no_line_is_refused(tmp_path, make, arguments, message):
         ({"plane_size": 4}, "expected plane_size odd and from 3"),
         ({"extent": 0.0}, "extent positive"),
         ({"course_points": 1}, "course_points is 1"),
-        ({"reference": None}, "expected a reference or a plane, got neither"),
+        ({"reference": {}}, "expected a reference or a plane, got neither"),
         ({"bootstrap": -1}, "expected bootstrap >= 0"),
     ],
 )
@@ -225,7 +225,7 @@ def test_the_plane_of_a_course(tmp_path):
     torch.manual_seed(0)
     loader = DataLoader([{k: v[0] for k, v in b.items()} for b in text()], batch_size=3)
     observer = Landscape(
-        schedule=Steps(every=1), reference=None, plane="course", plane_size=3, course_points=2, log_figures=False,
+        schedule=Steps(every=1), reference={}, plane="course", plane_size=3, course_points=2, log_figures=False,
         labels="aligned",
     )  # fmt: skip
     trainer = L.Trainer(
