@@ -568,3 +568,15 @@ def test_inspection_says_what_is_left_out():
     module = ARCHITECTURES["own_lstm"]()
     found = foresee(Induction(length=8, vocab_size=VOCABULARY), module, rows(VOCABULARY)).findings
     assert any("attention modules that return weights" in str(finding) for finding in found)
+
+
+def test_errors_of_scores_are_those_of_means_over_rows(tmp_path):
+    """Sixteen times as many rows have a quarter of the standard error."""
+    means = [
+        of_architecture(tmp_path / str(n), "gpt2", sequences=n, top=0).query(
+            "quantity == 'prefix_matching_error'"
+        )
+        for n in (40, 640)
+    ]
+    few, many = (table["value"].mean() for table in means)
+    assert few / many == pytest.approx(4, rel=0.3)
