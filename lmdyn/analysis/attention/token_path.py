@@ -70,6 +70,7 @@ def find_token_path(
         if len(paths[kind]) != 1:
             return f"{len(paths[kind])} modules were found for the {what}, expected 1"
     first, last = modules[paths["embedding"][0]], modules[paths["logits"][0]]
+    embedding: Any = first
     table = getattr(first, "weight", None)
     if not isinstance(table, Tensor) or table.ndim != 2 or not is_linear(last):
         return "the token embedding is no table of vectors, or the output layer is not linear"
@@ -89,7 +90,8 @@ def find_token_path(
         return f"the linear layer {outside[0]!r} runs between the blocks and the tokens"
 
     def product() -> Tensor:
-        total = vocabulary_product(whole_tensor(table), linear_weight(last))
+        # as it is now: it may have been replaced
+        total = vocabulary_product(whole_tensor(embedding.weight), linear_weight(last))
         if factors[0] is not None:
             total = linear_weight(factors[0]).to(total) @ total
         return total if factors[1] is None else total @ linear_weight(factors[1]).to(total)

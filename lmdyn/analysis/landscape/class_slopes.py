@@ -247,7 +247,8 @@ class _Batch:
             for parameter in layer.parameters():
                 if (name := self.names[id(parameter)]) not in direction:
                     continue
-                moved = h @ direction[name].T if parameter is layer.weight else direction[name]
+                by = direction[name]  # of at least float32, also for narrower weights
+                moved = h.to(by.dtype) @ by.T if parameter is layer.weight else by
                 by_token = exact_float((of_output * moved).sum(-1)).flatten()
                 sums = by_token.new_zeros(self.sums.divisions[division].number + 1)
                 self.sums.add(

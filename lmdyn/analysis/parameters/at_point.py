@@ -8,7 +8,21 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.attributes import nearest_first
 
-__all__ = ["at_point", "parameter_values"]
+__all__ = ["at_point", "parameter_values", "running_statistics"]
+
+
+def running_statistics(module: nn.Module) -> str:
+    """Return the path of the first batch normalisation; empty if there is none.
+
+    Its running statistics are of the activations at weights that a training went through: they belong to no other
+    point, and change with each batch besides the parameters.
+
+    Example:
+        >>> running_statistics(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))), running_statistics(nn.Linear(2, 2))
+        ('1', '')
+    """
+    found = (name for name, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
+    return next(found, "")
 
 
 def parameter_values(module: nn.Module) -> dict[str, Tensor]:

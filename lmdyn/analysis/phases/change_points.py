@@ -16,6 +16,8 @@ Array = npt.NDArray[np.float64]
 _A_DECADE = 8
 _LEAST = 12
 _MOST_CANDIDATES = 20_000
+_ROUNDING = 1e-12
+"""Sum of squares that counts as none, of values whose range is 1: squares are differences of much larger sums."""
 _PENALTY = 3
 """Parameters for which a change point counts: its slope, and twice its position, which is searched."""
 _APART = 3
@@ -110,9 +112,15 @@ def change_points(
             f"resamplings, got {most}, {level}, {confidence}, {spacing} and {resamplings}"
         )
     x, y = _observed(np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64))
+    exponent = int(np.frexp(np.abs(y).max())[1])
+    y = np.ldexp(y, -exponent)  # a power of two: exact, and sums of large numbers do not overflow
     back = float(y.mean())
     scale = float(np.ptp(y)) or 1.0
     y = (y - back) / scale  # numbers of any size have the same pieces
+
+    def as_given(course: Array) -> Array:
+        return np.ldexp(course * scale + back, exponent)
+
     pieces = _Pieces(x, most)
     smooth = fit_monotone(x, y, spacing)
     best = pieces.fit(y[None])
@@ -132,7 +140,7 @@ def change_points(
     ]
     p_value = (1 + sum(value >= observed for value in null)) / (resamplings + 1)
     if p_value > level:
-        return ChangePoints((), (), (), (), p_value, smooth * scale + back, smooth=True)
+        return ChangePoints((), (), (), (), p_value, as_given(smooth), smooth=True)
     at = best.breaks[0]
     course = best.course[0]
     again = pieces.fit(resampled(course, 2 + 2 * len(at)), exactly=len(at))
@@ -140,8 +148,8 @@ def change_points(
     ends = np.quantile(np.array(again.breaks), [tail, 1 - tail], axis=0)
     slopes = np.diff(np.interp([x[0], *at, x[-1]], x, course)) / np.diff([x[0], *at, x[-1]])
     steps_at, low, high = (tuple(float(v) for v in 10**row) for row in (at, *ends))
-    slopes_at = tuple(float(slope) for slope in slopes * scale)
-    return ChangePoints(steps_at, low, high, slopes_at, p_value, course * scale + back, smooth=False)
+    slopes_at = tuple(float(slope) for slope in np.ldexp(slopes * scale, exponent))
+    return ChangePoints(steps_at, low, high, slopes_at, p_value, as_given(course), smooth=False)
 
 
 def _observed(at: Array, values: Array) -> tuple[Array, Array]:
@@ -175,8 +183,7 @@ def _squares(residuals: Array) -> float:
 
 def _statistic(smooth: float, pieces: float) -> float:
     """Return the log ratio of sums of squares; rounding counts as none."""
-    floor = 1e-20
-    return float(np.log((smooth + floor) / (pieces + floor)))
+    return float(np.log((smooth + _ROUNDING) / (pieces + _ROUNDING)))
 
 
 @dataclass(frozen=True)
@@ -226,7 +233,7 @@ class _Pieces:
                 rest = np.maximum(total - ((curves @ basis) ** 2).sum(1), 0)
                 better = rest < least
                 least[better], place[better] = rest[better], i
-            bic = n * np.log(least / n + 1e-20) + _PENALTY * number * np.log(n)
+            bic = n * np.log((least + _ROUNDING) / n) + _PENALTY * number * np.log(n)
             for m in np.flatnonzero(bic < score):
                 chosen[m] = (number, int(place[m]))
             squares = np.where(bic < score, least, squares)

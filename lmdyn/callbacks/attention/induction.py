@@ -2,6 +2,7 @@
 
 import logging
 import math
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -142,6 +143,7 @@ class Induction(Observer):
         self._before: tuple[int, ...] = ()
         self._rows: Tensor | None = None
         self._read: InductionModule | None = None
+        self._read_of: weakref.ref[nn.Module] | None = None  # whose weights `_read` reads
 
     # ---------------------------------------------------------------- before training
 
@@ -188,6 +190,7 @@ class Induction(Observer):
         self._read = read_induction(
             module, batch, self.attention_sites, self.forward, causal=self._causal, classes=max(self._ids) + 1
         )
+        self._read_of = weakref.ref(module)
 
         if not self._read.no_losses:
             announce(self.name, self._contexts())
@@ -254,6 +257,8 @@ class Induction(Observer):
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Make passes over the repeated tokens and over the probe set, without and with ablations."""
+        if self._read_of is None or self._read_of() is not module:  # another one than at the last step
+            self.check_module(module)
         read = self._met_module()
         rows: list[dict[str, Any]] = [row("uniform_attention", self._uniform())] if read.heads else []
         repeated, random_values = self._repeated(module, values=self._wants_values(read))

@@ -15,7 +15,7 @@ from lmdyn.analysis.landscape.barrier import LossLine
 from lmdyn.analysis.landscape.plane import course_of_training, random_plane
 from lmdyn.analysis.landscape.unit_groups import UnitGroup, permuted_units, random_permutations, unit_groups
 from lmdyn.analysis.landscape.unit_matching import match_units
-from lmdyn.analysis.parameters.at_point import at_point, parameter_values
+from lmdyn.analysis.parameters.at_point import at_point, parameter_values, running_statistics
 from lmdyn.analysis.parameters.line import point_between, point_distance
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks.conditions.amounts import parameter_bytes
@@ -170,12 +170,9 @@ class Landscape(Observer):
 
     def check_module(self, module: nn.Module) -> None:
         """Raise an error for a module whose loss at other weights is not defined, or whose units are not known."""
-        normed = [
-            name for name, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)
-        ]
-        if normed:
+        if normed := running_statistics(module):
             raise ValueError(
-                f"{self.name}: {normed[0]!r} has running statistics of activations, which belong to no point between "
+                f"{self.name}: {normed!r} has running statistics of activations, which belong to no point between "
                 "two models: expected a model without batch normalisation"
             )
         if self.match and self.references:

@@ -18,7 +18,7 @@ from lmdyn.analysis.landscape.class_slopes import TokenClasses
 from lmdyn.analysis.landscape.followed_path import AllocationSums, FollowedPath
 from lmdyn.analysis.landscape.linear_head import splits_at
 from lmdyn.analysis.landscape.text_line import TextOnLines
-from lmdyn.analysis.parameters.at_point import parameter_values
+from lmdyn.analysis.parameters.at_point import parameter_values, running_statistics
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.words.sparsity import CLOSED_CLASSES, OPEN_CLASSES, word_tags
 from lmdyn.callbacks.conditions.finding import Cost, Foreseen
@@ -56,7 +56,8 @@ class LossChangeAllocation(Observer):
 
     - ``chord``: the straight line from the run's preceding scheduled checkpoint to the current weights, by Simpson's
       rule with 3 to 17 gradients, until the shares add up within 1 % or 1e-4 nats. It is the same in replay. There is
-      none at the first checkpoint.
+      none at the first checkpoint. Save checkpoints at the steps of the observations: otherwise the chords do not
+      join, and their sum is not the change of the loss since the start.
     - ``path``: the updates themselves, each as a line of its own, summed since the last observation. *Each update*
       costs two gradients of the probe set, more if three points are not enough for it, and each observation one. In
       training only: a replay does not know the updates. Here an observation depends on what came before it, which
@@ -93,7 +94,8 @@ class LossChangeAllocation(Observer):
 
     Raises:
         ValueError: for an unknown allocation, layers that the probe set lacks, bands that do not increase, another
-            number of points; ``chord`` in a run that saves no weights; ``path`` in replay.
+            number of points; a model with batch normalisation, whose running statistics change the loss as well;
+            ``chord`` in a run that saves no weights; ``path`` in replay.
 
     Reference: Lan et al. 2019, "LCA: Loss Change Allocation for Neural Network Training"; Saphra 2021, equations 6.1
         to 6.3.
@@ -171,11 +173,16 @@ class LossChangeAllocation(Observer):
         return tags, word_tags(counts, whole, min_count=1)
 
     def check_module(self, module: nn.Module) -> None:
-        """Find the layers, the shared ones among them, and the output layer; raise an error for sharded weights."""
+        """Find the layers and the output layer; raise an error for sharded weights or running statistics."""
         if is_sharded(module):
             raise ValueError(
                 f"{self.name}: the weights of {type(module).__name__} are sharded over ranks, which have no whole "
                 "gradients: replay with `allocation: chord` after training, `lmdyn analyze`"
+            )
+        if normed := running_statistics(module):
+            raise ValueError(
+                f"{self.name}: {normed!r} has running statistics of activations, which change the loss besides the "
+                "parameters: expected a model without batch normalisation"
             )
         default = {**LSTM_SITES, "logits": "decoder"}
         self.sites = self.choose_sites(module, default, kinds=_KINDS)
@@ -359,4 +366,4 @@ class LossChangeAllocation(Observer):
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Draw shares by layer over steps, summed and by interval, and by layer and class in the last interval."""
-        return loss_change_figures(observations)
+        return loss_change_figures(observations, settings.get("allocation", "chord"))

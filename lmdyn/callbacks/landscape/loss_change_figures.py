@@ -15,11 +15,13 @@ _TITLES = {"rank": "frequency rank of the predicted word", "upos": "Universal PO
 
 
 @fig.in_style
-def loss_change_figures(observations: pd.DataFrame) -> dict[str, Figure]:
+def loss_change_figures(observations: pd.DataFrame, allocation: str = "path") -> dict[str, Figure]:
     """Draw shares by layer over steps, and shares by layer and class of token in the last interval.
 
     Args:
         observations: observations of ``LossChangeAllocation``.
+        allocation: its setting. Chords start at checkpoints: if these are not the steps of the observations, the title
+            says how many of the updates the summed intervals cover.
 
     Returns:
         ``by_layer``: sums of the shares since the start, without void intervals, at which the lines have gaps, and
@@ -30,7 +32,7 @@ def loss_change_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     by_layer = select(shares, by="")
     if not by_layer["value"].notna().any():
         return {}
-    figures = {"by_layer": _by_layer(observations, by_layer)}
+    figures = {"by_layer": _by_layer(observations, by_layer, allocation)}
     by_class = shares[shares["by"].ne("") & shares["site"].ne("") & shares["value"].notna()]
     if len(by_class):
         figures["by_class"] = _by_class(observations, last_step(by_class), list(by_layer["site"].unique()))
@@ -42,7 +44,7 @@ def _shared(sites: "pd.Series[str]") -> set[str]:
     return {site.partition("@")[0] for site in sites.unique() if "@" in site}
 
 
-def _by_layer(observations: pd.DataFrame, shares: pd.DataFrame) -> Figure:
+def _by_layer(observations: pd.DataFrame, shares: pd.DataFrame, allocation: str) -> Figure:
     lines = shares[~shares["site"].isin(_shared(shares["site"]))].sort_values("step")
     sums = lines.assign(value=lines.groupby("site", observed=True)["value"].cumsum())
     helping = select(observations, quantity="helping_share", parameter="")
@@ -54,7 +56,12 @@ def _by_layer(observations: pd.DataFrame, shares: pd.DataFrame) -> Figure:
     fig.draw_lines(left, sums, "site", looks, label=fig.site_label)
     void = sorted(shares["step"][shares["value"].isna()].unique())
     left.set_ylabel("sum of the shares (nats)")
-    left.set_title(f"changes of the loss; void intervals: {len(void)}" if void else "changes of the loss")
+    title = f"changes of the loss; void intervals: {len(void)}" if void else "changes of the loss"
+    updates = select(observations, quantity="updates").groupby("step")["value"].first()
+    ends = sorted(observations["step"].unique())
+    if allocation == "chord" and updates.sum() != ends[-1] - ends[0]:
+        title += f"; intervals of {updates.sum():,.0f} updates of {ends[-1] - ends[0]:,}"
+    left.set_title(title, wrap=True)
     fig.zero_line(left)
     fig.draw_lines(
         right,

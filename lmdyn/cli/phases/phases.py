@@ -123,7 +123,8 @@ def _rows(curve: "pd.Series[float]", most: int, level: float, resamplings: int) 
 def order_of_phases(phases: pd.DataFrame) -> list[Position]:
     """Order curves by their first change points: mean over runs of log10 of the step, with paired differences.
 
-    Only curves that change in all runs have a place: a mean over some of the runs would depend on which ones do.
+    Only curves that change in all runs that have them have a place: a mean over some of the runs would depend on which
+    ones do. A run in which a curve could not be tested is one in which it does not change.
 
     Args:
         phases: table of :func:`find_phases`.
@@ -139,7 +140,9 @@ def order_of_phases(phases: pd.DataFrame) -> list[Position]:
     """
     first = phases[(phases["phase"] == "change") & (phases["number"] == 1)]
     places = first.set_index(["curve", "run"])["at"].astype(float).map(np.log10)
-    tested = phases[phases["phase"] != "not tested"].groupby("curve")["run"].nunique()
+    names = phases.loc[phases["phase"] != "not tested", "curve"].unique()
+    # a run in which a curve could not be tested has no change point to average: it counts
+    tested = phases[phases["curve"].isin(names)].groupby("curve")["run"].nunique()
     found: list[Position] = []
     by_curve = {name: places[name] for name in tested.index if name in places.index.get_level_values(0)}
     complete = [name for name, at in by_curve.items() if len(at) == tested[name]]

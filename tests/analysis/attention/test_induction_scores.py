@@ -168,3 +168,10 @@ def test_a_head_that_writes_what_it_reads_copies():
     assert float(copying_scores(v, v, product)) == pytest.approx(1)
     assert float(copying_scores(v, -v, product)) == pytest.approx(-1)  # which suppresses the token
     assert copying_scores(v, torch.zeros_like(v), product).isnan().all()
+
+
+def test_without_a_mask_equal_weights_are_over_the_whole_row():
+    """Rows may end in tokens after the second repetition."""
+    equal = torch.full((1, 1, 9, 9), 1 / 9, dtype=torch.float64)
+    for score in induction_scores(equal, 3, start=1).values():
+        assert float(score) == pytest.approx(uniform_attention(3, 1, 9, causal=False), rel=1e-12)

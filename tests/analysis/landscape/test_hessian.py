@@ -136,3 +136,14 @@ def test_wrong_numbers_are_refused():
         hessian.product(torch.ones(2).double())
     with pytest.raises(ValueError, match="expected at least one parameter"):
         Hessian(lambda: [], [])
+
+
+def test_the_error_of_the_trace_is_that_of_a_mean():
+    """Two probes have v₁, v₂ = tr ± d: their mean has the standard error d, not √2 d."""
+    torch.manual_seed(0)
+    hessian, _ = quadratic(with_spectrum(np.linspace(0, 3, 100)))
+    generator = torch.Generator().manual_seed(4)
+    vectors = [torch.randint(2, (100,), generator=generator).double() * 2 - 1 for _ in range(2)]
+    first, second = (float(v @ hessian.product(v)) for v in vectors)
+    found = hessian.trace(2, seed=4)
+    assert (found.value, found.error) == pytest.approx(((first + second) / 2, abs(first - second) / 2))

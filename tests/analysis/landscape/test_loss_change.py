@@ -6,7 +6,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from lmdyn.analysis.landscape.line_integral import LinePoint, integrate_line
+from lmdyn.analysis.landscape.followed_path import AllocationSums
+from lmdyn.analysis.landscape.line_integral import LineIntegral, LinePoint, integrate_line, is_void
 from lmdyn.analysis.landscape.loss_change import loss_change_allocation
 from lmdyn.analysis.parameters.loss_gradient import LossGradient
 
@@ -151,3 +152,19 @@ def test_other_names_shapes_and_points_are_refused():
     for points in (1, 2, 4, 16):
         with pytest.raises(ValueError, match=f"most_points is {points}: expected 3, 5, 9, 17"):
             loss_change_allocation(gradient, vector(1.0), vector(2.0), points)
+
+
+@pytest.mark.parametrize(("residual", "void"), [(0.9e-4, False), (1.1e-4, True), (0.051, True)])
+def test_a_residual_is_void_from_its_bounds_on(residual, void):
+    assert is_void(residual, 0.0 if residual < 0.01 else 1.0) is void
+    assert is_void(-residual, 0.0 if residual < 0.01 else -1.0) is void
+
+
+def test_rows_without_a_class_are_the_rest():
+    line = LineIntegral(
+        {"w": torch.tensor([[1.0, 1.0], [4.0, 0.0], [8.0, 8.0]])}, {}, {}, 22.0, 22.0, 22.0, 3
+    )
+    sums = AllocationSums({"band": (torch.tensor([0, -1, 1]), 2)}, "w")
+    sums.add(line)
+    sums.add(line)
+    assert sums.row_parts["band"].tolist() == [4.0, 32.0, 8.0]

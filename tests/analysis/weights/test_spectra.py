@@ -8,6 +8,7 @@ import torch
 from scipy import integrate
 
 from lmdyn.analysis import concentration, linear_cka
+from lmdyn.analysis.weights import sparsity_of_entries
 from lmdyn.analysis.weights.alignment import table_alignment
 from lmdyn.analysis.weights.distances import weight_distance
 from lmdyn.analysis.weights.sparsity_of_entries import gini, hoyer
@@ -249,7 +250,7 @@ def test_hoyer_is_a_function_of_the_concentration_and_gini_of_order_nothing():
 def test_gini_in_parts_is_the_whole(monkeypatch):
     v = random(1000)
     whole = gini(v), hoyer(v)
-    monkeypatch.setattr("lmdyn.analysis.weights.sparsity_of_entries._CHUNK", 64)
+    monkeypatch.setattr(sparsity_of_entries, "_CHUNK", 64)
     torch.testing.assert_close(torch.stack([gini(v), hoyer(v)]), torch.stack(whole))
 
 

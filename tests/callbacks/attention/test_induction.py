@@ -568,3 +568,38 @@ def test_inspection_says_what_is_left_out():
     module = ARCHITECTURES["own_lstm"]()
     found = foresee(Induction(length=8, vocab_size=VOCABULARY), module, rows(VOCABULARY)).findings
     assert any("attention modules that return weights" in str(finding) for finding in found)
+
+
+def test_errors_of_scores_are_those_of_means_over_rows(tmp_path):
+    """Sixteen times as many rows have a quarter of the standard error."""
+    means = [
+        of_architecture(tmp_path / str(n), "gpt2", sequences=n, top=0).query(
+            "quantity == 'prefix_matching_error'"
+        )
+        for n in (40, 640)
+    ]
+    few, many = (table["value"].mean() for table in means)
+    assert few / many == pytest.approx(4, rel=0.3)
+
+
+def test_another_module_at_a_later_step_has_its_own_numbers(tmp_path):
+    """Copying is read from the weights of the module that is observed, not of the one that was met first."""
+    settings = {"probe": rows(VOCABULARY), "vocab_size": VOCABULARY, "sequences": 4, "top": 0}
+    first, second = ARCHITECTURES["gpt2"](), ARCHITECTURES["gpt2"]()
+    with torch.no_grad():
+        for p in second.parameters():
+            p += 0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
+    alone = attach(tmp_path / "alone", **settings).observe(second, 1)
+    after = attach(tmp_path / "after", **settings)
+    before = after.observe(first, 1)
+    pd.testing.assert_frame_equal(after.observe(second, 1), alone)
+    assert not before.equals(alone)
+
+
+def test_a_table_that_was_replaced_is_read_as_it_is():
+    model = ARCHITECTURES["gpt2"]()
+    path = find_token_path(model, rows(VOCABULARY)[0], model.config.n_embd)
+    before = path.product()
+    table = model.get_input_embeddings()
+    table.weight = nn.Parameter(2 * table.weight.detach())
+    torch.testing.assert_close(path.product(), 2 * before)

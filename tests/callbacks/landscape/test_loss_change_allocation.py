@@ -201,9 +201,11 @@ def text(vocabulary=9, rows=3, length=6, batches=2):
     return [{"input_ids": b[:, :-1], "labels": b[:, 1:]} for b in ids]
 
 
-def attached(tmp_path, batches, allocation="path", **settings):
-    found = observer(allocation, probe=batches, labels="aligned", layers=[], frequency="probe", **settings)
-    found.attach(Run(tmp_path, checkpoint_folder=tmp_path))
+def attached(tmp_path, batches, allocation="path", folder=None, **settings):
+    found = observer(
+        allocation, **{"probe": batches, "labels": "aligned", "layers": [], "frequency": "probe", **settings}
+    )
+    found.attach(Run(tmp_path, checkpoint_folder=folder or tmp_path))
     return found
 
 
@@ -381,3 +383,58 @@ def test_figures_of_applications_and_void_intervals_can_be_read(tmp_path):
     assert "void intervals: 1" in figures["by_layer"].axes[0].get_title(loc="left")
     for figure in figures.values():
         assert not figure_faults(figure)
+
+
+def test_an_update_that_three_points_do_not_follow_is_refined_as_its_chord(tmp_path):
+    folder = tmp_path / "saved"
+    (folder / "checkpoints").mkdir(parents=True)
+    torch.manual_seed(0)
+    module, path = Frozen(), attached(tmp_path / "path", text(), sites="auto")
+    with torch.no_grad():
+        module.embedding.weight *= 20
+    path.observe(module, 0)
+    torch.save({"state_dict": module.state_dict()}, folder / "checkpoints/step=000000000.ckpt")
+    with torch.no_grad():  # logits change their signs on the way: the loss has a bend there
+        module.embedding.weight *= -0.5
+    chord = attached(tmp_path / "chord", text(), "chord", sites="auto", folder=folder / "checkpoints")
+    one, other = path.observe(module, 1), chord.observe(module, 1)
+    assert number(one, 1, "points") > 3
+    assert not shares(one, 1).isna().any()
+    pd.testing.assert_frame_equal(one, other, rtol=1e-5)
+
+
+@pytest.mark.parametrize("bands", [(), (3,)])
+def test_weights_of_a_narrow_type_have_shares(tmp_path, bands):
+    module, looking = Frozen().bfloat16(), attached(tmp_path, text(), sites="auto", bands=bands)
+    before = looking.observe(module, 0)
+    moved(module, 0.1)
+    table = looking.observe(module, 1)
+    change = number(table, 1, "loss") - number(before, 0, "loss")
+    assert number(table, 1, "loss_change") == pytest.approx(change, abs=1e-6)
+    assert shares(table, 1).sum() == pytest.approx(change, rel=0.05, abs=1e-4)
+    if bands:
+        assert shares(table, 1, by="rank", site="").sum() == pytest.approx(shares(table, 1).sum(), rel=0.05)
+
+
+class Batched(Frozen):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, input_ids):
+        return self.decoder(self.norm(self.embedding(input_ids).mT).mT)
+
+
+@pytest.mark.parametrize("allocation", ["path", "chord"])
+def test_running_statistics_which_change_the_loss_too_are_refused(tmp_path, allocation):
+    with pytest.raises(ValueError, match="'norm' has running statistics of activations"):
+        attached(tmp_path, text(), allocation, sites="auto").observe(Batched(), 0)
+
+
+def test_the_figure_says_which_updates_its_chords_leave_out(run):
+    table = table_of(run[0], "chord")
+    whole = loss_change_figures(table, "chord")["by_layer"].axes[0]
+    assert whole.get_title(loc="left") == "changes of the loss"
+    some = loss_change_figures(table[table["step"].ne(2)], "chord")["by_layer"]
+    assert some.axes[0].get_title(loc="left") == "changes of the loss; intervals of 5 updates of 7"
+    assert not figure_faults(some)

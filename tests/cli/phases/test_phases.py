@@ -136,3 +136,22 @@ def test_too_many_curves_are_refused(seeds, monkeypatch):
         ValueError, match="3 curves, at most 2 are tested without --select: choose some, such as"
     ):
         find_phases(seeds[:1])
+
+
+def test_a_curve_that_some_runs_could_not_test_has_no_place():
+    rows = [("a", "x", "change", 1, 10.0), ("b", "x", "not tested", None, None)]
+    rows += [(run, "y", "change", 1, 5.0) for run in "ab"] + [
+        (run, "z", "not tested", None, None) for run in "ab"
+    ]
+    y, x = order_of_phases(pd.DataFrame(rows, columns=["run", "curve", "phase", "number", "at"]))
+    assert (y.curve, y.runs, y.all_runs) == ("y", 2, 2)
+    assert (x.curve, x.place, x.runs, x.all_runs) == ("x", None, 1, 2)
+
+
+def test_each_difference_is_from_the_curve_above():
+    at = {"x": (10, 20), "y": (100, 400), "z": (1000, 16_000)}
+    rows = [(run, name, "change", 1, float(at[name][i])) for i, run in enumerate("ab") for name in at]
+    found = order_of_phases(pd.DataFrame(rows, columns=["run", "curve", "phase", "number", "at"]))
+    assert [p.before and p.before.mean for p in found] == [
+        None, pytest.approx(1 + np.log10(2) / 2), pytest.approx(1 + np.log10(4) / 2),
+    ]  # fmt: skip
