@@ -70,7 +70,8 @@ def change_points(
     is the log ratio of both sums of squares, and its distribution without change points is that of curves of the
     spline with resampled residuals, fitted in the same way. A change that is smooth but sharper than the spline's
     knots counts as change points: a logistic curve whose rise from 10 to 90 % takes 1.5 decades is smooth, one of 0.55
-    decades is not, and between the two it depends on the noise (measured with ten observations a decade).
+    decades is not, and between the two it depends on the noise (``benchmarks/phases.py``, ten observations a decade).
+    A course that rises and falls is not monotone: it has change points, smooth as it may be.
 
     Intervals are the quantiles of the change points of curves of the fitted pieces with resampled residuals. Residuals
     are taken as independent: noise that is shared by neighbouring observations makes the test too ready.

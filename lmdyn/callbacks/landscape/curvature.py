@@ -160,9 +160,9 @@ class Curvature(Observer):
             if self.probes:
                 trace = hessian.trace(self.probes, seed=self.seed)
                 rows += [("trace", None, trace.value), ("trace_error", None, trace.error)]
-        for name, direction in self._directions(module, text, parameters).items():
-            sharpness = self._sharpness(module, text, direction, curvature)
-            rows.append((f"critical_sharpness_{name}", None, sharpness))
+            for name, direction in self._directions(module, text, parameters).items():
+                sharpness = self._sharpness(module, text, direction, curvature)
+                rows.append((f"critical_sharpness_{name}", None, sharpness))
         self._warn(step, rows)
         table = pd.DataFrame(rows, columns=["quantity", "index", "value"]).assign(site="")
         return table[["quantity", "site", "index", "value"]].astype({"index": "Int64"})

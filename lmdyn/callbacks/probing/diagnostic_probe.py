@@ -235,7 +235,12 @@ class DiagnosticProbe(Observer):
         rows += [
             (quantity, site, task, target, float("nan"))
             for site in broken
-            for quantity in ("accuracy", "probe_loss", "information")
+            for quantity in (
+                "accuracy",
+                "probe_loss",
+                "information",
+                *(["information_shuffled"] if self.shuffled else []),
+            )
             for task in self.tasks
             for target in self.targets
         ]

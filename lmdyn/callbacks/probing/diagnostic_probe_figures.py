@@ -51,7 +51,7 @@ def _plane(information: pd.DataFrame) -> Figure:
                 x.iloc[:1], y.iloc[:1], "o", mfc="w", mec=look["color"], ms=6, label="_nolegend_", zorder=3
             )
             ax.plot(x.iloc[-1:], y.iloc[-1:], "o", color=look["color"], ms=6, label="_nolegend_", zorder=3)
-        ax.set_title(f"{task}, from the first step (hollow) to the last")
+        ax.set_title(f"{task}, from step {information['step'].min():,} (hollow) on")
         ax.set_xlabel("information about the label of this word (nats)")
     panels.set_ylabel("information about the label of the next word (nats)")
     panels.legend()

@@ -27,13 +27,20 @@ def curves_of(run: Path, select: Sequence[str] = ()) -> dict[str, "pd.Series[flo
 
     Raises:
         FileNotFoundError: if the run has no observations.
-        ValueError: if a pattern fits none of the curves; the message lists the observers.
+        ValueError: if a pattern fits none of the curves (the message lists the observers), or if two curves have one
+            name.
     """
     folders = sorted(p for p in (run / "observations").glob("*") if any(p.glob("*.parquet")))
     if not folders:
         raise FileNotFoundError(f"no observations in {run}: expected the folder of a run with observations/")
     wanted = [f for f in folders if not select or any(_may_fit(f.name, pattern) for pattern in select)]
-    found = dict(curve for folder in wanted for curve in _curves(folder, select))
+    found: dict[str, pd.Series[float]] = {}
+    for name, curve in (pair for folder in wanted for pair in _curves(folder, select)):
+        if name in found:
+            raise ValueError(
+                f"two curves of {run} have the name {name!r}: rename a site or a group of the observer"
+            )
+        found[name] = curve
     for pattern in select:
         if not any(fnmatchcase(name, pattern) for name in found):
             raise ValueError(

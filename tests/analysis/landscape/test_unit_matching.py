@@ -2,8 +2,14 @@ import pytest
 import torch
 from torch import nn
 
-from lmdyn.analysis.landscape.unit_groups import permuted_units, random_permutations, unit_groups
-from lmdyn.analysis.landscape.unit_matching import match_units
+from lmdyn.analysis.landscape.unit_groups import (
+    UnitAxis,
+    UnitGroup,
+    permuted_units,
+    random_permutations,
+    unit_groups,
+)
+from lmdyn.analysis.landscape.unit_matching import _products, match_units
 from lmdyn.analysis.parameters.at_point import at_point, parameter_values
 from lmdyn.models import LSTMLanguageModel
 
@@ -110,3 +116,15 @@ def test_small_networks_are_matched_as_by_trying_all():
 def test_other_networks_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         unit_groups(make())
+
+
+def test_recurrent_weights_count_with_their_other_axis_in_its_current_order():
+    """By the definition: of a matrix W that has the units on both axes, rows are compared with columns permuted."""
+    torch.manual_seed(0)
+    group = UnitGroup("units", 4, (UnitAxis("w", 0), UnitAxis("w", 1)))
+    own, other, order = torch.randn(4, 4).double(), torch.randn(4, 4).double(), torch.tensor([2, 0, 3, 1])
+    rows, columns = (
+        _products({"w": own}, {"w": other}, [group], {"units": order}, group, axis) for axis in group.axes
+    )
+    torch.testing.assert_close(rows, own @ other[:, order].T)
+    torch.testing.assert_close(columns, own.T @ other[order])

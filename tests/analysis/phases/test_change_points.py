@@ -62,6 +62,11 @@ def test_a_step_is_no_smooth_course():
     assert found.steps[0] < 100 < found.steps[1] * 1.3
 
 
+def test_a_smooth_course_that_turns_is_not_monotone():
+    found = change_points(STEPS, -((X - 2) ** 2) + 0.02 * np.random.default_rng(0).standard_normal(len(X)))
+    assert not found.smooth
+
+
 def test_noise_alone_has_none():
     found = 0
     for seed in range(20):

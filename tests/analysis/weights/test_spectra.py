@@ -304,3 +304,13 @@ def test_alignment_leaves_out_zero_vectors():
     assert math.isnan(table_alignment(torch.zeros(5, 2), torch.ones(5, 2)).linear_cka)
     table[1] = torch.nan
     assert math.isnan(table_alignment(table, table).linear_cka)
+
+
+def test_rounding_of_the_stored_type_is_no_rank_and_costs_none():
+    """In bfloat16: rounding raises zeros to about ε ‖W‖_F / √n each way, below the planted value of 0.02."""
+    torch.manual_seed(0)
+    left, right = (torch.linalg.qr(torch.randn(400, 51, dtype=torch.float64))[0] for _ in range(2))
+    values = torch.cat([torch.ones(50), torch.tensor([0.02])]).double()
+    w = (left * values @ right.T).bfloat16()
+    assert float(matrix_spectrum(w).numerical_rank) == 51
+    assert float(matrix_spectrum(w.double()).numerical_rank) == 400  # the same numbers, meant as they are

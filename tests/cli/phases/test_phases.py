@@ -1,5 +1,6 @@
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from lmdyn.callbacks.observing.schema import to_arrow
@@ -12,8 +13,6 @@ X = np.log10(STEPS)
 
 def run_with(folder, curves, steps=STEPS):
     """A run whose observer ``curves`` recorded these values by site, at step 0 too."""
-    import pyarrow.parquet as pq
-
     (folder / "observations" / "curves").mkdir(parents=True)
     for i, step in enumerate([0, *steps]):
         values = [0.0 if step == 0 else float(of[i - 1]) for of in curves.values()]
@@ -128,6 +127,18 @@ def test_a_pattern_that_fits_nothing_is_refused(seeds):
         ValueError, match=r"fits 'losses/\*': expected names such as OBSERVER/QUANTITY/SITE, of the"
     ):
         find_phases(seeds[:1], ["losses/*"])
+
+
+def test_two_curves_of_one_name_are_refused(tmp_path):
+    run = run_with(tmp_path / "run", {"x": X}, steps=STEPS[:3])
+    folder = run / "observations" / "curves"
+    for path in folder.glob("*.parquet"):
+        table = pd.read_parquet(path)
+        table["group"] = ""
+        twin = table[table["quantity"] == "score"].assign(site="", group="x")
+        pq.write_table(to_arrow(pd.concat([table, twin], ignore_index=True)), path)
+    with pytest.raises(ValueError, match=r"two curves of .* have the name 'curves/score/x'"):
+        find_phases([run])
 
 
 def test_too_many_curves_are_refused(seeds, monkeypatch):
