@@ -54,7 +54,10 @@ class FinalNumber:
 
 
 def final_numbers(
-    scalars: pd.DataFrame, recorded: Sequence[Quantity] = (), most: int = _MOST
+    scalars: pd.DataFrame,
+    recorded: Sequence[Quantity] = (),
+    most: int = _MOST,
+    first_step: int | None = None,
 ) -> list[FinalNumber]:
     """Return numbers of the last observation, one per quantity: overall, else of its first group and last block.
 
@@ -62,6 +65,7 @@ def final_numbers(
         scalars: tidy rows of the first and of the last observation.
         recorded: the declarations.
         most: maximum number of results.
+        first_step: step of the first observation, which may have no rows; by default the first step of ``scalars``.
 
     Example:
         >>> rows = pd.DataFrame({"step": 9, "quantity": ["loss", "loss_error"], "site": "", "value": [4.0, 0.5]})
@@ -70,9 +74,8 @@ def final_numbers(
         ('loss', 4.0, 3.5, 4.5)
     """
     groups = group_columns(scalars)
-    begin, end = scalars["step"].min(), scalars["step"].max()
-    # of one step: there is one observation, or the first one has no rows, as without a reference
-    first = _values(scalars[scalars["step"].eq(begin)], groups) if begin < end else {}
+    begin = scalars["step"].min() if first_step is None else first_step
+    first = _values(scalars[scalars["step"].eq(begin)], groups)
     last = _values(last_step(scalars), groups)
     by_name: dict[str, list[_Key]] = {}
     for key in last:

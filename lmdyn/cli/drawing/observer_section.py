@@ -189,7 +189,7 @@ class ObserverSection:
             at_ends = drawn.ends()
             few = max(2, _MOST_ROWS // max(len(at_ends) // 2, 1))
             yield from self._chart(at_ends, drawn.read(most=few), (), last)
-            yield _last_values(at_ends, _MOST_NUMBERS)
+            yield _last_values(at_ends, drawn.steps[0], _MOST_NUMBERS)
         else:
             summary = ((observer.__doc__ or "").strip().splitlines() or [""])[0]
             yield f"<p>{html.escape(summary)}</p>"
@@ -243,7 +243,9 @@ class ObserverSection:
             return
         if len(tokens := ends["tokens"].dropna() if "tokens" in ends else ()):
             last["tokens"] = int(max(tokens))
-        last["numbers"] = [number.plain() for number in final_numbers(ends, recorded)]
+        last["numbers"] = [
+            number.plain() for number in final_numbers(ends, recorded, first_step=self.drawn.steps[0])
+        ]
         name, observed = self.drawn.folder.name, len(self.drawn.store.steps())
         data = escaped_json(chart_data(name, scalars, recorded, observed=observed, most=self.most))
         place = data_of(self.base.name)
@@ -281,7 +283,7 @@ def _moving_and_last(
         observations = read() if few else drawn.read(most=_MOST_FRAMES)
         for name, frames in moving(observations, settings).items():
             yield animation(frames, file_beside(base, name, "gif"), name)
-    yield _last_values(_scalars(observer, ends()))
+    yield _last_values(_scalars(observer, ends()), drawn.steps[0])
 
 
 def _scalars(observer: type[Observer], table: pd.DataFrame) -> pd.DataFrame:
@@ -335,15 +337,15 @@ class Others(Mapping[str, pd.DataFrame]):
         return len(self._by_class)
 
 
-def _last_values(scalars: pd.DataFrame, most: int | None = None) -> str:
-    """Return the scalars of the first and the last observation as columns."""
+def _last_values(scalars: pd.DataFrame, first_step: int, most: int | None = None) -> str:
+    """Return the scalars of the first observation, which may have none, and of the last as columns."""
     steps = sorted(scalars["step"].unique())
     if not steps:
         return ""
-    shown = [steps[0], steps[-1]][-len(steps) :]  # one column if the first observation has no rows
-    *first, last = (scalar_tags("", scalars[scalars["step"].eq(step)]) for step in shown)
+    shown = first_step, steps[-1]
+    first, last = (scalar_tags("", scalars[scalars["step"].eq(step)]) for step in shown)
     rows = [
-        (tag.removeprefix("/").replace("/", " · "), *(values.get(tag) for values in first), value)
+        (tag.removeprefix("/").replace("/", " · "), first.get(tag), value)
         for tag, value in list(last.items())[:most]
     ]
     title = "all numbers" if len(rows) == len(last) else f"the first {len(rows):,} of {len(last):,} numbers"

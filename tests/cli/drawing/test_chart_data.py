@@ -150,6 +150,14 @@ def test_final_numbers_have_their_intervals_and_directions():
     assert "<td>± 0.5</td>" in text
 
 
+def test_a_first_observation_without_rows_has_no_numbers():
+    """As one without a reference: the last value is not shown as the first; of a single observation, it is."""
+    loss = Quantity("loss", "Mean loss.", unit="nats", better="lower")
+    rows = final(steps=[[("loss", "", "", 4.0)]]).assign(step=9)
+    assert [(one.first, one.last) for one in final_numbers(rows, [loss], first_step=3)] == [(None, 4.0)]
+    assert [(one.first, one.last) for one in final_numbers(rows, [loss], first_step=9)] == [(4.0, 4.0)]
+
+
 def test_final_numbers_of_several_runs():
     def numbers(value, kind=""):
         low, high = (value - 1, value + 1) if kind else (None, None)
