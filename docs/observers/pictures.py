@@ -42,6 +42,11 @@ def records(name: str, query: str = "", **equal: object) -> pd.DataFrame:
     return table.query(query) if query else table
 
 
+def of_albert(name: str, **equal: object) -> pd.DataFrame:
+    """Rows of the embryology's runs of ALBERT, which shares one layer; BERT and ELECTRA have other sites."""
+    return records(f"chiang2020_embryology/organism/{name}", "run.str.startswith('albert')", **equal)
+
+
 def lines(
     panel: Axes,
     table: pd.DataFrame,
@@ -184,12 +189,12 @@ def _scaffold_rule(p: Panels) -> None:
 
 @picture
 def _token_learning(p: Panels) -> None:
-    found = "chiang2020_embryology/organism/token_learning"
+    found = "token_learning"
     groups = ("determiner", "conjunction", "preposition", "verb", "adjective", "noun")
-    lines(p[0], records(found, quantity="reconstruction", by="pos"), "group", {g: g for g in groups})
+    lines(p[0], of_albert(found, quantity="reconstruction", by="pos"), "group", {g: g for g in groups})
     lines(
         p[1],
-        records(found, by=""),
+        of_albert(found, by=""),
         "quantity",
         {"reconstruction": "reconstructed", "prediction": "predicted, masked"},
     )
@@ -200,12 +205,12 @@ def _token_learning(p: Panels) -> None:
 
 @picture
 def _edge_probe(p: Panels) -> None:
-    found = "chiang2020_embryology/organism/edge_probe"
+    found = "edge_probe"
     tasks = ("pos", "constituents", "roles", "coreference")
-    lines(p[0], records(found, quantity="f1", site="layer@7"), "task", {t: t for t in tasks})
+    lines(p[0], of_albert(found, quantity="f1", site="layer@7"), "task", {t: t for t in tasks})
     for i, task in enumerate(tasks):
-        floor(p[0], records(found, quantity="majority", task=task), "", COLOURS[i])
-    layers = records(found, quantity="f1", task="pos")
+        floor(p[0], of_albert(found, quantity="majority", task=task), "", COLOURS[i])
+    layers = of_albert(found, quantity="f1", task="pos")
     layers = layers.assign(layer=layers["site"].str.removeprefix("layer@").astype(int) + 1)
     lines(p[1], layers, "step", {0: "untrained", 450: "450 updates", 3000: "3,000 updates"}, x="layer")
     steps(p[0], origin=100)
@@ -218,12 +223,12 @@ def _edge_probe(p: Panels) -> None:
 
 @picture
 def _world_knowledge(p: Panels) -> None:
-    found = "chiang2020_embryology/organism/world_knowledge"
-    whole = records(found, relation="", kind="")
+    found = "world_knowledge"
+    whole = of_albert(found, relation="", kind="")
     kinds = {"p_at_1": "of the whole vocabulary", "p_at_1_candidates": "of the candidates"}
     lines(p[0], whole, "quantity", kinds)
     floor(p[0], whole[whole["quantity"] == "majority"], "most frequent object")
-    lines(p[1], records(found, quantity="p_at_1"), "relation", {r: r.replace("_", " ") for r in (
+    lines(p[1], of_albert(found, quantity="p_at_1"), "relation", {r: r.replace("_", " ") for r in (
         "capital_of", "born_in", "works_for", "founded_by")})  # fmt: skip
     steps(*p, origin=100)
     p[0].set_ylim(top=0.34)  # room for the legend above the lines
@@ -233,10 +238,10 @@ def _world_knowledge(p: Panels) -> None:
 
 @picture
 def _attention_patterns(p: Panels) -> None:
-    found = "chiang2020_embryology/organism/attention_patterns"
+    found = "attention_patterns"
     layers = {f"layer@{n - 1}": f"layer {n}" for n in (1, 2, 8, 12)}
-    lines(p[0], records(found, quantity="diagonal"), "site", layers)
-    lines(p[1], records(found, quantity="entropy"), "site", layers)
+    lines(p[0], of_albert(found, quantity="diagonal"), "site", layers)
+    lines(p[1], of_albert(found, quantity="entropy"), "site", layers)
     steps(*p, origin=100)
     said(p[0], "weight on the previous and the next token", "diagonal")
     said(p[1], "entropy of a query's attention", "nats")
@@ -244,11 +249,11 @@ def _attention_patterns(p: Panels) -> None:
 
 @picture
 def _downstream(p: Panels) -> None:
-    found = "chiang2020_embryology/organism/downstream"
+    found = "downstream"
     scores = {"acceptability": "accuracy", "similarity": "Spearman's correlation"}
     for panel, (task, score) in zip(p, scores.items(), strict=True):
-        lines(panel, records(found, task=task), "quantity", {"score": "fine-tuned copy"})
-        floor(panel, records(found, task=task, quantity="baseline"), "without reading the input")
+        lines(panel, of_albert(found, task=task), "quantity", {"score": "fine-tuned copy"})
+        floor(panel, of_albert(found, task=task, quantity="baseline"), "without reading the input")
         panel.set_xlabel(UPDATES)
         said(panel, task, score)
 
