@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from lmdyn.callbacks.observing import figures as fig
 from lmdyn.callbacks.observing.schema import select
@@ -53,6 +54,7 @@ def _plane(information: pd.DataFrame) -> Figure:
             ax.plot(x.iloc[-1:], y.iloc[-1:], "o", color=look["color"], ms=6, label="_nolegend_", zorder=3)
         ax.set_title(f"{task}, from step {information['step'].min():,} (hollow) on")
         ax.set_xlabel("information about the label of this word (nats)")
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=4))  # long numbers where all sites are close
     panels.set_ylabel("information about the label of the next word (nats)")
     panels.legend()
     return panels.figure
