@@ -2,9 +2,12 @@
 #
 # `of` is that profile, whose runs are trained first if they do not exist; `run` is the name of the run before its seed,
 # `epoch` the epoch after which each of the `seeds` is forked, and `forks` the arguments of `lmdyn fork` by name:
-# <fork>_<seed>. The runs must have a full checkpoint of this epoch: `keep` of their ScheduledCheckpoint must be large enough.
+# <fork>_<seed>; in them, {seed} is the seed, and without `epoch` they have a --step each. The runs must have a full
+# checkpoint of this epoch or step: `keep` of their ScheduledCheckpoint must be large enough.
+AT = f"--epoch {config['epoch']} " if "epoch" in config else ""
 CHANGES = {
-    f"{fork}_{int(seed)}": f"runs/{STUDY}/{config['of']}/{config['run']}_{int(seed)} --epoch {config['epoch']} {arguments}"
+    f"{fork}_{int(seed)}": f"runs/{STUDY}/{config['of']}/{config['run']}_{int(seed)} {AT}"
+    f"{arguments.replace('{seed}', str(int(seed)))}"
     for fork, arguments in config["forks"].items()
     for seed in config["seeds"]
 }

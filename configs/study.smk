@@ -3,14 +3,14 @@
 # A profile's config.yaml defines its `runs` with their changes to lm.yaml ("{HERE}" is the profile's folder), the `seeds`
 # of each run, and in `then` the changes of a second phase, which continues from the end of the first; observers.yaml
 # defines the observers. If a chain was interrupted or killed, the same command resumes it. If observers.yaml has changed,
-# runs are observed again and none is trained again. To train a run again with another lm.yaml, give it another name, or
+# runs are observed again and none is trained again; in it, $LMDYN_SEED is the end of the run's name, its seed. To train a run again with another lm.yaml, give it another name, or
 # remove its folder and its files in done/. On a cluster: --executor slurm (snakemake-executor-plugin-slurm) with
 # --default-resources.
 include: "runs.smk"
 
 
 OBSERVE = config.get("observe", "")  # arguments of `lmdyn analyze`
-OBSERVERS = f"{workflow.basedir}/{config.get('of', PROFILE)}/observers.yaml"
+OBSERVERS = f"{workflow.basedir}/{config.get('observers', config.get('of', PROFILE))}/observers.yaml"
 
 
 if "forks" in config:
@@ -60,10 +60,12 @@ else:
             touch(f"{RUNS}/done/observed_{{run}}"),
         log:
             f"{RUNS}/logs/observe_{{run}}.log",
+        params:
+            seed=lambda w: w.run.rpartition("_")[2],
         resources:
             **resources_of(min(1, GPUS)),
         shell:
-            f"{on_cards(min(1, GPUS))} analyze {RUNS}/{{wildcards.run}} --config {OBSERVERS} {OBSERVE} > {{log}} 2>&1"
+            f"LMDYN_SEED={{params.seed}} {on_cards(min(1, GPUS))} analyze {RUNS}/{{wildcards.run}} --config {OBSERVERS} {OBSERVE} > {{log}} 2>&1"
 
 
 rule report:

@@ -1,0 +1,104 @@
+"""Numbers about the whole course of a curve: cumulated shares, and a fall before and after its largest rise."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import pandas as pd
+
+from lmdyn.claims.numbers import Estimate, Number
+from lmdyn.claims.rows import Rows
+from lmdyn.claims.runs import NotMeasured, ObservedRun
+
+__all__ = ["Cumulated", "LargestRise", "Piece", "Ratio"]
+
+Piece = Literal["before", "rise", "after"]
+
+
+@dataclass(frozen=True)
+class Cumulated(Rows):
+    """Sums of a quantity of intervals, such as a loss change allocation, up to each step; 0 at the first observation.
+
+    The first observation has no interval before it, and no row. A missing later one would make the sum that of another
+    interval, and is NaN.
+
+    Attributes:
+        groups: values of the column ``group`` over which to sum; empty for the rows as they are.
+    """
+
+    groups: tuple[str, ...] = ()
+
+    def _table(self, runs: Sequence[ObservedRun]) -> pd.DataFrame:
+        """Return the sums by step; see :meth:`Rows.table`."""
+        run, folder = self.locate(runs)
+        steps = np.unique(run.read(folder)["step"].to_numpy(dtype="int64"))
+        rows = self.frame(runs)
+        rows = rows[rows["quantity"].eq(self.quantity)].astype({"value": "float64"})
+        if self.groups:
+            rows = rows[rows["group"].isin(self.groups)]
+            if rows.empty:
+                raise NotMeasured(f"{self.observer} has no rows of the groups {', '.join(self.groups)}")
+            values = rows.groupby("step")["value"].agg(lambda v: v.sum(skipna=False))
+        else:
+            values = self._single(rows, self.quantity).set_index("step")["value"]
+        values = values.reindex(steps)
+        if len(values) < 2:
+            raise NotMeasured(f"{folder} of {run.name} has {len(values)} observations: expected two or more")
+        values.iloc[0] = 0.0
+        return pd.DataFrame(
+            {"step": steps, "tokens": None, "value": np.cumsum(values.to_numpy()), "error": math.nan}
+        )
+
+
+@dataclass(frozen=True)
+class Ratio(Number):
+    """a / b, such as the share of a layer in all; errors over texts are unknown.
+
+    Attributes:
+        a: numerator.
+        b: denominator.
+    """
+
+    a: Number
+    b: Number
+
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """Return the ratio; NaN if the denominator is 0."""
+        a, b = self.a.of(runs).value, self.b.of(runs).value
+        return Estimate(a / b if b else math.nan)
+
+
+@dataclass(frozen=True)
+class LargestRise(Number):
+    """A course in three pieces, about its largest rise: the fall before it, the rise, and the fall after it, in logs.
+
+    The largest rise leads from a step a to a later step b such that ln x(b) / x(a) is largest. ``before`` is
+    ln x(a) / x(first), ``rise`` ln x(b) / x(a), and ``after`` ln x(last) / x(b). The three add up to the change over
+    training. ``rise`` is at least 0, the other two are at most 0 for a curve that is largest at b and smallest at a;
+    selection biases all three away from 0 for a noisy curve.
+
+    Attributes:
+        rows: the rows, of positive values.
+        piece: ``before``, ``rise`` or ``after``.
+    """
+
+    rows: Rows
+    piece: Piece = "rise"
+
+    def __post_init__(self) -> None:
+        if self.piece not in get_args(Piece):
+            raise ValueError(f"piece must be one of {list(get_args(Piece))}, got {self.piece!r}")
+
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """Return the log ratio of the piece; NaN if a value is not positive."""
+        values = self.rows.table(runs)["value"].to_numpy(dtype="float64")
+        if not (values > 0).all():
+            return Estimate(math.nan)
+        logs = np.log(values)
+        lowest = np.minimum.accumulate(logs)
+        b = int(np.argmax(logs - lowest))
+        a = int(np.argmin(logs[: b + 1]))
+        found = {"before": logs[a] - logs[0], "rise": logs[b] - logs[a], "after": logs[-1] - logs[b]}
+        return Estimate(float(found[self.piece]))

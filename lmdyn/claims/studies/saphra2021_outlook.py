@@ -1,0 +1,320 @@
+"""Questions of the outlook of Saphra 2021, "Training dynamics of neural language models", as numbers of a run.
+
+The thesis says what it would measure next (sections 3.1 to 3.3, 6.1.1, 7.2), and makes few claims about it. Tested
+here are those of the works that it cites, and those of later works on ranks and on induction heads, on two organisms:
+an LSTM on the synthetic grammar, and transformers of two layers and of one on a grammar whose documents repeat their
+sentences. All claims and thresholds were stated before any run except those of seed 1 was made.
+
+- *Times.* 10 % of the updates (0.041 of their decimal logarithm); a quarter of a decade for "at the same time", since
+  ten observations a decade bound each time by a tenth. Times are between two observations.
+- *Shares.* 0.05 of the change of the loss.
+- *Ranks.* A tenth (0.1 of the natural logarithm).
+- *Losses and barriers.* 0.02 nats: two per cent of the perplexity; 0.1 nats for gains and
+  barriers.
+- *Attention.* 0.1 of the weight; 0.3 for a head that does little else.
+
+Allocations are those of straight lines between checkpoints, ten a decade (``chord``): they are not those of the updates
+themselves, whose signs by layer and class agree in about nine of ten cases at intervals of up to 20 updates
+(``benchmarks/README.md``).
+"""
+
+import math
+
+from lmdyn.analysis.words.sparsity import CLOSED_CLASSES, OPEN_CLASSES
+from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Study, Within
+from lmdyn.claims.courses import Cumulated, LargestRise, Piece, Ratio
+from lmdyn.claims.learning import FromPeak, HalfWay, Over
+from lmdyn.claims.numbers import At, Change, Difference, Layer, Mean, Number, Rows
+from lmdyn.claims.rows import Pairs
+from lmdyn.claims.studies.outlook_forks import OF_FORKS
+from lmdyn.claims.studies.sparsity_numbers import LogRatio
+
+__all__ = ["STUDY"]
+
+FASTER = round(math.log10(1 / 1.1), 4)
+TOGETHER = 0.25
+SHARE, TENTH, NATS, GAIN, WEIGHT = 0.05, 0.1, 0.02, 0.1, 0.1
+RUN = "snakemake --profile configs/saphra2021_outlook/organism"
+HOW_FAST = "10 % of the updates: less is within the spacing of observations"
+HOW_TENTH = "a tenth of the rank"
+LEVEL = "0: a curve that does not change"
+# fmt: off
+
+
+# ------------------------------------------------------------------------------------------ rows and conditions
+
+
+def paid(site: str, groups: tuple[str, ...] = ()) -> Cumulated:
+    """Return what a layer has contributed to the change of the loss since the start; ``""`` is the sum over layers."""
+    by = ("by", "upos") if groups else ("by", "")
+    return Cumulated("LossChangeAllocation", "allocation", site, (by, ("parameter", "")), groups=groups)
+
+
+def half_paid(site: str, groups: tuple[str, ...] = ()) -> Number:
+    """Return when a layer has permanently paid half of what it pays in the end: log10 of the updates."""
+    return HalfWay(paid(site, groups))
+
+
+def share_paid(site: str, groups: tuple[str, ...]) -> Number:
+    """Return the share of a layer in the fall of the loss on some classes of words."""
+    return Ratio(At(paid(site, groups)), At(paid("", groups)))
+
+
+def geometry(quantity: str, site: str) -> Rows:
+    """Return a quantity of the activations at all tokens."""
+    return Rows("Geometry", quantity, site, (("over", "all"),))
+
+
+def information(target: str, site: str, name: str = "information") -> Rows:
+    """Return the information of a site about the part of speech of the current or the next word."""
+    return Rows("DiagnosticProbe", name, site, (("task", "upos"), ("target", target)))
+
+
+def barrier(reference: str, units: str = "own") -> Rows:
+    """Return the barrier to a reference, with its interval over text."""
+    where = (("reference", reference), ("units", units))
+    return Rows("Landscape", "barrier", where=where, error=("barrier_low", "barrier_high"))
+
+
+TWO: Pairs = (("num_hidden_layers", 2),)
+ONE: Pairs = (("num_hidden_layers", 1),)
+
+
+def induction(quantity: str, layers: Pairs, **where: object) -> Rows:
+    """Return a quantity of the transformer of two layers, or of one."""
+    return Rows("Induction", quantity, where=tuple(where.items()), run=layers)
+
+
+def best_head(quantity: str, layers: Pairs) -> Rows:
+    """Return the largest score among the heads of the last layer, in which induction heads can form."""
+    return Over("Induction", quantity, Layer("last"), run=layers, over="head", how="max")
+
+
+LSTM: Pairs = (("model", "LSTMLanguageModel"),)
+LOSS = Rows("LearningCurves", "loss", where=(("by", ""), ("group", "")), run=LSTM)
+LEARNED = Condition("the loss has fallen by 2 nats", Change(LOSS, 0, "last"), Below(-2.0))
+LAYERS = {"h1": "first LSTM layer", "h2": "last LSTM layer", "logits": "output layer"}
+
+
+# ------------------------------------------------------------------------------------------ section 6.1.1, who pays
+
+
+def embedding_first(layer: str) -> Claim:
+    """Return the claim that compares the embedding with another layer."""
+    return Claim(
+        f"embedding_first_{layer}", "The embedding pays for the fall of the loss before other layers do",
+        "sections 6.1.1 and 3.3: lower layers converge first",
+        (Part(Difference(half_paid("embedding"), half_paid(layer)), Below(FASTER),
+              f"log10 of updates until half of its share is paid, embedding − {LAYERS[layer]}"),),
+        matters=HOW_FAST, floor="0: all layers at once", void_unless=(LEARNED,),
+        question="Does the embedding pay first?", variant=f"against the {LAYERS[layer]}", measured_by=RUN,
+    )
+
+
+def closed_and_open(layer: str, more: bool) -> Claim:
+    """Return the claim on a layer's share in the fall of the loss on closed-class and on open-class words."""
+    name = "embedding" if layer == "embedding" else LAYERS[layer]
+    part = Difference(share_paid(layer, CLOSED_CLASSES), share_paid(layer, OPEN_CLASSES))
+    return Claim(
+        f"closed_{layer}", f"The {name} pays {'more' if more else 'less'} for closed-class than for open-class words",
+        "section 6.1.1",
+        (Part(part, Above(SHARE) if more else Below(-SHARE), "share of the fall, closed − open classes"),),
+        matters="0.05 of the fall of the loss", floor="0: the same layers pay for both", void_unless=(LEARNED,),
+        question="Do the losses of closed classes fall by other layers than those of open classes?", variant=name,
+        measured_by=RUN,
+    )
+
+
+HALF_HELP = Mean(tuple(At(Rows("LossChangeAllocation", "helping_share", where=(("parameter", ""),)), step)
+                       for step in (10, 20, 50, 100)))
+ALLOCATION = (
+    *(embedding_first(layer) for layer in LAYERS),
+    closed_and_open("logits", more=False),
+    closed_and_open("h2", more=True),
+    closed_and_open("h1", more=True),
+    closed_and_open("embedding", more=False),
+    Claim(
+        "half_help", "Only a little over half of the parameters help", "section 6.1.1; Lan et al. 2019",
+        (Part(HALF_HELP, Within(0.5, 0.6), "share of the entries that move and help, mean over four intervals"),),
+        matters="0.1 of the entries", floor="0.5: entries that help or hurt by chance", void_unless=(LEARNED,),
+        question="How many parameters help?", variant="intervals of up to 21 updates, the first 100", measured_by=RUN,
+    ),
+    Claim(
+        "layers_together", "Layers move in synchrony: the halves of all shares are paid at the same time",
+        "section 6.1.1; Lan et al. 2019",
+        tuple(Part(Difference(half_paid("h1"), half_paid(other)), Within(-TOGETHER, TOGETHER),
+                   f"log10 of updates until half is paid, first LSTM layer − {LAYERS[other]}")
+              for other in ("h2", "logits")),
+        matters="a quarter of a decade: ten observations a decade bound each time by a tenth",
+        floor="none: it is a claim of no difference", void_unless=(LEARNED,),
+        question="Do layers pay at the same time?", measured_by=RUN,
+    ),
+)
+
+
+# ------------------------------------------------------------------------------------------ ranks of activations
+
+
+def course(site: str, quantity: str) -> tuple[Claim, ...]:
+    """Return the claims that the rank falls, rises and falls."""
+    name = {"h1": "first LSTM layer", "h2": "last LSTM layer"}[site]
+    measure = {"rankme": "RankMe", "rankme_covariance": "centred covariance"}[quantity]
+    rows = geometry(quantity, site)
+    pieces: tuple[tuple[Piece, str, str, str], ...] = (
+        ("before", "collapse", "First the rank of the activations collapses", "ln of the rank, before its rise"),
+        ("rise", "expansion", "… then it expands", "ln of the rank, largest rise"),
+        ("after", "compression", "… and at last it is compressed", "ln of the rank, end / after the rise"),
+    )
+    return tuple(
+        Claim(
+            f"{quantity}_{called}_{site}", says, "section 3.1; Li et al. 2025, of Transformers",
+            (Part(LargestRise(rows, piece), Above(TENTH) if piece == "rise" else Below(-TENTH), label),),
+            matters=HOW_TENTH, floor=LEVEL, void_unless=(LEARNED,),
+            question="Is the course of the effective rank collapse, expansion, compression?",
+            variant=f"{called}; {name}, {measure}", measured_by=RUN,
+        )
+        for piece, called, says, label in pieces
+    )
+
+
+RANKS = (*course("h1", "rankme"), *course("h2", "rankme"), *course("h2", "rankme_covariance"))
+
+
+# ------------------------------------------------------------------------------------------ section 3.1.2, information
+
+
+def compression(site: str, target: str) -> Claim:
+    """Return the claim that a site loses information late in training."""
+    of = {"current": "current", "next": "next"}[target]
+    return Claim(
+        f"compression_{target}_{site}", f"Late in training, a layer loses information about the {of} word's class",
+        "section 3.1.2; Shwartz-Ziv & Tishby 2017",
+        (Part(FromPeak(information(target, site)), Below(-SHARE), "information, end − largest, nats"),),
+        matters="0.05 nats", floor=FromPeak(information(target, site, "information_shuffled")), void_unless=(LEARNED,),
+        question="Is there a phase of compression?", variant=f"{LAYERS[site]}, {of} word", measured_by=RUN,
+    )
+
+
+INFORMATION = tuple(compression(site, target) for target in ("current", "next") for site in ("h1", "h2"))
+
+
+# ------------------------------------------------------------------------------------------ sections 3.3.1, 7.2.1
+
+SEEDS = "Are networks of two seeds connected by a line?"
+LINES = (
+    Claim(
+        "straight_from_start", "The loss falls along the line from the initial network to the trained one",
+        "section 3.3.1; Goodfellow, Vinyals & Saxe 2015",
+        (Part(At(barrier("initial")), Below(NATS), "barrier, nats"),), matters="0.02 nats",
+        floor="0: the loss is nowhere above the line between its ends", void_unless=(LEARNED,),
+        question="Is there a barrier between the initial and the trained network?", measured_by=RUN,
+    ),
+    Claim(
+        "seeds_apart", "Two networks trained from different initial weights are separated by a barrier",
+        "section 7.2.1; Frankle et al. 2020",
+        (Part(At(barrier("partner")), Above(GAIN), "barrier, nats"),), matters="0.1 nats",
+        floor="0: no barrier", void_unless=(LEARNED,), question=SEEDS, variant="units as they are", measured_by=RUN,
+    ),
+    Claim(
+        "matching_removes", "… which vanishes after matching of their units", "Entezari et al. 2022",
+        (Part(At(barrier("partner", "matched")), Below(NATS), "barrier, nats"),), matters="0.02 nats",
+        floor=At(barrier("partner")), void_unless=(LEARNED,), question=SEEDS, variant="units matched", measured_by=RUN,
+    ),
+    Claim(
+        "matching_lowers", "… or is at least lower", "Ainsworth, Hayase & Srinivasa 2023",
+        (Part(LogRatio(At(barrier("partner", "matched")), At(barrier("partner"))), Below(-TENTH),
+              "ln of the barrier, units matched / as they are"),),
+        matters="a tenth of the barrier", floor="0: matching changes nothing", void_unless=(LEARNED,), question=SEEDS,
+        variant="units matched, against as they are", measured_by=RUN,
+    ),
+)
+
+
+# ------------------------------------------------------------------------------------------ section 3.1, curvature
+
+
+def curvature(quantity: str, **where: object) -> Rows:
+    """Return a quantity of the Hessian."""
+    return Rows("Curvature", quantity, where=tuple(where.items()))
+
+
+CURVATURE = (
+    Claim(
+        "sharper", "The largest eigenvalue of the Hessian rises in training", "section 3.1; Cohen et al. 2021",
+        (Part(LogRatio(At(curvature("eigenvalue", index=1)), At(curvature("eigenvalue", index=1), 100)),
+              Above(math.log(2)), "ln of the eigenvalue, end / after 100 updates"),),
+        matters="a factor of two", floor=LEVEL, void_unless=(LEARNED,), question="Does the loss become sharper?",
+        measured_by=RUN,
+    ),
+)
+
+
+# ------------------------------------------------------------------------------------------ induction heads
+
+CONTEXT = "Does induction come with a drop of late loss?"
+PREFIX = best_head("prefix_matching", TWO)
+TRAINED = Condition(
+    "the loss of the model with two layers has fallen by 2 nats",
+    Change(Rows("LearningCurves", "loss", where=(("by", ""), ("group", "")), run=TWO), 0, "last"), Below(-2.0),
+)
+LATE = {layers: induction("late_minus_early", layers, data="", ablated="") for layers in (TWO, ONE)}
+
+
+def rises(layers: Pairs, ablated: str) -> Number:
+    """Return the rise of the late loss if a head is ablated; of random ones, the mean over draws."""
+    if ablated == "best":
+        return At(induction("late_loss_rise", layers, ablated="best"))
+    return At(Over("Induction", "late_loss_rise", where=(("ablated", "random"),), run=layers, over="draw", how="mean"))
+
+
+INDUCTION = (
+    Claim(
+        "induction_forms", "With two layers, an induction head forms", "Olsson et al. 2022, argument 1",
+        (Part(At(PREFIX), Above(0.3), "prefix matching of the best head of the last layer"),),
+        matters="0.3 of the weight", floor=At(PREFIX, 0), void_unless=(TRAINED,),
+        question="Do induction heads form?", variant="two layers", measured_by=RUN,
+    ),
+    Claim(
+        "no_induction_in_one", "… and with one layer, none does", "Olsson et al. 2022, argument 1",
+        (Part(At(best_head("prefix_matching", ONE)), Below(WEIGHT), "prefix matching of the best head"),),
+        matters="0.1 of the weight", floor=At(best_head("prefix_matching", ONE), 0), void_unless=(TRAINED,),
+        question="Do induction heads form?", variant="one layer", measured_by=RUN,
+    ),
+    Claim(
+        "late_loss_drops", "The loss late in the context drops below that early in it, more than with one layer",
+        "Olsson et al. 2022, argument 1",
+        (Part(Difference(At(LATE[TWO]), At(LATE[ONE])), Below(-GAIN), "late − early loss, two layers − one, nats"),),
+        matters="0.1 nats", floor=Difference(At(LATE[TWO], 0), At(LATE[ONE], 0)), void_unless=(TRAINED,),
+        question=CONTEXT, variant="at the end, against one layer", measured_by=RUN,
+    ),
+    Claim(
+        "at_the_same_time", "… and does so when the head forms", "Olsson et al. 2022, argument 1",
+        (Part(Difference(HalfWay(LATE[TWO]), HalfWay(PREFIX)), Within(-TOGETHER, TOGETHER),
+              "log10 of updates half way, late − early loss − prefix matching"),),
+        matters="a quarter of a decade: ten observations a decade bound each time by a tenth",
+        floor=Difference(HalfWay(LATE[ONE]), HalfWay(PREFIX)), void_unless=(TRAINED,),
+        question=CONTEXT, variant="at the same time", measured_by=RUN,
+    ),
+    Claim(
+        "ablation_costs_late_loss", "Without this head, the late loss rises more than without another one",
+        "Olsson et al. 2022, argument 3",
+        (Part(Difference(rises(TWO, "best"), rises(TWO, "random")), Above(GAIN),
+              "rise of the late loss, best head − random heads, nats"),),
+        matters="0.1 nats", floor=Difference(rises(ONE, "best"), rises(ONE, "random")), void_unless=(TRAINED,),
+        question=CONTEXT, variant="ablated", measured_by=RUN,
+    ),
+)
+
+STUDY = Study(
+    "saphra2021_outlook",
+    "The outlook: who pays for the loss, ranks, lines, information, induction",
+    "Saphra 2021, PhD thesis, University of Edinburgh; chapters 3, 6 and 7, and works cited with each claim",
+    ALLOCATION + RANKS + INFORMATION + LINES + CURVATURE + INDUCTION + OF_FORKS,
+    seen=(1,),
+    terms=(
+        ("share of a layer", "its loss change allocation, summed over the straight lines between checkpoints"),
+        ("barrier", "highest rise of the loss along a line between two networks, above the line between its ends"),
+        ("RankMe", "exponential of the entropy of the normalised singular values of all activations of a layer"),
+        ("late − early loss", "loss after nine tenths of a row of text less that after 5 % to 15 % of it"),
+    ),
+)
