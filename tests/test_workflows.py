@@ -31,6 +31,7 @@ EMBRYOLOGY = ROOT / "configs" / "chiang2020_embryology"
 TWO_TOWERS = ROOT / "configs" / "he2022_twotower"
 CHAOS = ROOT / "configs" / "inoue2022_chaos"
 LOOPS = ROOT / "configs" / "geiping2025_loops"
+OUTLOOK = ROOT / "configs" / "saphra2021_outlook"
 TASKS = ("upos", "xpos", "semtag_coarse", "semtag", "topic")
 
 
@@ -46,6 +47,7 @@ def test_there_are_profiles():
         (STUDY, {"organism", "wikitext2", "paper"}),
         (INTERDEPENDENCE, {"english", "organism", "scaffold", "scaffold_small"}),
         (ATTENTION, {"organism"}),
+        (OUTLOOK, {"organism", "forks_organism"}),
         (EMBRYOLOGY, {"organism", "wikitext2", "paper"}),
         (TWO_TOWERS, {"organism", "wikitext2", "paper"}),
         (CHAOS, {"initial", "networks", "organism", "wikitext2", "paper"}),
@@ -106,7 +108,8 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
         origins = f"{profile.parents[1].name}/{config['of']}"
         assert re.search(rf"snakemake --profile \S*configs/{origins} trained", plan)
         for fork, seed in runs:
-            words = f"{config['run']}_{seed} --epoch {config['epoch']} {config['forks'][fork]} --out"
+            at = f"--epoch {config['epoch']} " if "epoch" in config else ""
+            words = f"{config['run']}_{seed} {at}{config['forks'][fork].replace('{seed}', str(seed))} --out"
             assert re.search(
                 rf"fork runs/{origins}/{re.escape(words)} \S+/{profile.parent.name}/{fork}_{seed} ", plan
             )
@@ -127,6 +130,18 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
             assert bool(replayed) != config.get("live", False)  # observed as it is made
         return
     seeds = len(config["seeds"])
+    if profile.parent.parent == OUTLOOK:
+        assert (jobs["train"], jobs["observe"]) == (4 * seeds, 3 * seeds)
+        assert (jobs["claims"], jobs["records"]) == (1, 1)
+        for seed in config["seeds"]:
+            partner = rf"partner.yaml --seed_everything {seed + 100} --data_seed {seed} "
+            assert re.search(rf"{partner}.*version partner_{seed} ", plan)
+            assert re.search(
+                rf"num_hidden_layers 1 --seed_everything {seed} .*version one_layer_{seed} ", plan
+            )
+            assert re.search(rf"LMDYN_SEED={seed} .*analyze \S+/lm_{seed} .*observers.yaml --scheduled", plan)
+            assert re.search(rf"analyze \S+/two_layers_{seed} .*observers_repeats.yaml --scheduled", plan)
+        return
     if (
         "taggers" not in config
     ):  # saphra2021_attention: a language model, its partner and a tagger of each seed
@@ -449,6 +464,66 @@ def test_the_looped_organism_in_miniature(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_the_organism_of_the_outlook_in_miniature(tmp_path, monkeypatch):
+    """The models of a seed by the commands of the chain, their observations, and claims that find what they read."""
+    monkeypatch.chdir(tmp_path)
+    here, runs = OUTLOOK / "organism", Path("runs/saphra2021_outlook/organism")
+    trainer = [argument for argument in SMALL if argument.startswith("--trainer")]
+    data = [argument for argument in SMALL if argument.startswith("--data")]
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 4, "num_key_value_heads": 4,
+             "max_position_embeddings": 96, "tie_word_embeddings": False}  # fmt: skip
+    of = {
+        "lm_2": ["lm.yaml", 2, *SMALL],
+        "partner_2": ["lm.yaml", 102, "--config", str(here / "partner.yaml"), *SMALL],
+        **{
+            f"{word}_2": ["repeats.yaml", 2, *trainer, *data,
+                          f"--model.init_args.config={json.dumps({**sizes, 'num_hidden_layers': number})}"]
+            for word, number in (("two_layers", 2), ("one_layer", 1))
+        },
+    }  # fmt: skip
+    for run, (file, seed, *changes) in of.items():
+        version = f"--trainer.logger.init_args.version={run}"
+        main(
+            [
+                "fit",
+                "--config",
+                str(here / file),
+                *changes,
+                f"--seed_everything={seed}",
+                "--data_seed=2",
+                version,
+            ]
+        )
+    small_ones = {
+        "LossChangeAllocation": {"max_tokens": 300}, "Geometry": {"max_tokens": 300, "max_samples": 40},
+        "DiagnosticProbe": {"classifier": {"epochs": 1}, "train_tokens": 300}, "Landscape": {"max_tokens": 300},
+        "Curvature": {"max_tokens": 100, "probes": 2}, "Induction": {"max_tokens": 500, "sequences": 5},
+        "LearningCurves": {"max_tokens": 300},
+    }  # fmt: skip
+    monkeypatch.setenv("LMDYN_SEED", "2")
+    for run in ("lm_2", "two_layers_2", "one_layer_2"):
+        name = "observers.yaml" if run == "lm_2" else "observers_repeats.yaml"
+        document = yaml.safe_load((here / name).read_text(encoding="utf-8"))
+        for callback in document["trainer"]["callbacks"]:
+            callback["init_args"] |= small_ones.get(callback["class_path"], {})
+        observers = tmp_path / name
+        observers.write_text(yaml.safe_dump(document), encoding="utf-8")
+        main(["analyze", str(runs / run), "--config", str(observers), "--scheduled"])
+        asked = {snake_case(c["class_path"]) for c in document["trainer"]["callbacks"]}
+        assert {path.name for path in (runs / run / "observations").iterdir()} == asked
+    made = [str(runs / run) for run in ("lm_2", "two_layers_2", "one_layer_2")]
+    judged = judged_as_of_full_size("saphra2021_outlook", made)
+    unread = {name for name, verdict in judged.items() if verdict == "not measured"}
+    assert unread == {
+        "half_help",
+        "sharper",
+        "fork_early",
+        "fork_late",
+        "fork_earlier_higher",
+    }  # later steps, and forks
+
+
+@pytest.mark.slow
 def test_the_organism_of_chaos_in_miniature(tmp_path, monkeypatch):
     """Two seeds by the commands of the chain, the report that compares them, and claims that find what they read."""
     monkeypatch.chdir(tmp_path)
@@ -511,7 +586,7 @@ def test_the_organism_of_chaos_in_miniature(tmp_path, monkeypatch):
 
 def judged_as_of_full_size(study, made, **sizes):
     """The verdicts by claim, of small runs that are said to be of the size that the claims are about."""
-    for run in made:
+    for run in made if sizes else ():
         config = yaml.safe_load((Path(run) / "config.yaml").read_text(encoding="utf-8"))
         config["model"]["init_args"]["config"] |= sizes
         (Path(run) / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")

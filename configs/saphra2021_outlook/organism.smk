@@ -12,7 +12,7 @@ ARGUMENTS = {
     "one_layer": " --model.init_args.config.num_hidden_layers 1",
 }
 YAML = {"lm": "lm", "partner": "lm", "two_layers": "repeats", "one_layer": "repeats"}
-OBSERVERS = {"lm": "observers", "two_layers": "induction", "one_layer": "induction"}
+OBSERVERS = {"lm": "observers", "two_layers": "observers_repeats", "one_layer": "observers_repeats"}
 
 
 wildcard_constraints:

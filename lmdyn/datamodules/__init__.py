@@ -4,7 +4,6 @@ from lmdyn.datamodules.corpora.bptt import StreamLoader
 from lmdyn.datamodules.corpora.conll import ConllCorpus
 from lmdyn.datamodules.corpora.conllu import ConlluCorpus
 from lmdyn.datamodules.corpora.corpus import Corpus
-from lmdyn.datamodules.corpora.scaffold import ScaffoldCorpus
 from lmdyn.datamodules.corpora.semtags import SemtagCorpus
 from lmdyn.datamodules.corpora.sentence import TOKEN_LAYERS, Constituent, Document, Mention, Role, Sentence
 from lmdyn.datamodules.corpora.tagging import LexiconTagger, SpacyTagger, Tagger
@@ -16,6 +15,8 @@ from lmdyn.datamodules.pretraining.masking import Masking
 from lmdyn.datamodules.pretraining.pretraining import PretrainingCorpus
 from lmdyn.datamodules.pretraining.streamed_text import StreamedText
 from lmdyn.datamodules.spans.spans import SpanCorpus
+from lmdyn.datamodules.synthetic.repeats import RepeatsCorpus
+from lmdyn.datamodules.synthetic.scaffold import ScaffoldCorpus
 from lmdyn.datamodules.tasks.glue import GlueTasks
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Masking",
     "Mention",
     "PretrainingCorpus",
+    "RepeatsCorpus",
     "Role",
     "ScaffoldCorpus",
     "SemtagCorpus",

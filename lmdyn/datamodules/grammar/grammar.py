@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lmdyn.datamodules.corpora.corpus import SPLITS, Corpus
-from lmdyn.datamodules.corpora.sentence import Document, Sentence
+from lmdyn.datamodules.corpora.sentence import Document
 from lmdyn.datamodules.grammar.clauses import EMBEDDED
 from lmdyn.datamodules.grammar.discourse import Discourse
 from lmdyn.datamodules.grammar.lexicon import (
@@ -63,8 +63,6 @@ class Grammar:
         topic_boost: factor on a word's weight in its home topic.
         ambiguous_fraction: fraction of the nouns that share their forms with a verb.
         fact_rate: probability that a sentence states a fact.
-        repeat_rate: probability that a sentence repeats an earlier one of its document, word for word, chosen
-            uniformly: the earlier occurrence predicts it, so that induction pays.
 
     Attributes:
         lexicon: lexemes of each open-class word type (several if the type is ambiguous).
@@ -101,7 +99,6 @@ class Grammar:
         topic_boost: float = 20.0,
         ambiguous_fraction: float = 0.06,
         fact_rate: float = 0.1,
-        repeat_rate: float = 0.0,
     ) -> None:
         for name, value, minimum in (
             ("seed", seed, 0),
@@ -123,8 +120,6 @@ class Grammar:
         for name, rate in (("ambiguous_fraction", ambiguous_fraction), ("fact_rate", fact_rate)):
             if not 0 <= rate <= 0.5:
                 raise ValueError(f"expected {name} in [0, 0.5], got {rate}: choose one in this range")
-        if not 0 <= repeat_rate < 1:
-            raise ValueError(f"expected repeat_rate in [0, 1), got {repeat_rate}: choose one in this range")
         if zipf_exponent <= 0 or topic_boost < 1:
             raise ValueError(
                 f"expected zipf_exponent > 0 and topic_boost >= 1, got {zipf_exponent} and {topic_boost}: "
@@ -135,7 +130,6 @@ class Grammar:
                 f"expected fact_rate 0 without facts, got {fact_rate}: set it to 0 or raise n_facts"
             )
         self.seed = seed
-        self.repeat_rate = repeat_rate
         self._settings: dict[str, int | float] = {
             "version": VERSION,
             "seed": seed,
@@ -150,7 +144,6 @@ class Grammar:
             "topic_boost": topic_boost,
             "ambiguous_fraction": ambiguous_fraction,
             "fact_rate": fact_rate,
-            **({"repeat_rate": repeat_rate} if repeat_rate else {}),  # keys of caches are those of before
         }
         sizes = {"NOUN": n_nouns, "VERB": n_verbs, "ADJ": n_adjectives, "ADV": n_adverbs, "PROPN": n_names}
         rng = np.random.default_rng(np.random.SeedSequence([seed, 0]))
@@ -227,13 +220,7 @@ class Grammar:
         seeds = np.random.SeedSequence([self.seed, 1 + SPLITS.index(split), index])
         discourse = Discourse(self._samplers, Uniforms(np.random.default_rng(seeds)), EMBEDDED)
         n_sentences = 5 + int(discourse.u() * 10)
-        sentences: list[Sentence] = []
-        for _ in range(n_sentences):
-            if sentences and self.repeat_rate and discourse.u() < self.repeat_rate:
-                sentences.append(discourse.u.among(sentences))
-            else:
-                sentences.append(write_sentence(discourse))
-        return Document(f"{split}-{index}", tuple(sentences))
+        return Document(f"{split}-{index}", tuple([write_sentence(discourse) for _ in range(n_sentences)]))
 
     def documents(self, split: str, n_tokens: int) -> Iterator[Document]:
         """Yield documents of a split in order, until they contain at least ``n_tokens`` words in total.
@@ -268,7 +255,7 @@ class GrammarCorpus(Corpus):
         n_validation_tokens: the same for validation.
         n_test_tokens: the same for test.
         grammar_seed: seed of the lexicon, the facts and the documents, which do not depend on ``seed``.
-        n_topics: see :class:`Grammar`, as for all that follow up to ``repeat_rate``.
+        n_topics: see :class:`Grammar`, as for all that follow up to ``fact_rate``.
         n_nouns: noun lexemes.
         n_verbs: verb lexemes.
         n_adjectives: adjective lexemes.
@@ -279,7 +266,6 @@ class GrammarCorpus(Corpus):
         topic_boost: weight of a word in its home topic.
         ambiguous_fraction: fraction of the nouns that share their forms with a verb.
         fact_rate: probability that a sentence states a fact.
-        repeat_rate: probability that a sentence repeats an earlier one of its document.
         **kwargs: see :class:`~lmdyn.datamodules.Corpus`.
 
     Raises:
@@ -309,7 +295,6 @@ class GrammarCorpus(Corpus):
         topic_boost: float = 20.0,
         ambiguous_fraction: float = 0.06,
         fact_rate: float = 0.1,
-        repeat_rate: float = 0.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -330,7 +315,6 @@ class GrammarCorpus(Corpus):
             topic_boost=topic_boost,
             ambiguous_fraction=ambiguous_fraction,
             fact_rate=fact_rate,
-            repeat_rate=repeat_rate,
         )
 
     def documents(self, split: str) -> Iterator[Document]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lmdyn.datamodules import GrammarCorpus, ScaffoldCorpus
-from lmdyn.datamodules.corpora.scaffold import CLOSE, OPEN
+from lmdyn.datamodules.synthetic.scaffold import CLOSE, OPEN
 
 SMALL = {
     "n_rules": 200,

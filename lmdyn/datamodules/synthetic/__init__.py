@@ -1,0 +1,1 @@
+"""Languages of random words with one property each: a rule across a scaffold, repeats."""
