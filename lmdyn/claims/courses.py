@@ -1,4 +1,4 @@
-"""Numbers about the whole course of a curve: cumulated shares, and a fall before and after its largest rise."""
+"""Numbers about a whole course: cumulated shares, a fall before and after the largest rise, a rise along a line."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from lmdyn.claims.numbers import Estimate, Number
 from lmdyn.claims.rows import Rows
 from lmdyn.claims.runs import NotMeasured, ObservedRun
 
-__all__ = ["Cumulated", "LargestRise", "Piece", "Ratio"]
+__all__ = ["Cumulated", "LargestRise", "Piece", "Ratio", "RiseAlongLine"]
 
 Piece = Literal["before", "rise", "after"]
 
@@ -102,3 +102,31 @@ class LargestRise(Number):
         a = int(np.argmin(logs[: b + 1]))
         found = {"before": logs[a] - logs[0], "rise": logs[b] - logs[a], "after": logs[-1] - logs[b]}
         return Estimate(float(found[self.piece]))
+
+
+@dataclass(frozen=True)
+class RiseAlongLine(Number):
+    """The largest rise of the loss along a line between two networks, at the last step: 0 if it falls all the way.
+
+    A barrier is counted from the straight line between the losses at both ends instead, and a loss that falls slowly at
+    first has one without any rise.
+
+    Attributes:
+        rows: ``line_loss`` of ``Landscape``, of one reference and one order of units.
+    """
+
+    rows: Rows
+
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """Return the rise, in nats; NaN if a loss is NaN."""
+        found = self.rows.frame(runs)
+        found = found[found["quantity"].eq(self.rows.quantity) & found["step"].eq(found["step"].max())]
+        losses = (
+            found.assign(alpha=found["alpha"].astype(float))
+            .sort_values("alpha")["value"]
+            .to_numpy(dtype="float64")
+        )
+        return Estimate(float((losses - np.minimum.accumulate(losses)).max()))
+
+    def curve(self, runs: Sequence[ObservedRun]) -> None:
+        """Return None: the line is in the weights, not in training."""

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from lmdyn.claims import STUDIES, At, NotMeasured, Rows
-from lmdyn.claims.courses import Cumulated, LargestRise, Ratio
+from lmdyn.claims.courses import Cumulated, LargestRise, Ratio, RiseAlongLine
 from lmdyn.claims.learning import HalfWay
 from tests.helpers.observed_runs import FakeRun, rows
 
@@ -99,6 +99,17 @@ def test_pieces_of_what_has_no_logarithm():
     assert math.isnan(LargestRise(Rows("Observer", "a")).of(run(rows("a", {0: 1.0, 1: 0.0}))).value)
     with pytest.raises(ValueError, match="piece must be one of"):
         LargestRise(Rows("Observer", "a"), "fall")
+
+
+def test_rise_along_a_line_of_the_last_step():
+    def rise(*losses):
+        last = [rows("a", {0: 9.0 - i, 7: loss}, alpha=f"{i / 2:g}") for i, loss in enumerate(losses)]
+        return RiseAlongLine(Rows("Observer", "a")).of(run(*reversed(last))).value
+
+    assert rise(5.0, 4.9, 3.0) == 0  # above the straight line between its ends, and no rise
+    assert rise(5.0, 5.5, 3.0) == 0.5
+    assert rise(5.0, 2.0, 3.0) == 1.0
+    assert math.isnan(rise(5.0, math.nan, 3.0))
 
 
 def test_claims_of_all_questions():

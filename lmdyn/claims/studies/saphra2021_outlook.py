@@ -3,7 +3,8 @@
 The thesis says what it would measure next (sections 3.1 to 3.3, 6.1.1, 7.2), and makes few claims about it. Tested
 here are those of the works that it cites, and those of later works on ranks and on induction heads, on two organisms:
 an LSTM on the synthetic grammar, and transformers of two layers and of one on random words among which sequences
-repeat. All claims and thresholds were stated before any run except those of seed 1 was made.
+repeat. All claims and thresholds were stated before any run except those of seed 1 was made; by this seed, the layers
+that pay more for closed classes were chosen.
 
 - *Times.* 10 % of the updates (0.041 of their decimal logarithm); a quarter of a decade for "at the same time", since
   ten observations a decade bound each time by a tenth. Times are between two observations.
@@ -22,7 +23,7 @@ import math
 
 from lmdyn.analysis.words.sparsity import CLOSED_CLASSES, OPEN_CLASSES
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Study, Within
-from lmdyn.claims.courses import Cumulated, LargestRise, Piece, Ratio
+from lmdyn.claims.courses import Cumulated, LargestRise, Piece, Ratio, RiseAlongLine
 from lmdyn.claims.learning import FromPeak, HalfWay, Over
 from lmdyn.claims.numbers import At, Change, Difference, Layer, Mean, Number, Rows
 from lmdyn.claims.rows import Pairs
@@ -129,8 +130,8 @@ HALF_HELP = Mean(tuple(At(Rows("LossChangeAllocation", "helping_share", where=((
                        for step in (10, 20, 50, 100)))
 ALLOCATION = (
     *(embedding_first(layer) for layer in LAYERS),
-    closed_and_open("logits", more=False),
-    closed_and_open("h2", more=True),
+    closed_and_open("logits", more=True),
+    closed_and_open("h2", more=False),
     closed_and_open("h1", more=True),
     closed_and_open("embedding", more=False),
     Claim(
@@ -205,9 +206,10 @@ LINES = (
     Claim(
         "straight_from_start", "The loss falls along the line from the initial network to the trained one",
         "section 3.3.1; Goodfellow, Vinyals & Saxe 2015",
-        (Part(At(barrier("initial")), Below(NATS), "barrier, nats"),), matters="0.02 nats",
-        floor="0: the loss is nowhere above the line between its ends", void_unless=(LEARNED,),
-        question="Is there a barrier between the initial and the trained network?", measured_by=RUN,
+        (Part(RiseAlongLine(Rows("Landscape", "line_loss", where=(("reference", "initial"), ("units", "own")))),
+              Below(NATS), "largest rise along the line, nats"),), matters="0.02 nats",
+        floor="0: it falls all the way", void_unless=(LEARNED,),
+        question="Does the loss fall along the line from the initial to the trained network?", measured_by=RUN,
     ),
     Claim(
         "seeds_apart", "Two networks trained from different initial weights are separated by a barrier",
