@@ -66,6 +66,10 @@ def _panels(
     rows: pd.DataFrame, titles: Mapping[str, str], sites: Sequence[str], legend: str, *, sharey: bool = False
 ) -> Figure | None:
     """Draw a panel for each quantity that occurs, with a line for each site."""
+    noise = select(rows, quantity="rankme_white_noise").sort_values("step")
+    noise = noise.assign(value=noise["value"].round(1)).drop_duplicates(
+        ["step", "value"]
+    )  # a line for each width
     rows = select(rows, quantity=list(titles))
     there = [name for name in titles if rows["quantity"].eq(name).any()]
     if not there:
@@ -76,6 +80,15 @@ def _panels(
     for ax, name in zip(panels, there, strict=True):
         of = select(rows, quantity=name)
         fig.draw_lines(ax, of, "site", looks, label=fig.site_label)
+        if name == "rankme":
+            for i, (_, line) in enumerate(noise.groupby("site", observed=True)):
+                ax.plot(
+                    line["step"],
+                    line["value"],
+                    color="0.4",
+                    ls=":",
+                    label="Gaussian vectors" if not i else None,
+                )
         ax.set_title(titles[name])
         _scale(ax, name, of)
         fig.set_step_axis(ax, rows["step"], rates=rows)
