@@ -364,6 +364,12 @@ class LossChangeAllocation(Observer):
         return ~counts & ~crossed & observations["parameter"].eq("")
 
     @staticmethod
+    def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
+        """Return the rows for a record of a run: its scalars, and the shares of each layer by class of token."""
+        crossed = observations["quantity"].eq("allocation") & observations["parameter"].eq("")
+        return observations[LossChangeAllocation.is_scalar(observations) | crossed]
+
+    @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Draw shares by layer over steps, summed and by interval, and by layer and class in the last interval."""
         return loss_change_figures(observations, settings.get("allocation", "chord"))
