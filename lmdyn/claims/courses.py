@@ -21,19 +21,26 @@ Piece = Literal["before", "rise", "after"]
 class Cumulated(Rows):
     """Sums of a quantity of intervals, such as a loss change allocation, up to each step; 0 at the first observation.
 
-    The first observation has no interval before it, and no row. A missing later one would make the sum that of another
-    interval, and is NaN.
+    The first observation has no interval before it, and no row. If a later one is missing, or if an interval does not
+    begin at the observation before it, the sums would be those of other intervals: they are NaN from there on.
 
     Attributes:
         groups: values of the column ``group`` over which to sum; empty for the rows as they are.
+        updates: quantity of the same observer with the number of updates of each interval.
     """
 
     groups: tuple[str, ...] = ()
+    updates: str = "updates"
+
+    def names(self) -> tuple[str, ...]:
+        """Return the quantity, and that of the intervals."""
+        return (*super().names(), f"{self.observer}/{self.updates}")
 
     def _table(self, runs: Sequence[ObservedRun]) -> pd.DataFrame:
         """Return the sums by step; see :meth:`Rows.table`."""
         run, folder = self.locate(runs)
-        steps = np.unique(run.read(folder)["step"].to_numpy(dtype="int64"))
+        whole = run.read(folder)
+        steps = np.unique(whole["step"].to_numpy(dtype="int64"))
         rows = self.frame(runs)
         rows = rows[rows["quantity"].eq(self.quantity)].astype({"value": "float64"})
         if self.groups:
@@ -46,6 +53,9 @@ class Cumulated(Rows):
         values = values.reindex(steps)
         if len(values) < 2:
             raise NotMeasured(f"{folder} of {run.name} has {len(values)} observations: expected two or more")
+        length = whole[whole["quantity"].eq(self.updates)].drop_duplicates("step").set_index("step")["value"]
+        joined = length.reindex(steps[1:]).to_numpy(dtype="float64") == np.diff(steps)
+        values = values.where(np.concatenate([[True], joined]))
         values.iloc[0] = 0.0
         return pd.DataFrame(
             {"step": steps, "tokens": None, "value": np.cumsum(values.to_numpy()), "error": math.nan}

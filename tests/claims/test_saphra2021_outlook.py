@@ -15,7 +15,7 @@ def run(*tables):
     return [FakeRun(observed={"folder": ("my.lab.Observer", {}, pd.concat(tables, ignore_index=True))})]
 
 
-def intervals():
+def intervals(updates=None):
     """Losses at four steps, and what two layers and two classes of words contributed to each change."""
     where = {"by": "", "group": ""}
     classes = [
@@ -24,6 +24,7 @@ def intervals():
     ]
     return run(
         rows("loss", {0: 9.0, 1: 8.0, 10: 6.0, 100: 5.0}, **where),
+        rows("updates", updates or {1: 1.0, 10: 9.0, 100: 90.0}, **where),
         rows("a", {1: -0.5, 10: -1.0, 100: -0.25}, "low", **where),
         rows("a", {1: -0.1, 10: 0.3, 100: -0.75}, "high", **where),
         *classes,
@@ -69,6 +70,12 @@ def test_a_missing_interval_is_no_sum():
     assert math.isnan(At(Cumulated("Observer", "a", "low")).of(found).value)
     with pytest.raises(NotMeasured, match="1 observations"):
         At(Cumulated("Observer", "a", "low")).of(run(rows("a", {10: -1.0}, "low", by="")))
+
+
+def test_intervals_that_do_not_join_have_no_sum():
+    """A checkpoint between two observations, from which the later interval begins."""
+    values = Cumulated("Observer", "a", "low", WHOLE).table(intervals({1: 1.0, 10: 4.0, 100: 90.0}))["value"]
+    assert values.isna().tolist() == [False, False, True, True]
 
 
 def test_a_ratio_to_nothing_is_undefined():
