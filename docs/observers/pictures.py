@@ -384,6 +384,100 @@ def _word_clusters(p: Panels) -> None:
     p[1].set_title("sizes of clusters", fontsize=9)
 
 
+OUTLOOK = "saphra2021_outlook/organism"
+LAYERS = {"embedding": "embedding", "h1": "h1", "h2": "h2", "logits": "logits"}
+
+
+@picture
+def _loss_change_allocation(p: Panels) -> None:
+    found = f"{OUTLOOK}/loss_change_allocation"
+    shares = records(found, quantity="allocation", by="", parameter="").sort_values("step")
+    sums = shares.assign(value=shares.groupby(["run", "site"], observed=True)["value"].cumsum())
+    lines(p[0], sums, "site", LAYERS)
+    helping = records(found, quantity="helping_share", by="", parameter="")
+    lines(p[1], helping, "site", LAYERS)
+    p[1].axhline(0.5, color="0.35", lw=1.2, ls=":", label="by chance")
+    steps(*p)
+    said(p[0], "sum of the shares since the start", "nats")
+    said(p[1], "entries that help, in each interval", "share", 2)
+
+
+@picture
+def _weight_spectra(p: Panels) -> None:
+    found = f"{OUTLOOK}/weight_spectra"
+    whole = records(found, matrix="weight")
+    names = {name: name for name in sorted(whole["site"].dropna().unique())}
+    lines(p[0], whole[whole["quantity"] == "effective_rank"], "site", names)
+    lines(p[1], whole[(whole["quantity"] == "angle") & (whole["reference"] == "initial")], "site", names)
+    steps(*p)
+    said(p[0], "effective rank of the weights", "exp of the entropy")
+    said(p[1], "angle from the initial weights", "degrees")
+
+
+@picture
+def _geometry(p: Panels) -> None:
+    found = f"{OUTLOOK}/geometry"
+    sites = {site: site for site in ("embedding", "h1", "h2")}
+    for panel, quantity, title in zip(
+        p, ("rankme", "rankme_covariance"), ("RankMe, uncentred", "of the centred covariance"), strict=True
+    ):
+        lines(panel, records(found, quantity=quantity, over="all"), "site", sites)
+        steps(panel)
+        said(panel, title, "effective rank")
+    floor(p[0], records(found, quantity="rankme_white_noise", over="all"), "Gaussian vectors")
+    said(p[0], "RankMe, uncentred", "effective rank")
+
+
+@picture
+def _landscape(p: Panels) -> None:
+    found = f"{OUTLOOK}/landscape"
+    ends = records(found, quantity="line_loss")
+    ends = ends[ends["step"] == ends["step"].max()]
+    ends = ends.assign(alpha=ends["alpha"].astype(float), line=ends["reference"] + ", " + ends["units"])
+    own = {"initial, own": "initial network", "partner, own": "another seed"}
+    lines(p[0], ends, "line", {**own, "partner, matched": "another seed, units matched"}, x="alpha")
+    p[0].set_xlabel("position on the line: 1 is the trained network")
+    barriers = records(found, quantity="barrier", reference="partner")
+    lines(p[1], barriers, "units", {"own": "units as they are", "matched": "units matched"}, "step", 1)
+    steps(p[1])
+    said(p[0], "loss on lines to the trained network", "nats")
+    said(p[1], "barrier to another seed at its end", "nats")
+
+
+@picture
+def _curvature(p: Panels) -> None:
+    found = f"{OUTLOOK}/curvature"
+    largest = records(found, quantity="eigenvalue")
+    lines(p[0], largest[largest["index"] == 1], "quantity", {"eigenvalue": "largest eigenvalue"})
+    lines(
+        p[0],
+        records(found, quantity="gradient_curvature"),
+        "quantity",
+        {"gradient_curvature": "gᵀHg / gᵀg"},
+        "step",
+        1,
+    )
+    lines(p[1], records(found, quantity="trace"), "quantity", {"trace": "trace, by Hutchinson"})
+    steps(*p)
+    said(p[0], "curvature of the loss", "nats")
+    said(p[1], "trace of the Hessian", "nats")
+
+
+@picture
+def _induction(p: Panels) -> None:
+    rows = records(f"{OUTLOOK}/induction")
+    kinds = {"two_layers": "two layers", "one_layer": "one layer"}
+    rows = rows.assign(kind=rows["run"].str.rpartition("_")[0])
+    scores = rows[rows["quantity"] == "prefix_matching"]
+    best = scores.groupby(["kind", "run", "step"], observed=True)["value"].max().reset_index()
+    lines(p[0], best, "kind", kinds)
+    floor(p[0], rows[rows["quantity"] == "uniform_attention"], "uniform attention")
+    lines(p[1], rows[rows["quantity"] == "late_minus_early"], "kind", kinds)
+    steps(*p)
+    said(p[0], "prefix matching, best head", "weight")
+    said(p[1], "late − early loss", "nats")
+
+
 def main() -> None:
     """Draw all."""
     IMAGES.mkdir(parents=True, exist_ok=True)
