@@ -46,7 +46,16 @@ sphinx_gallery_conf = {
     "ignore_pattern": "shared_runs",
     "subsection_order": [
         f"gallery/{name}"
-        for name in ("words", "similarity", "probing", "interdependence", "dynamics", "preference", "reading")
+        for name in (
+            "words",
+            "similarity",
+            "probing",
+            "interdependence",
+            "parameters",
+            "dynamics",
+            "preference",
+            "reading",
+        )
     ],
     "within_subsection_order": "FileNameSortKey",
     "reset_modules": ("matplotlib", "gallery_pages.reset"),
