@@ -113,6 +113,10 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
             assert re.search(
                 rf"fork runs/{origins}/{re.escape(words)} \S+/{profile.parent.name}/{fork}_{seed} ", plan
             )
+            observed = rf"analyze \S+/{profile.parent.name}/{fork}_{seed} --config"
+            assert re.search(
+                rf"LMDYN_SEED={seed} .*{observed}", plan
+            )  # of which observers.yaml may name others
         return
     if "runs" in config:  # configs/study.smk
         runs = changes_of(profile)
