@@ -64,7 +64,7 @@ class TwoTowerLanguageModel(LanguageModule):
         max_position_embeddings: maximum length of a row of a transformer.
         dropout: dropout rate in training.
         output: ``standard``: layer norm, dense layer, GELU and layer norm between encodings and softmax, which has a
-            bias, as the authors ran it; ``printed``: equation 1 exactly, exp(xᵀh), without any of these.
+            bias, none of which the publication mentions; ``printed``: equation 1 exactly, exp(xᵀh), without these.
         init_range: deviation of all weights of embeddings and linear maps, normal and cut at two deviations (GPT-2's
             own initialisation uses a smaller deviation for the maps into the residual stream); LSTMs start with
             PyTorch's defaults.
