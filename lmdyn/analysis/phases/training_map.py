@@ -137,8 +137,7 @@ def training_map(values: npt.ArrayLike, *, most: int = 8, restarts: int = 3, see
         TooFewSeedsError: for fewer than 20 seeds.
         ValueError: for values that are not finite or a measure that is constant, or settings out of range.
 
-    Reference: Hu, Chen, Saphra & Cho 2023, "Latent State Models of Training Dynamics", section 2. There, the number of
-        states is chosen by information criteria or held-out likelihood, and step by step differences explain states.
+    Reference: Hu, Chen, Saphra & Cho 2023, "Latent State Models of Training Dynamics".
 
     Example:
         >>> noise = 0.1 * np.random.default_rng(0).standard_normal((20, 12, 1))

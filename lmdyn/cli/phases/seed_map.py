@@ -174,7 +174,7 @@ def reading(one: SeedMap) -> list[str]:
             "single state."
         ]
     said = [
-        f"{found.states} states of {len(one.measures)} measures, {seeds} seeds and {len(one.steps)} steps."
+        f"{found.states} states (measures: {len(one.measures)}, seeds: {seeds}, steps: {len(one.steps)})."
     ]
     if found.at_most:
         said.append(f"{found.states} is the largest number that was tried: more might fit better.")
@@ -230,7 +230,9 @@ def map_tables(one: SeedMap) -> dict[str, tuple[list[str], list[list[Any]]]]:
     """Return tables of the map, head and rows by title."""
     found = one.found
     states: list[list[Any]] = [
-        [k + 1, one.entries[k], one.visits[k], *found.means[k].tolist()] for k in range(found.states)
+        ["first entry (step)", *one.entries],
+        ["seeds", *one.visits],
+        *([name, *means] for name, means in zip(one.measures, found.means.T.tolist(), strict=True)),
     ]
     counts = found.seeds_with_transition()
     scale = one.values.std((0, 1))
@@ -251,7 +253,7 @@ def map_tables(one: SeedMap) -> dict[str, tuple[list[str], list[list[Any]]]]:
             ["states", *ends, *(f"smooth: {name}" for name in ends)],
             held_out,
         ),
-        "states": (["state", "first entry (step)", "seeds", *one.measures], states),
+        "states": (["mean of each measure", *(f"state {k + 1}" for k in range(found.states))], states),
         "transitions": (
             ["from → to", "seeds", "probability", "largest differences (standard deviations)"],
             changes,

@@ -202,7 +202,7 @@ def test_a_fork_is_on_the_map(tmp_path, capsys):
     quick = ["--resamplings", "19", "--most", "1"]
     main(["phases", *map(str, runs), *quick, "--page", str(page), "--map", "--states", "3"])
     printed = " ".join(capsys.readouterr().out.split())
-    assert "3 states of 1 measures, 20 seeds and " in printed
+    assert "3 states (measures: 1, seeds: 20, steps: 14)." in printed
     assert "Alternatives, of which seeds visit one without the other: 2 or 3 (10 and 10 seeds)." in printed
     assert "Seeds do not differ gradually (p = 0.025" in printed
     assert "state 1: entered near step 1, in 20 of 20 seeds" in printed
