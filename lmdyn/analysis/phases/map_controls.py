@@ -86,8 +86,8 @@ def clumping_p_value(
     """Return the p-value of "seeds differ gradually", against observations that lie closer to few points.
 
     The statistic is :func:`~lmdyn.analysis.phases.training_map.state_likelihood`, and its distribution that of
-    :func:`rotated_seeds`. The test is exact for any Gaussian process. A small p-value says that seeds are in
-    different states at the same step: because they fork, or because a change that is sharp comes at different steps.
+    :func:`rotated_seeds`. The test is exact for any Gaussian process. A small p-value does not say that
+    seeds fork: changes that come at different steps, even smooth ones, are no Gaussian process either.
 
     Args:
         values: (seeds, steps, measures).

@@ -216,8 +216,8 @@ def _paths_reading(one: SeedMap) -> list[str]:
         said.append(f"Nothing shows that seeds differ other than gradually ({p}), whatever paths they take.")
     else:
         said.append(
-            f"Seeds do not differ gradually ({p}). They fork, for which there must be alternatives, or a sharp change "
-            "comes at different steps, or both."
+            f"Seeds do not differ gradually ({p}). They fork, for which there must be alternatives, or changes "
+            "come at different steps, or both."
         )
     return said
 
