@@ -69,6 +69,8 @@ from lmdyn.analysis.parameters.head_matrices import FoundHeads, HeadMatrices, fi
 from lmdyn.analysis.parameters.line import point_between
 from lmdyn.analysis.parameters.loss_gradient import LossGradient, loss_gradient
 from lmdyn.analysis.phases.change_points import ChangePoints, change_points
+from lmdyn.analysis.phases.map_controls import clumping_p_value, rotated_seeds, smooth_counterpart
+from lmdyn.analysis.phases.training_map import TrainingMap, training_map
 from lmdyn.analysis.preference.independent_components import (
     UnusableEmbeddingsError,
     amari_ica,
@@ -191,6 +193,7 @@ __all__ = [
     "TableAlignment",
     "TowerHead",
     "TowerPredictions",
+    "TrainingMap",
     "Trajectory",
     "Transients",
     "UnitAxis",
@@ -214,6 +217,7 @@ __all__ = [
     "cca",
     "change_points",
     "closed_orbit_rate",
+    "clumping_p_value",
     "cluster_means",
     "compare_preferences",
     "concentration",
@@ -296,11 +300,13 @@ __all__ = [
     "repeated_tokens",
     "repetition_losses",
     "resolve_sites",
+    "rotated_seeds",
     "rsa",
     "settling_depth",
     "shapley_interaction",
     "shuffled_within",
     "singular_values",
+    "smooth_counterpart",
     "spearman",
     "spectral_lines",
     "split_half_reliability",
@@ -317,6 +323,7 @@ __all__ = [
     "token_kurtosis",
     "token_preference",
     "train_tower_heads",
+    "training_map",
     "transient_length",
     "transverse_exponents",
     "typical_words",

@@ -124,7 +124,7 @@ prepare    encode the data before a run              prepare --config FILE [--to
 analyze    replay observers over checkpoints         analyze RUN [--config OVERLAY] [--shard i/n] [--logger NAME]
 report     draw the figures of a run                 report RUN
 surprisal  compute the surprisal of words            surprisal MODEL TEXT [--out DIR]
-phases     find change points of curves, in order    phases RUN … [--select PATTERN …] [--out FILE]
+phases     find change points of curves, in order    phases RUN … [--select PATTERN …] [--page DIR] [--map]
 fork       continue a run with other settings        fork RUN --step K [--set KEY=VALUE …] [--data-seed N]
 claims     test a publication's claims on runs       claims STUDY RUN … [--markdown FILE] [--out DIR]
 configs    list or copy shipped configurations       configs [STUDY] [--to DIR]

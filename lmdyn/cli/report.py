@@ -28,7 +28,17 @@ from lmdyn.cli.drawing.observer_section import (
     together_of,
 )
 from lmdyn.cli.drawing.overview import conditions, final_table, known_facts, run_names, runs_table, sheet
-from lmdyn.cli.drawing.page import CLAIMS_PAGE, REPORT_PAGE, Place, csv_table, html_table, many_objects, page
+from lmdyn.cli.drawing.page import (
+    CLAIMS_PAGE,
+    PHASES_PAGE,
+    REPORT_PAGE,
+    Place,
+    csv_table,
+    html_table,
+    many_objects,
+    page,
+)
+from lmdyn.cli.drawing.phases_block import PHASES_ANCHOR, phases_block
 from lmdyn.cli.drawing.side_by_side import made_side_by_side
 from lmdyn.cli.recorded_observers import recorded_observer
 
@@ -116,6 +126,8 @@ def write_report(
     contents, sections = [Place("top", "overview")], [_top(title, names, of_observers, made, out)]
     if (out / CLAIMS_PAGE).is_file():
         contents.append(Place(CLAIMS_ANCHOR, "claims"))
+    if (out / PHASES_PAGE).is_file():
+        contents.append(Place(PHASES_ANCHOR, "phases"))
     if len(runs) > 1:
         contents.append(Place("configurations", "configurations"))
         differing = _configurations({names[run]: run for run in runs}, out)
@@ -164,7 +176,7 @@ def _top(
             f"<h2>final numbers</h2>{table}<p>At most eight of each observer, whose section has all; ± is the error "
             "that it recorded.</p>"
         )
-    return "".join([*parts, claims_block(out)])
+    return "".join([*parts, claims_block(out), phases_block(out)])
 
 
 def _charts(sections: Mapping[Path, Sequence[ObserverSection]], names: Mapping[Path, str]) -> dict[str, str]:

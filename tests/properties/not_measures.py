@@ -38,7 +38,7 @@ _WHY = {
     "of a loss at other weights, and of curves over training, against closed forms in landscape and phases": """
         landscape.barrier.* landscape.critical_step.* landscape.hessian.* landscape.next_update.* landscape.plane.*
         landscape.unit_groups.* landscape.unit_matching.* parameters.line.* phases.change_points.*
-        phases.smooth_course.*""",
+        phases.smooth_course.* phases.map_controls.* phases.training_map.*""",
     "parts of measures that have a row": """
         geometry.effective_dimension.participation_ratio geometry.sampled_rows.SampledRows
         similarity.scatter.Axes similarity.scatter.Pair similarity.scatter.Side similarity.kernels.structure_of

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lmdyn.callbacks.training.atomic_files import write_file
-from lmdyn.cli.drawing.page import CLAIMS_PAGE, REPORT_PAGE, html_table, links_between
+from lmdyn.cli.drawing.page import CLAIMS_PAGE, html_table, renew_part
 
 __all__ = ["CLAIMS_ANCHOR", "claims_block", "renew_claims", "write_verdicts"]
 
@@ -36,18 +36,7 @@ def claims_block(folder: Path) -> str:
 
 def renew_claims(folder: Path) -> None:
     """Insert the verdicts into a report that was written before them; one of an earlier version gets a link."""
-    path = folder / REPORT_PAGE
-    if not path.is_file():
-        return
-    text = path.read_text(encoding="utf-8")
-    before, found, after = text.partition(_BEGIN)
-    if found:
-        renewed = f"{before}{claims_block(folder)}{after.partition(_END)[2]}"
-    else:
-        link = "".join(links_between(folder, REPORT_PAGE))
-        renewed = text if link in text else text.replace("<body>", f"<body>{link}", 1)
-    if renewed != text:
-        write_file(path, lambda unfinished: unfinished.write_text(renewed, encoding="utf-8"))
+    renew_part(folder, _BEGIN, _verdicts(folder), _END)
 
 
 def _verdicts(folder: Path) -> str:

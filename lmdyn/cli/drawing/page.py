@@ -5,6 +5,7 @@ import gc
 import hashlib
 import html
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -19,9 +20,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from lmdyn.callbacks.observing.figures import lay_out, pixels
+from lmdyn.callbacks.training.atomic_files import write_file
 
 __all__ = [
     "CLAIMS_PAGE",
+    "PHASES_PAGE",
     "REPORT_PAGE",
     "Place",
     "animation",
@@ -32,11 +35,17 @@ __all__ = [
     "many_objects",
     "page",
     "picture",
+    "renew_part",
 ]
 
 REPORT_PAGE = "index.html"
 CLAIMS_PAGE = "claims.html"
-_PAGES = {REPORT_PAGE: "Figures and tables", CLAIMS_PAGE: "Claims of the publication, with verdicts"}
+PHASES_PAGE = "phases.html"
+_PAGES = {
+    REPORT_PAGE: "Figures and tables",
+    CLAIMS_PAGE: "Claims of the publication, with verdicts",
+    PHASES_PAGE: "Phases of all curves on one axis",
+}
 _DPI = 150  # of a report's figures
 _PNG = {"compress_level": 3}  # two thirds of the time of 6, for files larger by a tenth
 _FRAME_MS = 500  # of an animated image
@@ -112,11 +121,27 @@ def many_objects() -> Iterator[None]:
 
 
 def links_between(folder: Path, own: str = CLAIMS_PAGE) -> list[str]:
-    """Return a link to the other page of a report; empty if there is none."""
+    """Return links to the other pages of a report; empty if there are none."""
     others = [name for name in _PAGES if name != own and (folder / name).is_file()]
     return (
         [f"<nav>{''.join(f'<a href={name!r}>{_PAGES[name]}</a>' for name in others)}</nav>"] if others else []
     )
+
+
+def renew_part(folder: Path, begin: str, part: str, end: str) -> None:
+    """Replace a part of a report that was written before it, between two comments; an earlier version gets links."""
+    path = folder / REPORT_PAGE
+    if not path.is_file():
+        return
+    text = path.read_text(encoding="utf-8")
+    before, found, after = text.partition(begin)
+    if found:
+        renewed = f"{before}{begin}{part}{end}{after.partition(end)[2]}"
+    else:
+        links = "".join(links_between(folder, REPORT_PAGE))
+        renewed = re.sub("<body>(<nav>.*?</nav>)?", lambda _: f"<body>{links}", text, count=1)
+    if renewed != text:
+        write_file(path, lambda unfinished: unfinished.write_text(renewed, encoding="utf-8"))
 
 
 def file_beside(base: Path, name: str, suffix: str) -> Path:

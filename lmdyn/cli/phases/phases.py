@@ -15,7 +15,17 @@ from lmdyn.analysis.statistics.mean_over_seeds import MeanOverSeeds, mean_over_s
 from lmdyn.cli.drawing.overview import run_names
 from lmdyn.cli.phases.curves import curves_of
 
-__all__ = ["find_phases", "order_of_phases", "print_phases", "write_phases"]
+__all__ = [
+    "Curves",
+    "find_phases",
+    "not_tested",
+    "order_of_phases",
+    "order_rows",
+    "phases_of",
+    "print_phases",
+    "read_curves",
+    "write_phases",
+]
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +33,7 @@ MOST_CURVES = 400
 """Maximum number of curves without --select: about a minute."""
 
 Curves = Mapping[str, Mapping[str, "pd.Series[float]"]]
+"""Curves of runs: values by step, by run and name."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +73,21 @@ def find_phases(
         resamplings: number of resampled curves.
 
     Returns:
-        A row for each change point, and one without ``at`` for each smooth curve or one that was not tested: columns
-        ``run, curve, phase`` (``change``, ``smooth`` or ``not tested``), ``number`` (from 1), ``at``, ``low``, ``high``
-        (steps), ``slope_before``, ``slope_after`` (units of the curve by decade), ``p_value``, ``why`` (not tested).
+        See :func:`phases_of`.
+
+    Raises:
+        ValueError: for too many curves without ``select``, or a pattern that fits none.
+        FileNotFoundError: for a folder without observations.
+    """
+    return phases_of(read_curves(runs, select), most=most, level=level, resamplings=resamplings)
+
+
+def read_curves(runs: Sequence[Path], select: Sequence[str] = ()) -> Curves:
+    """Read the curves of runs.
+
+    Args:
+        runs: run folders.
+        select: patterns of curves, see :func:`~lmdyn.cli.phases.curves.curves_of`.
 
     Raises:
         ValueError: for too many curves without ``select``, or a pattern that fits none.
@@ -79,6 +102,23 @@ def find_phases(
             f"{number:,} curves, at most {MOST_CURVES} are tested without --select: choose some, such as --select "
             f"'{observers[0]}/*'; observers: {', '.join(observers)}"
         )
+    return curves
+
+
+def phases_of(curves: Curves, *, most: int = 2, level: float = 0.05, resamplings: int = 199) -> pd.DataFrame:
+    """Find the change points of curves of runs.
+
+    Args:
+        curves: see :func:`read_curves`.
+        most: see :func:`~lmdyn.analysis.phases.change_points.change_points`; also the others.
+        level: largest p-value of a change point.
+        resamplings: number of resampled curves.
+
+    Returns:
+        A row for each change point, and one without ``at`` for each smooth curve or one that was not tested: columns
+        ``run, curve, phase`` (``change``, ``smooth`` or ``not tested``), ``number`` (from 1), ``at``, ``low``, ``high``
+        (steps), ``slope_before``, ``slope_after`` (units of the curve by decade), ``p_value``, ``why`` (not tested).
+    """
     rows = [
         {"run": run, "curve": name, **row}
         for run, of in curves.items()
@@ -167,27 +207,42 @@ def print_phases(phases: pd.DataFrame, level: float) -> None:
     console = Console(markup=False, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = 140
-    runs, tested = phases["run"].nunique(), phases[phases["phase"] != "not tested"]
+    head, rows, smooth = order_rows(phases)
     table = Table(box=None, padding=(0, 2))
-    for column in ("curve", "first change (step)", "95 % interval" if runs > 1 else "interval"):
+    for column in head:
         table.add_column(column, overflow="fold")
-    if runs > 1:
-        table.add_column("later than the one above (decades)", overflow="fold")
-    smooth = 0
-    for position in order_of_phases(phases):
-        if position.place is None and not position.runs:
-            smooth += 1
-            continue
-        table.add_row(*_cells(position, phases, runs))
+    for row in rows:
+        table.add_row(*row)
     console.print(table)
+    tested = phases[phases["phase"] != "not tested"]
     curves = tested.groupby(["run", "curve"]).ngroups
-    left = phases[phases["phase"] == "not tested"]
-    console.print(f"{smooth} curves are smooth in all runs")
+    console.print(f"{len(smooth)} curves are smooth in all runs")
     console.print(
         f"{curves} curves tested at a level of {level:g}: about {level * curves:.1f} would change by chance"
     )
-    for _, rows in left.groupby(left["why"].astype(str).str.replace(r", got .*", "", regex=True)):
-        console.print(f"{len(rows)} not tested: {rows['why'].iloc[0]}")
+    for why, rows_left in not_tested(phases).items():
+        console.print(f"{len(rows_left)} not tested: {why}")
+
+
+def order_rows(phases: pd.DataFrame) -> tuple[list[str], list[list[str]], list[str]]:
+    """Return the head and the rows of a table of the curves that change, in their order, and the smooth curves."""
+    runs = phases["run"].nunique()
+    head = ["curve", "first change (step)", "95 % interval" if runs > 1 else "interval"]
+    if runs > 1:
+        head.append("later than the one above (decades)")
+    found = order_of_phases(phases)
+    rows = [_cells(position, phases, runs) for position in found if position.runs]
+    return head, rows, [position.curve for position in found if not position.runs]
+
+
+def not_tested(phases: pd.DataFrame) -> dict[str, list[tuple[str, str]]]:
+    """Return runs and curves that could not be tested, by the reason of the first of each kind."""
+    left = phases[phases["phase"] == "not tested"]
+    kinds = left["why"].astype(str).str.replace(r", got .*", "", regex=True)
+    return {
+        str(rows["why"].iloc[0]): list(zip(rows["run"], rows["curve"], strict=True))
+        for _, rows in left.groupby(kinds, sort=False)
+    }
 
 
 def _cells(position: Position, phases: pd.DataFrame, runs: int) -> list[str]:

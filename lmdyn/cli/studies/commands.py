@@ -202,12 +202,17 @@ def fork_command(args: Sequence[str]) -> None:
 
 
 def phases_command(args: Sequence[str]) -> None:
-    """``lmdyn phases RUN … [--select PATTERN …] [--most N] [--level P] [--out FILE]``."""
+    """``lmdyn phases RUN … [--select PATTERN …] [--most N] [--level P] [--out FILE] [--page DIR] [--map]``.
+
+    Raises:
+        SystemExit: with status 3 if a training map is asked for and void.
+    """
     parser = CommandParser(
         "lmdyn phases",
         description="Find where recorded curves bend, in log10 of the step, against smooth monotone courses without a "
         "break (a curve may be smooth), and order curves by their first change. Runs are seeds: differences are paired "
         "by run. Curves require at least eight observations a decade of steps.",
+        epilog="The exit status is 3 if a training map is asked for and void.",
         allow_abbrev=False,
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders with observations/")
@@ -225,12 +230,41 @@ def phases_command(args: Sequence[str]) -> None:
         "--resamplings", type=int, default=199, help="resampled curves for each p-value (default: 199)"
     )
     parser.add_argument("--out", type=Path, help="parquet file for all change points, such as phases.parquet")
-    options = parser.parse_args(list(args))
-    from lmdyn.cli.phases.phases import find_phases, print_phases, write_phases
-
-    found = find_phases(
-        options.runs, options.select, most=options.most, level=options.level, resamplings=options.resamplings
+    parser.add_argument(
+        "--page", type=Path, metavar="DIR",
+        help="folder for phases.html, on which all curves are above each other on one axis with their change points; "
+        "in the folder of a report, both pages link to each other",
+    )  # fmt: skip
+    parser.add_argument(
+        "--map", action="store_true",
+        help="also fit a training map: a hidden Markov model of the curves, whose states divide training; requires "
+        "runs of at least 20 seeds, below which it is void",
+    )  # fmt: skip
+    parser.add_argument(
+        "--states", type=int, default=8, help="largest number of states of the training map (default: 8)"
     )
+    options = parser.parse_args(list(args))
+    from lmdyn.cli.phases.phases import phases_of, print_phases, read_curves, write_phases
+
+    curves = read_curves(options.runs, options.select)
+    found = phases_of(curves, most=options.most, level=options.level, resamplings=options.resamplings)
     print_phases(found, options.level)
     if options.out is not None:
         write_phases(found, options.out)
+    seed_map, void = None, ""
+    if options.map:
+        from lmdyn.cli.phases.seed_map import TooFewSeedsError, map_of, print_map
+
+        try:
+            seed_map = map_of(curves, options.runs, most=options.states)
+            print_map(seed_map)
+        except TooFewSeedsError as error:
+            void = str(error)
+    if options.page is not None:
+        from lmdyn.cli.phases.page import write_phases_page
+
+        path = write_phases_page(curves, found, options.page, options.level, seed_map, void)
+        log.info("phases: %s", path)
+    if void:
+        log.error("void: %s", void)
+        raise SystemExit(3)

@@ -6,22 +6,9 @@ import pytest
 from lmdyn.callbacks.observing.schema import to_arrow
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.phases.phases import find_phases, order_of_phases
+from tests.helpers.runs_with_curves import STEPS, run_with
 
-STEPS = np.unique(np.round(10 ** np.linspace(0, 3.5, 46)).astype(int))
 X = np.log10(STEPS)
-
-
-def run_with(folder, curves, steps=STEPS):
-    """A run whose observer ``curves`` recorded these values by site, at step 0 too."""
-    (folder / "observations" / "curves").mkdir(parents=True)
-    for i, step in enumerate([0, *steps]):
-        values = [0.0 if step == 0 else float(of[i - 1]) for of in curves.values()]
-        table = pd.DataFrame(
-            {"step": step, "tokens": 10 * step, "quantity": "score", "site": [*curves], "value": values}
-        )
-        rate = table.iloc[:1].assign(quantity="learning_rate", site="")
-        pq.write_table(to_arrow(pd.concat([table, rate])), folder / f"observations/curves/{step:09d}.parquet")
-    return folder
 
 
 @pytest.fixture(scope="module")
