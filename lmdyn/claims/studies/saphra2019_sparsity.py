@@ -15,15 +15,15 @@ words, the error over words is unknown (adding those of both ends would be far t
 these words.
 
 The effect of a reduction of the learning rate is measured by forks: runs that continue from one checkpoint with
-different rates (``lmdyn/claims/studies/sparsity_forks.py``).
+different rates (``lmdyn/claims/studies/forks/sparsity.py``).
 """
 
 from itertools import pairwise
 
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Study, Within, published_correlation
 from lmdyn.claims.numbers import At, Change, Difference, Layer, Mean, Number, Rows
+from lmdyn.claims.studies.forks.sparsity import OF_FORKS, OF_THE_FIRST_REDUCTION, REDUCTION
 from lmdyn.claims.studies.seen import GRAMMAR, WIKITEXT
-from lmdyn.claims.studies.sparsity_forks import OF_FORKS, OF_THE_FIRST_REDUCTION, REDUCTION
 from lmdyn.claims.studies.sparsity_numbers import (
     CONCENTRATED,
     ENTROPY,

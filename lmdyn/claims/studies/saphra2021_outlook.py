@@ -27,7 +27,7 @@ from lmdyn.claims.courses import Cumulated, LargestRise, Piece, Ratio, RiseAlong
 from lmdyn.claims.learning import FromPeak, HalfWay, Over
 from lmdyn.claims.numbers import At, Change, Difference, Layer, Mean, Number, Rows
 from lmdyn.claims.rows import Pairs
-from lmdyn.claims.studies.outlook_forks import OF_FORKS
+from lmdyn.claims.studies.forks.outlook import OF_FORKS
 from lmdyn.claims.studies.sparsity_numbers import LogRatio
 
 __all__ = ["STUDY"]
