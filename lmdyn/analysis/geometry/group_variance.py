@@ -11,7 +11,14 @@ from torch import Tensor
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
 from lmdyn.analysis.statistics.precision import UNDERFLOW, at_least_float32, exact_float
 
-__all__ = ["GroupSums", "GroupVariance", "GroupVectors", "NestedVariance", "group_variance", "nested_variance"]
+__all__ = [
+    "GroupSums",
+    "GroupVariance",
+    "GroupVectors",
+    "NestedVariance",
+    "group_variance",
+    "nested_variance",
+]
 
 _ROUNDING = 100  # deviations of at most this many spacings of their precision are rounding errors
 _SAME = 1e-12  # variance within groups, relative to all, of groups of equal vectors: distances of 1e-6
@@ -72,7 +79,7 @@ class GroupSums:
         self._squares = self._counts.clone()
         self._rounding = 0.0
 
-    def update(self, x: Float[Tensor, "n d"], groups: Int[Tensor, "n *columns"]) -> None:
+    def update(self, x: Float[Tensor, "n d"], groups: Int[Tensor, "_ *columns"]) -> None:
         """Add n vectors; n may be 0.
 
         Args:
@@ -86,7 +93,9 @@ class GroupSums:
         if len(x) != len(groups):
             raise ValueError(f"expected a group for each of {len(x)} vectors, got {len(groups)}")
         if self._centre is not None and x.shape[1] != len(self._centre):
-            raise ValueError(f"expected vectors of {len(self._centre)} dimensions as before, got {x.shape[1]}")
+            raise ValueError(
+                f"expected vectors of {len(self._centre)} dimensions as before, got {x.shape[1]}"
+            )
         if not len(x):
             return
         exact = exact_float(x)
@@ -217,7 +226,7 @@ class NestedVariance:
 
 
 @torch.no_grad()
-def nested_variance(found: GroupVectors, parents: Int[Tensor, "k"]) -> NestedVariance:
+def nested_variance(found: GroupVectors, parents: Int[Tensor, "_"]) -> NestedVariance:
     """Divide the variance of vectors into that between coarse groups, between fine ones in a coarse one, and the rest.
 
     While a network learns a tree of concepts, coarse distinctions appear first, then finer ones (progressive
@@ -251,7 +260,9 @@ def nested_variance(found: GroupVectors, parents: Int[Tensor, "k"]) -> NestedVar
         raise ValueError(f"expected vectors in at least 2 coarse groups, got {k}")
     sizes = counts.new_zeros(k).index_add_(0, parent, counts)
     fine_groups = counts.new_zeros(k).index_add_(0, parent, torch.ones_like(counts))
-    centres = means.new_zeros(k, means.shape[1]).index_add_(0, parent, counts[:, None] * means) / sizes[:, None]
+    centres = (
+        means.new_zeros(k, means.shape[1]).index_add_(0, parent, counts[:, None] * means) / sizes[:, None]
+    )
     between_fine = counts * (means - centres[parent]).square().sum(1)
     below = counts.new_zeros(k).index_add_(0, parent, between_fine + scatter)  # scatter in a coarse group
     n = float(counts.sum())

@@ -1,4 +1,4 @@
-"""Pictures of a few vectors over training: principal axes common to all steps, and multidimensional scaling, aligned."""
+"""Pictures of a few vectors over training: principal axes common to all steps, and aligned multidimensional scaling."""
 
 from dataclasses import dataclass
 
@@ -15,8 +15,8 @@ __all__ = [
     "MdsPicture", "PrincipalCourse", "aligned_courses", "cosine_distances", "mds_picture", "principal_course",
 ]  # fmt: skip
 
-_ITERATIONS = 1000
-_TOLERANCE = 1e-10  # of the stress, relative to its change in one iteration
+_ITERATIONS = 500
+_TOLERANCE = 1e-8  # of the stress, relative to its change in one iteration
 _ZERO = 1e-7  # size of a deviation, relative to the largest, that has no direction
 
 
@@ -114,7 +114,7 @@ class MdsPicture:
 
 
 @torch.no_grad()
-def mds_picture(distances: Float[Tensor, "n n"]) -> MdsPicture:
+def mds_picture(distances: Float[Tensor, "n _"]) -> MdsPicture:
     """Find points in a plane by metric multidimensional scaling: least squares of distances (SMACOF, scikit-learn).
 
     It starts at classical scaling, the principal axes of the doubly centred squared distances, so that it draws no

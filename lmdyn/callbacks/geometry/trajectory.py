@@ -141,7 +141,9 @@ class Trajectory(StreamingObserver):
         """Choose the groups."""
         self.layers = gold_layers(self, "groups")
         if WORD in self.layers:
-            raise ValueError(f"{self.name}: expected layers with other names than {WORD!r}, that of groups by word")
+            raise ValueError(
+                f"{self.name}: expected layers with other names than {WORD!r}, that of groups by word"
+            )
         self.groups = choose_groups(self, self.words, self.layers, self.min_count)
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
@@ -153,7 +155,7 @@ class Trajectory(StreamingObserver):
             groups = MOST_NUMBERS // max(1, sum(widths.values()))
             yield expected(
                 f"at most {MOST_NUMBERS:,} numbers to keep",
-                f"{numbers:,}: {self.groups.kept} groups of {sum(widths.values()):,} dimensions over {len(widths)} sites",
+                f"{numbers:,}: {self.groups.kept} groups of {sum(widths.values()):,} dimensions at {len(widths)} sites",
                 f"observe fewer `sites`, or at most {groups} groups by `words` and `layers`",
                 of="observation",
             )
@@ -245,9 +247,10 @@ class _Sums:
             n, d = means.shape
             names = {"group": grouping.names, "parent": grouping.parents or [""] * n}
             parts.append(
-                pd.DataFrame({name: np.repeat(np.array(values, dtype=object), d) for name, values in names.items()})
+                pd.DataFrame(
+                    {name: np.repeat(np.array(values, dtype=object), d) for name, values in names.items()}
+                )
                 .assign(quantity="mean", site=site, by=grouping.by, value=means.flatten().numpy())
                 .assign(dimension=np.tile(np.arange(d), n))
             )
         return parts
-

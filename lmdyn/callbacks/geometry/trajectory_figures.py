@@ -148,7 +148,9 @@ def _picture(rows: pd.DataFrame, kind: str, by: str, site: str) -> Figure:
         course = principal_course(vectors)
         points = course.points
         first, second = course.shares.tolist()
-        title += f", mean vectors in two axes common to all steps ({first:.0%} and {second:.0%} of their variance)"
+        title += (
+            f", mean vectors in two axes common to all steps ({first:.0%} and {second:.0%} of their variance)"
+        )
         notes = [""] * len(steps)
     else:
         found = [mds_picture(cosine_distances(x)) for x in vectors]
@@ -156,7 +158,9 @@ def _picture(rows: pd.DataFrame, kind: str, by: str, site: str) -> Figure:
         title += ", metric MDS of cosine distances, each step rotated to the next"
         notes = [f", stress {one.stress:.2f}" for one in found]
     looks = _looks(list(dict.fromkeys(parents.values())))
-    panels = fig.new_panels(len(steps), 2.6, 2.75, most=4, margin=(1.1 if any(parents.values()) else 0.1, 0.4))
+    panels = fig.new_panels(
+        len(steps), 2.6, 2.75, most=4, margin=(1.1 if any(parents.values()) else 0.1, 0.4)
+    )
     size = 1.25 * float(points.abs().max()) or 1.0
     labels = []
     for ax, step, note, places in zip(panels, steps, notes, points.numpy(), strict=True):

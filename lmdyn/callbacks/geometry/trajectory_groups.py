@@ -242,14 +242,14 @@ def _words(
     number = {name: i for i, name in enumerate(names)}
     if missing := [word for word in words if word not in number]:
         raise ValueError(
-            f"{observer.name}: {missing} are not tokens of the vocabulary, such as {list(names[:10])}: choose others by "
-            "`words`"
+            f"{observer.name}: {missing} are not tokens of the vocabulary, such as {list(names[:10])}: choose others "
+            "by `words`"
         )
     seldom = {word: int(total[number[word]]) for word in words if total[number[word]] < min_count}
     if seldom:
         raise ValueError(
-            f"{observer.name}: expected words with at least {min_count} tokens, got {seldom}: choose others by `words`, "
-            "lower `min_count`, or observe more text"
+            f"{observer.name}: expected words with at least {min_count} tokens, got {seldom}: choose others by "
+            "`words`, lower `min_count`, or observe more text"
         )
     return [number[word] for word in words]
 
@@ -262,6 +262,7 @@ def _frequent(
         more = f" and {len(seldom) - _MOST_NAMES} more" if len(seldom) > _MOST_NAMES else ""
         announce(
             observer.name,
-            f"groups by {layer} with fewer than {min_count} tokens are left out: {', '.join(seldom[:_MOST_NAMES])}{more}",
+            f"groups by {layer} with fewer than {min_count} tokens are left out: "
+            f"{', '.join(seldom[:_MOST_NAMES])}{more}",
         )
     return [i for i, n in enumerate(total.tolist()) if n >= min_count]
