@@ -17,6 +17,7 @@ __all__ = [
 
 _ITERATIONS = 500
 _TOLERANCE = 1e-8  # of the stress, relative to its change in one iteration
+_SPACINGS = 100  # deviations of at most this many spacings of their precision are rounding errors
 _ZERO = 1e-7  # size of a deviation, relative to the largest, that has no direction
 
 
@@ -45,7 +46,7 @@ def principal_course(vectors: Float[Tensor, "steps n d"]) -> PrincipalCourse:
         vectors: (steps, n, d), such as mean vectors of words.
 
     Returns:
-        Coordinates and shares of the variance; for d = 1, the second coordinate is 0.
+        Coordinates and shares of the variance; for d = 1, the second coordinate is 0, for equal vectors both are.
 
     Raises:
         ValueError: without vectors, or if a number is NaN or infinite.
@@ -62,7 +63,9 @@ def principal_course(vectors: Float[Tensor, "steps n d"]) -> PrincipalCourse:
     exact = _finite(vectors)
     deviations = (exact - exact.mean(1, keepdim=True)).flatten(0, 1)
     size = float(deviations.abs().max())
-    u, s, _ = torch.linalg.svd(deviations / (size or 1.0), full_matrices=False)
+    if size <= _rounding(vectors):
+        deviations, size = torch.zeros_like(deviations), 1.0
+    u, s, _ = torch.linalg.svd(deviations / size, full_matrices=False)
     points, variances = exact.new_zeros(steps * n, 2), exact.new_zeros(2)
     points[:, : len(s)] = _signed(u[:, :2] * s[:2]) * size
     variances[: len(s)] = s[:2].square()
@@ -94,7 +97,7 @@ def cosine_distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
     exact = unit_size(_finite(x))
     deviations = exact - exact.mean(0)
     norms = torch.linalg.vector_norm(deviations, dim=1, keepdim=True)
-    directed = norms > _ZERO * torch.maximum(norms.max(), torch.finfo(x.dtype).eps * exact.abs().max())
+    directed = norms > (_ZERO * norms.max()).clamp(min=_rounding(exact, x.dtype))
     unit = torch.where(directed, deviations / norms.where(directed, 1), 0)
     distances = (1 - unit @ unit.T).clamp(0, 2)
     return distances.fill_diagonal_(0)
@@ -209,6 +212,12 @@ def _signed(points: Tensor) -> Tensor:
     """Return points with the largest coordinate of each axis positive."""
     largest = points.gather(0, points.abs().argmax(0, keepdim=True))
     return torch.where(largest < 0, -points, points)
+
+
+def _rounding(x: Tensor, dtype: torch.dtype | None = None) -> float:
+    """Return the size of deviations that are rounding errors of these numbers."""
+    eps = torch.finfo(torch.promote_types(dtype or x.dtype, torch.float32)).eps
+    return _SPACINGS * eps * float(x.abs().max())
 
 
 def _finite(x: Tensor) -> Tensor:
