@@ -196,6 +196,9 @@ def _vectors(rows: pd.DataFrame, steps: Sequence[int], names: Sequence[str]) -> 
     """Return the mean vectors, (steps, groups, d)."""
     d = int(rows["dimension"].max()) + 1
     found = np.full((len(steps), len(names), d), np.nan)
-    step, group = pd.Index(steps).get_indexer(rows["step"]), pd.Index(names).get_indexer(rows["group"])
+    step, group = (
+        pd.Index(values).get_indexer(pd.Index(rows[column]))
+        for column, values in (("step", steps), ("group", names))
+    )
     found[step, group, rows["dimension"].to_numpy(dtype=int)] = rows["value"].to_numpy(dtype=float)
     return torch.from_numpy(found)
