@@ -84,7 +84,8 @@ nitpicky = True
 nitpick_ignore_regex = [(r"py:.*", r"(?!lmdyn\b).*")]  # names of other projects, and shapes
 suppress_warnings = ["misc.highlighting_failure"]
 
-_PUBLIC = ("lmdyn.analysis", "lmdyn.models", "lmdyn.datamodules", "lmdyn.callbacks")
+# the first that has a name: `Trajectory` on a page is the observer, not the orbit of a map in lmdyn.analysis
+_PUBLIC = ("lmdyn.callbacks", "lmdyn.analysis", "lmdyn.models", "lmdyn.datamodules")
 
 
 def _exists(name: str) -> bool:

@@ -26,6 +26,7 @@ from lmdyn.callbacks import (
     Similarity,
     Sparsity,
     Steps,
+    Trajectory,
     WeightSpectra,
 )
 from lmdyn.datamodules import GrammarCorpus
@@ -80,6 +81,7 @@ def observers(other=None):
         ),
         Curvature(max_tokens=60, tolerance=0.01, probes=2, **{**common, "schedule": OF_EPOCHS}),
         Geometry(max_samples=50, **{**common, "schedule": OF_EPOCHS}),
+        Trajectory(words=8, min_count=3, **{**common, "schedule": OF_EPOCHS}),
         WeightSpectra(gradients=True, singular_values=1, **{**common, "schedule": OF_EPOCHS}),
     ]
 

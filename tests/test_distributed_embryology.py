@@ -32,6 +32,7 @@ from lmdyn.callbacks import (
     Run,
     TokenLearning,
     TowerPreference,
+    Trajectory,
     WordClusters,
     WorldKnowledge,
 )
@@ -103,6 +104,7 @@ def observers():
         WorldKnowledge(probe=FactCorpus(GrammarFacts(grammar()), batch_tokens=30)),
         AttentionPatterns(size=8),
         Geometry(attention_sites="auto", max_samples=60),
+        Trajectory(words=12, min_count=5),
         Downstream(budget=Budget(max_updates=3), probe=GrammarTasks(grammar(), n_train=40, n_evaluation=21)),
         TowerPreference(  # any two sites may be called towers
             sites={"embedding": "model.albert.encoder.embedding_hidden_mapping_in", "top": "model.albert.encoder"},

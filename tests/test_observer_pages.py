@@ -31,7 +31,15 @@ OBSERVERS = sorted(
     and not getattr(cls, "__abstractmethods__", None)
 )
 
-NOT_IN_A_STUDY = {"Curvature", "Geometry", "Induction", "Landscape", "LossChangeAllocation", "WeightSpectra"}
+NOT_IN_A_STUDY = {
+    "Curvature",
+    "Geometry",
+    "Induction",
+    "Landscape",
+    "LossChangeAllocation",
+    "Trajectory",
+    "WeightSpectra",
+}
 """Observers of the thesis' outlook, whose study has not run: their pages have neither picture nor verdicts yet."""
 
 

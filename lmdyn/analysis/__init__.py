@@ -18,7 +18,23 @@ from lmdyn.analysis.dynamics.synchronization import (
 )
 from lmdyn.analysis.dynamics.synchronized_map import SynchronizedMap, synchronized_map, transverse_exponents
 from lmdyn.analysis.geometry.effective_dimension import EffectiveDimension, effective_dimension
+from lmdyn.analysis.geometry.group_variance import (
+    GroupSums,
+    GroupVariance,
+    GroupVectors,
+    NestedVariance,
+    group_variance,
+    nested_variance,
+)
 from lmdyn.analysis.geometry.intrinsic_dimension import IntrinsicDimension, intrinsic_dimension
+from lmdyn.analysis.geometry.pictures import (
+    MdsPicture,
+    PrincipalCourse,
+    aligned_courses,
+    cosine_distances,
+    mds_picture,
+    principal_course,
+)
 from lmdyn.analysis.geometry.rectifiers import find_rectifiers
 from lmdyn.analysis.geometry.spectrum import PowerLaw, Spectrum, power_law, rankme, white_noise_rank
 from lmdyn.analysis.geometry.vector_sums import VectorGeometry, VectorSums, anisotropy, token_kurtosis
@@ -151,6 +167,9 @@ __all__ = [
     "FirstTokenSums",
     "FoundHeads",
     "FoundSites",
+    "GroupSums",
+    "GroupVariance",
+    "GroupVectors",
     "GroupedMeans",
     "GrowthRate",
     "HeadDivergence",
@@ -174,13 +193,16 @@ __all__ = [
     "MatchedSamples",
     "MatchedUnits",
     "MatrixSpectrum",
+    "MdsPicture",
     "Membership",
+    "NestedVariance",
     "OrbitKinds",
     "PairwiseInterdependence",
     "PairwiseShapley",
     "Plane",
     "PowerLaw",
     "Predictions",
+    "PrincipalCourse",
     "ProbeResult",
     "Recurrence",
     "ShapleyInteraction",
@@ -204,6 +226,7 @@ __all__ = [
     "WeightDistance",
     "ZeroOne",
     "ablated_heads",
+    "aligned_courses",
     "all_reduce_sum",
     "amari_ica",
     "amari_index",
@@ -225,6 +248,7 @@ __all__ = [
     "control_labels",
     "copying_scores",
     "correlation_dimension",
+    "cosine_distances",
     "cosine_kernel",
     "course_of_training",
     "critical_step",
@@ -245,6 +269,7 @@ __all__ = [
     "first_token_attention",
     "frequency_correlation",
     "gini",
+    "group_variance",
     "growth_rate",
     "head_divergences",
     "head_inputs",
@@ -273,7 +298,9 @@ __all__ = [
     "match_sites",
     "match_units",
     "matrix_spectrum",
+    "mds_picture",
     "most_frequent_tag",
+    "nested_variance",
     "next_update",
     "normalized_attention_entropy",
     "observing",
@@ -289,6 +316,7 @@ __all__ = [
     "preference_standard_error",
     "primary_tower",
     "principal_components",
+    "principal_course",
     "procrustes",
     "product_spectrum",
     "pwcca",

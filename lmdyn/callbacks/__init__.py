@@ -8,6 +8,7 @@ from lmdyn.callbacks.dynamics.encoder_dynamics import EncoderDynamics
 from lmdyn.callbacks.dynamics.handwriting.handwriting import Handwriting
 from lmdyn.callbacks.dynamics.loops.loop_convergence import LoopConvergence
 from lmdyn.callbacks.geometry.geometry import Geometry
+from lmdyn.callbacks.geometry.trajectory import Trajectory
 from lmdyn.callbacks.interdependence.interdependence import Interdependence
 from lmdyn.callbacks.interdependence.scaffold_rule import ScaffoldRule
 from lmdyn.callbacks.landscape.curvature import Curvature
@@ -98,6 +99,7 @@ __all__ = [
     "TimeBudget",
     "TokenLearning",
     "TowerPreference",
+    "Trajectory",
     "WeightSpectra",
     "WordClusters",
     "WorldKnowledge",

@@ -20,6 +20,7 @@ ANY = {
     "Sparsity": {},
     "Similarity": {"measures": ["linear_cka"]},
     "Geometry": {"max_samples": 40},
+    "Trajectory": {"words": 6, "min_count": 2},
     "DiagnosticProbe": {"tasks": ["parity"], "targets": ["current"], "classifier": {"epochs": 1}},
     "WordClusters": {"components": 3, "words": 30},
     "Landscape": {"plane": "random", "points": 3, "plane_size": 3, "bootstrap": 5, "max_tokens": 200},

@@ -79,6 +79,7 @@ OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
     "WorldKnowledge": lambda: {"probe": FactCorpus(GrammarFacts(pieces()))},
     "AttentionPatterns": lambda: {"max_tokens": 200, "size": 8},
     "Geometry": lambda: {"max_tokens": 200, "max_samples": 40},
+    "Trajectory": lambda: {"max_tokens": 200, "words": 4, "min_count": 2},
     "Downstream": lambda: {"budget": Budget(max_updates=1), "tasks": ["acceptability"], "probe": tasks()},
     "EncoderDynamics": lambda: SMALL_DYNAMICS,
     "LoopConvergence": lambda: {"horizon": 4, "max_tokens": 100},

@@ -471,6 +471,23 @@ def summed_kurtosis(x):
     return sums.result().token_kurtosis
 
 
+def in_groups(x):
+    sums = A.GroupSums(3)
+    for rows in torch.arange(len(x)).split(7):
+        sums.update(x[rows], rows % 3)
+    return sums.result()
+
+
+def between_groups(x):
+    found = A.group_variance(in_groups(x))
+    return found.between, found.planar
+
+
+def in_a_tree(x):
+    found = A.nested_variance(in_groups(x), torch.tensor([0, 0, 1]))
+    return found.coarse, found.fine
+
+
 def signs(x):
     sums = UnitSigns()
     sums.update(x)
@@ -513,6 +530,27 @@ GEOMETRY = [
             invariant={0: "scale sign"}, constant=NAN, one=AS_USUAL, empty=NOTHING),
     Measure("geometry.vector_sums.VectorSums geometry.vector_sums.VectorGeometry", summed_kurtosis,
             lambda s: I.vectors(s), low=-2, invariant={0: "scale sign rows"}, constant=NAN, one=AS_USUAL, empty=NAN),
+    Measure("geometry.group_variance.GroupSums geometry.group_variance.GroupVectors", lambda x: in_groups(x).scatter,
+            lambda s: I.vectors(s), low=0, nan=SOME_NAN, invariant={0: "shift rotation units sign"}, constant=Value(0),
+            one=AS_USUAL, empty=NOTHING),
+    Measure("geometry.group_variance.group_variance geometry.group_variance.GroupVariance", between_groups,
+            lambda s: I.vectors(s), low=0, high=1, invariant={0: "shift rotation scale sign"}, constant=NAN,
+            one=Refused("2 groups"), empty=Refused("2 groups")),
+    Measure("geometry.group_variance.nested_variance geometry.group_variance.NestedVariance", in_a_tree,
+            lambda s: I.vectors(s), low=0, high=1, invariant={0: "shift rotation scale sign"}, constant=NAN,
+            one=Refused("2 coarse groups"), empty=Refused("2 coarse groups")),
+    Measure("geometry.pictures.principal_course geometry.pictures.PrincipalCourse",
+            lambda x: A.principal_course(x).shares, lambda s: (I.normal(s, 3, s.n, 4),), low=0, high=1,
+            nan=not_finite, invariant={0: "scale sign"}, constant=NAN, one=AS_USUAL, empty=Refused("at least one")),
+    Measure("geometry.pictures.cosine_distances", A.cosine_distances, lambda s: I.vectors(s), low=0, high=2,
+            nan=not_finite, invariant={0: "shift rotation scale sign"}, constant=AS_USUAL, one=Value(0),
+            empty=Refused("at least one")),
+    Measure("geometry.pictures.mds_picture geometry.pictures.MdsPicture", lambda d: A.mds_picture(d).stress,
+            lambda s: (torch.cdist(*2 * I.vectors(s)),), low=0, high=1, nan=not_finite, invariant={0: "scale"},
+            constant=Refused("matrix of distances"), zero=Value(0), one=Refused("matrix of distances"),
+            empty=Refused("matrix of distances")),
+    Measure("geometry.pictures.aligned_courses", A.aligned_courses, lambda s: (I.normal(s, 3, s.n, 2),),
+            nan=not_finite, constant=Value(0), one=AS_USUAL, empty=NOTHING),
     Measure("geometry.rectifiers.UnitSigns geometry.rectifiers.ActiveUnits", signs, lambda s: I.vectors(s), low=0,
             high=1, invariant={0: "scale rows"}, constant=AS_USUAL, one=AS_USUAL, empty=NOTHING),
     Measure("attention.first_token.first_token_attention", on_first, lambda s: (I.attention(s),), low=0, high=1,

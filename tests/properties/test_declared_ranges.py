@@ -37,6 +37,10 @@ SAME = {
         "dead_units": "geometry.rectifiers.UnitSigns",
         "first_token_attention": "attention.first_token.first_token_attention",
     },
+    "Trajectory": {
+        "between_share": "geometry.group_variance.group_variance",
+        "coarse_share": "geometry.group_variance.nested_variance",
+    },
     "Downstream": {"pearson": "probing.task_metrics.regression_metrics"},
 }
 

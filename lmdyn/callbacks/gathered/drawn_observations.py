@@ -38,11 +38,12 @@ class DrawnObservations:
         """Return the drawn observations, in the order of steps.
 
         Args:
-            rows: restrict to rows for which this ``pyarrow.compute`` expression holds.
+            rows: restrict to rows for which this ``pyarrow.compute`` expression holds, or that which this function of
+                the drawn steps returns.
             most: maximum number of steps, evenly spaced.
         """
         steps = self.steps if most is None else spread_out(self.steps, most)
-        return self.store.read(where=rows, steps=frozenset(steps))
+        return self.store.read(where=rows(steps) if callable(rows) else rows, steps=frozenset(steps))
 
     def ends(self) -> pd.DataFrame:
         """Return the first and the last observation."""

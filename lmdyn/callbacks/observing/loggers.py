@@ -112,7 +112,10 @@ def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], st
             steps = [s for s in observer.store.steps() if s <= step]
             # as in a report: drawing all at each step would take quadratic time
             drawn = frozenset(spread_out(steps, MOST_STEPS))
-            observations = observer.store.read(steps=drawn, where=observer.figure_rows)
+            rows = observer.figure_rows
+            observations = observer.store.read(
+                steps=drawn, where=rows(sorted(drawn)) if callable(rows) else rows
+            )
             figures = observer.figures(observations, observer.settings)
             for name, figure in figures.items():
                 with _survived(observer, f"figure {name!r}"):

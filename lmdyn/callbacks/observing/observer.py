@@ -86,7 +86,10 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     """
 
     figure_rows: Any = None
-    """Rows that :meth:`figures` requires, as a ``pyarrow.compute`` expression over the columns; None for all."""
+    """Rows that :meth:`figures` requires, as a ``pyarrow.compute`` expression over the columns; None for all.
+
+    A function of the drawn steps that returns one, if the rows depend on them.
+    """
 
     several_runs: bool = False
     """Whether :meth:`figures` can also draw several runs: their tables concatenated, with a column ``run``."""

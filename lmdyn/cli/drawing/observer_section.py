@@ -118,10 +118,10 @@ class Parts:
             yield from self.survived(f"tables{kind} of {base.name}", tables)
 
 
-def _figure_rows(observer: type[Observer]) -> pc.Expression | None:
+def _figure_rows(observer: type[Observer]) -> pc.Expression | Callable[[Sequence[int]], pc.Expression] | None:
     """Return the rows that an observer's figures require; None for all, also if this depends on a running observer."""
     rows = observer.figure_rows
-    return rows if isinstance(rows, pc.Expression) else None
+    return rows if isinstance(rows, pc.Expression) or callable(rows) else None
 
 
 def data_of(name: str) -> str:

@@ -25,6 +25,7 @@ from lmdyn.callbacks import (
     Similarity,
     Sparsity,
     Steps,
+    Trajectory,
     WeightSpectra,
     WordClusters,
 )
@@ -127,6 +128,7 @@ def observers(batches, other):
         ShardedTransformer: [
             AttentionPatterns(size=4, **of_probe),
             Geometry(attention_sites="auto", alpha_range=(1, None), max_samples=40, **of_probe),
+            Trajectory(words=6, min_count=2, **of_probe),
             *(
                 Induction(
                     length=3, sequences=20 * batches, vocab_size=11, top=1, ablation=ablation, name=ablation,

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.transforms import Bbox
 from numpy.typing import ArrayLike, NDArray
 
@@ -62,8 +63,10 @@ def label_points(axes: Axes, points: Iterable[tuple[float, float, str, str]], fo
         fontsize: font size of all labels.
     """
     points = list(points)
+    renderer = None
     if isinstance(axes.figure, PlainTextFigure):
         axes.figure.lay_out()
+        renderer = FigureCanvasAgg(axes.figure).get_renderer()  # once: each text would create its own
     taken = []
     for x, y, *_ in points:
         at, above = axes.transData.transform((x, y))
@@ -75,7 +78,7 @@ def label_points(axes: Axes, points: Iterable[tuple[float, float, str, str]], fo
                 label, (x, y), xytext=away, textcoords="offset points", ha=ha, va=va, fontsize=fontsize, color=colour,
                 parse_math=False,
             )  # fmt: skip
-            box = text.get_window_extent()
+            box = text.get_window_extent(renderer)
             inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
             if inside and not any(box.overlaps(other) for j, other in enumerate(taken) if j != i):
                 taken.append(box)
