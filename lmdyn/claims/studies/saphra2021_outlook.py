@@ -4,7 +4,7 @@ The thesis says what it would measure next (sections 3.1 to 3.3, 6.1.1, 7.2), an
 here are those of the works that it cites, and those of later works on ranks and on induction heads, on two organisms:
 an LSTM on the synthetic grammar, and transformers of two layers and of one on random words among which sequences
 repeat. All claims and thresholds were stated before any run except those of seed 1 was made; by this seed, the layers
-that pay more for closed classes were chosen.
+that pay more for closed classes and the update by which classes are apart (100) were chosen.
 
 - *Times.* 10 % of the updates (0.041 of their decimal logarithm); a quarter of a decade for "at the same time", since
   ten observations a decade bound each time by a tenth. Times are between two observations.
@@ -181,6 +181,34 @@ def course(site: str, quantity: str) -> tuple[Claim, ...]:
 RANKS = (*course("h1", "rankme"), *course("h2", "rankme"), *course("h2", "rankme_covariance"))
 
 
+# ------------------------------------------------------------------------------------------ section 3.2, a tree
+
+
+def coarse_over_fine(site: str, step: str | int) -> Number:
+    """Return ln of the variance between parts of speech over that between words of one part of speech."""
+    where = (("by", "word"), ("parent", "upos"))
+    coarse, fine = (Rows("Trajectory", f"{level}_share", site, where) for level in ("coarse", "fine"))
+    return LogRatio(At(coarse, step), At(fine, step))
+
+
+def coarse_first(site: str) -> Claim:
+    """Return the claim that parts of speech move apart before the words within them."""
+    early = Difference(coarse_over_fine(site, 100), coarse_over_fine(site, 0))
+    late = Difference(coarse_over_fine(site, "last"), coarse_over_fine(site, 100))
+    return Claim(
+        f"coarse_first_{site}", "Coarse distinctions are learned before fine ones: classes of words, then words",
+        "section 3.2, figure 3.4; Saxe et al. 2019",
+        (Part(early, Above(TENTH), "ln of the variance, classes / words in them, after 100 updates − untrained"),
+         Part(late, Below(-TENTH), "…, end − after 100 updates")),
+        matters="a tenth of the ratio", floor="0: both grow at the same rate", void_unless=(LEARNED,),
+        question="Are coarse distinctions learned before fine ones?",
+        variant=f"{LAYERS[site]}, 40 most frequent words by part of speech", measured_by=RUN,
+    )
+
+
+TREE = tuple(coarse_first(site) for site in ("h1", "h2"))
+
+
 # ------------------------------------------------------------------------------------------ section 3.1.2, information
 
 
@@ -311,7 +339,7 @@ STUDY = Study(
     "saphra2021_outlook",
     "The outlook: who pays for the loss, ranks, lines, information, induction",
     "Saphra 2021, PhD thesis, University of Edinburgh; chapters 3, 6 and 7, and works cited with each claim",
-    ALLOCATION + RANKS + INFORMATION + LINES + CURVATURE + INDUCTION + OF_FORKS,
+    ALLOCATION + RANKS + TREE + INFORMATION + LINES + CURVATURE + INDUCTION + OF_FORKS,
     seen=(1,),
     terms=(
         ("share of a layer", "its loss change allocation, summed over the straight lines between checkpoints"),
