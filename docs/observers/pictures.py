@@ -429,6 +429,19 @@ def _geometry(p: Panels) -> None:
 
 
 @picture
+def _trajectory(p: Panels) -> None:
+    found = f"{OUTLOOK}/trajectory"
+    sites = {site: site for site in ("embedding", "h1", "h2")}
+    for panel, level, title in zip(
+        p, ("coarse", "fine"), ("between parts of speech", "between words of one"), strict=True
+    ):
+        lines(panel, records(found, quantity=f"{level}_share"), "site", sites)
+        floor(panel, records(found, quantity=f"{level}_floor", site="h2"), "groups at random")
+        steps(panel)
+        said(panel, f"variance {title}", "share of the tokens' variance")
+
+
+@picture
 def _landscape(p: Panels) -> None:
     found = f"{OUTLOOK}/landscape"
     ends = records(found, quantity="line_loss")
