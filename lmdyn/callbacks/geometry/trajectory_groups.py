@@ -88,7 +88,7 @@ class ChosenGroups:
     @property
     def number(self) -> int:
         """Number of all groups."""
-        return sum(len(g.numbers) for g in (*self.groupings, *self.trees))
+        return self.kept + sum(len(tree.parents) for tree in self.trees)
 
     @property
     def kept(self) -> int:
