@@ -121,7 +121,6 @@ LANGUAGE_OF = {
             "WorldKnowledge",
             "AttentionPatterns",
             "Geometry",
-            "Trajectory",
             "Downstream",
             "EncoderDynamics",
             "LoopConvergence",

@@ -29,6 +29,7 @@ MOST_NUMBERS = 500_000
 """Most numbers of mean vectors in one observation, each a row: groups times dimensions, over sites; about 4 MB."""
 
 _AT = ("<site>/<by>",)
+_OF_LEVELS = ("<site>/<by>/<parent>",)
 _OF_ALL = {
     "between_share": "between",
     "separation": "separation",
@@ -99,11 +100,11 @@ class Trajectory(StreamingObserver):
         ),
         Quantity(
             "coarse_share", "Share of the variance between values of the first layer, of the tokens of a tree.",
-            "share", low=0.0, high=1.0, tags=_AT,
+            "share", low=0.0, high=1.0, tags=_OF_LEVELS,
         ),
         Quantity(
             "fine_share", "Share of the variance between groups within one value of the first layer.", "share",
-            low=0.0, high=1.0, tags=_AT,
+            low=0.0, high=1.0, tags=_OF_LEVELS,
         ),
         Quantity("between_floor", "between_share of random groups.", "share", low=0.0, high=1.0, tags=()),
         Quantity("separation_floor", "separation of random groups.", low=0.0, tags=()),

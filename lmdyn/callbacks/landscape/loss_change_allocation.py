@@ -365,9 +365,10 @@ class LossChangeAllocation(Observer):
 
     @staticmethod
     def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
-        """Return the rows for a record of a run: its scalars, and the shares of each layer by class of token."""
+        """Return the rows for a record of a run: its scalars, the shares of layers by class of token, the intervals."""
         crossed = observations["quantity"].eq("allocation") & observations["parameter"].eq("")
-        return observations[LossChangeAllocation.is_scalar(observations) | crossed]
+        intervals = observations["quantity"].isin(["updates", "class_tokens"])
+        return observations[LossChangeAllocation.is_scalar(observations) | crossed | intervals]
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
