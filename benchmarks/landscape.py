@@ -9,9 +9,9 @@ Compared: the untrained LSTM of ``configs/saphra2019_sparsity/organism`` and ALB
 ``configs/chiang2020_embryology/organism``, with default settings except for ``--size``; plane and passes in turn, in
 one process, after one of each.
 
-``--matching``: instead, CPU time and memory of finding the units of GPT-2 (small) and of one pass over all of its groups
-by ``match_units``, for two sets of random weights. Memory is the peak of the process above that before matching, when both
-networks are in memory in float32.
+``--matching``: instead, CPU time and memory of finding the units of GPT-2 (small) and of one pass over all of its
+groups by ``match_units``, for two sets of random weights. Memory is the peak of the process above that before matching,
+when both networks are in memory in float32.
 """
 
 import argparse

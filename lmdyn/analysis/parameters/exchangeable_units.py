@@ -1,5 +1,6 @@
 """Units of a network that can be exchanged: where they are in its parameters, and their permutation."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -125,8 +126,8 @@ def exchange_error(
     The permutation of a group is a random cycle, which moves each unit. The output is computed at random weights, since
     those of an untrained model hide errors: its norms have weights of 1 and no biases, and its attention is nearly
     uniform. Matrices are Gaussian with the variance 4 / (shorter side), with recurrent layers a quarter of it, since
-    these are chaotic beyond; biases and other vectors have the mean 0 and 1 and the standard deviation 0.3. Axes that have
-    no effect on the output, such as that of the biases of keys without rotary positions, are not tested.
+    these are chaotic beyond; biases and other vectors have the mean 0 and 1 and the standard deviation 0.3. Axes that
+    have no effect on the output, such as that of the biases of keys without rotary positions, are not tested.
 
     Args:
         module: the module, in eval mode; on return it has its own weights.
@@ -168,9 +169,9 @@ def _drawn(name: str, value: Tensor, gain: float, generator: torch.Generator) ->
     if not value.is_floating_point():
         return value
     noise = torch.randn(value.shape, generator=generator)
-    if value.ndim > 1:
-        return (gain * noise / max(1, min(value.shape)) ** 0.5).to(value)
-    return (0.3 * noise + ("bias" not in name)).to(value)
+    scale = gain / math.sqrt(max(1, min(value.shape))) if value.ndim > 1 else 0.3
+    mean = float(value.ndim < 2 and "bias" not in name)
+    return (scale * noise + mean).to(value)
 
 
 def _cycle(size: int, generator: torch.Generator) -> Tensor:

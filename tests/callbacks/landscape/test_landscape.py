@@ -141,7 +141,9 @@ def test_a_permuted_transformer_has_a_barrier_that_vanishes_after_matching(tmp_p
 def test_constants_that_tell_units_apart_are_refused(tmp_path):
     torch.manual_seed(0)
     module = Transformer((torch.arange(9.0)[:, None] * torch.exp(-torch.arange(8.0))).sin())
-    with pytest.raises(ValueError, match="permutations of its units change the output of Transformer .* `match: false`"):
+    with pytest.raises(
+        ValueError, match=r"permutations of its units change the output of Transformer .* `match: false`"
+    ):
         attached(tmp_path, reference=Itself(), match=True).observe(module, 0)
 
 
