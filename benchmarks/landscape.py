@@ -1,4 +1,4 @@
-"""What does a plane of ``Landscape`` cost beyond its evaluations of the loss?
+"""What does a plane of ``Landscape`` cost beyond its evaluations of the loss, and what does matching of units cost?
 
 Question: CPU time of an observation with a random plane of n × n positions over that of n² forward passes of the same
 probe set at the model's own weights, with their losses. Goal: at most 1.05.
@@ -8,9 +8,14 @@ Run: ``python benchmarks/landscape.py --threads 1 --reps 3`` (minutes; ``--smoke
 Compared: the untrained LSTM of ``configs/saphra2019_sparsity/organism`` and ALBERT of
 ``configs/chiang2020_embryology/organism``, with default settings except for ``--size``; plane and passes in turn, in
 one process, after one of each.
+
+``--matching``: instead, CPU time and memory of finding the units of GPT-2 (small) and of one pass over all of its
+groups by ``match_units``, for two sets of random weights. Memory is the peak of the process above that before matching,
+when both networks are in memory in float32.
 """
 
 import argparse
+import resource
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,7 +24,9 @@ import torch
 from common import machine, now, quiet, spread, table
 from observer_costs import prepared
 
+from lmdyn.analysis import match_units, unit_groups
 from lmdyn.analysis.inspection.activations import observing
+from lmdyn.analysis.parameters.at_point import parameter_values
 from lmdyn.callbacks import Landscape, Run
 from lmdyn.callbacks.observing.probe import ObservedBatch, Watch, probe_pass
 
@@ -45,12 +52,17 @@ def main() -> None:
     parser.add_argument("--reps", type=int, default=3)
     parser.add_argument("--size", type=int, default=5)
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, whose numbers mean nothing")
+    parser.add_argument("--matching", action="store_true", help="matching of units of GPT-2's shapes")
     args = parser.parse_args()
     quiet()
     torch.set_num_threads(args.threads)
     tokens = 100 if args.smoke else 5_000
     size, reps = (3, 1) if args.smoke else (args.size, args.reps)
     print(machine())
+    if args.matching:
+        sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 50} if args.smoke else {}
+        print(table(["part", "amount", "CPU seconds", "peak memory"], matching(sizes)))
+        return
     rows = []
     for name, config in CONFIGS.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -79,6 +91,27 @@ def measured(config: str, folder: Path, size: int, reps: int, tokens: int) -> li
         if repetition:  # the first warms up
             ratios.append(plane / now(torch.device("cpu")).since(began).cpu)
     return ratios
+
+
+def matching(sizes: dict[str, Any]) -> list[list[str]]:
+    """Cost of finding units, and of one pass of matching."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    cpu, rows = torch.device("cpu"), []
+    module = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=None, eos_token_id=None)).eval()
+    own = parameter_values(module)
+    other = {name: torch.randn_like(value) for name, value in own.items()}
+    began = now(cpu)
+    groups = unit_groups(module)
+    rows.append(["units found", f"{len(groups)} groups", f"{now(cpu).since(began).cpu:.1f}", ""])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = now(cpu)
+    match_units(own, other, groups, most=1)
+    seconds = now(cpu).since(began).cpu
+    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e6
+    number = sum(value.numel() for value in own.values()) / 1e6
+    rows.append(["one pass of matching", f"{number:.1f} million weights", f"{seconds:.1f}", f"{peak:.2f} GB"])
+    return rows
 
 
 if __name__ == "__main__":

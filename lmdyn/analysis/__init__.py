@@ -65,7 +65,7 @@ from lmdyn.analysis.landscape.plane import (
     filter_normalized,
     random_plane,
 )
-from lmdyn.analysis.landscape.unit_groups import UnitAxis, UnitGroup, permuted_units, unit_groups
+from lmdyn.analysis.landscape.unit_groups import unit_groups
 from lmdyn.analysis.landscape.unit_matching import MatchedUnits, match_units
 from lmdyn.analysis.orbits.closed_rate import closed_orbit_rate
 from lmdyn.analysis.orbits.correlation_dimension import correlation_dimension
@@ -81,6 +81,7 @@ from lmdyn.analysis.orbits.trajectories import Trajectory, exact_products, itera
 from lmdyn.analysis.orbits.transients import Transients, transient_length
 from lmdyn.analysis.orbits.zero_one_test import ZeroOne, decorrelation_lag, zero_one_test
 from lmdyn.analysis.parameters.at_point import at_point
+from lmdyn.analysis.parameters.exchangeable_units import UnitAxis, UnitGroup, exchange_error, permuted_units
 from lmdyn.analysis.parameters.head_matrices import FoundHeads, HeadMatrices, find_heads, head_matrices
 from lmdyn.analysis.parameters.line import point_between
 from lmdyn.analysis.parameters.loss_gradient import LossGradient, loss_gradient
@@ -261,6 +262,7 @@ __all__ = [
     "diagnostic_probe",
     "effective_dimension",
     "exact_products",
+    "exchange_error",
     "fast_ica",
     "filter_normalized",
     "find_heads",

@@ -37,8 +37,9 @@ _WHY = {
         dynamics.window_kernels.* dynamics.window_readouts.* dynamics.window_regressions.* dynamics.window_sums.*""",
     "of a loss at other weights, and of curves over training, against closed forms in landscape and phases": """
         landscape.barrier.* landscape.critical_step.* landscape.hessian.* landscape.next_update.* landscape.plane.*
-        landscape.unit_groups.* landscape.unit_matching.* parameters.line.* phases.change_points.*
-        phases.smooth_course.* phases.map_controls.* phases.training_map.*""",
+        landscape.unit_groups.* landscape.unit_matching.* parameters.exchangeable_units.* parameters.line.*
+        parameters.transformer_units.* phases.change_points.* phases.smooth_course.* phases.map_controls.*
+        phases.training_map.*""",
     "parts of measures that have a row": """
         geometry.effective_dimension.participation_ratio geometry.sampled_rows.SampledRows
         similarity.scatter.Axes similarity.scatter.Pair similarity.scatter.Side similarity.kernels.structure_of

@@ -1,64 +1,87 @@
 """Hidden units that can be exchanged without changing what a network computes."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from jaxtyping import Int
 from torch import Tensor, nn
 
-__all__ = ["UnitAxis", "UnitGroup", "permuted_units", "random_permutations", "unit_groups"]
+from lmdyn.analysis.inspection.activations import observing
+from lmdyn.analysis.inspection.forward import call_module, device_of, logits_of
+from lmdyn.analysis.parameters.exchangeable_units import (
+    UnitAxis,
+    UnitGroup,
+    exchange_error,
+    permuted_units,
+    random_permutations,
+)
+from lmdyn.analysis.parameters.head_matrices import find_heads
+from lmdyn.analysis.parameters.transformer_units import transformer_units
+
+__all__ = ["UnitAxis", "UnitGroup", "exchange_error", "permuted_units", "random_permutations", "unit_groups"]
 
 _GATES = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}
 
 
-@dataclass(frozen=True)
-class UnitAxis:
-    """Axis of a parameter along which units of a group are enumerated.
+def unit_groups(module: nn.Module, run: Callable[[], Tensor] | None = None) -> tuple[UnitGroup, ...]:
+    """Return the exchangeable units of a recurrent network or of a transformer.
 
-    Attributes:
-        parameter: name of the parameter.
-        axis: number of the axis.
-        blocks: how often the units are enumerated along it, one block after the other, such as 4 for gates.
-    """
+    A recurrent network is an embedding, one or more ``nn.LSTM``, ``nn.GRU`` or ``nn.RNN`` in the order of the module,
+    and a linear output layer, which may use the embedding's weights. Its units are the entries of its word vectors and
+    the units of each layer.
 
-    parameter: str
-    axis: int
-    blocks: int = 1
+    A transformer is any module whose attention :func:`~lmdyn.analysis.find_heads` reads. Its units are found in a
+    forward pass, by what feeds what: the entries of the residual stream (one permutation for all layers), the hidden
+    units of each MLP (those of gates with them), entries of separate word vectors (ALBERT), of a head's transform or of
+    a pooler, and the attention heads of each layer. A head stays in one piece, since rotary positions and the norms of
+    queries and keys tell its entries apart. With grouped queries, whole groups are permuted, and the heads within one
+    stay in order; a model with one key head for all queries has no exchangeable heads.
 
+    What is found is necessary, not sufficient: constants that tell units apart, such as sinusoidal positions or the
+    slopes of ALiBi, are not in the graph of gradients. :func:`~lmdyn.analysis.exchange_error` checks it.
 
-@dataclass(frozen=True)
-class UnitGroup:
-    """Units that may be permuted together.
-
-    Attributes:
-        name: display name.
-        size: number of units.
-        axes: all axes that enumerate them.
-    """
-
-    name: str
-    size: int
-    axes: tuple[UnitAxis, ...]
-
-
-Permutations = Mapping[str, Int[Tensor, " units"]]
-
-
-def unit_groups(module: nn.Module) -> tuple[UnitGroup, ...]:
-    """Return the exchangeable units of a recurrent network: of its word vectors, and of each layer.
-
-    The network is an embedding, one or more ``nn.LSTM``, ``nn.GRU`` or ``nn.RNN`` in the order of the module, and a
-    linear output layer, which may use the embedding's weights.
+    Args:
+        module: the module.
+        run: for a transformer, a forward pass that returns its logits; by default that of the tokens 0 to 7.
 
     Raises:
-        ValueError: for any other module; bidirectional layers and projected states are not supported.
+        ValueError: for any other module, among them bidirectional recurrent layers and projected states; for a
+            transformer with operations or parameters whose effect on units is not known.
+
+    Reference: Ainsworth, Hayase & Srinivasa 2023, "Git Re-Basin", section 2 (permutations of hidden units).
 
     Example:
         >>> network = nn.ModuleDict({"in": nn.Embedding(9, 2), "rnn": nn.LSTM(2, 3), "out": nn.Linear(3, 9)})
         >>> [(group.name, group.size, len(group.axes)) for group in unit_groups(network)]
         [('word vectors', 2, 2), ('layer 1', 3, 6)]
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=1, n_head=2))
+        >>> for group in unit_groups(gpt2):
+        ...     print(group.name, group.size, len(group.axes))
+        residual stream 8 14
+        heads of transformer.h.0.attn 2 7
+        units of transformer.h.0.mlp.c_fc 32 3
     """
+    if any(isinstance(m, nn.RNNBase) for m in module.modules()):
+        return _recurrent_units(module)
+    with observing(module):
+        heads = find_heads(module)
+        if heads.layouts:
+            return transformer_units(module, run or (lambda: _logits(module)))
+    why = "".join(f"; {path!r} is none: {why}" for path, why in list(heads.left_out.items())[:1])
+    raise ValueError(
+        "expected an embedding, recurrent layers and one linear output layer, or a transformer whose attention heads "
+        f"are known, got neither in {type(module).__name__}{why}"
+    )
+
+
+def _logits(module: nn.Module) -> Tensor:
+    """Return the logits for a few tokens."""
+    rows = [m.num_embeddings for m in module.modules() if isinstance(m, nn.Embedding)]
+    ids = torch.arange(8, device=device_of(module))[None] % max(rows, default=1)
+    return logits_of(call_module(module, {"input_ids": ids}))
+
+
+def _recurrent_units(module: nn.Module) -> tuple[UnitGroup, ...]:
     names = {id(p): name for name, p in module.named_parameters()}  # the first name of a tied one
     embeddings = [m for m in module.modules() if isinstance(m, nn.Embedding)]
     layers = list(_layers(module))
@@ -112,47 +135,3 @@ def _tied(groups: Sequence[UnitGroup]) -> Iterator[UnitGroup]:
         yield from between
     else:
         yield from groups
-
-
-def permuted_units(
-    values: Mapping[str, Tensor],
-    groups: Sequence[UnitGroup],
-    permutations: Permutations,
-    leave: UnitAxis | None = None,
-) -> dict[str, Tensor]:
-    """Return parameters with permuted units: unit i becomes what was unit ``permutation[i]``.
-
-    Args:
-        values: values by name of parameter.
-        groups: groups of units.
-        permutations: permutation by name of a group; groups without one are unchanged.
-        leave: an axis that is not permuted.
-
-    Example:
-        >>> group = UnitGroup("units", 2, (UnitAxis("w", 0),))
-        >>> permuted_units({"w": torch.tensor([1.0, 2.0])}, [group], {"units": torch.tensor([1, 0])})["w"]
-        tensor([2., 1.])
-    """
-    found = dict(values)
-    for group in groups:
-        if group.name not in permutations:
-            continue
-        order = permutations[group.name]
-        for axis in group.axes:
-            if axis != leave and axis.parameter in found:
-                value = found[axis.parameter]
-                offsets = group.size * torch.arange(axis.blocks, device=order.device)
-                index = (offsets[:, None] + order).flatten().to(value.device)
-                found[axis.parameter] = value.index_select(axis.axis, index)
-    return found
-
-
-def random_permutations(groups: Sequence[UnitGroup], seed: int) -> dict[str, Int[Tensor, " units"]]:
-    """Draw a permutation for each group.
-
-    Example:
-        >>> sorted(random_permutations([UnitGroup("units", 3, ())], 0)["units"].tolist())
-        [0, 1, 2]
-    """
-    generator = torch.Generator().manual_seed(seed)
-    return {group.name: torch.randperm(group.size, generator=generator) for group in groups}

@@ -8,7 +8,7 @@ from jaxtyping import Int
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from lmdyn.analysis.landscape.unit_groups import UnitAxis, UnitGroup, permuted_units
+from lmdyn.analysis.parameters.exchangeable_units import UnitAxis, UnitGroup, permuted_units
 from lmdyn.analysis.statistics.precision import exact_float
 
 __all__ = ["MatchedUnits", "match_units"]
@@ -44,7 +44,7 @@ def match_units(
     Group by group, in random order, the permutation that maximises the inner product of the weights is found by
     linear assignment, given the permutations of the other groups, until none improves it. An axis whose units also
     occur on another axis of the same parameter, as in recurrent weights, counts that other axis in its current order.
-    The result is a local optimum.
+    A unit of several entries, such as an attention head, is compared entry by entry. The result is a local optimum.
 
     Args:
         own: values by name of parameter, on one device.
@@ -74,25 +74,38 @@ def match_units(
     found = {group.name: torch.arange(group.size) for group in groups}
     generator = torch.Generator().manual_seed(seed)
 
-    def alike(permutations: Mapping[str, Tensor]) -> float:
-        moved = permuted_units(theirs, groups, permutations)
-        return float(torch.stack([(mine[name] * moved[name]).sum() for name in names]).sum())
+    within = {name: _within(groups, name) for name in names}
 
-    best = before = alike(found)
+    def alike(permutations: Mapping[str, Tensor], parameters: Sequence[str] = names) -> float:
+        products = [
+            (mine[name] * permuted_units({name: theirs[name]}, within[name], permutations)[name]).sum()
+            for name in parameters  # one copy at a time
+        ]
+        return float(torch.stack(products).sum())
+
+    before = alike(found)
     scale = max(norms[0] * norms[1], 1e-300)
     sweeps, improved = 0, True
     while improved and sweeps < most:
         improved, sweeps = False, sweeps + 1
         for number in torch.randperm(len(groups), generator=generator).tolist():
             group = groups[number]
-            cost = torch.stack(
-                [_products(mine, theirs, groups, found, group, axis) for axis in group.axes]
-            ).sum(0)
+            cost = torch.zeros(group.size, group.size, dtype=torch.float64)
+            for axis in group.axes:
+                cost += _products(mine, theirs, within[axis.parameter], found, group, axis)
             _, order = linear_sum_assignment(cost.numpy(), maximize=True)
             trial = {**found, group.name: torch.from_numpy(order)}
-            if (value := alike(trial)) > best + 1e-12 * scale:
-                found, best, improved = trial, value, True
+            own_names = sorted({axis.parameter for axis in group.axes})  # the other products stay
+            if alike(trial, own_names) - alike(found, own_names) > 1e-12 * scale:
+                found, improved = trial, True
+    best = alike(found)
     return MatchedUnits(found, before / scale, best / scale, sweeps)
+
+
+def _within(groups: Sequence[UnitGroup], parameter: str) -> list[UnitGroup]:
+    """Return the groups that have axes of a parameter, with these only."""
+    found = [(g, tuple(axis for axis in g.axes if axis.parameter == parameter)) for g in groups]
+    return [UnitGroup(g.name, g.size, axes) for g, axes in found if axes]
 
 
 def _products(
@@ -106,5 +119,9 @@ def _products(
     """Return the inner products of own units (rows) and the other's units (columns) along one axis."""
     name = axis.parameter
     moved = permuted_units({name: theirs[name]}, groups, found, leave=axis)
-    units = [v.movedim(axis.axis, 0).reshape(axis.blocks, group.size, -1) for v in (mine[name], moved[name])]
+    end = axis.start + axis.blocks * group.size * axis.width
+    units = [
+        v.movedim(axis.axis, 0)[axis.start : end].reshape(axis.blocks, group.size, -1)
+        for v in (mine[name], moved[name])
+    ]
     return torch.einsum("bid,bjd->ij", *units)

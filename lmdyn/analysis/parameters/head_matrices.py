@@ -63,6 +63,10 @@ class HeadLayout:
         kv_heads: number of key and value heads.
         read: function that reads the matrices; every rank must call it if the weights are sharded.
         output: path of the output projection, whose input is the heads' outputs one after the other.
+        width: width of a head's queries and keys.
+        projections: paths of the projections of queries, keys and values, or of the one for all three; empty for
+            ``nn.MultiheadAttention``.
+        by_head: whether one projection for all three has them head by head, not one after the other.
     """
 
     path: str
@@ -70,6 +74,9 @@ class HeadLayout:
     kv_heads: int
     read: Callable[[], HeadMatrices]
     output: str
+    width: int
+    projections: tuple[str, ...] = ()
+    by_head: bool = False
 
 
 @dataclass(frozen=True)
@@ -235,8 +242,9 @@ def _layout(path: str, m: nn.Module, modules: Mapping[str, nn.Module]) -> HeadLa
             (heads, kv_heads), weights, biases, linear_weight(output), linear_bias(output), normed
         )
 
-    where = next(p for p, other in modules.items() if other is output)
-    return HeadLayout(path, heads, kv_heads, read, where)
+    where = {id(other): p for p, other in modules.items()}
+    paths = tuple(where[id(layer)] for layer in layers)
+    return HeadLayout(path, heads, kv_heads, read, where[id(output)], width, paths, by_head)
 
 
 def _output_beside(path: str, modules: Mapping[str, nn.Module]) -> nn.Module | None:
@@ -353,4 +361,5 @@ def _torch_layout(path: str, m: nn.MultiheadAttention) -> HeadLayout | str:
         output = linear_weight(m.out_proj), linear_bias(m.out_proj)
         return _matrices((heads, heads), weights, biases, *output, False)
 
-    return HeadLayout(path, heads, heads, read, f"{path}.out_proj" if path else "out_proj")
+    where = f"{path}.out_proj" if path else "out_proj"
+    return HeadLayout(path, heads, heads, read, where, m.embed_dim // heads)

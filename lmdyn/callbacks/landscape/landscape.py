@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lmdyn.analysis.inspection.forward import device_of, logits_of
 from lmdyn.analysis.landscape.barrier import LossLine
 from lmdyn.analysis.landscape.plane import course_of_training, random_plane
-from lmdyn.analysis.landscape.unit_groups import UnitGroup, permuted_units, random_permutations, unit_groups
+from lmdyn.analysis.landscape.unit_groups import UnitGroup, exchange_error, permuted_units, unit_groups
 from lmdyn.analysis.landscape.unit_matching import match_units
 from lmdyn.analysis.parameters.at_point import at_point, parameter_values, running_statistics
 from lmdyn.analysis.parameters.line import point_between, point_distance
@@ -40,6 +40,8 @@ __all__ = ["Landscape"]
 log = logging.getLogger(__name__)
 
 Point = dict[str, Tensor]
+_EXCHANGEABLE = 1e-4
+"""Largest relative change of the output by permutations of exchangeable units: rounding makes about 1e-5 in float32."""
 _PAIR = ("<reference>/<units>",)
 _COLUMNS = ["quantity", "site", "reference", "units", "alpha", "x", "y", "direction", "at", "value"]
 
@@ -62,7 +64,8 @@ class Landscape(Observer):
             ``previous`` (the preceding one), as far as the run saves them; ``{}`` for no lines.
         points: number of positions on a line, evenly from 0 to 1.
         match: whether to compute the lines also with matched units: for an embedding, recurrent layers and one output
-            layer. That permutations leave the output unchanged is checked before the first observation.
+            layer, and for transformers (see :func:`~lmdyn.analysis.unit_groups`). That permutations leave the output
+            unchanged (within 1e-4 of its largest value, at random weights) is checked before the first observation.
         plane: ``random``: two filter-normalised random directions, from −``extent`` to ``extent``; ``course``: the two
             principal directions of the run's checkpoints so far, as far as they reach; None for no plane.
         plane_size: number of positions along each side of the plane, odd.
@@ -176,28 +179,27 @@ class Landscape(Observer):
                 "two models: expected a model without batch normalisation"
             )
         if self.match and self.references:
-            try:
-                self._groups = unit_groups(module)
-            except ValueError as error:
-                raise ValueError(f"{self.name}: {error}: set `match: false`") from error
-            self._check_exchangeable(module)
+            self._find_units(module)
 
-    @torch.no_grad()
-    def _check_exchangeable(self, module: nn.Module) -> None:
+    def _find_units(self, module: nn.Module) -> None:
+        """Find the exchangeable units, and check that their permutations leave the output unchanged."""
         batch = next(iter(self.probe_set.batches()), None)
         if batch is None:
             return
-        batch = to_device(batch, device_of(module))
-        own = logits_of(Reader(module, self.forward)(batch)).float()
-        moved = permuted_units(
-            parameter_values(module), self._groups, random_permutations(self._groups, self.seed)
-        )
-        with at_point(module, moved):
-            change = (logits_of(Reader(module, self.forward)(batch)).float() - own).abs().max()
-        if float(change) > 1e-3 * max(1.0, float(own.abs().max())):
+        few = to_device(_first_rows(batch), device_of(module))
+
+        def run() -> Tensor:
+            return logits_of(Reader(module, self.forward)(few))
+
+        try:
+            self._groups = unit_groups(module, run)
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}: set `match: false`") from error
+        change = exchange_error(module, parameter_values(module), self._groups, run, self.seed)
+        if not change <= _EXCHANGEABLE:
             raise ValueError(
                 f"{self.name}: permutations of its units change the output of {type(module).__name__} by "
-                f"{float(change):.2g}: set `match: false`"
+                f"{change:.2g} of its largest value: set `match: false`"
             )
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
@@ -344,6 +346,15 @@ class _BlockSums:
     @property
     def sums(self) -> Tensor:
         return self._sums.cpu()
+
+
+def _first_rows(batch: Mapping[str, Any], number: int = 2) -> dict[str, Any]:
+    """Return the first rows of a batch."""
+    rows = len(batch["input_ids"]) if "input_ids" in batch else 0
+    return {
+        key: value[:number] if isinstance(value, Tensor) and value.ndim and len(value) == rows else value
+        for key, value in batch.items()
+    }
 
 
 def _side(coordinates: "np.ndarray[Any, Any]", size: int) -> "np.ndarray[Any, Any]":

@@ -5,6 +5,7 @@ from torch import nn
 from lmdyn.analysis.landscape.unit_groups import (
     UnitAxis,
     UnitGroup,
+    exchange_error,
     permuted_units,
     random_permutations,
     unit_groups,
@@ -62,6 +63,19 @@ def test_each_axis_matters(module):
             moved = permuted_units(values, groups, random_permutations(groups, 1), leave=axis)
             with at_point(module, moved):
                 assert (logits(module) - expected).abs().max() > 1e-5, (group.name, axis)
+
+
+def test_the_check_finds_each_missing_axis(module):
+    groups, values = unit_groups(module), parameter_values(module)
+    assert exchange_error(module, values, groups, lambda: logits(module)) < 1e-12
+    for group in groups:
+        for axis in group.axes:
+            less = UnitGroup(group.name, group.size, tuple(a for a in group.axes if a != axis))
+            kept = [less if g is group else g for g in groups]
+            assert exchange_error(module, values, kept, lambda: logits(module), draws=1) > 1e-3, (
+                group.name,
+                axis,
+            )
 
 
 def test_a_permuted_copy_is_matched_exactly(module):

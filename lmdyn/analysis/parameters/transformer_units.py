@@ -1,0 +1,380 @@
+"""Exchangeable units of a transformer: residual stream, hidden units and attention heads, by what feeds what."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from lmdyn.analysis.inspection.activations import paths_of
+from lmdyn.analysis.parameters.exchangeable_units import UnitAxis, UnitGroup
+from lmdyn.analysis.parameters.head_matrices import HeadLayout, find_heads
+from lmdyn.analysis.parameters.linear_weight import is_linear
+
+__all__ = ["transformer_units"]
+
+_Key = tuple[int, int]
+"""Identity of a parameter and the number of its axis."""
+
+_PERMUTED_ALIKE = {
+    "Abs", "Add", "Alias", "Clamp", "ClampMax", "ClampMin", "Clone", "Div", "Elu", "Embedding", "Erf", "Exp",
+    "Expand", "Expm1", "FusedRmsNorm", "Gelu", "Glu", "Hardsigmoid", "Hardswish", "Hardtanh", "Index",
+    "IndexSelect", "LeakyRelu", "LinalgVectorNorm", "Log", "Log1P", "LogSigmoid", "LogSoftmax", "MaskedFill",
+    "Maximum", "Mean", "Minimum", "Mish", "Mul", "NativeDropout", "NativeLayerNorm", "Neg", "Norm", "Permute",
+    "Pow", "Reciprocal", "Relu", "ReshapeAlias", "Rsqrt", "Rsub", "Select", "Sigmoid", "Silu", "Slice",
+    "Softmax", "Softplus", "Split", "SplitWithSizes", "Sqrt", "Square", "Squeeze", "Std", "Sub", "Sum", "Tanh",
+    "ToCopy", "Transpose", "Unbind", "UnsafeView", "Unsqueeze", "Var", "VarMean", "View", "Where",
+}  # fmt: skip
+"""Operations whose output is permuted along the last axis if their inputs are, by the names of autograd's nodes."""
+
+
+def transformer_units(module: nn.Module, run: Callable[[], Tensor]) -> tuple[UnitGroup, ...]:
+    """Return the exchangeable units of a transformer, as they follow from a forward pass.
+
+    Attention modules are those of :func:`~lmdyn.analysis.find_heads`; their units are heads, or groups of heads that
+    share keys and values. All other units are dimensions of vectors: two axes of parameters have the same units if the
+    output of one layer reaches the input of the other, in the graph of gradients, only by operations that treat all
+    dimensions alike (sums, products, activations, norms, choices of tokens). Units whose values are logits, or that no
+    layer reads, are not exchangeable.
+
+    Args:
+        module: the module, in eval mode.
+        run: a forward pass that returns the logits; it is called once, with gradients.
+
+    Returns:
+        The groups in the order of the parameters. Groups of one unit are left out.
+
+    Raises:
+        ValueError: for attention modules whose projections are not known, and for operations or parameters whose effect
+            on units is not known.
+    """
+    modules = paths_of(module)
+    heads = find_heads(module)
+    if heads.left_out:
+        path, why = next(iter(heads.left_out.items()))
+        raise ValueError(f"heads of {path!r} are not known: {why}")
+    flow = _Flow(module)
+    attention = [_Attention(layout, modules, flow) for layout in heads.layouts.values()]
+    with _all_trainable(module), ExitStack() as stack:
+        for layout in attention:
+            layout.watch(stack)
+        inside = {id(m) for layout in attention for m in layout.inside}
+        for path, m in modules.items():
+            if is_linear(m) and id(m) not in inside:
+                if getattr(m, "base_layer", None) is not None:
+                    raise ValueError(f"{path!r} has an adapter, whose units are not known: merge it")
+                flow.watch(m, stack)
+        logits = run()
+        flow.check_known(logits, {id(p) for layout in attention for p in layout.parameters()})
+        fixed = flow.sources(logits)
+    streams = {flow.class_of(key) for layout in attention for key in layout.inputs}
+    groups = [group for layout in attention for group in layout.groups()]
+    groups += flow.groups({flow.class_of(key) for key in fixed}, streams)
+    order = {name: number for number, name in enumerate(flow.names.values())}
+    groups.sort(key=lambda group: (order[group.axes[0].parameter], group.name))
+    seen = Counter(group.name for group in groups)
+    return tuple(
+        group if seen[group.name] == 1 else replace(group, name=f"{group.name} ({number})")
+        for number, group in enumerate(groups, 1)
+    )
+
+
+@contextmanager
+def _all_trainable(module: nn.Module) -> Iterator[None]:
+    """Let all parameters require gradients, so that the graph has them; compute none."""
+    frozen = [p for p in module.parameters() if not p.requires_grad and p.is_floating_point()]
+    try:
+        for p in frozen:
+            p.requires_grad_(True)
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        for p in frozen:
+            p.requires_grad_(False)
+
+
+def _first_tensor(value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    parts = value.values() if isinstance(value, dict) else value
+    return next(part for part in parts if isinstance(part, Tensor))
+
+
+def _axes(layer: nn.Module) -> tuple[int, int]:
+    """Return the numbers of the axes (out, in) of the weight of a linear layer."""
+    return (1, 0) if type(layer).__name__ == "Conv1D" else (0, 1)
+
+
+class _Flow:
+    """Axes of parameters in classes of equal units, found as layers run."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.names = {id(p): name for name, p in module.named_parameters()}  # the first name of a tied one
+        self._parameters = {id(p): p for p in module.parameters()}
+        self._outputs: dict[Any, _Key | str] = {}  # by node of the graph; a text for what must not be read on
+        self._parent: dict[_Key, _Key] = {}
+        self._readers: set[_Key] = set()
+        self._divided: set[_Key] = set()
+        self._where: dict[_Key, str] = {}
+
+    def key(self, parameter: Tensor, axis: int) -> _Key:
+        if id(parameter) not in self.names:
+            raise ValueError("a layer's weight is computed from other parameters, whose units are not known")
+        key = (id(parameter), axis)
+        self._parent.setdefault(key, key)
+        return key
+
+    def class_of(self, key: _Key) -> _Key:
+        while (up := self._parent[key]) != key:
+            self._parent[key] = self._parent[up]
+            key = up
+        return key
+
+    def join(self, one: _Key, other: _Key) -> None:
+        self._parent[self.class_of(one)] = self.class_of(other)
+
+    def length(self, key: _Key) -> int:
+        return self._parameters[key[0]].shape[key[1]]
+
+    def watch(self, layer: nn.Module, stack: ExitStack) -> None:
+        """Follow the units that a linear layer reads and writes."""
+        weight = cast(Tensor, layer.weight)
+        out, into = _axes(layer)
+
+        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self.read(_first_tensor((*args, *kwargs.values())), self.key(weight, into))
+
+        def after(_: nn.Module, __: Any, output: Any) -> None:
+            self.written(_first_tensor(output), self.key(weight, out))
+            if isinstance(bias := layer.bias, Tensor):
+                self.join(self.key(bias, 0), self.key(weight, out))
+
+        stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
+        stack.callback(layer.register_forward_hook(after).remove)
+
+    def read(self, vectors: Tensor, reader: _Key) -> None:
+        """Join the axis of a reader and all whose units it reads."""
+        self._readers.add(reader)
+        for key in self.sources(vectors):
+            self.join(key, reader)
+
+    def written(self, vectors: Tensor, by: _Key | str) -> None:
+        if vectors.grad_fn is not None:
+            self._outputs[vectors.grad_fn] = by
+
+    def sources(self, vectors: Tensor) -> list[_Key]:
+        """Return the axes of parameters from which vectors come by operations that treat dimensions alike."""
+        found: dict[_Key, None] = {}
+        waiting = [(vectors.grad_fn, False)]
+        seen = set()
+        while waiting:
+            node, divided = waiting.pop()
+            if node is None or (node, divided) in seen:
+                continue
+            seen.add((node, divided))
+            by = self._outputs.get(node)
+            leaf = getattr(node, "variable", None)
+            if isinstance(by, str):
+                raise ValueError(f"{by} are used outside of attention")
+            if by is not None:
+                key = by
+            elif leaf is None:
+                divided = _divides(node) or divided
+                waiting += [(before, divided) for before, _ in node.next_functions]
+                continue
+            elif id(leaf) in self._parameters and leaf.ndim and leaf.shape[-1] > 1:
+                key = self.key(leaf, leaf.ndim - 1)
+            else:
+                continue
+            if self.length(key) > 1:
+                found[key] = None
+                if divided:
+                    self._divided.add(key)
+        return list(found)
+
+    def check_known(self, logits: Tensor, others: set[int]) -> None:
+        """Raise an error for parameters that affect the logits in an unknown way."""
+        known = {identity for identity, _ in self._parent} | others
+        known |= {i for i, p in self._parameters.items() if p.numel() == 1}
+        waiting, seen = [logits.grad_fn], set()
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            leaf = getattr(node, "variable", None)
+            if leaf is not None and id(leaf) in self._parameters.keys() - known:
+                raise ValueError(f"the units of {self.names[id(leaf)]!r} are not known")
+            waiting += [before for before, _ in node.next_functions]
+
+    def groups(self, fixed: set[_Key], streams: set[_Key]) -> Iterator[UnitGroup]:
+        """Yield the groups of units that layers read, except the fixed ones."""
+        classes: dict[_Key, list[_Key]] = {}
+        order = {identity: number for number, identity in enumerate(self.names)}
+        for key in sorted(self._parent, key=lambda key: (order[key[0]], key[1])):
+            classes.setdefault(self.class_of(key), []).append(key)
+        read = {self.class_of(key) for key in self._readers}
+        for representative, keys in classes.items():
+            if representative in fixed or representative not in read or set(keys) <= self._readers:
+                continue
+            size = min(self.length(key) for key in keys)
+            divided = any(key in self._divided for key in keys)
+            name = f"units of {self.names[keys[0][0]].rpartition('.')[0] or self.names[keys[0][0]]}"
+            if representative in streams and len(streams - fixed) == 1:
+                name = "residual stream"
+            axes = []
+            for key in keys:
+                blocks, rest = divmod(self.length(key), size)
+                if rest or (blocks > 1 and not divided):
+                    raise ValueError(
+                        f"{name}: expected axes of one length, got {size} and {self.length(key)} in "
+                        f"{self.names[key[0]]!r}"
+                    )
+                axes.append(UnitAxis(self.names[key[0]], key[1], blocks))
+            if size > 1:
+                yield UnitGroup(name, size, tuple(axes))
+
+
+def _divides(node: Any) -> bool:
+    """Return whether an operation divides the units in blocks, as in gates; an unknown one is an error."""
+    name = re.sub(r"Backward\d*$", "", node.name().rpartition("::")[2])
+    if name not in _PERMUTED_ALIKE:
+        raise ValueError(f"{name} between layers: what it does to units is not known")
+    shape = list(node._input_metadata[0].shape) if node._input_metadata else []
+    before = getattr(node, "_saved_self_sym_sizes", None)
+    if name in ("Split", "SplitWithSizes", "Glu"):
+        last = len(shape) - 1
+        return bool(_dimension(node._saved_dim, len(shape)) == last)
+    if name in ("View", "UnsafeView", "ReshapeAlias", "Slice"):
+        kept = before is None or list(before)[-1:] == shape[-1:]
+    elif name in ("Select", "Unbind"):
+        kept = _dimension(node._saved_dim, len(shape) + 1) < len(shape)
+    elif name == "Transpose":
+        kept = len(shape) - 1 not in {_dimension(d, len(shape)) for d in (node._saved_dim0, node._saved_dim1)}
+    elif name == "Permute":
+        kept = _dimension(node._saved_dims[-1], len(shape)) == len(shape) - 1
+    else:
+        kept = True
+    if not kept:
+        raise ValueError(
+            f"{name} between layers moves or divides the last axis: what it does to units is not known"
+        )
+    return False
+
+
+def _dimension(number: int, axes: int) -> int:
+    """Return the number of an axis from 0; autograd keeps negative ones as unsigned numbers."""
+    return (number - 2**64 if number >= 2**63 else number) % max(axes, 1)
+
+
+class _Attention:
+    """Heads of an attention module in its parameters."""
+
+    def __init__(self, layout: HeadLayout, modules: dict[str, nn.Module], flow: _Flow) -> None:
+        self._layout, self._flow, self._modules = layout, flow, modules
+        self._module = modules[layout.path]
+        self._output = modules[layout.output]
+        self._projections = [modules[path] for path in layout.projections]
+        self.inside = [m for m in self._module.modules() if is_linear(m)] + [self._output]
+        self.inputs: list[_Key] = []
+        for m in (*self._projections, self._output):
+            if getattr(m, "base_layer", None) is not None:
+                raise ValueError(f"{layout.path!r} has an adapter, whose units are not known: merge it")
+
+    def watch(self, stack: ExitStack) -> None:
+        """Follow what queries, keys and values read, and what the output projection writes."""
+        flow, path = self._flow, self._layout.path
+        if isinstance(self._module, nn.MultiheadAttention):
+            stack.callback(self._module.register_forward_pre_hook(self._before, with_kwargs=True).remove)
+            stack.callback(self._module.register_forward_hook(self._after).remove)
+            return
+        for layer in self._projections:
+            weight, (_, into) = cast(Tensor, layer.weight), _axes(layer)
+            key = flow.key(weight, into)
+            self.inputs.append(key)
+
+            def before(_: nn.Module, args: Any, kwargs: Any, key: _Key = key) -> None:
+                flow.read(_first_tensor((*args, *kwargs.values())), key)
+
+            def opaque(_: nn.Module, __: Any, output: Any) -> None:
+                flow.written(_first_tensor(output), f"queries, keys or values of {path!r}")
+
+            stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
+            stack.callback(layer.register_forward_hook(opaque).remove)
+        stack.callback(self._output.register_forward_hook(self._after).remove)
+
+    def _before(self, m: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
+        fused = getattr(m, "in_proj_weight", None)
+        for name in ("query", "key", "value"):
+            weight = getattr(m, f"{name[0]}_proj_weight") if fused is None else fused
+            self.inputs.append(self._flow.key(weight, 1))
+            self._flow.read(given[name], self.inputs[-1])
+
+    def _after(self, _: nn.Module, __: Any, output: Any) -> None:
+        weight, (out, _into) = cast(Tensor, self._output.weight), _axes(self._output)
+        self._flow.written(_first_tensor(output), self._flow.key(weight, out))
+        if isinstance(bias := self._output.bias, Tensor):
+            self._flow.join(self._flow.key(bias, 0), self._flow.key(weight, out))
+
+    def parameters(self) -> Iterator[Tensor]:
+        """Yield the parameters whose units are heads, or in which all heads share entries."""
+        for layer in (*self._projections, self._output):
+            yield from layer.parameters()
+        if isinstance(self._module, nn.MultiheadAttention):
+            yield from self._module.parameters()
+        yield from (p for p, _ in self._norms())
+
+    def _norms(self) -> Iterator[tuple[Tensor, int]]:
+        """Yield weights of norms of queries and keys with the width of a unit in them, 0 if all heads share them."""
+        layout = self._layout
+        own = {id(p) for layer in (*self._projections, self._output) for p in layer.parameters()}
+        widths = {layout.width: 0, layout.kv_heads * layout.width: layout.width}
+        widths[layout.heads * layout.width] = layout.heads // layout.kv_heads * layout.width
+        if isinstance(self._module, nn.MultiheadAttention):
+            return
+        for p in self._module.parameters():
+            if id(p) not in own and p.ndim == 1 and len(p) in widths and not self._outside(p):
+                yield p, widths[len(p)]
+
+    def _outside(self, p: Tensor) -> bool:
+        """Return whether a parameter has units of the stream, as the norm after ALBERT's attention."""
+        return (id(p), 0) in self._flow._parent
+
+    def groups(self) -> Iterator[UnitGroup]:
+        layout, names = self._layout, self._flow.names
+        size, per = layout.kv_heads, layout.heads // layout.kv_heads
+        if size < 2:
+            return
+        value_width = cast(Tensor, self._output.weight).shape[_axes(self._output)[1]] // layout.heads
+        q, k, v = per * layout.width, layout.width, value_width
+        found: list[tuple[Tensor, int, int, int]] = []  # parameter, axis, width, start
+        if isinstance(self._module, nn.MultiheadAttention):
+            separate = [getattr(self._module, f"{n}_proj_weight") for n in "qkv"]
+            if separate[0] is None:
+                found += [(self._module.in_proj_weight, 0, k, i * size * k) for i in range(3)]
+            else:
+                found += [(weight, 0, k, 0) for weight in separate]
+            if self._module.in_proj_bias is not None:
+                found += [(self._module.in_proj_bias, 0, k, i * size * k) for i in range(3)]
+        elif len(self._projections) == 3:
+            for layer, width in zip(self._projections, (q, k, v), strict=True):
+                found += [(p, axis, width, 0) for p, axis in _rows(layer)]
+        else:
+            parts = [(q + k + v, 0)] if layout.by_head else [(q, 0), (k, size * q), (v, size * (q + k))]
+            found += [(p, axis, *part) for p, axis in _rows(self._projections[0]) for part in parts]
+        found.append((cast(Tensor, self._output.weight), _axes(self._output)[1], per * value_width, 0))
+        found += [(p, 0, width, 0) for p, width in self._norms() if width]
+        name = f"heads of {layout.path}" if per == 1 else f"groups of heads of {layout.path}"
+        yield UnitGroup(name, size, tuple(UnitAxis(names[id(p)], a, 1, w, s) for p, a, w, s in found))
+
+
+def _rows(layer: nn.Module) -> Iterator[tuple[Tensor, int]]:
+    """Yield the parameters of a linear layer that have its outputs, with the number of the axis."""
+    yield cast(Tensor, layer.weight), _axes(layer)[0]
+    if isinstance(bias := layer.bias, Tensor):
+        yield bias, 0
