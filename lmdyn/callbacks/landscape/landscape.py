@@ -213,6 +213,9 @@ class Landscape(Observer):
             "lower `course_points`",
             host=False,
         )
+        if self.match and self.references:
+            number = sum(p.numel() for p in module.parameters())
+            yield Cost(f"matching of {number:,} weights in float64", 28 * number, "set `match: false`")
         if self.match and any(type(r) in (OwnInitial, Earlier) for r in self.references.values()):
             yield expected(
                 "references of other seeds for `match`", "the run's own checkpoints, whose units have one order",
