@@ -17,6 +17,7 @@ MOST_PANELS = 12
 """Maximum number of measures that are drawn by state."""
 
 _LEAST_SHARE = 0.05
+_APART = 0.13  # of the axis: labels of states that are closer stand below and above them in turn
 _STEP = "training step (optimizer updates)"
 
 
@@ -105,14 +106,17 @@ def _map(one: SeedMap) -> Figure:
             span = (at[b] - at[a]) / width
             axes.text(x, y - bend * span * 2.2, f"{counts[a, b]}", fontsize=8, ha="center", va="center",
                       bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8}, zorder=2)  # fmt: skip
+    below = True
     for k, (x, y) in enumerate(zip(at, heights, strict=True)):
+        near = k > 0 and y == heights[k - 1] and x - at[k - 1] < _APART * width
+        below = not below if near else True
         axes.plot([x], [y], marker="o", ms=26, color=colours[k], mec="0.2", ls="", zorder=3)
         axes.text(x, y, str(k + 1), color="white" if k < 0.7 * len(at) else "black", ha="center", va="center",
                   fontsize=11, fontweight="bold", zorder=4)  # fmt: skip
+        some = f"\n{one.visits[k]} of {seeds} seeds" if one.visits[k] < seeds else ""
         axes.annotate(
-            f"step {one.entries[k]:,.0f}\n{one.visits[k]} of {seeds} seeds", (x, y), (0, -19),
-            textcoords="offset points",
-            ha="center", va="top", fontsize=7.5,
+            f"step {one.entries[k]:,.0f}{some}", (x, y), (0, -19 if below else 19), textcoords="offset points",
+            ha="center", va="top" if below else "bottom", fontsize=7.5,
         )  # fmt: skip
     axes.set_ylim(-1.9, 1.9)
     axes.set_yticks([])
@@ -121,7 +125,9 @@ def _map(one: SeedMap) -> Figure:
     axes.set_xlim(at.min() - 0.08 * width, at.max() + 0.1 * width)
     ticks = [t for t in range(-1, 12) if at.min() - 0.05 * width <= t <= at.max() + 0.05 * width]
     axes.set_xticks(ticks, [f"{10.0**t:,.0f}" for t in ticks])
-    axes.set_xlabel(f"{_STEP} of first entry, mean over seeds")
+    axes.set_xlabel(
+        f"{_STEP} of first entry, mean over seeds; all {seeds} seeds enter states without a number of them"
+    )
     return figure
 
 
