@@ -294,6 +294,7 @@ def test_two_ranks_write_once_and_agree(two, facts):
         "geometry",
         "induction",
         "curvature",
+        "trajectory",
         "weight_spectra",
         "loss_change_allocation",
     )
