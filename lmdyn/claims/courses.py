@@ -44,7 +44,9 @@ class Cumulated(Rows):
         rows = self.frame(runs)
         rows = rows[rows["quantity"].eq(self.quantity)].astype({"value": "float64"})
         if self.groups:
-            rows = rows[rows["group"].isin(self.groups)]
+            of_groups = [rows[rows["group"].eq(group)] for group in dict.fromkeys(self.groups)]
+            # one row of each group and step: those of other divisions would be added to the sum
+            rows = pd.concat([self._single(of, self.quantity) for of in of_groups])
             if rows.empty:
                 raise NotMeasured(f"{self.observer} has no rows of the groups {', '.join(self.groups)}")
             values = rows.groupby("step")["value"].agg(lambda v: v.sum(skipna=False))

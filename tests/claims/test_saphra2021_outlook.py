@@ -130,3 +130,17 @@ def test_claims_of_all_questions():
     assert observers == {
         "Curvature", "DiagnosticProbe", "Geometry", "Induction", "Landscape", "LossChangeAllocation", "Trajectory",
     }  # fmt: skip
+
+
+def test_groups_of_two_divisions_are_not_added():
+    """The embedding's rows have a part of speech, and so have the tokens that it predicts."""
+    of_rows = rows("a", {1: -5.0, 10: -5.0}, "low", by="row_upos", group="NOUN")
+    of_tokens = rows("a", {1: -1.0, 10: -1.0}, "low", by="upos", group="NOUN")
+    found = run(rows("loss", {0: 9.0, 1: 8.0, 10: 6.0}, by="", group=""),
+                rows("updates", {1: 1.0, 10: 9.0}, by="", group=""), of_rows, of_tokens)  # fmt: skip
+    with pytest.raises(
+        ValueError, match=r"several rows of 'a' per step: set `where` .by: 'row_upos', 'upos'"
+    ):
+        At(Cumulated("Observer", "a", "low", groups=("NOUN",))).of(found)
+    tokens = Cumulated("Observer", "a", "low", (("by", "upos"),), groups=("NOUN", "NOUN"))
+    assert At(tokens).of(found).value == pytest.approx(-2)

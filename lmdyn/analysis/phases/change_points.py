@@ -74,7 +74,8 @@ def change_points(
     A course that rises and falls is not monotone: it has change points, smooth as it may be.
 
     Intervals are the quantiles of the change points of curves of the fitted pieces with resampled residuals. Residuals
-    are taken as independent: noise that is shared by neighbouring observations makes the test too ready.
+    are taken as independent: noise that is shared by neighbouring observations makes the test too ready. Of constant
+    curves whose noise has a correlation of 0.5 from one observation to the next, more than half are stated to change.
 
     Args:
         steps: (n,) optimizer updates, any order; step 0 has no logarithm and is left out.
@@ -89,7 +90,7 @@ def change_points(
     Raises:
         UnsuitableCurveError: for fewer than eight observations a decade (fewer below step 10, where steps are whole
             numbers) or 12 at all, or steps that occur twice.
-        ValueError: for settings out of range.
+        ValueError: for settings out of range, or too few resamplings for a p-value as small as the level.
 
     Reference: Saphra 2021, section 7.2.3 (phases); segmented regression: Muggeo 2003; number of change points: Zhang &
         Siegmund 2007; bootstrap of residuals: Davison & Hinkley 1997, section 6.2.
@@ -111,6 +112,11 @@ def change_points(
         raise ValueError(
             "expected most from 1 to 3, level and confidence between 0 and 1, a positive spacing and at least 19 "
             f"resamplings, got {most}, {level}, {confidence}, {spacing} and {resamplings}"
+        )
+    if 1 / (resamplings + 1) > level:
+        raise ValueError(
+            f"the smallest p-value of {resamplings} resamplings is {1 / (resamplings + 1):.2g}: a level of {level:g} "
+            f"requires at least {int(np.ceil(1 / level)) - 1} resamplings"
         )
     x, y = _observed(np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64))
     exponent = int(np.frexp(np.abs(y).max())[1])

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdyn.analysis.phases.smooth_course import fit_monotone
-from lmdyn.analysis.phases.training_map import state_likelihood
+from lmdyn.analysis.phases.training_map import seed_order, state_likelihood
 
 __all__ = ["clumping_p_value", "rotated_seeds", "smooth_counterpart"]
 
@@ -24,7 +24,7 @@ def smooth_counterpart(
         steps: (steps,) increasing and positive.
         values: (seeds, steps, measures).
         spacing: least distance of knots in decades.
-        seed: seed of the orders.
+        seed: seed of the orders; the order of the seeds does not matter.
 
     Returns:
         Curves in the shape of ``values``.
@@ -41,7 +41,8 @@ def smooth_counterpart(
     courses = np.stack(
         [np.stack([fit_monotone(x, curve, spacing) for curve in one.T], axis=1) for one in given]
     )
-    orders = [generator.permutation(len(x)) for _ in given]
+    orders = np.empty((len(given), len(x)), dtype=np.int64)
+    orders[seed_order(given)] = [generator.permutation(len(x)) for _ in given]
     noise = [rest[order] for rest, order in zip(given - courses, orders, strict=True)]
     return np.asarray(courses + np.stack(noise))
 
@@ -94,7 +95,7 @@ def clumping_p_value(
         most: largest number of states.
         rotations: number of rotations; the p-value is at least 1 / (rotations + 1).
         restarts: number of starting points of each fit.
-        seed: seed of rotations and starting points.
+        seed: seed of rotations and starting points; the order of the seeds does not matter.
 
     Example:
         >>> noise = 0.1 * np.random.default_rng(0).standard_normal((20, 6, 1))
@@ -105,6 +106,7 @@ def clumping_p_value(
     given = np.asarray(values, dtype=np.float64)
     if rotations < 19:
         raise ValueError(f"expected at least 19 rotations, got {rotations}")
+    given = given[seed_order(given)]
     generator = np.random.default_rng(seed)
     observed = state_likelihood(given, most=most, restarts=restarts, seed=seed)
     null = [

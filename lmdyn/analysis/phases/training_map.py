@@ -14,9 +14,11 @@ from sklearn.cluster import kmeans_plusplus
 from lmdyn.analysis.statistics.mean_over_seeds import mean_over_seeds
 
 __all__ = [
+    "FOLDS",
     "LEAST_SEEDS",
     "TooFewSeedsError",
     "TrainingMap",
+    "seed_order",
     "standardized",
     "state_likelihood",
     "training_map",
@@ -28,7 +30,8 @@ Indices = npt.NDArray[np.int64]
 LEAST_SEEDS = 20
 """Minimum number of seeds of a training map."""
 
-_FOLDS = 5
+FOLDS = 5
+"""Parts of the seeds, each of which is held out once."""
 _TRIAL = 10
 _LONGEST = 60
 """Iterations of each restart, and of the best one after them."""
@@ -157,7 +160,7 @@ def training_map(values: npt.ArrayLike, *, most: int = 8, restarts: int = 3, see
         )
     if most < 2 or restarts < 1:
         raise ValueError(f"expected most of at least 2 and at least one restart, got {most} and {restarts}")
-    order = np.lexsort(given.reshape(len(given), -1).T)  # the result does not depend on the order of seeds
+    order = seed_order(given)
     rows = given[order]
     scaled, centre, scale = standardized(rows)
     numbers = tuple(range(1, most + 1))
@@ -179,6 +182,16 @@ def training_map(values: npt.ArrayLike, *, most: int = 8, restarts: int = 3, see
         paths=np.argsort(places)[paths][back],
         log_likelihood=float(_score(model, scaled).sum() / (len(scaled) * length)),
     )
+
+
+def seed_order(values: Array) -> Indices:
+    """Return the seeds (seeds, steps, measures) in an order by their values: results do not depend on the given one.
+
+    Example:
+        >>> seed_order(np.array([[[2.0]], [[1.0]], [[3.0]]])).tolist()
+        [1, 0, 2]
+    """
+    return np.asarray(np.lexsort(values.reshape(len(values), -1).T))
 
 
 def standardized(values: Array) -> tuple[Array, Array, Array]:
@@ -226,8 +239,8 @@ def _fewest(held_out: Array) -> int:
 def _held_out(values: Array, scale: Array, number: int, restarts: int, seed: int) -> Array:
     """Return the log-likelihood per observation of each seed, by models of the other folds."""
     found = np.empty(len(values))
-    fold = np.arange(len(values)) % _FOLDS
-    for each in range(_FOLDS):
+    fold = np.arange(len(values)) % FOLDS
+    for each in range(FOLDS):
         training, centre, own = standardized(values[fold != each])
         model = _fit(training, number, restarts, (seed, number, each))
         # densities of values standardised by other seeds, in the scale of all seeds

@@ -98,7 +98,8 @@ def _order(phases: pd.DataFrame, level: float) -> Sequence[str]:
     tested = phases[phases["phase"] != "not tested"].groupby(["run", "curve"]).ngroups
     parts.append(
         f"<p>{tested} curves of single runs were tested at a level of {level:g}: about {level * tested:.1f} would "
-        "change by chance. All change points with their intervals: <a href='phases.parquet'>phases.parquet</a>.</p>"
+        "change by chance, more if neighbouring observations share their noise. All change points with their "
+        "intervals: <a href='phases.parquet'>phases.parquet</a>.</p>"
     )
     if smooth:
         parts.append(f"<p>Smooth in all runs: {html.escape(', '.join(smooth))}.</p>")

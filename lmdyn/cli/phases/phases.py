@@ -218,7 +218,8 @@ def print_phases(phases: pd.DataFrame, level: float) -> None:
     curves = tested.groupby(["run", "curve"]).ngroups
     console.print(f"{len(smooth)} curves are smooth in all runs")
     console.print(
-        f"{curves} curves tested at a level of {level:g}: about {level * curves:.1f} would change by chance"
+        f"{curves} curves tested at a level of {level:g}: about {level * curves:.1f} would change by chance, more if "
+        "neighbouring observations share their noise"
     )
     for why, rows_left in not_tested(phases).items():
         console.print(f"{len(rows_left)} not tested: {why}")

@@ -13,7 +13,7 @@ import pandas as pd
 from rich.console import Console
 
 from lmdyn.analysis.phases.map_controls import clumping_p_value, smooth_counterpart
-from lmdyn.analysis.phases.training_map import LEAST_SEEDS, TooFewSeedsError, TrainingMap, training_map
+from lmdyn.analysis.phases.training_map import FOLDS, LEAST_SEEDS, TooFewSeedsError, TrainingMap, training_map
 from lmdyn.analysis.statistics.mean_over_seeds import MeanOverSeeds, mean_over_seeds
 from lmdyn.claims.runs import RunFolder
 from lmdyn.cli.drawing.overview import conditions, run_names
@@ -144,6 +144,10 @@ def _table(
     if constant:
         said.append(f"constant: {', '.join(constant)}")
         tables = {name: table for name, table in tables.items() if name not in constant}
+    nearly = [name for name, table in tables.items() if _in_few(table.to_numpy(dtype=float))]
+    if nearly:
+        said.append(f"constant in all but a fifth of the runs or fewer: {', '.join(nearly)}")
+        tables = {name: table for name, table in tables.items() if name not in nearly}
     if not tables:
         raise ValueError("a training map requires curves that all runs have and that change, got none")
     if len(tables) > MOST_MEASURES:
@@ -163,6 +167,13 @@ def _table(
         said.append(f"steps that not all curves have: {longest - len(steps)} of {longest}")
     values = np.stack([table.loc[steps].to_numpy(dtype=float).T for table in tables.values()], axis=2)
     return list(tables), np.array(steps, dtype=float), values, said
+
+
+def _in_few(values: npt.NDArray[np.float64]) -> bool:
+    """Return whether values (steps, runs) are one constant in so many runs that four folds may have no other."""
+    still = values[0, np.ptp(values, axis=0) == 0]
+    most = int(np.unique(still, return_counts=True)[1].max(initial=0))
+    return bool(values.shape[1] - most <= -(-values.shape[1] // FOLDS))
 
 
 def reading(one: SeedMap) -> list[str]:

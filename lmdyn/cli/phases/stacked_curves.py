@@ -44,9 +44,12 @@ def stacked_curves(curves: Curves, phases: pd.DataFrame) -> dict[str, Figure]:
         phases: table of :func:`~lmdyn.cli.phases.phases.find_phases`.
 
     Returns:
-        Figures of at most 12 curves by name, of the first :data:`MOST_DRAWN` in the order of :func:`order_to_draw`.
+        Figures of at most 12 curves by name, of the first :data:`MOST_DRAWN` in the order of :func:`order_to_draw`;
+        none without curves.
     """
     order = order_to_draw(phases)[:MOST_DRAWN]
+    if not order:
+        return {}
     steps = [
         step for of in curves.values() for curve in of.values() for step in (curve.index[0], curve.index[-1])
     ]

@@ -24,7 +24,8 @@ class RepeatsCorpus(Corpus):
 
     All documents have the same length, and no end-of-sentence token is written unless ``eos`` is set: if
     ``sequence_length`` is this length, and the number of training documents a multiple of ``batch_size``, each row of
-    a batch is one document (the last one lacks its last word, which has no next).
+    a batch is one document (the last one lacks its last word, which has no next). The same is true of the other splits,
+    each by its own number of documents: otherwise rows begin amid documents.
 
     Args:
         length: words of a document.

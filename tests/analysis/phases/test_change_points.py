@@ -147,3 +147,12 @@ def test_a_curve_without_noise_has_its_own_change_points_at_any_size(size):
     assert len(found.steps) == 1
     assert found.fitted == pytest.approx(size * (bent(1.5) + 3), rel=1e-2)
     assert change_points(STEPS, np.full(len(X), size), resamplings=39).smooth
+
+
+def test_a_level_below_any_p_value_is_refused():
+    """A bend without noise would be smooth: no p-value of 39 resamplings is below 0.025."""
+    with pytest.raises(
+        ValueError, match=r"39 resamplings is 0.025: a level of 0.01 requires at least 99 resamplings"
+    ):
+        change_points(STEPS, np.maximum(0, np.log10(STEPS) - 1.5), level=0.01, resamplings=39)
+    assert not change_points(STEPS, np.maximum(0, np.log10(STEPS) - 1.5), level=0.025, resamplings=39).smooth

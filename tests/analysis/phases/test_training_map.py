@@ -188,3 +188,12 @@ def test_smooth_counterparts_are_smooth_courses_with_the_same_noise():
     jump = (x > 2).astype(float)[None, :, None] + 0.01 * generator.standard_normal((3, 40, 1))
     assert ((smooth_counterpart(10**x, jump) > 0.3) & (smooth_counterpart(10**x, jump) < 0.7)).any()
     assert not ((jump > 0.3) & (jump < 0.7)).any()
+
+
+def test_the_order_of_seeds_does_not_matter_for_controls():
+    values = np.random.default_rng(3).standard_normal((20, 8, 2)).cumsum(1)
+    order = np.random.default_rng(4).permutation(20)
+    steps = 10 ** np.linspace(0, 2, 8)
+    assert (smooth_counterpart(steps, values)[order] == smooth_counterpart(steps, values[order])).all()
+    given, other = (clumping_p_value(v, most=2, rotations=19) for v in (values, values[order]))
+    assert given == other

@@ -6,7 +6,7 @@ import pytest
 
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.phases.phases import phases_of, read_curves
-from lmdyn.cli.phases.seed_map import TooFewSeedsError, map_of, reading
+from lmdyn.cli.phases.seed_map import TooFewSeedsError, _table, map_of, reading
 from lmdyn.cli.phases.stacked_curves import order_to_draw, stacked_curves
 from lmdyn.cli.report import write_report
 from tests.helpers.runs_with_curves import run_with
@@ -217,3 +217,21 @@ def test_a_fork_is_on_the_map(tmp_path, capsys):
     last = paths[paths["step"] == steps[-1]].set_index("run")["state"]
     assert last["seed_0"] != last["seed_1"]
     assert last["seed_0"] == last["seed_18"]
+
+
+def test_a_page_of_runs_without_finite_values(tmp_path):
+    run = run_with(tmp_path / "diverged", {"x": np.full(len(STEPS), np.nan)}, STEPS)
+    main(["phases", str(run), "--page", str(tmp_path / "page")])
+    assert "0 curves of single runs were tested" in text_of(tmp_path / "page" / "phases.html")
+
+
+def test_a_measure_that_moves_in_few_seeds_is_left_out_and_named():
+    """Four of five folds might have only its constant, of which no model is fitted."""
+    curves = curves_of_seeds(20)
+    for run, of in curves.items():
+        of["short"] = of["smooth"]
+        of["rare"] = np.arange(len(STEPS)) * float(run == "seed_3") + 2.0
+    measures, _, values, left = _table(as_series(curves))
+    assert measures == ["bend", "smooth", "short"]
+    assert values.shape[0] == 20
+    assert "constant in all but a fifth of the runs or fewer: rare" in left
