@@ -106,7 +106,8 @@ class Checkpoint(Reference):
     def check(self, run: Run) -> None:
         """Load the checkpoint and compare the tokenizers."""
         path, _, _ = self._load()
-        folder = path.parent.parent / "tokenizer"
+        published = (path / "tokenizer_config.json").is_file()  # as save_pretrained writes it
+        folder = path if published else path.parent.parent / "tokenizer"
         if run.tokenizer is None or not folder.is_dir():
             log.warning(
                 "reference %s: %s, so it is not checked that token ids denote the same words in both models",

@@ -60,7 +60,7 @@ def starting_yaml(found: Inspection, name: str) -> str:
         lines += [f"seed_everything: {own.get('seed_everything', 1)}"]
     lines += ["trainer:", *_dumped(trainer, 2), "  callbacks:", *_dumped(callbacks, 4)]
     if longer := [a for a in runs if not a.tried]:
-        lines += ["    # These also run, but train or iterate at each step, which takes longer:"]
+        lines += ["    # These also run, and most train or iterate at each step, which takes longer:"]
         lines += [f"    # {line}" for line in _dumped([_entry(a, found.forward) for a in longer], 0)]
     if missing := [a for a in found.observers if a.findings]:
         lines += ["    # These do not run yet:"]
