@@ -412,7 +412,7 @@ def in_yaml(path):
 
 SNAKES = {
     "AttentionPatterns": "attention_patterns", "LearningCurves": "learning_curves", "Similarity": "similarity",
-    "Sparsity": "sparsity", "Geometry": "geometry",
+    "Sparsity": "sparsity", "Geometry": "geometry", "Trajectory": "trajectory",
 }  # fmt: skip
 
 

@@ -171,7 +171,9 @@ def _texts(
     found = []
     for kind in kinds:
         if kind == "causal":
-            found.append(corpus)
+            # published models have not learned to predict an end token after each sentence
+            own = {"eos": False} if subject.kind == "pretrained" else {}
+            found.append({**corpus, "init_args": {**init, **own}})
             continue
         made = {"class_path": "lmdyn.datamodules.PretrainingCorpus"}
         found.append({**made, "init_args": {"corpus": of_pieces, "objective": kind, **rows}})
