@@ -5,9 +5,11 @@ import math
 import pandas as pd
 import pytest
 
+from lmdyn.analysis.words import sparsity
 from lmdyn.claims import STUDIES, At, NotMeasured, Rows
 from lmdyn.claims.courses import Cumulated, LargestRise, Ratio, RiseAlongLine
 from lmdyn.claims.learning import HalfWay
+from lmdyn.claims.studies import saphra2021_outlook as outlook
 from tests.helpers.observed_runs import FakeRun, rows
 
 
@@ -117,6 +119,10 @@ def test_rise_along_a_line_of_the_last_step():
     assert rise(5.0, 5.5, 3.0) == 0.5
     assert rise(5.0, 2.0, 3.0) == 1.0
     assert math.isnan(rise(5.0, math.nan, 3.0))
+
+
+def test_classes_are_those_of_the_measures():
+    assert (outlook.OPEN_CLASSES, outlook.CLOSED_CLASSES) == (sparsity.OPEN_CLASSES, sparsity.CLOSED_CLASSES)
 
 
 def test_claims_of_all_questions():

@@ -90,7 +90,9 @@ class Contract:
 
 _LOADERS = ("ExampleLoader", "RowLoader", "StreamLoader")
 _NAMED = (*_LOADERS, "StreamLoaderOfRows")
-_CORPORA = ("ConllCorpus", "ConlluCorpus", "GrammarCorpus", "ScaffoldCorpus", "SemtagCorpus", "TextCorpus")
+_CORPORA = (
+    "ConllCorpus", "ConlluCorpus", "GrammarCorpus", "RepeatsCorpus", "ScaffoldCorpus", "SemtagCorpus", "TextCorpus",
+)  # fmt: skip
 _TASKS = ("GlueTasks", "GrammarTasks")
 _TRAINING = (*_CORPORA, "PretrainingCorpus", "SpanCorpus")
 _ALL = (*_TRAINING, "FactCorpus", *_TASKS)

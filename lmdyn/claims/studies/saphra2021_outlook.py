@@ -21,7 +21,6 @@ themselves, whose signs by layer and class agree in about nine of ten cases at i
 
 import math
 
-from lmdyn.analysis.words.sparsity import CLOSED_CLASSES, OPEN_CLASSES
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Study, Within
 from lmdyn.claims.courses import Cumulated, LargestRise, Piece, Ratio, RiseAlongLine
 from lmdyn.claims.learning import FromPeak, HalfWay, Over
@@ -31,6 +30,10 @@ from lmdyn.claims.studies.forks.outlook import OF_FORKS
 from lmdyn.claims.studies.sparsity_numbers import LogRatio
 
 __all__ = ["STUDY"]
+
+OPEN_CLASSES = ("ADJ", "ADV", "INTJ", "NOUN", "PROPN", "VERB")
+CLOSED_CLASSES = ("ADP", "AUX", "CCONJ", "DET", "PART", "PRON", "SCONJ")
+"""As in ``lmdyn.analysis.words.sparsity``, which imports torch."""
 
 FASTER = round(math.log10(1 / 1.1), 4)
 TOGETHER = 0.25
