@@ -90,9 +90,9 @@ class Contract:
 
 _LOADERS = ("ExampleLoader", "RowLoader", "StreamLoader")
 _NAMED = (*_LOADERS, "StreamLoaderOfRows")
-_CORPORA = (
-    "ConllCorpus", "ConlluCorpus", "GrammarCorpus", "RepeatsCorpus", "ScaffoldCorpus", "SemtagCorpus", "TextCorpus",
-)  # fmt: skip
+_CORPORA = tuple(
+    f"{of}Corpus" for of in ("Conll", "Conllu", "Grammar", "Repeats", "Scaffold", "Semtag", "Text")
+)
 _TASKS = ("GlueTasks", "GrammarTasks")
 _TRAINING = (*_CORPORA, "PretrainingCorpus", "SpanCorpus")
 _ALL = (*_TRAINING, "FactCorpus", *_TASKS)
