@@ -4,9 +4,8 @@ Callbacks never import datamodules: they access data only by these protocols, so
 datamodules work as well as lmdyn's. Each protocol is decorated by its :class:`Contract`, which names the classes of
 lmdyn that offer it (a test compares them with :mod:`lmdyn.datamodules`) and the observers that require it.
 
-An observer declares its requirements as ``needs = (AnnotatedText,)``; attaching checks them. Optional protocols are
-checked by :func:`offers`. Neither evaluates anything: attributes are looked up
-on the class, so a property is not read too early and an error inside it reaches the user.
+An observer declares its requirements as ``needs = (AnnotatedText,)``; attaching checks them. :func:`offers` checks
+optional ones. Neither evaluates anything: attributes are looked up on the class, so no property is read too early.
 """
 
 import inspect
@@ -90,10 +89,9 @@ class Contract:
 
 _LOADERS = ("ExampleLoader", "RowLoader", "StreamLoader")
 _NAMED = (*_LOADERS, "StreamLoaderOfRows")
-_CORPORA = tuple(
-    f"{of}Corpus" for of in ("Conll", "Conllu", "Grammar", "Repeats", "Scaffold", "Semtag", "Text")
-)
+_KINDS = ("Conll", "Conllu", "Grammar", "Repeats", "Scaffold", "Semtag", "Text")
 _TASKS = ("GlueTasks", "GrammarTasks")
+_CORPORA = tuple(f"{kind}Corpus" for kind in _KINDS)
 _TRAINING = (*_CORPORA, "PretrainingCorpus", "SpanCorpus")
 _ALL = (*_TRAINING, "FactCorpus", *_TASKS)
 
