@@ -1,6 +1,7 @@
 """Figures of ``Trajectory``: variance between groups over steps, and pictures of the groups by PCA and MDS."""
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from lmdyn.callbacks.observing import figures as fig
 from lmdyn.callbacks.observing.schema import select
 
 __all__ = ["pictured_rows", "pictured_steps", "trajectory_figures"]
+
+_LETTERS = 30
+"""Letters of a title for each panel beside another."""
 
 _MOST_PANELS = 8
 _MOST_SITES = 3
@@ -158,9 +162,9 @@ def _picture(rows: pd.DataFrame, kind: str, by: str, site: str) -> Figure:
         title += ", metric MDS of cosine distances, each step rotated to the next"
         notes = [f", stress {one.stress:.2f}" for one in found]
     looks = _looks(list(dict.fromkeys(parents.values())))
-    panels = fig.new_panels(
-        len(steps), 2.6, 2.75, most=4, margin=(1.1 if any(parents.values()) else 0.1, 0.4)
-    )
+    lines = wrap(title, _LETTERS * min(len(steps), 4))
+    margin = (1.1 if any(parents.values()) else 0.1, 0.2 + 0.2 * len(lines))
+    panels = fig.new_panels(len(steps), 2.6, 2.75, most=4, margin=margin)
     size = 1.25 * float(points.abs().max()) or 1.0
     labels = []
     for ax, step, note, places in zip(panels, steps, notes, points.numpy(), strict=True):
@@ -173,7 +177,7 @@ def _picture(rows: pd.DataFrame, kind: str, by: str, site: str) -> Figure:
         ax.spines[:].set_visible(True)
         order = np.argsort(-np.linalg.norm(places, axis=1))  # outer points first: they have room
         labels.append([(*places[i], names[i], looks[parents[names[i]]]["color"]) for i in order])
-    panels.figure.suptitle(title)
+    panels.figure.suptitle("\n".join(lines))
     panels.legend(of_all=True, title="most frequent class" if any(parents.values()) else None)
     fig.lay_out(panels.figure, panels.figure.get_dpi())  # once: labels inside the panels do not change it
     for ax, of in zip(panels, labels, strict=True):
