@@ -133,11 +133,12 @@ class RiseAlongLine(Number):
         """Return the rise, in nats; NaN if a loss is NaN."""
         found = self.rows.frame(runs)
         found = found[found["quantity"].eq(self.rows.quantity) & found["step"].eq(found["step"].max())]
-        losses = (
-            found.assign(alpha=found["alpha"].astype(float))
-            .sort_values("alpha")["value"]
-            .to_numpy(dtype="float64")
-        )
+        found = found.assign(alpha=found["alpha"].astype(float)).sort_values("alpha")
+        if found["alpha"].duplicated().any():
+            raise ValueError(
+                f"{self.rows.observer} has several lines at one step: set `where` to a reference and units"
+            )
+        losses = found["value"].to_numpy(dtype="float64")
         return Estimate(float((losses - np.minimum.accumulate(losses)).max()))
 
     def curve(self, runs: Sequence[ObservedRun]) -> None:

@@ -39,7 +39,7 @@ from lmdyn.cli.replay.weights_record import WeightsRecord
 from lmdyn.cli.replay.work import Work
 from lmdyn.cli.studies.provenance import begin_session, end_session
 
-__all__ = ["analyze", "replay_status"]
+__all__ = ["analyze", "end_tokens", "replay_status"]
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +121,9 @@ def analyze(
     observers = _chosen(cli, only)
     tokenizer = read_tokenizer(folder / "tokenizer") if subject.own else _pretrained_tokenizer(module)
     _attach(observers, folder, out, datamodule, tokenizer, paths)
+    if not subject.own:
+        for sentence in end_tokens([datamodule, *(o.probe for o in observers)]):
+            log.warning("%s", sentence)
     fits = StoredNames.find(first, module.state_dict()) if is_pretrained(first) else None
     module.to(device)
     weights = WeightsRecord(out)
@@ -356,3 +359,15 @@ def _attach(
         observer.attach(
             Run(out, tokenizer, counts, datamodule, checkpoints, folder if folder.is_dir() else None)
         )
+
+
+def end_tokens(data: Sequence[Any]) -> list[str]:
+    """Return a warning for each kind of text that gives others' models end tokens, which they may not have learned."""
+    causal = [one for one in data if getattr(one, "objective", None) == "causal"]
+    texts = [getattr(one, "corpus", None) or one for one in causal]
+    written = {type(one).__name__ for one in texts if getattr(one, "hparams", {}).get("eos") is True}
+    return [
+        f"{name}: the tokenizer's end token follows each sentence (`eos: true`). A model that has not learned it there "
+        "has a higher loss, and other activations, for that reason alone: set `eos: false` to read the text as it is"
+        for name in sorted(written)
+    ]

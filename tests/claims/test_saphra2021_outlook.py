@@ -119,6 +119,9 @@ def test_rise_along_a_line_of_the_last_step():
     assert rise(5.0, 5.5, 3.0) == 0.5
     assert rise(5.0, 2.0, 3.0) == 1.0
     assert math.isnan(rise(5.0, math.nan, 3.0))
+    two = [rows("a", {7: 1.0}, alpha="0", reference=name) for name in ("initial", "partner")]
+    with pytest.raises(ValueError, match="several lines at one step"):
+        RiseAlongLine(Rows("Observer", "a")).of(run(*two))
 
 
 def test_classes_are_those_of_the_measures():

@@ -12,9 +12,11 @@ import yaml
 from lmdyn.callbacks import LearningCurves
 from lmdyn.callbacks.training.checkpoint_files import find_checkpoints, load_weights
 from lmdyn.cli.__main__ import main
+from lmdyn.cli.analyze import end_tokens
 from lmdyn.cli.commands import parse_shard
 from lmdyn.cli.replay.subject import _run_config
 from lmdyn.cli.report import write_report
+from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
 
 
 @pytest.fixture(scope="module")
@@ -250,3 +252,11 @@ def test_report_tells_runs_of_one_name_apart(tmp_path):
     assert "0.125" in page
     assert "0.75" in page
     assert "checkpoint" not in page
+
+
+def test_end_tokens_that_others_models_may_not_know_are_said():
+    """Only where a causal model reads them: sentences of masked models end as in their pretraining."""
+    (said,) = end_tokens([GrammarCorpus(), None, GrammarCorpus(eos=True), GrammarCorpus(eos=False)])
+    assert said.startswith("GrammarCorpus: the tokenizer's end token follows each sentence (`eos: true`)")
+    assert not end_tokens([GrammarCorpus(eos=False), PretrainingCorpus(GrammarCorpus()), [{"input_ids": 1}]])
+    assert end_tokens([PretrainingCorpus(GrammarCorpus(), objective="causal")])

@@ -7,17 +7,11 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.forward import call_module, device_of, logits_of
-from lmdyn.analysis.parameters.exchangeable_units import (
-    UnitAxis,
-    UnitGroup,
-    exchange_error,
-    permuted_units,
-    random_permutations,
-)
+from lmdyn.analysis.parameters.exchangeable_units import UnitAxis, UnitGroup
 from lmdyn.analysis.parameters.head_matrices import find_heads
 from lmdyn.analysis.parameters.transformer_units import transformer_units
 
-__all__ = ["UnitAxis", "UnitGroup", "exchange_error", "permuted_units", "random_permutations", "unit_groups"]
+__all__ = ["unit_groups"]
 
 _GATES = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}
 

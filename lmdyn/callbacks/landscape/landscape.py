@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from lmdyn.analysis.inspection.forward import device_of, logits_of
 from lmdyn.analysis.landscape.barrier import LossLine
 from lmdyn.analysis.landscape.plane import course_of_training, random_plane
-from lmdyn.analysis.landscape.unit_groups import UnitGroup, exchange_error, permuted_units, unit_groups
+from lmdyn.analysis.landscape.unit_groups import unit_groups
 from lmdyn.analysis.landscape.unit_matching import match_units
 from lmdyn.analysis.parameters.at_point import at_point, parameter_values, running_statistics
+from lmdyn.analysis.parameters.exchangeable_units import UnitGroup, exchange_error, permuted_units
 from lmdyn.analysis.parameters.line import point_between, point_distance
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks.conditions.amounts import parameter_bytes

@@ -18,7 +18,7 @@ __all__ = ["write_phases_page"]
 
 _HOW = (
     "A curve is fitted by straight pieces in log10 of the step, against a smooth monotone course without a break. "
-    "Curves are in the order of their first change, then those that change in some runs, and those that are smooth. "
+    "Curves are in the order of their first change, then those that change in some runs, and those without a bend. "
 )
 _ONE_RUN = "Line: change point; band: its interval, by resampling."
 _SEVERAL_RUNS = (
@@ -102,7 +102,7 @@ def _order(phases: pd.DataFrame, level: float) -> Sequence[str]:
         "intervals: <a href='phases.parquet'>phases.parquet</a>.</p>"
     )
     if smooth:
-        parts.append(f"<p>Smooth in all runs: {html.escape(', '.join(smooth))}.</p>")
+        parts.append(f"<p>No bend was found in any run: {html.escape(', '.join(smooth))}.</p>")
     for why, of in not_tested(phases).items():
         told = ", ".join(f"{curve} ({run})" for run, curve in of)
         parts.append(

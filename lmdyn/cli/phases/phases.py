@@ -12,8 +12,8 @@ from rich.table import Table
 
 from lmdyn.analysis.phases.change_points import UnsuitableCurveError, change_points
 from lmdyn.analysis.statistics.mean_over_seeds import MeanOverSeeds, mean_over_seeds
-from lmdyn.cli.drawing.overview import run_names
-from lmdyn.cli.phases.curves import curves_of
+from lmdyn.cli.phases.curves import curves_of, one_of_each_seed
+from lmdyn.cli.studies.run_folders import find_runs
 
 __all__ = [
     "Curves",
@@ -66,7 +66,7 @@ def find_phases(
     """Find the change points of all curves of runs.
 
     Args:
-        runs: run folders.
+        runs: run folders, folders of runs, or records.
         select: patterns of curves, see :func:`~lmdyn.cli.phases.curves.curves_of`.
         most: see :func:`~lmdyn.analysis.phases.change_points.change_points`; also the others.
         level: largest p-value of a change point.
@@ -83,18 +83,20 @@ def find_phases(
 
 
 def read_curves(runs: Sequence[Path], select: Sequence[str] = ()) -> Curves:
-    """Read the curves of runs.
+    """Read the curves of runs, one of each seed and condition: copies, which are left out, are said in the log.
 
     Args:
-        runs: run folders.
+        runs: run folders, folders of runs, or records.
         select: patterns of curves, see :func:`~lmdyn.cli.phases.curves.curves_of`.
 
     Raises:
         ValueError: for too many curves without ``select``, or a pattern that fits none.
         FileNotFoundError: for a folder without observations.
     """
-    names = run_names(runs)
-    curves = {names[run]: curves_of(run, select) for run in runs}
+    kept, said = one_of_each_seed(find_runs(runs))
+    for sentence in said:
+        log.warning("%s", sentence)
+    curves = {run.name: curves_of(run, select) for run in kept}
     number = sum(len(of) for of in curves.values())
     if not select and number > MOST_CURVES:
         observers = sorted({name.split("/")[0] for of in curves.values() for name in of})
@@ -216,7 +218,7 @@ def print_phases(phases: pd.DataFrame, level: float) -> None:
     console.print(table)
     tested = phases[phases["phase"] != "not tested"]
     curves = tested.groupby(["run", "curve"]).ngroups
-    console.print(f"{len(smooth)} curves are smooth in all runs")
+    console.print(f"in {len(smooth)} curves, no bend was found in any run")
     console.print(
         f"{curves} curves tested at a level of {level:g}: about {level * curves:.1f} would change by chance, more if "
         "neighbouring observations share their noise"

@@ -2,9 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +13,6 @@ from rich.console import Console
 from lmdyn.analysis.phases.map_controls import clumping_p_value, smooth_counterpart
 from lmdyn.analysis.phases.training_map import FOLDS, LEAST_SEEDS, TooFewSeedsError, TrainingMap, training_map
 from lmdyn.analysis.statistics.mean_over_seeds import MeanOverSeeds, mean_over_seeds
-from lmdyn.claims.runs import RunFolder
-from lmdyn.cli.drawing.overview import conditions, run_names
 from lmdyn.cli.phases.phases import Curves
 
 __all__ = ["SeedMap", "TooFewSeedsError", "map_of", "map_tables", "paths_table", "print_map", "reading"]
@@ -77,12 +73,11 @@ class SeedMap:
         return [int((of >= 0).sum()) for of in self.found.first_entries().T]
 
 
-def map_of(curves: Curves, runs: Sequence[Path], *, most: int = 8, rotations: int = _ROTATIONS) -> SeedMap:
+def map_of(curves: Curves, *, most: int = 8, rotations: int = _ROTATIONS) -> SeedMap:
     """Fit the training map of runs, and of its controls.
 
     Args:
-        curves: see :func:`~lmdyn.cli.phases.phases.read_curves`.
-        runs: the run folders.
+        curves: curves of one run a seed, see :func:`~lmdyn.cli.phases.phases.read_curves`.
         most: largest number of states.
         rotations: see :func:`~lmdyn.analysis.phases.map_controls.clumping_p_value`.
 
@@ -90,44 +85,23 @@ def map_of(curves: Curves, runs: Sequence[Path], *, most: int = 8, rotations: in
         TooFewSeedsError: for runs of fewer than 20 different seeds: the map is void.
         ValueError: for too many curves, or too few common steps.
     """
-    kept, left = _one_of_each_seed(runs)
-    if len(kept) < LEAST_SEEDS:
+    if len(curves) < LEAST_SEEDS:
         raise TooFewSeedsError(
-            f"a training map requires runs of at least {LEAST_SEEDS} different seeds, got {len(kept)}"
+            f"a training map requires runs of at least {LEAST_SEEDS} different seeds, got {len(curves)}"
         )
-    measures, steps, values, more = _table({name: curves[name] for name in kept})
+    measures, steps, values, left = _table(curves)
     found = training_map(values, most=most)
     smooth = training_map(smooth_counterpart(steps, values), most=most)
     return SeedMap(
         found,
-        tuple(kept),
+        tuple(curves),
         steps,
         tuple(measures),
         values,
         smooth,
         clumping_p_value(values, most=most, rotations=rotations),
-        (*left, *more),
+        tuple(left),
     )
-
-
-def _one_of_each_seed(runs: Sequence[Path]) -> tuple[list[str], list[str]]:
-    """Return the names of the first run of each seed and condition, and sentences on the others."""
-    names = {name: run for run, name in run_names(runs).items()}
-    of = conditions(names)
-    first: dict[tuple[str, str], str] = {}
-    for name, run in names.items():
-        seed = "?"
-        with suppress(ValueError, FileNotFoundError):
-            seed = str(RunFolder(run).seeds)
-        first.setdefault((of[name], name if seed == "?" else seed), name)
-    kept = list(first.values())
-    said = []
-    if len(kept) < len(names):
-        said.append(f"{len(names) - len(kept)} runs of a seed that another run has are left out")
-    known = {of[name] for name in kept if (names[name] / "config.yaml").is_file()}
-    if (number := len(known)) > 1:
-        said.append(f"the runs differ in more than their seeds ({number} conditions)")
-    return kept, said
 
 
 def _table(

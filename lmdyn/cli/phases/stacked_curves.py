@@ -116,12 +116,10 @@ def _mark(axes: Axes, rows: pd.DataFrame) -> None:
 def _note(rows: pd.DataFrame) -> str:
     runs = rows["run"].nunique()
     counts = rows.drop_duplicates("run")["phase"].value_counts()
+    words = {"change": "changes", "smooth": "no bend found", "not tested": "not tested"}
     if len(counts) == 1:
         phase = str(counts.index[0])
-        if phase != "change":
-            return phase
-        return f"changes in all {runs} runs" if runs > 1 else "changes"
-    words = {"change": "changes", "smooth": "smooth", "not tested": "not tested"}
+        return f"changes in all {runs} runs" if phase == "change" and runs > 1 else words[phase]
     return (
         ", ".join(f"{words[name]} in {counts[name]}" for name in words if name in counts) + f" of {runs} runs"
     )

@@ -215,7 +215,9 @@ def phases_command(args: Sequence[str]) -> None:
         epilog="The exit status is 3 if a training map is asked for and void.",
         allow_abbrev=False,
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders with observations/")
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="run folders, folders of runs, or records"
+    )
     parser.add_argument(
         "--select", nargs="+", action="extend", default=[], metavar="PATTERN",
         help="curves to test, OBSERVER/QUANTITY/SITE/GROUP as in TensorBoard; * matches any text",
@@ -256,7 +258,7 @@ def phases_command(args: Sequence[str]) -> None:
         from lmdyn.cli.phases.seed_map import TooFewSeedsError, map_of, print_map
 
         try:
-            seed_map = map_of(curves, options.runs, most=options.states)
+            seed_map = map_of(curves, most=options.states)
             print_map(seed_map)
         except TooFewSeedsError as error:
             void = str(error)

@@ -1,21 +1,21 @@
 """Random words in which a sequence occurs a second time, at a random distance: only induction predicts them."""
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lmdyn.datamodules.corpora.corpus import SPLITS, Corpus
+from lmdyn.datamodules.corpora.corpus import SPLITS
 from lmdyn.datamodules.corpora.sentence import Document, Sentence
+from lmdyn.datamodules.synthetic.random_words import RandomWords, at_least, word_names
 
 __all__ = ["RepeatsCorpus"]
 
 _VERSION = 1  # raised whenever the same settings give different text
 
 
-class RepeatsCorpus(Corpus):
+class RepeatsCorpus(RandomWords):
     """Documents x r y r z of uniformly random words, in which r occurs twice; lengths of x, r and y are random.
 
     Nothing predicts a word but its earlier occurrence in the document: a model that attends to the word after the last
@@ -70,13 +70,9 @@ class RepeatsCorpus(Corpus):
         **kwargs: Any,
     ) -> None:
         super().__init__(eos=eos, **kwargs)
-        self.n_tokens = {"train": n_train_tokens, "validation": n_validation_tokens, "test": n_test_tokens}
-        sizes = {"n_types": n_types, **{f"n_{split}_tokens": n for split, n in self.n_tokens.items()}}
-        for name, value in sizes.items():
-            if value < 1:
-                raise ValueError(f"expected {name} >= 1, got {value}: raise it")
-        if language_seed < 0:
-            raise ValueError(f"expected language_seed >= 0, got {language_seed}: raise it")
+        self.n_tokens = self.by_split(n_train_tokens, n_validation_tokens, n_test_tokens)
+        at_least(1, {"n_types": n_types})
+        at_least(0, {"language_seed": language_seed})
         if not 1 <= shortest <= longest <= length // 2:
             raise ValueError(
                 f"expected 1 <= shortest <= longest <= length / 2, so that r fits in twice, got {shortest}, {longest} "
@@ -84,7 +80,7 @@ class RepeatsCorpus(Corpus):
             )
         self.length, self.shortest, self.longest = length, shortest, longest
         self.language_seed = language_seed
-        self.vocabulary = [f"w{i:0{len(str(n_types - 1))}d}" for i in range(n_types)]
+        self.vocabulary = word_names(n_types)
 
     def text(self, split: str) -> npt.NDArray[np.int64]:
         """Return (documents, length) the words of a split as indices into ``vocabulary``."""
@@ -106,11 +102,6 @@ class RepeatsCorpus(Corpus):
         names = np.array(self.vocabulary, dtype=object)
         for i, row in enumerate(self.text(split)):
             yield Document(f"{split}-{i}", (Sentence(tuple(names[row])),))
-
-    def word_counts(self) -> Counter[str]:
-        """Count each word in the training split, as at least 1: the vocabulary is that of the language."""
-        counts = np.bincount(self.text("train").ravel(), minlength=len(self.vocabulary))
-        return Counter(dict(zip(self.vocabulary, np.maximum(counts, 1).tolist(), strict=True)))
 
     def content_key(self) -> dict[str, Any]:
         """Return the settings of the language, and its version."""

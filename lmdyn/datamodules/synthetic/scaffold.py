@@ -1,6 +1,5 @@
 """The synthetic language of Saphra & Lopez 2020: a rule over a distance, across familiar or unfamiliar words."""
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
@@ -10,8 +9,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lmdyn.datamodules.corpora.corpus import SPLITS, Corpus
+from lmdyn.datamodules.corpora.corpus import SPLITS
 from lmdyn.datamodules.corpora.sentence import Document, Sentence
+from lmdyn.datamodules.synthetic.random_words import RandomWords, at_least, word_names
 
 __all__ = ["CLOSE", "OPEN", "ScaffoldCorpus"]
 
@@ -23,7 +23,7 @@ _WORDS_PER_SENTENCE = 100  # the text has no sentences; it is passed on in piece
 _PHRASES, _EXAMPLES = 100, 200  # random streams; those of the splits are 0, 1, 2
 
 
-class ScaffoldCorpus(Corpus):
+class ScaffoldCorpus(RandomWords):
     """Uniform noise with ``n_rules`` instances of α q ω, where the scaffold q is one of 100 phrases of k words.
 
     α predicts ω, k + 1 words later: a long-range rule across a scaffold. Both settings draw their scaffolds from
@@ -87,18 +87,9 @@ class ScaffoldCorpus(Corpus):
         **kwargs: Any,
     ) -> None:
         super().__init__(eos=eos, **kwargs)
-        self.n_tokens = {"train": n_train_tokens, "validation": n_validation_tokens, "test": n_test_tokens}
-        for name, value in (
-            ("length", length),
-            ("n_phrases", n_phrases),
-            ("n_types", n_types),
-            *((f"n_{split}_tokens", n) for split, n in self.n_tokens.items()),
-        ):
-            if value < 1:
-                raise ValueError(f"expected {name} >= 1, got {value}: raise it")
-        for name, value in (("n_rules", n_rules), ("n_outside", n_outside), ("language_seed", language_seed)):
-            if value < 0:
-                raise ValueError(f"expected {name} >= 0, got {value}: raise it")
+        self.n_tokens = self.by_split(n_train_tokens, n_validation_tokens, n_test_tokens)
+        at_least(1, {"length": length, "n_phrases": n_phrases, "n_types": n_types})
+        at_least(0, {"n_rules": n_rules, "n_outside": n_outside, "language_seed": language_seed})
         if n_phrases > n_types**length:
             raise ValueError(
                 f"{n_types} types do not allow {n_phrases} phrases of {length} words: lower n_phrases"
@@ -108,7 +99,7 @@ class ScaffoldCorpus(Corpus):
         self.n_rules = n_rules
         self.n_outside = n_outside
         self.language_seed = language_seed
-        self.vocabulary = [*(f"w{i:0{len(str(n_types - 1))}d}" for i in range(n_types)), OPEN, CLOSE]
+        self.vocabulary = [*word_names(n_types), OPEN, CLOSE]
         self.phrases = self._draw_phrases(n_phrases)
         for split in SPLITS:
             rules, outside = self._occurrences(split)
@@ -177,11 +168,6 @@ class ScaffoldCorpus(Corpus):
         names = np.array(self.vocabulary, dtype=object)[self.text(split)]
         pieces = (names[i : i + _WORDS_PER_SENTENCE] for i in range(0, len(names), _WORDS_PER_SENTENCE))
         yield Document(split, tuple(Sentence(tuple(piece)) for piece in pieces))
-
-    def word_counts(self) -> Counter[str]:
-        """Count each word in the training split, as at least 1: the vocabulary is that of the language."""
-        counts = np.bincount(self.text("train"), minlength=len(self.vocabulary))
-        return Counter(dict(zip(self.vocabulary, np.maximum(counts, 1).tolist(), strict=True)))
 
     def content_key(self) -> dict[str, Any]:
         """Return the settings of the language, and its version."""

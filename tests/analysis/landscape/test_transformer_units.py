@@ -8,16 +8,16 @@ import transformers as hf
 from torch import nn
 
 from lmdyn.analysis.inspection.forward import logits_of
-from lmdyn.analysis.landscape.unit_groups import (
+from lmdyn.analysis.landscape.unit_groups import unit_groups
+from lmdyn.analysis.landscape.unit_matching import _products, match_units
+from lmdyn.analysis.parameters.at_point import at_point, parameter_values
+from lmdyn.analysis.parameters.exchangeable_units import (
     UnitAxis,
     UnitGroup,
     exchange_error,
     permuted_units,
     random_permutations,
-    unit_groups,
 )
-from lmdyn.analysis.landscape.unit_matching import _products, match_units
-from lmdyn.analysis.parameters.at_point import at_point, parameter_values
 
 IDS = torch.tensor([[1, 4, 9, 3, 3, 7], [0, 10, 2, 5, 6, 8]])
 SIZES = {

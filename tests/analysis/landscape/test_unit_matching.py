@@ -2,16 +2,16 @@ import pytest
 import torch
 from torch import nn
 
-from lmdyn.analysis.landscape.unit_groups import (
+from lmdyn.analysis.landscape.unit_groups import unit_groups
+from lmdyn.analysis.landscape.unit_matching import _products, match_units
+from lmdyn.analysis.parameters.at_point import at_point, parameter_values
+from lmdyn.analysis.parameters.exchangeable_units import (
     UnitAxis,
     UnitGroup,
     exchange_error,
     permuted_units,
     random_permutations,
-    unit_groups,
 )
-from lmdyn.analysis.landscape.unit_matching import _products, match_units
-from lmdyn.analysis.parameters.at_point import at_point, parameter_values
 from lmdyn.models import LSTMLanguageModel
 
 

@@ -6,8 +6,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from lmdyn.analysis.landscape.unit_groups import permuted_units, random_permutations, unit_groups
+from lmdyn.analysis.landscape.unit_groups import unit_groups
 from lmdyn.analysis.parameters.at_point import parameter_values
+from lmdyn.analysis.parameters.exchangeable_units import permuted_units, random_permutations
 from lmdyn.callbacks import Itself, Landscape, Run, ScheduledCheckpoint, Steps
 from lmdyn.callbacks.landscape.landscape_figures import landscape_figures
 from lmdyn.callbacks.observing.reference import Reference

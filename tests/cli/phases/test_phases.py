@@ -1,9 +1,8 @@
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
-from lmdyn.callbacks.observing.schema import to_arrow
+from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.phases.phases import find_phases, order_of_phases
 from tests.helpers.runs_with_curves import STEPS, run_with
@@ -105,7 +104,7 @@ def test_mistakes_end_the_command(seeds, arguments):
 
 
 def test_a_folder_without_observations_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no observations in"):
+    with pytest.raises(FileNotFoundError, match=r"no run in .*: expected config.yaml and observations/"):
         find_phases([tmp_path])
 
 
@@ -117,13 +116,11 @@ def test_a_pattern_that_fits_nothing_is_refused(seeds):
 
 
 def test_two_curves_of_one_name_are_refused(tmp_path):
-    run = run_with(tmp_path / "run", {"x": X}, steps=STEPS[:3])
-    folder = run / "observations" / "curves"
-    for path in folder.glob("*.parquet"):
-        table = pd.read_parquet(path)
-        table["group"] = ""
-        twin = table[table["quantity"] == "score"].assign(site="", group="x")
-        pq.write_table(to_arrow(pd.concat([table, twin], ignore_index=True)), path)
+    run = tmp_path / "run"
+    store = ObservationStore(run / "observations" / "curves", "nobody.Curves", {})
+    for step in map(int, STEPS[:3]):
+        rows = {"step": step, "tokens": step, "quantity": "score", "site": ["x", ""], "group": ["", "x"]}
+        store.write(step, pd.DataFrame({**rows, "value": 1.0}))
     with pytest.raises(ValueError, match=r"two curves of .* have the name 'curves/score/x'"):
         find_phases([run])
 

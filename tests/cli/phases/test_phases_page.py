@@ -54,7 +54,7 @@ def test_the_page_holds_all_curves_and_names_what_was_not_tested(three, tmp_path
     )
     assert "3 not tested: expected at least 8 observations a decade" in written
     assert "curves/score/short (seed_0)" in written
-    assert "Smooth in all runs: curves/score/smooth." in written
+    assert "No bend was found in any run: curves/score/smooth." in written
     assert "training map" not in written
     phases = pd.read_parquet(tmp_path / "phases.parquet")
     assert set(phases["phase"]) == {"change", "smooth", "not tested"}
@@ -75,7 +75,7 @@ def test_curves_stand_above_each_other_on_one_axis(three):
     assert [axes.get_title("left") for axes in figure.axes] == order_to_draw(phases)
     assert [axes.get_title("right") for axes in figure.axes] == [
         "changes in all 3 runs",
-        "smooth",
+        "no bend found",
         "not tested",
     ]
     # three thin lines, their mean, change points; the ticks of all runs
@@ -149,21 +149,25 @@ def test_a_map_of_few_seeds_is_void(three, tmp_path, capsys):
     assert not list(tmp_path.glob("training_map*"))
 
 
-def test_runs_of_one_seed_count_once(tmp_path):
-    curves = as_series(curves_of_seeds(21))
-    runs = [tmp_path / name for name in curves]
+def test_runs_of_one_seed_count_once(tmp_path, caplog):
+    curves = curves_of_seeds(21)
+    runs = [run_with(tmp_path / run, {"bend": of["bend"]}, STEPS) for run, of in curves.items()]
     for run in runs:
-        run.mkdir()
         (run / "config.yaml").write_text("seed_everything: 1\nmodel: {class_path: a.B}\n", encoding="utf-8")
+    kept = read_curves(runs)
+    assert list(kept) == ["seed_0"]
+    assert "20 runs of a seed that another run has are left out" in caplog.text
     with pytest.raises(TooFewSeedsError, match="of at least 20 different seeds, got 1"):
-        map_of(curves, runs)
+        map_of(kept)
+    (runs[1] / "config.yaml").write_text("seed_everything: 1\nmodel: {class_path: a.C}\n", encoding="utf-8")
+    assert list(read_curves(runs)) == ["seed_0", "seed_1"]
+    assert "the runs differ in more than their seeds (2 conditions)" in caplog.text
 
 
-def test_what_a_map_cannot_hold_is_refused_or_named(tmp_path, monkeypatch):
+def test_what_a_map_cannot_hold_is_refused_or_named(monkeypatch):
     curves = as_series(curves_of_seeds(20))
-    runs = [tmp_path / name for name in curves]
     with pytest.raises(ValueError, match="at least 8 steps at which all runs have all curves, got 4: short"):
-        map_of(curves, runs)
+        map_of(curves)
     some = {
         run: {
             name: 0 * curve + 1 if name == "smooth" else curve
@@ -172,19 +176,19 @@ def test_what_a_map_cannot_hold_is_refused_or_named(tmp_path, monkeypatch):
         }
         for run, of in curves.items()
     }
-    found = map_of(some, runs, most=2, rotations=19)
+    found = map_of(some, most=2, rotations=19)
     assert found.measures == ("bend",)
     assert found.left == ("not in all runs: short", "constant: smooth")
     assert found.values.shape == (20, len(STEPS), 1)
     assert found.values[3, :, 0] == pytest.approx(curves["seed_3"]["bend"].to_numpy())
     monkeypatch.setattr("lmdyn.cli.phases.seed_map.MOST_MEASURES", 1)
     with pytest.raises(ValueError, match="at most 1 curves, got 3: choose with --select"):
-        map_of(curves, runs)
+        map_of(curves)
 
 
-def test_pieces_of_a_smooth_course_are_told_as_such(tmp_path):
+def test_pieces_of_a_smooth_course_are_told_as_such():
     curves = {run: {"smooth": of["smooth"]} for run, of in as_series(curves_of_seeds(20)).items()}
-    found = map_of(curves, [tmp_path / name for name in curves], most=3, rotations=19)
+    found = map_of(curves, most=3, rotations=19)
     told = " ".join(reading(found))
     assert "3 is the largest number that was tried" in told
     assert (
