@@ -4,9 +4,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.statistics.distributed import all_reduce_sum
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
 
-__all__ = ["GroupedMeans"]
+__all__ = ["GroupedMeans", "all_names"]
 
 
 class GroupedMeans:
@@ -98,8 +98,4 @@ class GroupedMeans:
 
 def all_names(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the union over ranks of the quantities' names, in one order: a rank without data has none."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return names
-    gathered: list[tuple[str, ...] | None] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(gathered, names)
-    return tuple(dict.fromkeys(name for rank in gathered if rank for name in rank))
+    return tuple(dict.fromkeys(name for of_rank in gather(names) for name in of_rank))
