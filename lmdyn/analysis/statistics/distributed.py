@@ -1,13 +1,15 @@
 """Sums and small objects over ranks: all communication of analyses between processes."""
 
+from collections.abc import Hashable, Iterable
 from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
 
-__all__ = ["all_reduce_sum", "gather", "rank_and_world_size"]
+__all__ = ["all_reduce_sum", "gather", "rank_and_world_size", "union_over_ranks"]
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 
 def rank_and_world_size() -> tuple[int, int]:
@@ -56,3 +58,15 @@ def gather(value: T) -> list[T]:
     values: list[T | None] = [None] * world_size
     torch.distributed.all_gather_object(values, value)
     return cast(list[T], values)
+
+
+def union_over_ranks(keys: Iterable[K]) -> tuple[K, ...]:
+    """Return the keys of all ranks, on every rank in the order of the first that has them; every rank must call it.
+
+    Sums by name need it: a rank without data may have no names.
+
+    Example:
+        >>> union_over_ranks(["loss", "surprisal"])
+        ('loss', 'surprisal')
+    """
+    return tuple(dict.fromkeys(key for of_rank in gather(tuple(keys)) for key in of_rank))

@@ -4,9 +4,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, union_over_ranks
 
-__all__ = ["GroupedMeans", "all_names"]
+__all__ = ["GroupedMeans"]
 
 
 class GroupedMeans:
@@ -73,7 +73,7 @@ class GroupedMeans:
 
     def reduce(self) -> None:
         """Sum over ranks; call it once, on every rank, after the last update."""
-        for name in all_names(self.names):
+        for name in union_over_ranks(self.names):
             for store in (self._sums, self._counts):
                 if name not in store:
                     store[name] = torch.zeros(self.n_groups + 1, dtype=torch.float64)
@@ -94,8 +94,3 @@ class GroupedMeans:
     def total_mean(self, name: str) -> float:
         """Return the mean over all observations (not over groups); NaN if there are none."""
         return float(self.sum(name).sum() / self.count(name).sum())
-
-
-def all_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the union over ranks of the quantities' names, in one order: a rank without data has none."""
-    return tuple(dict.fromkeys(name for of_rank in gather(names) for name in of_rank))

@@ -20,7 +20,7 @@ from lmdyn.analysis.geometry.vector_sums import VectorGeometry, VectorSums
 from lmdyn.analysis.inspection.activations import resolve_sites
 from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.analysis.inspection.sites import match_sites
-from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
+from lmdyn.analysis.statistics.distributed import rank_and_world_size, union_over_ranks
 from lmdyn.callbacks.conditions.amounts import count_tokens, site_widths
 from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
 from lmdyn.callbacks.geometry.geometry_figures import geometry_figures
@@ -244,11 +244,11 @@ class _Sums:
 
     def _reduce(self) -> None:
         """Sum over ranks, of which some may have no data."""
-        for key in dict.fromkeys(key for keys in gather(list(self._vectors)) for key in keys):
+        for key in union_over_ranks(self._vectors):
             self._vectors.setdefault(key, VectorSums()).reduce()
         for sample in self._samples.values():
             sample.reduce()
-        for site in dict.fromkeys(site for sites in gather(list(self._signs)) for site in sites):
+        for site in union_over_ranks(self._signs):
             self._signs.setdefault(site, UnitSigns()).reduce()
         self._first.reduce()
 

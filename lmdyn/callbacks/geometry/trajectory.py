@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from lmdyn.analysis.geometry.group_variance import GroupSums, GroupVectors, group_variance, nested_variance
-from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.analysis.statistics.grouped import all_names
+from lmdyn.analysis.statistics.distributed import rank_and_world_size, union_over_ranks
 from lmdyn.callbacks.conditions.amounts import site_widths
 from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
 from lmdyn.callbacks.geometry.trajectory_figures import pictured_rows, trajectory_figures
@@ -209,7 +208,7 @@ class _Sums:
             for g in self._groups.groupings
         ]
         broken = []
-        for site in all_names(tuple(self._sums)):
+        for site in union_over_ranks(self._sums):
             sums = self._sums.setdefault(site, GroupSums(self._groups.number))
             sums.reduce()
             found = sums.result()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmdyn.analysis.attention.head_divergence import HeadDivergence, HeadDivergenceSums, Heads, Kind
 from lmdyn.analysis.similarity.divergence import jensen_shannon, kullback_leibler
-from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, union_over_ranks
 
 __all__ = ["AttentionSums"]
 
@@ -68,7 +68,7 @@ class AttentionSums:
     def rows(self) -> list[Mapping[str, Any]]:
         """Return the rows of all pairs, summed over ranks, all of which must call it."""
         found: list[Mapping[str, Any]] = []
-        for key in agreed(self._means):
+        for key in union_over_ranks(self._means):
             place = dict(zip(("reference", "site", "reference_site"), key, strict=True))
             sums = all_reduce_sum(self._means.get(key, torch.zeros(3, dtype=torch.float64)))
             for quantity, total in zip(("jensen_shannon", "kullback_leibler"), sums[:2], strict=True):
@@ -100,11 +100,6 @@ def _of_heads(found: HeadDivergence, errors: bool) -> list[dict[str, Any]]:
             for head, total in zip(numbers, totals, strict=True)
         ]
     return rows
-
-
-def agreed(mine: Mapping[Key, Any]) -> list[Key]:
-    """Return the keys of all ranks, in the order of the first rank that has them."""
-    return list(dict.fromkeys(key for keys in gather(list(mine)) for key in keys))
 
 
 def attention_table(rows: list[Mapping[str, Any]], columns: list[str]) -> pd.DataFrame:

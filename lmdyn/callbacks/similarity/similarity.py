@@ -17,7 +17,7 @@ from lmdyn.analysis.similarity.cka import kernel_cka
 from lmdyn.analysis.similarity.covariance import CrossCovariance
 from lmdyn.analysis.similarity.rsa import rsa
 from lmdyn.analysis.similarity.sweep import MEASURES, measure_of
-from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
+from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size, union_over_ranks
 from lmdyn.callbacks.conditions.amounts import site_widths
 from lmdyn.callbacks.conditions.finding import Foreseen
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
@@ -35,7 +35,7 @@ from lmdyn.callbacks.observing.token_groups import (
     bootstrap_settings,
     token_hash,
 )
-from lmdyn.callbacks.similarity.attention_sums import AttentionSums, Key, agreed, attention_table
+from lmdyn.callbacks.similarity.attention_sums import AttentionSums, Key, attention_table
 from lmdyn.callbacks.similarity.block_values import BlockValues
 from lmdyn.callbacks.similarity.foreseen_sums import foreseen_sums
 from lmdyn.callbacks.similarity.reference_reader import ReferenceReader, placed_like
@@ -328,7 +328,7 @@ class _Sums:
                 f"{observer.name}: the probe set is empty: expected at least one batch to compare on"
             )
         rows: list[tuple[str, str, str, str, float]] = []
-        for key in agreed(self._pairs):
+        for key in union_over_ranks(self._pairs):
             reference, site, their = key
             values = self._values(key) if self._streaming else {}
             if self._pairwise:
