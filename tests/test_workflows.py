@@ -519,7 +519,40 @@ def test_the_organism_of_the_outlook_in_miniature(tmp_path, monkeypatch):
     judged = judged_as_of_full_size("saphra2021_outlook", made)
     unread = {name for name, verdict in judged.items() if verdict == "not measured"}
     later = {"half_help", "sharper", "coarse_first_h1", "coarse_first_h2"}  # what they read is of later steps
-    assert unread == later | {"fork_early", "fork_late", "fork_earlier_higher"}
+    elsewhere = {
+        claim.name for claim in STUDIES["saphra2021_outlook"].claims if "organism" not in claim.measured_by
+    }
+    assert {"fork_early", "shares_as_path"} < elsewhere
+    assert unread == later | elsewhere
+
+
+@pytest.mark.slow
+def test_paths_of_the_outlook_in_miniature(tmp_path, monkeypatch):
+    """A run whose updates are followed beside straight lines: of one update, the two are one."""
+    monkeypatch.chdir(tmp_path)
+    document = yaml.safe_load((OUTLOOK / "paths" / "lm.yaml").read_text(encoding="utf-8"))
+    for callback in document["trainer"]["callbacks"]:
+        if callback["class_path"] == "LossChangeAllocation":
+            callback["init_args"]["max_tokens"] = 200
+    (tmp_path / "lm.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    main(["fit", "--config", "lm.yaml", *SMALL, "--seed_everything=31", "--data_seed=31"])
+    run = Path("runs/saphra2021_outlook/paths/lm_1")
+    path, chord = (
+        pd.concat(map(pd.read_parquet, sorted((run / "observations" / name).iterdir())))
+        .query("quantity in ('allocation', 'helping_share', 'loss_change')")
+        .set_index(["step", "quantity", "site", "parameter", "by", "group"])["value"]
+        for name in ("path", "loss_change_allocation")
+    )
+    assert sorted(set(path.index.get_level_values("step"))) == [1, 2, 3]
+    pd.testing.assert_series_equal(path, chord.reindex(path.index), rtol=1e-6, atol=1e-9)
+    judged = judged_as_of_full_size("saphra2021_outlook", [str(run)])
+    read = {name for name, verdict in judged.items() if verdict != "not measured"}
+    layers = ("logits", "h2", "h1", "embedding")
+    assert read == {"shares_as_path", "layers_together"} | {
+        name
+        for layer in layers
+        for name in (f"closed_{layer}", f"closed_{layer}_along_path", f"embedding_first_{layer}")
+    } - {"embedding_first_embedding"}
 
 
 @pytest.mark.slow

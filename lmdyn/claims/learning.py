@@ -1,20 +1,30 @@
-"""Numbers about when something is learned: half-way times, orders of learning, forgetting, aggregation of layers."""
+"""Numbers about when and in which order something is learned, about forgetting, and about several layers or groups."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
 
-from lmdyn.claims.numbers import Estimate, Number, Reaches
+from lmdyn.claims.numbers import At, Estimate, Number, Reaches
 from lmdyn.claims.rows import Rows
 from lmdyn.claims.runs import NotMeasured, ObservedRun
 
-__all__ = ["FromPeak", "HalfWay", "LearnedAt", "LostShare", "OrderAgreement", "Over", "SameOrder"]
+__all__ = [
+    "Agreement",
+    "FromPeak",
+    "HalfWay",
+    "LearnedAt",
+    "LostShare",
+    "OrderAgreement",
+    "Over",
+    "SameOrder",
+]
 
 Rule = Literal["half", "area", "largest"]
+Kind = Literal["signs", "signs_by_chance", "ranks"]
 
 LEAST = 0.01
 """A group with a smaller share correct at the last step was not learned: its relative curve would be noise."""
@@ -63,12 +73,7 @@ class Over(Rows):
             return super().frame(runs, *quantities)
         run, folder = self.locate(runs)
         found = run.read(folder, quantities={self.quantity, *quantities})
-        for column, value in self.where:
-            if column not in found:
-                raise NotMeasured(
-                    f"{folder} of {run.name} has no column {column!r}: {', '.join(found.columns)}"
-                )
-            found = found[found[column].eq(value).fillna(False).astype(bool)]
+        found = self.of_groups(found, f"{folder} of {run.name}")
         if found.empty:
             told = "".join(f", {c} = {v!r}" for c, v in self.where)
             raise NotMeasured(f"{folder} of {run.name} holds no rows of {self.quantity!r}{told}")
@@ -210,6 +215,75 @@ class SameOrder(Number):
 
     def curve(self, runs: Sequence[ObservedRun]) -> None:
         """Return None: there is one number per run."""
+
+
+@dataclass(frozen=True)
+class Agreement(Number):
+    """Agreement at one step of two measurements of the same cells: each site crossed with each group.
+
+    ``signs`` is the share of cells that have the same sign in both; of two values of 0, the signs are the same.
+    ``signs_by_chance`` is what is expected if the signs of either were dealt to the cells at random: 1 if all cells
+    have one sign. ``ranks`` is Spearman's rank correlation.
+
+    Attributes:
+        rows: rows of one measurement; those of all sites are read, and those without a site are left out.
+        other: those of the other.
+        step: the step, as in :class:`At`.
+        kind: ``signs``, ``signs_by_chance`` or ``ranks``.
+        column: column with the names of the groups.
+    """
+
+    rows: Rows
+    other: Rows
+    step: str | int | float = "last"
+    kind: Kind = "signs"
+    column: str = "group"
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"kind must be one of {list(get_args(Kind))}, got {self.kind!r}")
+        if self.rows.site or self.other.site:
+            raise ValueError(f"expected rows of all sites, got {self.rows.site!r} and {self.other.site!r}")
+
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """Return the agreement; NaN if a cell is NaN, and for ranks if all cells of a measurement are equal.
+
+        Raises:
+            NotMeasured: if the step was not observed, or if the two have different cells.
+        """
+        a, b = (self._cells(rows, runs) for rows in (self.rows, self.other))
+        if not a.index.equals(b.index):
+            differ = sorted(map(str, a.index.symmetric_difference(b.index)))
+            raise NotMeasured(f"{self.rows.observer} has different cells in the two: {', '.join(differ[:8])}")
+        if a.isna().any() or b.isna().any():
+            return Estimate(math.nan)
+        if self.kind == "ranks":
+            return Estimate(float(a.rank().corr(b.rank())))
+        signs = [np.sign(values.to_numpy()) for values in (a, b)]
+        if self.kind == "signs":
+            return Estimate(float((signs[0] == signs[1]).mean()))
+        return Estimate(
+            math.fsum(float((signs[0] == sign).mean() * (signs[1] == sign).mean()) for sign in (-1, 0, 1))
+        )
+
+    def between(self) -> tuple[float, float]:
+        """Return 0 and 1 for signs, and -1 and 1 for ranks."""
+        return (-1.0 if self.kind == "ranks" else 0.0), 1.0
+
+    def curve(self, runs: Sequence[ObservedRun]) -> None:
+        """Return None: cells are compared at one step."""
+
+    def _cells(self, rows: Rows, runs: Sequence[ObservedRun]) -> "pd.Series[float]":
+        found = Over(**{f.name: getattr(rows, f.name) for f in fields(Rows)}).frame(runs)
+        steps = sorted(found["step"].unique().tolist())
+        step = steps[At(rows, self.step).position(steps)]
+        found = found[found["step"].eq(step) & found["site"].fillna("").astype(str).ne("")]
+        cells = found.astype({"value": "float64"}).set_index(["site", self.column])["value"].sort_index()
+        if not cells.index.is_unique:
+            raise ValueError(
+                f"{rows.observer} has several rows of {rows.quantity!r} per site and {self.column}: extend `where`"
+            )
+        return cells
 
 
 @dataclass(frozen=True)

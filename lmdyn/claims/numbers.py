@@ -141,7 +141,7 @@ class At(Number):
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
         """Return the value with its error over texts, if the rows have one."""
         table = self.rows.table(runs)
-        at = self._position(table["step"].to_list())
+        at = self.position(table["step"].to_list())
         value, error = float(table["value"].iloc[at]), float(table["error"].iloc[at])
         return Estimate(value, None if math.isnan(error) else error, df=self.rows.df)
 
@@ -149,7 +149,12 @@ class At(Number):
         """Return 0 and 1 for shares and accuracies."""
         return _range_of(self.rows.quantity)
 
-    def _position(self, steps: list[int]) -> int:
+    def position(self, steps: list[int]) -> int:
+        """Return the position of the step among observed ones, in order.
+
+        Raises:
+            NotMeasured: if it was not observed.
+        """
         if self.step == "first":
             return 0
         if self.step == "last":
@@ -222,7 +227,7 @@ class Change(Number):
         """
         steps = self.rows.table(runs)["step"].to_list()
         a, b = self._ends()
-        if a._position(steps) == b._position(steps):
+        if a.position(steps) == b.position(steps):
             raise NotMeasured(
                 f"{self.rows.observer} observed one step only ({steps}): there is no change over steps"
             )

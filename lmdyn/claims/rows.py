@@ -187,12 +187,7 @@ class Rows(Source):
                     f"{folder} of {run.name} has no hidden layer: its sites are {', '.join(rows)}"
                 )
         selected = table[table["site"].fillna("").astype(str).eq(site or "")]
-        for column, value in self.where:
-            if column not in selected:
-                raise NotMeasured(
-                    f"{folder} of {run.name} has no column {column!r}: {', '.join(table.columns)}"
-                )
-            selected = selected[_equals(selected[column], value)]
+        selected = self.of_groups(selected, f"{folder} of {run.name}")
         if not selected["quantity"].eq(self.quantity).any():
             told = ", ".join(
                 f"{c} {sorted(map(str, own[c].dropna().unique()))[:12]}" for c in ("site", *dict(self.where))
@@ -202,6 +197,18 @@ class Rows(Source):
                 f"{''.join(f', {c} = {v!r}' for c, v in self.where)}; there are {told}"
             )
         return selected
+
+    def of_groups(self, rows: pd.DataFrame, of: str) -> pd.DataFrame:
+        """Return those of the rows that have the values of ``where``; ``of`` names the rows in errors.
+
+        Raises:
+            NotMeasured: if there is no such column.
+        """
+        for column, value in self.where:
+            if column not in rows:
+                raise NotMeasured(f"{of} has no column {column!r}: {', '.join(rows.columns)}")
+            rows = rows[_equals(rows[column], value)]
+        return rows
 
     def table(self, runs: Sequence[ObservedRun]) -> pd.DataFrame:
         """Return one value per step: columns ``step, tokens, value, error`` (NaN if unknown), in the order of steps.

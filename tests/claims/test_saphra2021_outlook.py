@@ -8,8 +8,9 @@ import pytest
 from lmdyn.analysis.words import sparsity
 from lmdyn.claims import STUDIES, At, NotMeasured, Rows
 from lmdyn.claims.courses import Cumulated, LargestRise, Ratio, RiseAlongLine
-from lmdyn.claims.learning import HalfWay
-from lmdyn.claims.studies import saphra2021_outlook as outlook
+from lmdyn.claims.learning import Agreement, HalfWay
+from lmdyn.claims.studies import outlook_allocation as allocation
+from lmdyn.cli.verdicts.words import number_words
 from tests.helpers.observed_runs import FakeRun, rows
 
 
@@ -104,6 +105,82 @@ def test_pieces_of_a_course(values, pieces):
     assert sum(numbers) == pytest.approx(math.log(values[-1] / values[0]))
 
 
+def cells(values, allocation):
+    """Shares of two layers in two classes of words, and sums over layers, by one of two observers."""
+    names = [(site, group) for site in ("low", "high") for group in ("DET", "NOUN")]
+    parts = [
+        rows("a", {0: math.nan, 9: value}, site, by="upos", group=group)
+        for (site, group), value in zip(names, values, strict=True)
+    ]
+    parts += [rows("a", {9: -100.0}, "", by="upos", group=group) for group in ("DET", "NOUN")]
+    parts += [rows("a", {9: 100.0}, site, by="rank", group="1-9") for site in ("low", "high")]
+    return ("my.lab.Observer", {"allocation": allocation}, pd.concat(parts, ignore_index=True))
+
+
+def of_way(way):
+    return Rows("Observer", "a", where=(("by", "upos"),), settings=(("allocation", way),))
+
+
+def agreement(a, b, kind, step="last"):
+    both = [FakeRun(observed={"chord": cells(a, "chord"), "path": cells(b, "path")})]
+    return Agreement(of_way("path"), of_way("chord"), step, kind).of(both).value
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "signs", "chance", "ranks"),
+    [
+        ((-1.0, -2.0, 3.0, 4.0), (-2.0, -4.0, 6.0, 8.0), 1, 0.5, 1),
+        ((-1.0, -2.0, 3.0, 4.0), (1.0, 2.0, -3.0, -4.0), 0, 0.5, -1),
+        ((-1.0, -2.0, 3.0, 4.0), (-1.0, 2.0, 3.0, 4.0), 0.75, 0.5, 0.8),  # ranks 2 1 3 4 and 1 2 3 4
+        ((-1.0, -2.0, -3.0, -4.0), (-4.0, -3.0, -2.0, -1.0), 1, 1, -1),  # one sign tells nothing
+        ((-1.0, -2.0, -3.0, 4.0), (-1.0, -2.0, 3.0, -4.0), 0.5, 0.75 * 0.75 + 0.25 * 0.25, None),
+        ((0.0, 0.0, 1.0, 1.0), (0.0, 0.0, 1.0, 1.0), 1, 0.5, 1),
+    ],
+)
+def test_agreement_of_cells_is_counted_by_hand(a, b, signs, chance, ranks):
+    assert agreement(a, b, "signs") == signs
+    assert agreement(a, b, "signs_by_chance") == pytest.approx(chance)
+    if ranks is not None:
+        assert agreement(a, b, "ranks") == pytest.approx(ranks)
+
+
+def test_agreement_of_what_is_void_or_missing():
+    """An interval that is void has no signs; a step that was not observed, or another class, is no agreement."""
+    whole = (1.0, -1.0, 2.0, -2.0)
+    for kind in ("signs", "signs_by_chance", "ranks"):
+        assert math.isnan(agreement(whole, (1.0, math.nan, 2.0, -2.0), kind))
+        assert math.isnan(agreement(whole, whole, kind, step="first"))
+    assert math.isnan(agreement(whole, (1.0, 1.0, 1.0, 1.0), "ranks"))
+    with pytest.raises(NotMeasured, match="did not observe step 5"):
+        agreement(whole, whole, "signs", step=5)
+    other = cells(whole, "chord")
+    other[2]["group"] = other[2]["group"].replace("DET", "ADP")
+    with pytest.raises(NotMeasured, match=r"different cells.*ADP"):
+        Agreement(of_way("path"), of_way("chord")).of(
+            [FakeRun(observed={"chord": other, "path": cells(whole, "path")})]
+        )
+    with pytest.raises(ValueError, match="rows of all sites, got 'low'"):
+        Agreement(Rows("Observer", "a", "low"), of_way("chord"))
+    with pytest.raises(ValueError, match="kind must be one of"):
+        Agreement(of_way("path"), of_way("chord"), kind="sizes")
+    with pytest.raises(ValueError, match="several rows of 'a' per site and group"):
+        several = pd.concat([cells(whole, "path")[2]] * 2)
+        observed = {
+            "chord": cells(whole, "chord"),
+            "path": ("my.lab.Observer", {"allocation": "path"}, several),
+        }
+        Agreement(of_way("path"), of_way("chord")).of([FakeRun(observed=observed)])
+
+
+def test_agreement_in_words():
+    number = Agreement(of_way("path"), of_way("chord"), 64, "ranks")
+    assert number_words(number) == (
+        "rank correlation of cells: a (by upos) [allocation path], and a (by upos) [allocation chord], at step 64"
+    )
+    assert number_words(number, brief=True) == "rank correlation of cells"
+    assert number.between() == (-1, 1)
+
+
 def test_pieces_of_what_has_no_logarithm():
     assert math.isnan(LargestRise(Rows("Observer", "a")).of(run(rows("a", {0: 1.0, 1: 0.0}))).value)
     with pytest.raises(ValueError, match="piece must be one of"):
@@ -125,12 +202,15 @@ def test_rise_along_a_line_of_the_last_step():
 
 
 def test_classes_are_those_of_the_measures():
-    assert (outlook.OPEN_CLASSES, outlook.CLOSED_CLASSES) == (sparsity.OPEN_CLASSES, sparsity.CLOSED_CLASSES)
+    assert (allocation.OPEN_CLASSES, allocation.CLOSED_CLASSES) == (
+        sparsity.OPEN_CLASSES,
+        sparsity.CLOSED_CLASSES,
+    )
 
 
 def test_claims_of_all_questions():
     study = STUDIES["saphra2021_outlook"]
-    assert len({claim.fingerprint for claim in study.claims}) == len(study.claims) == 37
+    assert len({claim.fingerprint for claim in study.claims}) == len(study.claims) == 50
     for claim in study.claims:
         assert claim.void_unless
         assert claim.floor

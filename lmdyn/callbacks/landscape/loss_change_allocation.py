@@ -63,8 +63,8 @@ class LossChangeAllocation(Observer):
       training only: a replay does not know the updates. Here an observation depends on what came before it, which
       this observer keeps, and saves in full checkpoints.
 
-    The shares of the two differ, also in sign. If the residual exceeds 5 % of the change (and 1e-4 nats), the shares
-    are NaN, with a warning.
+    The shares of the two differ, also in sign. If the residual exceeds 5 % of the changes of the loss along all lines,
+    added without their signs (and 1e-4 nats), the shares are NaN, with a warning.
 
     Each row of a batch is read on its own: a recurrent state is not handed on to the next batch, since it would depend
     on the parameters unseen by the gradient. So ``loss`` is above that of ``LearningCurves`` for recurrent models.
@@ -259,8 +259,9 @@ class LossChangeAllocation(Observer):
             return first_table(loss)
         if sums.void and rank_and_world_size()[0] == 0:
             log.warning(
-                "%s: at step %d the shares add up to %.3g nats, and the loss changes by %.3g: they are void%s",
-                self.name, step, sums.total, sums.loss_change,
+                "%s: at step %d the shares add up to %.3g nats, and the loss changes by %.3g (%.3g without signs): "
+                "they are void%s",
+                self.name, step, sums.total, sums.loss_change, sums.gross_change,
                 "; save checkpoints at more steps" if self.allocation == "chord" else "",
             )  # fmt: skip
         return interval_table(sums, loss, updates, text.tokens(), self._divisions, self._places)

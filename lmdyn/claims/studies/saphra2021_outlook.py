@@ -14,54 +14,30 @@ that pay more for closed classes and the update by which classes are apart (100)
   barriers.
 - *Attention.* 0.1 of the weight; 0.3 for a head that does little else.
 
-Allocations are those of straight lines between checkpoints, ten a decade (``chord``): they are not those of the updates
-themselves, whose signs by layer and class agree in about nine of ten cases at intervals of up to 20 updates
-(``benchmarks/README.md``).
+Who pays for the loss is in ``outlook_allocation.py``: by straight lines between checkpoints, and by the updates.
 """
 
 import math
 
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Study, Within
-from lmdyn.claims.courses import Cumulated, LargestRise, Piece, Ratio, RiseAlongLine
+from lmdyn.claims.courses import LargestRise, Piece, RiseAlongLine
 from lmdyn.claims.learning import FromPeak, HalfWay, Over
-from lmdyn.claims.numbers import At, Change, Difference, Layer, Mean, Number, Rows
+from lmdyn.claims.numbers import At, Change, Difference, Layer, Number, Rows
 from lmdyn.claims.rows import Pairs
 from lmdyn.claims.studies.forks.outlook import OF_FORKS
+from lmdyn.claims.studies.outlook_allocation import ALLOCATION, LAYERS, LEARNED, RUN
 from lmdyn.claims.studies.sparsity_numbers import LogRatio
 
 __all__ = ["STUDY"]
 
-OPEN_CLASSES = ("ADJ", "ADV", "INTJ", "NOUN", "PROPN", "VERB")
-CLOSED_CLASSES = ("ADP", "AUX", "CCONJ", "DET", "PART", "PRON", "SCONJ")
-"""As in ``lmdyn.analysis.words.sparsity``, which imports torch."""
-
-FASTER = round(math.log10(1 / 1.1), 4)
 TOGETHER = 0.25
 SHARE, TENTH, NATS, GAIN, WEIGHT = 0.05, 0.1, 0.02, 0.1, 0.1
-RUN = "snakemake --profile configs/saphra2021_outlook/organism"
-HOW_FAST = "10 % of the updates: less is within the spacing of observations"
 HOW_TENTH = "a tenth of the rank"
 LEVEL = "0: a curve that does not change"
 # fmt: off
 
 
 # ------------------------------------------------------------------------------------------ rows and conditions
-
-
-def paid(site: str, groups: tuple[str, ...] = ()) -> Cumulated:
-    """Return what a layer has contributed to the change of the loss since the start; ``""`` is the sum over layers."""
-    by = ("by", "upos") if groups else ("by", "")
-    return Cumulated("LossChangeAllocation", "allocation", site, (by, ("parameter", "")), groups=groups)
-
-
-def half_paid(site: str, groups: tuple[str, ...] = ()) -> Number:
-    """Return when a layer has permanently paid half of what it pays in the end: log10 of the updates."""
-    return HalfWay(paid(site, groups))
-
-
-def share_paid(site: str, groups: tuple[str, ...]) -> Number:
-    """Return the share of a layer in the fall of the loss on some classes of words."""
-    return Ratio(At(paid(site, groups)), At(paid("", groups)))
 
 
 def geometry(quantity: str, site: str) -> Rows:
@@ -92,68 +68,6 @@ def induction(quantity: str, layers: Pairs, **where: object) -> Rows:
 def best_head(quantity: str, layers: Pairs) -> Rows:
     """Return the largest score among the heads of the last layer, in which induction heads can form."""
     return Over("Induction", quantity, Layer("last"), run=layers, over="head", how="max")
-
-
-LSTM: Pairs = (("model", "LSTMLanguageModel"),)
-LOSS = Rows("LearningCurves", "loss", where=(("by", ""), ("group", "")), run=LSTM)
-LEARNED = Condition("the loss has fallen by 2 nats", Change(LOSS, 0, "last"), Below(-2.0))
-LAYERS = {"h1": "first LSTM layer", "h2": "last LSTM layer", "logits": "output layer"}
-
-
-# ------------------------------------------------------------------------------------------ section 6.1.1, who pays
-
-
-def embedding_first(layer: str) -> Claim:
-    """Return the claim that compares the embedding with another layer."""
-    return Claim(
-        f"embedding_first_{layer}", "The embedding pays for the fall of the loss before other layers do",
-        "sections 6.1.1 and 3.3: lower layers converge first",
-        (Part(Difference(half_paid("embedding"), half_paid(layer)), Below(FASTER),
-              f"log10 of updates until half of its share is paid, embedding − {LAYERS[layer]}"),),
-        matters=HOW_FAST, floor="0: all layers at once", void_unless=(LEARNED,),
-        question="Does the embedding pay first?", variant=f"against the {LAYERS[layer]}", measured_by=RUN,
-    )
-
-
-def closed_and_open(layer: str, more: bool) -> Claim:
-    """Return the claim on a layer's share in the fall of the loss on closed-class and on open-class words."""
-    name = "embedding" if layer == "embedding" else LAYERS[layer]
-    part = Difference(share_paid(layer, CLOSED_CLASSES), share_paid(layer, OPEN_CLASSES))
-    return Claim(
-        f"closed_{layer}", f"The {name} pays {'more' if more else 'less'} for closed-class than for open-class words",
-        "section 6.1.1",
-        (Part(part, Above(SHARE) if more else Below(-SHARE), "share of the fall, closed − open classes"),),
-        matters="0.05 of the fall of the loss", floor="0: the same layers pay for both", void_unless=(LEARNED,),
-        question="Do the losses of closed classes fall by other layers than those of open classes?", variant=name,
-        measured_by=RUN,
-    )
-
-
-HALF_HELP = Mean(tuple(At(Rows("LossChangeAllocation", "helping_share", where=(("parameter", ""),)), step)
-                       for step in (10, 20, 50, 100)))
-ALLOCATION = (
-    *(embedding_first(layer) for layer in LAYERS),
-    closed_and_open("logits", more=True),
-    closed_and_open("h2", more=False),
-    closed_and_open("h1", more=True),
-    closed_and_open("embedding", more=False),
-    Claim(
-        "half_help", "Only a little over half of the parameters help", "section 6.1.1; Lan et al. 2019",
-        (Part(HALF_HELP, Within(0.5, 0.6), "share of the entries that move and help, mean over four intervals"),),
-        matters="0.1 of the entries", floor="0.5: entries that help or hurt by chance", void_unless=(LEARNED,),
-        question="How many parameters help?", variant="intervals of up to 21 updates, the first 100", measured_by=RUN,
-    ),
-    Claim(
-        "layers_together", "Layers move in synchrony: the halves of all shares are paid at the same time",
-        "section 6.1.1; Lan et al. 2019",
-        tuple(Part(Difference(half_paid("h1"), half_paid(other)), Within(-TOGETHER, TOGETHER),
-                   f"log10 of updates until half is paid, first LSTM layer − {LAYERS[other]}")
-              for other in ("h2", "logits")),
-        matters="a quarter of a decade: ten observations a decade bound each time by a tenth",
-        floor="none: it is a claim of no difference", void_unless=(LEARNED,),
-        question="Do layers pay at the same time?", measured_by=RUN,
-    ),
-)
 
 
 # ------------------------------------------------------------------------------------------ ranks of activations

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lmdyn.claims.claim import Published, Region
-from lmdyn.claims.learning import Over
+from lmdyn.claims.learning import Agreement, Over
 from lmdyn.claims.numbers import (
     At,
     Change,
@@ -132,6 +132,13 @@ def published_words(published: Published | None) -> str:
     return words + (f" ({published.says})" if published.says else "")
 
 
+_AGREEMENT = {
+    "signs": "share of cells with equal signs",
+    "signs_by_chance": "share of cells with equal signs, by chance",
+    "ranks": "rank correlation of cells",
+}
+
+
 def number_words(number: Any, *, brief: bool = False) -> str:
     """Describe a number in words: what is measured at which site, and how it is computed.
 
@@ -171,6 +178,12 @@ def number_words(number: Any, *, brief: bool = False) -> str:
             )
             verb = "falls to" if number.falling else "reaches"
             return f"log₁₀ of the updates until {_rows_words(number.rows, brief)} {verb} {goal}"
+        case Agreement():
+            kind = _AGREEMENT[number.kind]
+            if brief:
+                return kind
+            both = ", and ".join(_rows_words(rows, brief) for rows in (number.rows, number.other))
+            return f"{kind}: {both}, at {_step_words(number.step)}"
         case Tested():
             return f"{number.metric.replace('_', ' ')}{'' if brief else _of_run(number.run)}"
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", type(number).__name__).lower()

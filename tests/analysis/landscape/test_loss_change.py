@@ -168,3 +168,25 @@ def test_rows_without_a_class_are_the_rest():
     sums.add(line)
     sums.add(line)
     assert sums.row_parts["band"].tolist() == [4.0, 32.0, 8.0]
+
+
+def test_updates_that_cancel_are_measured_by_their_own_size():
+    """Up and down by 1: an error of 0.02 is 1 % of the way, and 100 % of the change; 0.2 is too much of either."""
+
+    def line(change, total):
+        return LineIntegral({"w": torch.tensor([total])}, {}, {}, total, total, change, 3)
+
+    sums = AllocationSums()
+    sums.add(line(1.0, 1.01))
+    sums.add(line(-1.0, -0.99))
+    assert (sums.loss_change, sums.gross_change) == (0, 2)
+    assert sums.residual == pytest.approx(0.02)
+    assert not sums.void
+    continued = AllocationSums()
+    continued.load(sums.state())
+    assert continued.gross_change == 2
+    old = {name: value for name, value in sums.state().items() if name != "gross_change"}
+    continued.load(old | {"loss_change": -0.5})  # of a version that did not keep it
+    assert continued.gross_change == 0.5
+    sums.add(line(0.0, 0.09))
+    assert sums.void

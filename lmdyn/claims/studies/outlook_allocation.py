@@ -1,0 +1,191 @@
+"""Claims of the outlook on who pays for the loss (section 6.1.1), by straight lines between checkpoints and by updates.
+
+Loss change allocation of the organism is that of straight lines between checkpoints, ten a decade (``chord``): all
+that a folder of checkpoints gives. The profile ``paths`` follows each update of further seeds (``path``), and measures
+the lines beside it: which of the answers are due to the lines? Claims on paths were stated before any run of that
+profile but a pilot with seed 1, which had been followed for 158 updates.
+"""
+
+import math
+
+from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Within
+from lmdyn.claims.courses import Cumulated, Ratio
+from lmdyn.claims.learning import Agreement, HalfWay, Kind
+from lmdyn.claims.numbers import At, Change, Difference, Mean, Number, Rows
+from lmdyn.claims.rows import Pairs
+
+__all__ = ["ALLOCATION", "LAYERS", "LEARNED", "RUN"]
+
+OPEN_CLASSES = ("ADJ", "ADV", "INTJ", "NOUN", "PROPN", "VERB")
+CLOSED_CLASSES = ("ADP", "AUX", "CCONJ", "DET", "PART", "PRON", "SCONJ")
+"""As in ``lmdyn.analysis.words.sparsity``, which imports torch."""
+
+FASTER = round(math.log10(1 / 1.1), 4)
+TOGETHER, SHARE, NINE = 0.25, 0.05, 0.9
+RUN = "snakemake --profile configs/saphra2021_outlook/organism"
+PATHS = "snakemake --profile configs/saphra2021_outlook/paths"
+HOW_FAST = "10 % of the updates: less is within the spacing of observations"
+# fmt: off
+
+LSTM: Pairs = (("model", "LSTMLanguageModel"),)
+LOSS = Rows("LearningCurves", "loss", where=(("by", ""), ("group", "")), run=LSTM)
+LEARNED = Condition("the loss has fallen by 2 nats", Change(LOSS, 0, "last"), Below(-2.0))
+LAYERS = {"h1": "first LSTM layer", "h2": "last LSTM layer", "logits": "output layer"}
+
+
+def paid(site: str, groups: tuple[str, ...] = (), way: Pairs = ()) -> Cumulated:
+    """Return what a layer has contributed to the change of the loss since the start; ``""`` is the sum over layers."""
+    by = ("by", "upos") if groups else ("by", "")
+    return Cumulated("LossChangeAllocation", "allocation", site, (by, ("parameter", "")), settings=way, groups=groups)
+
+
+def half_paid(site: str, groups: tuple[str, ...] = ()) -> Number:
+    """Return when a layer has permanently paid half of what it pays in the end: log10 of the updates."""
+    return HalfWay(paid(site, groups))
+
+
+def share_paid(site: str, groups: tuple[str, ...] = (), way: Pairs = ()) -> Number:
+    """Return the share of a layer in the fall of the loss, on some classes of words or on all."""
+    where = (("by", ""), ("parameter", ""))
+    fall = Cumulated("LossChangeAllocation", "loss_change", "", where, settings=way)
+    return Ratio(At(paid(site, groups, way)), At(paid("", groups, way) if groups else fall))
+
+
+def embedding_first(layer: str) -> Claim:
+    """Return the claim that compares the embedding with another layer."""
+    return Claim(
+        f"embedding_first_{layer}", "The embedding pays for the fall of the loss before other layers do",
+        "sections 6.1.1 and 3.3: lower layers converge first",
+        (Part(Difference(half_paid("embedding"), half_paid(layer)), Below(FASTER),
+              f"log10 of updates until half of its share is paid, embedding − {LAYERS[layer]}"),),
+        matters=HOW_FAST, floor="0: all layers at once", void_unless=(LEARNED,),
+        question="Does the embedding pay first?", variant=f"against the {LAYERS[layer]}", measured_by=RUN,
+    )
+
+
+def closed_and_open(layer: str, more: bool) -> Claim:
+    """Return the claim on a layer's share in the fall of the loss on closed-class and on open-class words."""
+    name = "embedding" if layer == "embedding" else LAYERS[layer]
+    part = Difference(share_paid(layer, CLOSED_CLASSES), share_paid(layer, OPEN_CLASSES))
+    return Claim(
+        f"closed_{layer}", f"The {name} pays {'more' if more else 'less'} for closed-class than for open-class words",
+        "section 6.1.1",
+        (Part(part, Above(SHARE) if more else Below(-SHARE), "share of the fall, closed − open classes"),),
+        matters="0.05 of the fall of the loss", floor="0: the same layers pay for both", void_unless=(LEARNED,),
+        question="Do the losses of closed classes fall by other layers than those of open classes?", variant=name,
+        measured_by=RUN,
+    )
+
+
+HALF_HELP = Mean(tuple(At(Rows("LossChangeAllocation", "helping_share", where=(("parameter", ""),)), step)
+                       for step in (10, 20, 50, 100)))
+BY_LINES = (
+    *(embedding_first(layer) for layer in LAYERS),
+    closed_and_open("logits", more=True),
+    closed_and_open("h2", more=False),
+    closed_and_open("h1", more=True),
+    closed_and_open("embedding", more=False),
+    Claim(
+        "half_help", "Only a little over half of the parameters help", "section 6.1.1; Lan et al. 2019",
+        (Part(HALF_HELP, Within(0.5, 0.6), "share of the entries that move and help, mean over four intervals"),),
+        matters="0.1 of the entries", floor="0.5: entries that help or hurt by chance", void_unless=(LEARNED,),
+        question="How many parameters help?", variant="intervals of up to 21 updates, the first 100", measured_by=RUN,
+    ),
+    Claim(
+        "layers_together", "Layers move in synchrony: the halves of all shares are paid at the same time",
+        "section 6.1.1; Lan et al. 2019",
+        tuple(Part(Difference(half_paid("h1"), half_paid(other)), Within(-TOGETHER, TOGETHER),
+                   f"log10 of updates until half is paid, first LSTM layer − {LAYERS[other]}")
+              for other in ("h2", "logits")),
+        matters="a quarter of a decade: ten observations a decade bound each time by a tenth",
+        floor="none: it is a claim of no difference", void_unless=(LEARNED,),
+        question="Do layers pay at the same time?", measured_by=RUN,
+    ),
+)
+
+# ------------------------------------------------------------------------------------------ along the updates
+
+PATH: Pairs = (("allocation", "path"),)
+CHORD: Pairs = (("allocation", "chord"),)
+NO_LINE = "Does a straight line between checkpoints tell who pays as the updates do?"
+
+
+def closed_along_path(layer: str, more: bool) -> Claim:
+    """Return the claim of :func:`closed_and_open` by the updates themselves."""
+    name = "embedding" if layer == "embedding" else LAYERS[layer]
+    part = Difference(share_paid(layer, CLOSED_CLASSES, PATH), share_paid(layer, OPEN_CLASSES, PATH))
+    return Claim(
+        f"closed_{layer}_along_path",
+        f"By the updates themselves, the {name} pays {'more' if more else 'less'} for closed-class than for open-class "
+        "words", "section 6.1.1",
+        (Part(part, Above(SHARE) if more else Below(-SHARE), "share of the fall, closed − open classes"),),
+        matters="0.05 of the fall of the loss", floor="0: the same layers pay for both", void_unless=(LEARNED,),
+        question="Along the updates, do the losses of closed classes fall by other layers than those of open classes?",
+        variant=name, measured_by=PATHS,
+    )
+
+
+def helping(steps: tuple[int, ...]) -> Number:
+    """Return the share of the entries that help at single updates, mean over the intervals that end at these steps."""
+    rows = Rows("LossChangeAllocation", "helping_share", where=(("parameter", ""),), settings=PATH)
+    return Mean(tuple(At(rows, step) for step in steps))
+
+
+def half_help_at_updates(when: str, label: str, steps: tuple[int, ...]) -> Claim:
+    """Return the claim on single updates, which is that of Lan et al. 2019."""
+    return Claim(
+        f"half_help_at_updates_{when}", "At a single update, only a little over half of the parameters help",
+        "section 6.1.1; Lan et al. 2019",
+        (Part(helping(steps), Within(0.5, 0.6), "share of the entries that move and help, mean over updates"),),
+        matters="0.1 of the entries", floor="0.5: entries that help or hurt by chance", void_unless=(LEARNED,),
+        question="How many parameters help at a single update?", variant=label, measured_by=PATHS,
+    )
+
+
+def cells(kind: Kind, steps: tuple[int, ...]) -> Number:
+    """Return how far cells, layer × part of speech, agree between path and straight line, mean over intervals."""
+    rows = (Rows("LossChangeAllocation", "allocation", where=(("by", "upos"), ("parameter", "")), settings=way)
+            for way in (PATH, CHORD))
+    path, chord = rows
+    return Mean(tuple(Agreement(path, chord, step, kind) for step in steps))
+
+
+def as_the_path(name: str, label: str, steps: tuple[int, ...]) -> Claim:
+    """Return the claim that a line over some updates gives the signs and ranks of the updates themselves."""
+    return Claim(
+        f"line_as_path_{name}", "A straight line tells who helps, who hurts, and who more, as the updates do",
+        "section 6.1.1, equations 6.1 to 6.3",
+        (Part(cells("signs", steps), Above(NINE), "share of cells, layer × part of speech, with equal signs"),
+         Part(cells("ranks", steps), Above(NINE), "rank correlation of these cells")),
+        matters="one in ten cells; a rank correlation of 0.9", floor=cells("signs_by_chance", steps),
+        void_unless=(LEARNED,), question=NO_LINE, variant=label, measured_by=PATHS,
+    )
+
+
+ALONG_PATH = (
+    half_help_at_updates("early", "the first 100 updates", (10, 20, 50, 100)),
+    half_help_at_updates("late", "updates 738 to 1,248", (744, 768, 864, 1248)),
+    closed_along_path("logits", more=True),
+    closed_along_path("h2", more=False),
+    closed_along_path("h1", more=True),
+    closed_along_path("embedding", more=False),
+    as_the_path("of_4", "4 updates (741 to 744)", (744,)),
+    as_the_path("of_16", "16 updates (753 to 768)", (768,)),
+    as_the_path("of_64", "64 updates (801 to 864)", (864,)),
+    as_the_path("of_256", "256 updates (993 to 1,248)", (1248,)),
+    as_the_path("early", "ten a decade as in the organism: 4 to 21 updates, up to 100",
+                (20, 25, 32, 40, 50, 63, 79, 100)),
+    as_the_path("middle", "ten a decade as in the organism: 26 to 130 updates, up to 631",
+                (126, 158, 200, 251, 316, 398, 501, 631)),
+    Claim(
+        "shares_as_path", "In the end, layers have paid the same shares along straight lines and along the updates",
+        "section 6.1.1, equations 6.1 to 6.3",
+        tuple(Part(Difference(share_paid(layer, way=CHORD), share_paid(layer, way=PATH)), Within(-SHARE, SHARE),
+                   f"share of the fall of the loss, lines − updates, {name}")
+              for layer, name in {"embedding": "embedding", **LAYERS}.items()),
+        matters="0.05 of the fall of the loss", floor="none: it is a claim of no difference", void_unless=(LEARNED,),
+        question=NO_LINE, variant="shares of layers over all of training", measured_by=PATHS,
+    ),
+)
+
+ALLOCATION = (*BY_LINES, *ALONG_PATH)
