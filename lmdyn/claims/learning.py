@@ -219,18 +219,18 @@ class SameOrder(Number):
 
 @dataclass(frozen=True)
 class Agreement(Number):
-    """Agreement at one step of two measurements of the same cells: each site crossed with each group.
+    """Agreement at one step of two measurements of the same cells: each site crossed with each group, or each matrix.
 
     ``signs`` is the share of cells that have the same sign in both; of two values of 0, the signs are the same.
     ``signs_by_chance`` is what is expected if the signs of either were dealt to the cells at random: 1 if all cells
     have one sign. ``ranks`` is Spearman's rank correlation.
 
     Attributes:
-        rows: rows of one measurement; those of all sites are read, and those without a site are left out.
+        rows: rows of one measurement; those of all sites are read, and those without a site or a group are left out.
         other: those of the other.
         step: the step, as in :class:`At`.
         kind: ``signs``, ``signs_by_chance`` or ``ranks``.
-        column: column with the names of the groups.
+        column: column with the names of the groups, or of the matrices.
     """
 
     rows: Rows
@@ -277,7 +277,12 @@ class Agreement(Number):
         found = Over(**{f.name: getattr(rows, f.name) for f in fields(Rows)}).frame(runs)
         steps = sorted(found["step"].unique().tolist())
         step = steps[At(rows, self.step).position(steps)]
-        found = found[found["step"].eq(step) & found["site"].fillna("").astype(str).ne("")]
+        if self.column not in found:
+            raise NotMeasured(f"{rows.observer} has no column {self.column!r}: {', '.join(found.columns)}")
+        named = [found[name].fillna("").astype(str).ne("") for name in ("site", self.column)]
+        found = found[found["step"].eq(step) & named[0] & named[1]]
+        if found.empty:
+            raise NotMeasured(f"{rows.observer} has no {rows.quantity!r} by {self.column} at step {step}")
         cells = found.astype({"value": "float64"}).set_index(["site", self.column])["value"].sort_index()
         if not cells.index.is_unique:
             raise ValueError(

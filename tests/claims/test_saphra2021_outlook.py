@@ -159,6 +159,9 @@ def test_agreement_of_what_is_void_or_missing():
         Agreement(of_way("path"), of_way("chord")).of(
             [FakeRun(observed={"chord": other, "path": cells(whole, "path")})]
         )
+    observed = {way: cells(whole, way) for way in ("path", "chord")}
+    with pytest.raises(NotMeasured, match="no column 'parameter'"):
+        Agreement(of_way("path"), of_way("chord"), column="parameter").of([FakeRun(observed=observed)])
     with pytest.raises(ValueError, match="rows of all sites, got 'low'"):
         Agreement(Rows("Observer", "a", "low"), of_way("chord"))
     with pytest.raises(ValueError, match="kind must be one of"):
@@ -170,6 +173,36 @@ def test_agreement_of_what_is_void_or_missing():
             "path": ("my.lab.Observer", {"allocation": "path"}, several),
         }
         Agreement(of_way("path"), of_way("chord")).of([FakeRun(observed=observed)])
+
+
+def test_agreement_of_matrices_leaves_out_layers():
+    """The rows of a layer have no matrix."""
+
+    def measured(way, values):
+        parts = [
+            rows("a", {9: v}, site, by="", parameter=f"{site}.{name}")
+            for (site, name), v in zip([("low", "w"), ("low", "b"), ("high", "w")], values, strict=True)
+        ]
+        parts += [
+            rows("a", {9: 7.0 if way == "path" else -7.0}, site, by="", parameter="")
+            for site in ("low", "high")
+        ]
+        return "my.lab.Observer", {"allocation": way}, pd.concat(parts, ignore_index=True)
+
+    path, chord = (
+        Rows("Observer", "a", where=(("by", ""),), settings=(("allocation", way),))
+        for way in ("path", "chord")
+    )
+    observed = {"path": measured("path", (-1.0, -2.0, 3.0)), "chord": measured("chord", (-1.0, -2.0, -3.0))}
+    found = [
+        Agreement(path, chord, 9, kind, "parameter").of([FakeRun(observed=observed)]).value
+        for kind in ("signs", "signs_by_chance", "ranks")
+    ]
+    assert found == pytest.approx([2 / 3, 2 / 3, -0.5])  # ranks 2 1 3 and 3 2 1
+    table = observed["path"][2]
+    observed["path"] = ("my.lab.Observer", {"allocation": "path"}, table[table["parameter"].eq("")])
+    with pytest.raises(NotMeasured, match="no 'a' by parameter at step 9"):
+        Agreement(path, chord, 9, "signs", "parameter").of([FakeRun(observed=observed)])
 
 
 def test_agreement_in_words():
@@ -210,7 +243,7 @@ def test_classes_are_those_of_the_measures():
 
 def test_claims_of_all_questions():
     study = STUDIES["saphra2021_outlook"]
-    assert len({claim.fingerprint for claim in study.claims}) == len(study.claims) == 50
+    assert len({claim.fingerprint for claim in study.claims}) == len(study.claims) == 56
     for claim in study.claims:
         assert claim.void_unless
         assert claim.floor

@@ -366,8 +366,8 @@ class LossChangeAllocation(Observer):
 
     @staticmethod
     def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
-        """Return the rows for a record of a run: its scalars, the shares of layers by class of token, the intervals."""
-        crossed = observations["quantity"].eq("allocation") & observations["parameter"].eq("")
+        """Return the rows for a record of a run: its scalars, shares of matrices, of layers by class; the intervals."""
+        crossed = observations["quantity"].eq("allocation")
         intervals = observations["quantity"].isin(["updates", "class_tokens"])
         return observations[LossChangeAllocation.is_scalar(observations) | crossed | intervals]
 

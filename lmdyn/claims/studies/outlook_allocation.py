@@ -142,23 +142,28 @@ def half_help_at_updates(when: str, label: str, steps: tuple[int, ...]) -> Claim
     )
 
 
-def cells(kind: Kind, steps: tuple[int, ...]) -> Number:
-    """Return how far cells, layer × part of speech, agree between path and straight line, mean over intervals."""
-    rows = (Rows("LossChangeAllocation", "allocation", where=(("by", "upos"), ("parameter", "")), settings=way)
-            for way in (PATH, CHORD))
-    path, chord = rows
-    return Mean(tuple(Agreement(path, chord, step, kind) for step in steps))
+COLUMN = {"cells": "group", "matrices": "parameter"}
+WHERE: dict[str, Pairs] = {"cells": (("by", "upos"), ("parameter", "")), "matrices": (("by", ""),)}
 
 
-def as_the_path(name: str, label: str, steps: tuple[int, ...]) -> Claim:
-    """Return the claim that a line over some updates gives the signs and ranks of the updates themselves."""
-    return Claim(
-        f"line_as_path_{name}", "A straight line tells who helps, who hurts, and who more, as the updates do",
-        "section 6.1.1, equations 6.1 to 6.3",
-        (Part(cells("signs", steps), Above(NINE), "share of cells, layer × part of speech, with equal signs"),
-         Part(cells("ranks", steps), Above(NINE), "rank correlation of these cells")),
-        matters="one in ten cells; a rank correlation of 0.9", floor=cells("signs_by_chance", steps),
-        void_unless=(LEARNED,), question=NO_LINE, variant=label, measured_by=PATHS,
+def agreement(kind: Kind, of: str, steps: tuple[int, ...]) -> Number:
+    """Return how far path and straight line agree, mean over the intervals that end at these steps."""
+    path, chord = (Rows("LossChangeAllocation", "allocation", where=WHERE[of], settings=way) for way in (PATH, CHORD))
+    return Mean(tuple(Agreement(path, chord, step, kind, COLUMN[of]) for step in steps))
+
+
+def as_the_path(name: str, label: str, steps: tuple[int, ...]) -> tuple[Claim, ...]:
+    """Return the claims that a line over some updates gives the signs and ranks of the updates themselves."""
+    return tuple(
+        Claim(
+            f"{of}_as_path_{name}", "A straight line tells who helps, who hurts, and who more, as the updates do",
+            "section 6.1.1, equations 6.1 to 6.3",
+            (Part(agreement("signs", of, steps), Above(NINE), f"share of {what} with equal signs"),
+             Part(agreement("ranks", of, steps), Above(NINE), f"rank correlation of {what}")),
+            matters="one in ten; a rank correlation of 0.9", floor=agreement("signs_by_chance", of, steps),
+            void_unless=(LEARNED,), question=NO_LINE, variant=f"{what}, {label}", measured_by=PATHS,
+        )
+        for of, what in (("cells", "layers × parts of speech"), ("matrices", "matrices"))
     )
 
 
@@ -169,13 +174,13 @@ ALONG_PATH = (
     closed_along_path("h2", more=False),
     closed_along_path("h1", more=True),
     closed_along_path("embedding", more=False),
-    as_the_path("of_4", "4 updates (741 to 744)", (744,)),
-    as_the_path("of_16", "16 updates (753 to 768)", (768,)),
-    as_the_path("of_64", "64 updates (801 to 864)", (864,)),
-    as_the_path("of_256", "256 updates (993 to 1,248)", (1248,)),
-    as_the_path("early", "ten a decade as in the organism: 4 to 21 updates, up to 100",
+    *as_the_path("of_4", "4 updates (741 to 744)", (744,)),
+    *as_the_path("of_16", "16 updates (753 to 768)", (768,)),
+    *as_the_path("of_64", "64 updates (801 to 864)", (864,)),
+    *as_the_path("of_256", "256 updates (993 to 1,248)", (1248,)),
+    *as_the_path("early", "ten a decade as in the organism: 4 to 21 updates, up to 100",
                 (20, 25, 32, 40, 50, 63, 79, 100)),
-    as_the_path("middle", "ten a decade as in the organism: 26 to 130 updates, up to 631",
+    *as_the_path("middle", "ten a decade as in the organism: 26 to 130 updates, up to 631",
                 (126, 158, 200, 251, 316, 398, 501, 631)),
     Claim(
         "shares_as_path", "In the end, layers have paid the same shares along straight lines and along the updates",
