@@ -1,6 +1,6 @@
 """Change points of a curve over training: bends of a line in log step, against smooth courses without any."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
@@ -20,6 +20,9 @@ _ROUNDING = 1e-12
 """Sum of squares that counts as none, of values whose range is 1: squares are differences of much larger sums."""
 _PENALTY = 3
 """Parameters for which a change point counts: its slope, and twice its position, which is searched."""
+_CORRELATIONS = np.linspace(0, 0.9, 7)
+_TRIALS = 50
+"""Curves for each of them, from which the correlation of noise is estimated."""
 _APART = 3
 """Least number of observations between two change points, and between one and an end."""
 
@@ -39,6 +42,7 @@ class ChangePoints:
         slopes: slope of each piece by decade, one more than change points; empty if the curve is smooth.
         p_value: share of smooth curves with this noise that bend as much, at least 1 / (resamplings + 1).
         fitted: values of the piecewise linear or of the smooth curve, at the observations that are used, by step.
+        correlation: estimated correlation of the noise from one observation to the next, from 0 to 0.9.
         smooth: whether no change point is shown.
     """
 
@@ -48,6 +52,7 @@ class ChangePoints:
     slopes: tuple[float, ...]
     p_value: float
     fitted: Array
+    correlation: float
     smooth: bool
 
 
@@ -73,9 +78,14 @@ def change_points(
     decades is not, and between the two it depends on the noise (``benchmarks/phases.py``, ten observations a decade).
     A course that rises and falls is not monotone: it has change points, smooth as it may be.
 
-    Intervals are the quantiles of the change points of curves of the fitted pieces with resampled residuals. Residuals
-    are taken as independent: noise that is shared by neighbouring observations makes the test too ready. Of constant
-    curves whose noise has a correlation of 0.5 from one observation to the next, more than half are stated to change.
+    Intervals are the quantiles of the change points of curves of the fitted pieces with resampled residuals.
+
+    Noise of neighbouring observations may be correlated, and then bends by itself. Resampled residuals are therefore
+    those of a first-order autoregression. Its ``correlation`` is estimated by indirect inference, since pieces follow
+    a part of correlated noise: it is the one with which curves of these pieces leave, on average, residuals that are
+    correlated as those of the curve. In the same way they have the size with which such curves leave residuals of the
+    observed size. With few observations it is uncertain, and the test remains too ready where it is
+    large: of constant curves with a correlation of 0.5, one in eight is stated to change (``benchmarks/phases.py``).
 
     Args:
         steps: (n,) optimizer updates, any order; step 0 has no logarithm and is left out.
@@ -132,31 +142,36 @@ def change_points(
     smooth = fit_monotone(x, y, spacing)
     best = pieces.fit(y[None])
     observed = _statistic(_squares(y - smooth), float(best.squares[0]))
+    course, at = best.course[0], best.breaks[0]
+    correlation = _noise_correlation(pieces, course, y - course)
     generator = np.random.default_rng(seed)
 
-    def resampled(course: Array, parameters: int) -> Array:
-        residuals = y - course
-        residuals = (residuals - residuals.mean()) * np.sqrt(len(y) / max(1, len(y) - parameters))
-        return course + generator.choice(residuals, (resamplings, len(y)))
+    def resampled(course: Array, fit: Callable[[Array], Array]) -> Array:
+        residuals = y - course - (y - course).mean()
+        tried = _correlated(generator.choice(residuals, (_TRIALS, len(y))), correlation)
+        left = _squares(course + tried - fit(course + tried)) / _TRIALS
+        size = np.sqrt(_squares(residuals) / left) if left > _ROUNDING else 1.0
+        return course + size * _correlated(generator.choice(residuals, (resamplings, len(y))), correlation)
 
-    curves = resampled(smooth, 2 + int((x[-1] - x[0]) / spacing))
+    def fit_smooth(curves: Array) -> Array:
+        return np.stack([fit_monotone(x, curve, spacing) for curve in curves])
+
+    curves = resampled(smooth, fit_smooth)
     found = pieces.fit(curves)
     null = [
-        _statistic(_squares(curve - fit_monotone(x, curve, spacing)), float(squares))
-        for curve, squares in zip(curves, found.squares, strict=True)
+        _statistic(_squares(curve - course), float(squares))
+        for curve, course, squares in zip(curves, fit_smooth(curves), found.squares, strict=True)
     ]
     p_value = (1 + sum(value >= observed for value in null)) / (resamplings + 1)
     if p_value > level:
-        return ChangePoints((), (), (), (), p_value, as_given(smooth), smooth=True)
-    at = best.breaks[0]
-    course = best.course[0]
-    again = pieces.fit(resampled(course, 2 + 2 * len(at)), exactly=len(at))
+        return ChangePoints((), (), (), (), p_value, as_given(smooth), correlation, smooth=True)
+    again = pieces.fit(resampled(course, lambda c: pieces.fit(c, exactly=len(at)).course), exactly=len(at))
     tail = (1 - confidence) / 2
     ends = np.quantile(np.array(again.breaks), [tail, 1 - tail], axis=0)
     slopes = np.diff(np.interp([x[0], *at, x[-1]], x, course)) / np.diff([x[0], *at, x[-1]])
     steps_at, low, high = (tuple(float(v) for v in 10**row) for row in (at, *ends))
     slopes_at = tuple(float(slope) for slope in np.ldexp(slopes * scale, exponent))
-    return ChangePoints(steps_at, low, high, slopes_at, p_value, as_given(course), smooth=False)
+    return ChangePoints(steps_at, low, high, slopes_at, p_value, as_given(course), correlation, smooth=False)
 
 
 def _observed(at: Array, values: Array) -> tuple[Array, Array]:
@@ -191,6 +206,36 @@ def _squares(residuals: Array) -> float:
 def _statistic(smooth: float, pieces: float) -> float:
     """Return the log ratio of sums of squares; rounding counts as none."""
     return float(np.log((smooth + _ROUNDING) / (pieces + _ROUNDING)))
+
+
+def _correlated(noise: Array, correlation: float) -> Array:
+    """Return a first-order autoregression of independent noise (m, n), of the same variance."""
+    found = noise.copy()
+    for i in range(1, noise.shape[1] if correlation else 0):
+        found[:, i] = correlation * found[:, i - 1] + np.sqrt(1 - correlation**2) * noise[:, i]
+    return found
+
+
+def _neighbours(residuals: Array) -> Array:
+    """Return the correlation of the residuals of each curve (m, n) from one observation to the next; 0 without any."""
+    centred = residuals - residuals.mean(1, keepdims=True)
+    squares = (centred**2).sum(1)
+    products = (centred[:, 1:] * centred[:, :-1]).sum(1)
+    return np.where(squares > _ROUNDING, products / np.maximum(squares, _ROUNDING), 0.0)
+
+
+def _noise_correlation(pieces: "_Pieces", course: Array, residuals: Array) -> float:
+    """Return the correlation of the noise that leaves such residuals about the pieces of best fit."""
+    if _squares(residuals) <= _ROUNDING:
+        return 0.0
+    observed = float(_neighbours(residuals[None])[0])
+    generator = np.random.default_rng(
+        0
+    )  # the same noise for all correlations: their order is not left to chance
+    noise = generator.choice(residuals - residuals.mean(), (_TRIALS, len(residuals)))
+    curves = np.concatenate([course + _correlated(noise, one) for one in _CORRELATIONS])
+    left = _neighbours(curves - pieces.fit(curves).course).reshape(len(_CORRELATIONS), _TRIALS).mean(1)
+    return float(np.interp(observed, np.maximum.accumulate(left), _CORRELATIONS))
 
 
 @dataclass(frozen=True)

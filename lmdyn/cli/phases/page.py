@@ -10,7 +10,7 @@ from lmdyn.callbacks.training.atomic_files import make_writable, write_file
 from lmdyn.cli.drawing.page import PHASES_PAGE, Place, html_table, links_between, page, picture
 from lmdyn.cli.drawing.phases_block import renew_phases
 from lmdyn.cli.phases.map_figures import MOST_PANELS, map_figures
-from lmdyn.cli.phases.phases import Curves, not_tested, order_rows, write_phases
+from lmdyn.cli.phases.phases import Curves, by_chance, not_tested, order_rows, write_phases
 from lmdyn.cli.phases.seed_map import SeedMap, map_tables, paths_table, reading
 from lmdyn.cli.phases.stacked_curves import MOST_DRAWN, order_to_draw, stacked_curves
 
@@ -95,11 +95,10 @@ def _curves(curves: Curves, phases: pd.DataFrame, out: Path) -> Sequence[str]:
 def _order(phases: pd.DataFrame, level: float) -> Sequence[str]:
     head, rows, smooth = order_rows(phases)
     parts = ["<h1 id='order'>order</h1>", html_table(head, rows)]
-    tested = phases[phases["phase"] != "not tested"].groupby(["run", "curve"]).ngroups
+    number = phases[phases["phase"] != "not tested"].groupby(["run", "curve"]).ngroups
     parts.append(
-        f"<p>{tested} curves of single runs were tested at a level of {level:g}: about {level * tested:.1f} would "
-        "change by chance, more if neighbouring observations share their noise. All change points with their "
-        "intervals: <a href='phases.parquet'>phases.parquet</a>.</p>"
+        f"<p>{number} curves of single runs were {by_chance(phases, level)}. All change points with their intervals: "
+        "<a href='phases.parquet'>phases.parquet</a>.</p>"
     )
     if smooth:
         parts.append(f"<p>No bend was found in any run: {html.escape(', '.join(smooth))}.</p>")

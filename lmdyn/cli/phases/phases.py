@@ -119,7 +119,8 @@ def phases_of(curves: Curves, *, most: int = 2, level: float = 0.05, resamplings
     Returns:
         A row for each change point, and one without ``at`` for each smooth curve or one that was not tested: columns
         ``run, curve, phase`` (``change``, ``smooth`` or ``not tested``), ``number`` (from 1), ``at``, ``low``, ``high``
-        (steps), ``slope_before``, ``slope_after`` (units of the curve by decade), ``p_value``, ``why`` (not tested).
+        (steps), ``slope_before``, ``slope_after`` (units of the curve by decade), ``p_value``, ``correlation`` (of the
+        noise, from one observation to the next), ``why`` (not tested).
     """
     rows = [
         {"run": run, "curve": name, **row}
@@ -138,10 +139,12 @@ def phases_of(curves: Curves, *, most: int = 2, level: float = 0.05, resamplings
         "slope_before",
         "slope_after",
         "p_value",
+        "correlation",
         "why",
     ]
     table = pd.DataFrame(rows, columns=columns)
-    return table.astype({"number": "Int64", "at": float, "low": float, "high": float, "p_value": float})
+    numbers = ["at", "low", "high", "p_value", "correlation"]
+    return table.astype({"number": "Int64", **dict.fromkeys(numbers, float)})
 
 
 def _rows(curve: "pd.Series[float]", most: int, level: float, resamplings: int) -> list[dict[str, object]]:
@@ -152,11 +155,12 @@ def _rows(curve: "pd.Series[float]", most: int, level: float, resamplings: int) 
     except UnsuitableCurveError as error:
         return [{"phase": "not tested", "why": str(error)}]
     if found.smooth:
-        return [{"phase": "smooth", "p_value": found.p_value}]
+        return [{"phase": "smooth", "p_value": found.p_value, "correlation": found.correlation}]
     return [
         {
             "phase": "change", "number": i + 1, "at": at, "low": found.low[i], "high": found.high[i],
             "slope_before": found.slopes[i], "slope_after": found.slopes[i + 1], "p_value": found.p_value,
+            "correlation": found.correlation,
         }
         for i, at in enumerate(found.steps)
     ]  # fmt: skip
@@ -219,12 +223,21 @@ def print_phases(phases: pd.DataFrame, level: float) -> None:
     tested = phases[phases["phase"] != "not tested"]
     curves = tested.groupby(["run", "curve"]).ngroups
     console.print(f"in {len(smooth)} curves, no bend was found in any run")
-    console.print(
-        f"{curves} curves tested at a level of {level:g}: about {level * curves:.1f} would change by chance, more if "
-        "neighbouring observations share their noise"
-    )
+    console.print(f"{curves} curves {by_chance(phases, level)}")
     for why, rows_left in not_tested(phases).items():
         console.print(f"{len(rows_left)} not tested: {why}")
+
+
+def by_chance(phases: pd.DataFrame, level: float) -> str:
+    """Return how many of the tested curves would change by chance, in words, and what their noise is like."""
+    tested = phases[phases["phase"] != "not tested"].drop_duplicates(["run", "curve"])
+    expected = f"tested at a level of {level:g}: about {level * len(tested):.1f} would change by chance"
+    if tested.empty:
+        return expected
+    return (
+        f"{expected}, more where neighbouring observations share much of their noise (estimated correlation, median of "
+        f"the curves: {tested['correlation'].median():.1f})"
+    )
 
 
 def order_rows(phases: pd.DataFrame) -> tuple[list[str], list[list[str]], list[str]]:

@@ -75,6 +75,37 @@ def test_noise_alone_has_none():
     assert found <= 4
 
 
+def shared_noise(correlation, seed):
+    """First-order autoregression of variance 1, step by step."""
+    noise = np.random.default_rng(seed).standard_normal(len(X))
+    found = noise.copy()
+    for i in range(1, len(X)):
+        found[i] = correlation * found[i - 1] + (1 - correlation**2) ** 0.5 * noise[i]
+    return found
+
+
+def test_noise_that_neighbours_share_is_no_change():
+    """Of 20 constant curves with a correlation of 0.5, 12 would change if noise were taken as independent."""
+    found = [
+        change_points(STEPS, SMOOTH["constant"] + 0.02 * shared_noise(0.5, seed), resamplings=39, seed=seed)
+        for seed in range(20)
+    ]
+    assert sum(not one.smooth for one in found) <= 5
+    assert np.mean([one.correlation for one in found]) == pytest.approx(0.5, abs=0.1)
+
+
+def test_independent_noise_has_little_correlation_and_bends_are_found_in_shared_noise():
+    found = [
+        change_points(STEPS, bent(1.5) + 0.02 * shared_noise(0.5, seed), resamplings=39) for seed in range(10)
+    ]
+    assert sum(not one.smooth for one in found) >= 6
+    independent = [
+        change_points(STEPS, bent(1.5) + 0.02 * shared_noise(0.0, seed), resamplings=39) for seed in range(10)
+    ]
+    assert np.mean([one.correlation for one in independent]) < 0.2
+    assert change_points(STEPS, bent(1.5), resamplings=39).correlation == 0  # no noise
+
+
 def test_scale_offset_direction_and_order_do_not_matter():
     noise = 0.02 * np.random.default_rng(3).standard_normal(len(X))
     y = bent(1.5) + noise
