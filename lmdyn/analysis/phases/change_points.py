@@ -21,8 +21,8 @@ _ROUNDING = 1e-12
 _PENALTY = 3
 """Parameters for which a change point counts: its slope, and twice its position, which is searched."""
 _CORRELATIONS = np.linspace(0, 0.9, 7)
-_TRIALS = 50
-"""Curves for each of them, from which the correlation of noise is estimated."""
+_TRIALS = 1_500
+"""Observations of the curves, for each of them, from which the correlation of noise is estimated."""
 _APART = 3
 """Least number of observations between two change points, and between one and an end."""
 
@@ -148,8 +148,8 @@ def change_points(
 
     def resampled(course: Array, fit: Callable[[Array], Array]) -> Array:
         residuals = y - course - (y - course).mean()
-        tried = _correlated(generator.choice(residuals, (_TRIALS, len(y))), correlation)
-        left = _squares(course + tried - fit(course + tried)) / _TRIALS
+        tried = _correlated(generator.choice(residuals, (_trials(len(y)), len(y))), correlation)
+        left = _squares(course + tried - fit(course + tried)) / len(tried)
         size = np.sqrt(_squares(residuals) / left) if left > _ROUNDING else 1.0
         return course + size * _correlated(generator.choice(residuals, (resamplings, len(y))), correlation)
 
@@ -224,6 +224,11 @@ def _neighbours(residuals: Array) -> Array:
     return np.where(squares > _ROUNDING, products / np.maximum(squares, _ROUNDING), 0.0)
 
 
+def _trials(observations: int) -> int:
+    """Return the number of curves: fewer of long ones, which say more each, and take longer."""
+    return max(10, min(50, _TRIALS // observations))
+
+
 def _noise_correlation(pieces: "_Pieces", course: Array, residuals: Array) -> float:
     """Return the correlation of the noise that leaves such residuals about the pieces of best fit."""
     if _squares(residuals) <= _ROUNDING:
@@ -232,9 +237,9 @@ def _noise_correlation(pieces: "_Pieces", course: Array, residuals: Array) -> fl
     generator = np.random.default_rng(
         0
     )  # the same noise for all correlations: their order is not left to chance
-    noise = generator.choice(residuals - residuals.mean(), (_TRIALS, len(residuals)))
+    noise = generator.choice(residuals - residuals.mean(), (_trials(len(residuals)), len(residuals)))
     curves = np.concatenate([course + _correlated(noise, one) for one in _CORRELATIONS])
-    left = _neighbours(curves - pieces.fit(curves).course).reshape(len(_CORRELATIONS), _TRIALS).mean(1)
+    left = _neighbours(curves - pieces.fit(curves).course).reshape(len(_CORRELATIONS), -1).mean(1)
     return float(np.interp(observed, np.maximum.accumulate(left), _CORRELATIONS))
 
 
