@@ -47,7 +47,7 @@ def test_there_are_profiles():
         (STUDY, {"organism", "wikitext2", "paper"}),
         (INTERDEPENDENCE, {"english", "organism", "scaffold", "scaffold_small"}),
         (ATTENTION, {"organism"}),
-        (OUTLOOK, {"organism", "forks_organism", "maps"}),
+        (OUTLOOK, {"organism", "forks_organism", "maps", "paths"}),
         (EMBRYOLOGY, {"organism", "wikitext2", "paper"}),
         (TWO_TOWERS, {"organism", "wikitext2", "paper"}),
         (CHAOS, {"initial", "networks", "organism", "wikitext2", "paper"}),

@@ -107,7 +107,9 @@ BY_LINES = (
 
 PATH: Pairs = (("allocation", "path"),)
 CHORD: Pairs = (("allocation", "chord"),)
-NO_LINE = "Does a straight line between checkpoints tell who pays as the updates do?"
+OF_LENGTH = "Over how many updates does a straight line tell who pays as the updates do?"
+AS_OBSERVED = "At ten checkpoints a decade, do straight lines tell who pays as the updates do?"
+IN_THE_END = "Do layers pay the same over all of training, along lines and along the updates?"
 
 
 def closed_along_path(layer: str, more: bool) -> Claim:
@@ -152,44 +154,42 @@ def agreement(kind: Kind, of: str, steps: tuple[int, ...]) -> Number:
     return Mean(tuple(Agreement(path, chord, step, kind, COLUMN[of]) for step in steps))
 
 
-def as_the_path(name: str, label: str, steps: tuple[int, ...]) -> tuple[Claim, ...]:
+def as_the_path(name: str, label: str, steps: tuple[int, ...], question: str) -> tuple[Claim, ...]:
     """Return the claims that a line over some updates gives the signs and ranks of the updates themselves."""
     return tuple(
         Claim(
             f"{of}_as_path_{name}", "A straight line tells who helps, who hurts, and who more, as the updates do",
             "section 6.1.1, equations 6.1 to 6.3",
-            (Part(agreement("signs", of, steps), Above(NINE), f"share of {what} with equal signs"),
-             Part(agreement("ranks", of, steps), Above(NINE), f"rank correlation of {what}")),
+            (Part(agreement("signs", of, steps), Above(NINE), "share with equal signs"),
+             Part(agreement("ranks", of, steps), Above(NINE), "rank correlation")),
             matters="one in ten; a rank correlation of 0.9", floor=agreement("signs_by_chance", of, steps),
-            void_unless=(LEARNED,), question=NO_LINE, variant=f"{what}, {label}", measured_by=PATHS,
+            void_unless=(LEARNED,), question=question, variant=f"{what}, {label}", measured_by=PATHS,
         )
         for of, what in (("cells", "layers × parts of speech"), ("matrices", "matrices"))
     )
 
 
 ALONG_PATH = (
-    half_help_at_updates("early", "the first 100 updates", (10, 20, 50, 100)),
-    half_help_at_updates("late", "updates 738 to 1,248", (744, 768, 864, 1248)),
+    half_help_at_updates("early", "of the first 100, mean of four intervals", (10, 20, 50, 100)),
+    half_help_at_updates("late", "from 741 on, mean of four intervals", (744, 768, 864, 1248)),
     closed_along_path("logits", more=True),
     closed_along_path("h2", more=False),
     closed_along_path("h1", more=True),
     closed_along_path("embedding", more=False),
-    *as_the_path("of_4", "4 updates (741 to 744)", (744,)),
-    *as_the_path("of_16", "16 updates (753 to 768)", (768,)),
-    *as_the_path("of_64", "64 updates (801 to 864)", (864,)),
-    *as_the_path("of_256", "256 updates (993 to 1,248)", (1248,)),
-    *as_the_path("early", "ten a decade as in the organism: 4 to 21 updates, up to 100",
-                (20, 25, 32, 40, 50, 63, 79, 100)),
-    *as_the_path("middle", "ten a decade as in the organism: 26 to 130 updates, up to 631",
-                (126, 158, 200, 251, 316, 398, 501, 631)),
+    *as_the_path("of_4", "4 updates (741 to 744)", (744,), OF_LENGTH),
+    *as_the_path("of_16", "16 updates (753 to 768)", (768,), OF_LENGTH),
+    *as_the_path("of_64", "64 updates (801 to 864)", (864,), OF_LENGTH),
+    *as_the_path("of_256", "256 updates (993 to 1,248)", (1248,), OF_LENGTH),
+    *as_the_path("early", "4 to 21 updates, up to 100", (20, 25, 32, 40, 50, 63, 79, 100), AS_OBSERVED),
+    *as_the_path("middle", "26 to 130 updates, up to 631", (126, 158, 200, 251, 316, 398, 501, 631), AS_OBSERVED),
     Claim(
         "shares_as_path", "In the end, layers have paid the same shares along straight lines and along the updates",
         "section 6.1.1, equations 6.1 to 6.3",
         tuple(Part(Difference(share_paid(layer, way=CHORD), share_paid(layer, way=PATH)), Within(-SHARE, SHARE),
-                   f"share of the fall of the loss, lines − updates, {name}")
+                   f"share of the fall, lines − updates, {name}")
               for layer, name in {"embedding": "embedding", **LAYERS}.items()),
         matters="0.05 of the fall of the loss", floor="none: it is a claim of no difference", void_unless=(LEARNED,),
-        question=NO_LINE, variant="shares of layers over all of training", measured_by=PATHS,
+        question=IN_THE_END, measured_by=PATHS,
     ),
 )
 
