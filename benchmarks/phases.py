@@ -68,15 +68,10 @@ def main() -> None:
             ]
             estimates = [one.correlation for one in found]
             changes = sum(not one.smooth for one in found) / number
-            rows.append(
-                [
-                    name,
-                    f"{correlation:g}",
-                    f"{changes:.0%}",
-                    f"{np.mean(estimates):.2f} ± {np.std(estimates):.2f}",
-                ]
-            )
-    print(table(["curve", "correlation of the noise", "change points", "estimated, mean ± deviation"], rows))
+            ones = sum(len(one.steps) == 1 for one in found) / number
+            estimated = f"{np.mean(estimates):.2f} ± {np.std(estimates):.2f}"
+            rows.append([name, f"{correlation:g}", f"{changes:.0%}", f"{ones:.0%}", estimated])
+    print(table(["curve", "correlation", "change points", "just one", "estimated, mean ± deviation"], rows))
 
 
 def shared(correlation: float, seed: int) -> np.ndarray:

@@ -221,7 +221,8 @@ class SameOrder(Number):
 class Agreement(Number):
     """Agreement at one step of two measurements of the same cells: each site crossed with each group, or each matrix.
 
-    ``signs`` is the share of cells that have the same sign in both; of two values of 0, the signs are the same.
+    Cells that are 0 in both, such as frozen matrices, are left out, and so are applications of a shared layer
+    (``block@0``), which add up to its site. ``signs`` is the share of cells that have the same sign in both.
     ``signs_by_chance`` is what is expected if the signs of either were dealt to the cells at random: 1 if all cells
     have one sign. ``ranks`` is Spearman's rank correlation.
 
@@ -242,6 +243,9 @@ class Agreement(Number):
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise ValueError(f"kind must be one of {list(get_args(Kind))}, got {self.kind!r}")
+        if type(self.rows) is not Rows or type(self.other) is not Rows:
+            given = " and ".join(type(rows).__name__ for rows in (self.rows, self.other))
+            raise ValueError(f"expected plain rows, got {given}")
         if self.rows.site or self.other.site:
             raise ValueError(f"expected rows of all sites, got {self.rows.site!r} and {self.other.site!r}")
 
@@ -249,13 +253,19 @@ class Agreement(Number):
         """Return the agreement; NaN if a cell is NaN, and for ranks if all cells of a measurement are equal.
 
         Raises:
-            NotMeasured: if the step was not observed, or if the two have different cells.
+            NotMeasured: if the step was not observed, or if the two have different cells or, at the last one, steps.
         """
-        a, b = (self._cells(rows, runs) for rows in (self.rows, self.other))
+        (step, a), (other, b) = (self._cells(rows, runs) for rows in (self.rows, self.other))
+        if step != other:
+            raise NotMeasured(
+                f"{self.rows.observer} was observed at step {step} by the one, and {other} by the other"
+            )
         if not a.index.equals(b.index):
             differ = sorted(map(str, a.index.symmetric_difference(b.index)))
             raise NotMeasured(f"{self.rows.observer} has different cells in the two: {', '.join(differ[:8])}")
-        if a.isna().any() or b.isna().any():
+        there = ~(a.eq(0) & b.eq(0))
+        a, b = a[there], b[there]
+        if a.empty or a.isna().any() or b.isna().any():
             return Estimate(math.nan)
         if self.kind == "ranks":
             return Estimate(float(a.rank().corr(b.rank())))
@@ -273,14 +283,14 @@ class Agreement(Number):
     def curve(self, runs: Sequence[ObservedRun]) -> None:
         """Return None: cells are compared at one step."""
 
-    def _cells(self, rows: Rows, runs: Sequence[ObservedRun]) -> "pd.Series[float]":
+    def _cells(self, rows: Rows, runs: Sequence[ObservedRun]) -> "tuple[int, pd.Series[float]]":
         found = Over(**{f.name: getattr(rows, f.name) for f in fields(Rows)}).frame(runs)
         steps = sorted(found["step"].unique().tolist())
         step = steps[At(rows, self.step).position(steps)]
         if self.column not in found:
             raise NotMeasured(f"{rows.observer} has no column {self.column!r}: {', '.join(found.columns)}")
-        named = [found[name].fillna("").astype(str).ne("") for name in ("site", self.column)]
-        found = found[found["step"].eq(step) & named[0] & named[1]]
+        sites, names = (found[name].fillna("").astype(str) for name in ("site", self.column))
+        found = found[found["step"].eq(step) & sites.ne("") & ~sites.str.contains("@") & names.ne("")]
         if found.empty:
             raise NotMeasured(f"{rows.observer} has no {rows.quantity!r} by {self.column} at step {step}")
         cells = found.astype({"value": "float64"}).set_index(["site", self.column])["value"].sort_index()
@@ -288,7 +298,7 @@ class Agreement(Number):
             raise ValueError(
                 f"{rows.observer} has several rows of {rows.quantity!r} per site and {self.column}: extend `where`"
             )
-        return cells
+        return int(step), cells
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,13 @@ def agreement(a, b, kind, step="last"):
         ((-1.0, -2.0, 3.0, 4.0), (-1.0, 2.0, 3.0, 4.0), 0.75, 0.5, 0.8),  # ranks 2 1 3 4 and 1 2 3 4
         ((-1.0, -2.0, -3.0, -4.0), (-4.0, -3.0, -2.0, -1.0), 1, 1, -1),  # one sign tells nothing
         ((-1.0, -2.0, -3.0, 4.0), (-1.0, -2.0, 3.0, -4.0), 0.5, 0.75 * 0.75 + 0.25 * 0.25, None),
-        ((0.0, 0.0, 1.0, 1.0), (0.0, 0.0, 1.0, 1.0), 1, 0.5, 1),
+        (
+            (0.0, 0.0, 1.0, -1.0),
+            (0.0, 1.0, 1.0, 2.0),
+            1 / 3,
+            1 / 3,
+            None,
+        ),  # of what is 0 in both, nothing is known
     ],
 )
 def test_agreement_of_cells_is_counted_by_hand(a, b, signs, chance, ranks):
@@ -162,6 +168,15 @@ def test_agreement_of_what_is_void_or_missing():
     observed = {way: cells(whole, way) for way in ("path", "chord")}
     with pytest.raises(NotMeasured, match="no column 'parameter'"):
         Agreement(of_way("path"), of_way("chord"), column="parameter").of([FakeRun(observed=observed)])
+    late = cells(whole, "chord")
+    late[2].loc[late[2]["step"].eq(9), "step"] = 12
+    with pytest.raises(NotMeasured, match="step 9 by the one, and 12 by the other"):
+        Agreement(of_way("path"), of_way("chord")).of(
+            [FakeRun(observed={"chord": late, "path": cells(whole, "path")})]
+        )
+    assert math.isnan(agreement((0.0,) * 4, (0.0,) * 4, "signs"))
+    with pytest.raises(ValueError, match="expected plain rows, got Rows and Cumulated"):
+        Agreement(of_way("path"), Cumulated("Observer", "a"))
     with pytest.raises(ValueError, match="rows of all sites, got 'low'"):
         Agreement(Rows("Observer", "a", "low"), of_way("chord"))
     with pytest.raises(ValueError, match="kind must be one of"):
@@ -184,8 +199,8 @@ def test_agreement_of_matrices_leaves_out_layers():
             for (site, name), v in zip([("low", "w"), ("low", "b"), ("high", "w")], values, strict=True)
         ]
         parts += [
-            rows("a", {9: 7.0 if way == "path" else -7.0}, site, by="", parameter="")
-            for site in ("low", "high")
+            rows("a", {9: 7.0 if way == "path" else -7.0}, site, by="", parameter=parameter)
+            for site, parameter in (("low", ""), ("high", ""), ("high@0", "of an application"))
         ]
         return "my.lab.Observer", {"allocation": way}, pd.concat(parts, ignore_index=True)
 

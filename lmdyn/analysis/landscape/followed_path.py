@@ -34,6 +34,7 @@ class AllocationSums:
         points: number of gradients, each end of a line counted for it.
         loss_change: sum of the changes of the loss in nats.
         gross_change: the same without their signs: an update that raises the loss does not cancel one that lowers it.
+        gross_residual: sum of the residuals of the lines, without their signs.
         total: sum of the allocations.
         first_order: sum of the allocations to first order.
         parts: allocation by division of the tokens, parameter and application, by class.
@@ -57,7 +58,8 @@ class AllocationSums:
         self._rows = {} if rows is None else dict(rows)
         self._table = table
         self.lines = self.points = 0
-        self.loss_change = self.gross_change = self.total = self.first_order = 0.0
+        self.loss_change = self.total = self.first_order = 0.0
+        self.gross_change = self.gross_residual = 0.0
         self.parts: dict[Key, Tensor] = {}
         self.first_order_parts: dict[Key, Tensor] = {}
         self.helping: dict[str, Tensor] = {}
@@ -70,8 +72,8 @@ class AllocationSums:
 
     @property
     def void(self) -> bool:
-        """Whether the parts are no numbers to use: the residual against :attr:`gross_change`, see ``is_void``."""
-        return is_void(self.residual, self.gross_change)
+        """Whether the parts are no numbers to use: residuals and changes without their signs, see ``is_void``."""
+        return is_void(self.gross_residual, self.gross_change)
 
     def add(self, line: LineIntegral) -> None:
         """Add a line."""
@@ -79,6 +81,7 @@ class AllocationSums:
         self.points += line.points
         self.loss_change += line.loss_change
         self.gross_change += abs(line.loss_change)
+        self.gross_residual += abs(line.residual)
         self.total += line.total
         self.first_order += line.first_order
         for own, given in ((self.parts, line.groups), (self.first_order_parts, line.groups_at_start)):
@@ -100,7 +103,9 @@ class AllocationSums:
 
     def state(self) -> dict[str, Any]:
         """Return the sums as plain values, for a checkpoint."""
-        numbers = ("lines", "points", "loss_change", "gross_change", "total", "first_order")
+        numbers = (
+            "lines", "points", "loss_change", "gross_change", "gross_residual", "total", "first_order"
+        )  # fmt: skip
         keyed = ("parts", "first_order_parts")
         return {
             **{name: getattr(self, name) for name in numbers},
@@ -111,7 +116,9 @@ class AllocationSums:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue with sums from a checkpoint."""
-        self.gross_change = abs(state["loss_change"])  # of an earlier version's, at least this
+        # of an earlier version's, at least these
+        self.gross_change = abs(state["loss_change"])
+        self.gross_residual = abs(state["total"] - state["loss_change"])
         for name, value in state.items():
             keyed = name in ("parts", "first_order_parts")
             setattr(self, name, {tuple(key): part for key, part in value} if keyed else value)

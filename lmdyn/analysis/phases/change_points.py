@@ -84,8 +84,10 @@ def change_points(
     those of a first-order autoregression. Its ``correlation`` is estimated by indirect inference, since pieces follow
     a part of correlated noise: it is the one with which curves of these pieces leave, on average, residuals that are
     correlated as those of the curve. In the same way they have the size with which such curves leave residuals of the
-    observed size. With few observations it is uncertain, and the test remains too ready where it is
-    large: of constant curves with a correlation of 0.5, one in eight is stated to change (``benchmarks/phases.py``).
+    observed size. With few observations it is uncertain, and the test remains too ready where it is large: of constant
+    curves with a correlation of 0.5 one in eight is stated to change, with 0.7 one in five (``benchmarks/phases.py``).
+    0.9 is the largest that is tried; there, residuals may be misfit of the pieces rather than noise. The number of
+    change points is chosen as if noise were independent: with correlated noise it is often too large.
 
     Args:
         steps: (n,) optimizer updates, any order; step 0 has no logarithm and is left out.

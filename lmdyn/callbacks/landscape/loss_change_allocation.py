@@ -63,8 +63,8 @@ class LossChangeAllocation(Observer):
       training only: a replay does not know the updates. Here an observation depends on what came before it, which
       this observer keeps, and saves in full checkpoints.
 
-    The shares of the two differ, also in sign. If the residual exceeds 5 % of the changes of the loss along all lines,
-    added without their signs (and 1e-4 nats), the shares are NaN, with a warning.
+    The shares of the two differ, also in sign. If the residuals of the lines exceed 5 % of their changes of the loss,
+    both added without their signs (and 1e-4 nats), the shares are NaN, with a warning.
 
     Each row of a batch is read on its own: a recurrent state is not handed on to the next batch, since it would depend
     on the parameters unseen by the gradient. So ``loss`` is above that of ``LearningCurves`` for recurrent models.
@@ -259,9 +259,9 @@ class LossChangeAllocation(Observer):
             return first_table(loss)
         if sums.void and rank_and_world_size()[0] == 0:
             log.warning(
-                "%s: at step %d the shares add up to %.3g nats, and the loss changes by %.3g (%.3g without signs): "
-                "they are void%s",
-                self.name, step, sums.total, sums.loss_change, sums.gross_change,
+                "%s: at step %d the shares add up to %.3g nats, and the loss changes by %.3g (without signs, residuals "
+                "of %.3g and changes of %.3g): they are void%s",
+                self.name, step, sums.total, sums.loss_change, sums.gross_residual, sums.gross_change,
                 "; save checkpoints at more steps" if self.allocation == "chord" else "",
             )  # fmt: skip
         return interval_table(sums, loss, updates, text.tokens(), self._divisions, self._places)
@@ -360,7 +360,9 @@ class LossChangeAllocation(Observer):
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
         """Return the rows of layers, and those of classes over all layers."""
-        counts = observations["quantity"].isin(["updates", "points", "class_tokens"])
+        counts = observations["quantity"].isin(
+            ["updates", "points", "class_tokens", "gross_change", "gross_residual"]
+        )
         crossed = observations["by"].ne("") & observations["site"].ne("")
         return ~counts & ~crossed & observations["parameter"].eq("")
 
@@ -368,7 +370,9 @@ class LossChangeAllocation(Observer):
     def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
         """Return the rows for a record of a run: its scalars, shares of matrices, of layers by class; the intervals."""
         crossed = observations["quantity"].eq("allocation")
-        intervals = observations["quantity"].isin(["updates", "class_tokens"])
+        intervals = observations["quantity"].isin(
+            ["updates", "class_tokens", "gross_change", "gross_residual"]
+        )
         return observations[LossChangeAllocation.is_scalar(observations) | crossed | intervals]
 
     @staticmethod

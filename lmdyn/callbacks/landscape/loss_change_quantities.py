@@ -19,6 +19,8 @@ LOSS_CHANGE = (
         "first_order", "The same to first order: gradient at the start times difference.", "nats", tags=("", *_FORMS)
     ),
     Quantity("residual", "Error of the quadrature: all allocations less the change of the loss.", "nats"),
+    Quantity("gross_change", "Changes of the loss at the updates of a path, without signs.", "nats", low=0.0, tags=()),
+    Quantity("gross_residual", "Residuals of these updates, without signs.", "nats", low=0.0, tags=()),
     Quantity(
         "helping_share", "Entries of the parameters with an allocation below 0, of those with one.", "share",
         low=0.0, high=1.0, tags=("", "<site>"),

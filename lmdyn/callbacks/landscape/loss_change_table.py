@@ -105,6 +105,11 @@ def interval_table(
         ("loss", "", "", "", "", loss),
         ("loss_change", "", "", "", "", sums.loss_change),
         ("residual", "", "", "", "", sums.residual),
+        *(
+            (name, "", "", "", "", getattr(sums, name))
+            for name in ("gross_change", "gross_residual")
+            if sums.lines > 1  # of one line, they are the same without signs
+        ),
         ("first_order", "", "", "", "", sums.first_order),
         ("updates", "", "", "", "", float(updates)),
         ("points", "", "", "", "", float(sums.points)),

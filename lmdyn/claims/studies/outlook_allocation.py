@@ -3,7 +3,8 @@
 Loss change allocation of the organism is that of straight lines between checkpoints, ten a decade (``chord``): all
 that a folder of checkpoints gives. The profile ``paths`` follows each update of further seeds (``path``), and measures
 the lines beside it: which of the answers are due to the lines? Claims on paths were stated before any run of that
-profile but a pilot with seed 1, which had been followed for 158 updates.
+profile but a pilot with seed 1, which had been followed for 158 updates; ``benchmarks/loss_change.py`` had shown before
+that signs of cells agree in about nine of ten up to 20 updates, in a smaller LSTM.
 """
 
 import math

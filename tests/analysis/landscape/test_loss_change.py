@@ -171,7 +171,7 @@ def test_rows_without_a_class_are_the_rest():
 
 
 def test_updates_that_cancel_are_measured_by_their_own_size():
-    """Up and down by 1: an error of 0.02 is 1 % of the way, and 100 % of the change; 0.2 is too much of either."""
+    """Up and down by 1: errors of 0.01 each are 1 % of the way, whatever part of the change; those of 0.06 are void."""
 
     def line(change, total):
         return LineIntegral({"w": torch.tensor([total])}, {}, {}, total, total, change, 3)
@@ -185,8 +185,12 @@ def test_updates_that_cancel_are_measured_by_their_own_size():
     continued = AllocationSums()
     continued.load(sums.state())
     assert continued.gross_change == 2
-    old = {name: value for name, value in sums.state().items() if name != "gross_change"}
-    continued.load(old | {"loss_change": -0.5})  # of a version that did not keep it
-    assert continued.gross_change == 0.5
-    sums.add(line(0.0, 0.09))
-    assert sums.void
+    assert continued.gross_residual == pytest.approx(0.02)
+    old = {name: value for name, value in sums.state().items() if not name.startswith("gross_")}
+    continued.load(old | {"loss_change": -0.5, "total": -0.25})  # of a version that did not keep them
+    assert (continued.gross_change, continued.gross_residual) == (0.5, 0.25)
+    cancelling = AllocationSums()
+    cancelling.add(line(1.0, 1.06))
+    cancelling.add(line(-1.0, -1.06))
+    assert cancelling.residual == pytest.approx(0)  # errors that cancel do not make up for each other
+    assert cancelling.void
