@@ -268,7 +268,9 @@ class Agreement(Number):
         if a.empty or a.isna().any() or b.isna().any():
             return Estimate(math.nan)
         if self.kind == "ranks":
-            return Estimate(float(a.rank().corr(b.rank())))
+            from lmdyn.analysis.statistics.correlation import spearman
+
+            return Estimate(spearman(a.to_numpy(), b.to_numpy()))
         signs = [np.sign(values.to_numpy()) for values in (a, b)]
         if self.kind == "signs":
             return Estimate(float((signs[0] == signs[1]).mean()))

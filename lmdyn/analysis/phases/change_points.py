@@ -236,9 +236,8 @@ def _noise_correlation(pieces: "_Pieces", course: Array, residuals: Array) -> fl
     if _squares(residuals) <= _ROUNDING:
         return 0.0
     observed = float(_neighbours(residuals[None])[0])
-    generator = np.random.default_rng(
-        0
-    )  # the same noise for all correlations: their order is not left to chance
+    # one noise for all correlations, the same in every call: their order is not left to chance
+    generator = np.random.default_rng(0)
     noise = generator.choice(residuals - residuals.mean(), (_trials(len(residuals)), len(residuals)))
     curves = np.concatenate([course + _correlated(noise, one) for one in _CORRELATIONS])
     left = _neighbours(curves - pieces.fit(curves).course).reshape(len(_CORRELATIONS), -1).mean(1)
