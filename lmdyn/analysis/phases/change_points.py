@@ -78,7 +78,9 @@ def change_points(
     decades is not, and between the two it depends on the noise (``benchmarks/phases.py``, ten observations a decade).
     A course that rises and falls is not monotone: it has change points, smooth as it may be.
 
-    Intervals are the quantiles of the change points of curves of the fitted pieces with resampled residuals.
+    Intervals are the quantiles of the change points of curves of the fitted pieces with resampled residuals. Change
+    points are at observations or halfway between two: add half of this distance to either end, since an interval may
+    have no width. A jump becomes a ramp of at least three observations, around it; one outlier may hide a bend.
 
     Noise of neighbouring observations may be correlated, and then bends by itself. Resampled residuals are therefore
     those of a first-order autoregression. Its ``correlation`` is estimated by indirect inference, since pieces follow
@@ -87,7 +89,8 @@ def change_points(
     observed size. With few observations it is uncertain, and the test remains too ready where it is large: of constant
     curves with a correlation of 0.5 one in eight is stated to change, with 0.7 one in five (``benchmarks/phases.py``).
     0.9 is the largest that is tried; there, residuals may be misfit of the pieces rather than noise. The number of
-    change points is chosen as if noise were independent: with correlated noise it is often too large.
+    change points is chosen as if noise were independent: with correlated noise it is often too large. Noise whose
+    neighbours have opposite signs is not covered: it makes the test too ready on rising courses.
 
     Args:
         steps: (n,) optimizer updates, any order; step 0 has no logarithm and is left out.

@@ -219,11 +219,13 @@ def print_phases(phases: pd.DataFrame, level: float) -> None:
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*row)
-    console.print(table)
+    if rows:
+        console.print(table)
     tested = phases[phases["phase"] != "not tested"]
     curves = tested.groupby(["run", "curve"]).ngroups
-    console.print(f"in {len(smooth)} curves, no bend was found in any run")
-    console.print(f"{curves} curves {by_chance(phases, level)}")
+    named = f": {', '.join(smooth)}" if smooth else ""
+    console.print(f"in {len(smooth)} curve{'s' * (len(smooth) != 1)}, no bend was found in any run{named}")
+    console.print(f"counted by run, {curves} curves {by_chance(phases, level)}")
     for why, rows_left in not_tested(phases).items():
         console.print(f"{len(rows_left)} not tested: {why}")
 
