@@ -24,6 +24,7 @@ from jaxtyping import install_import_hook
 
 torch.set_num_threads(1)
 pytest_plugins = ["tests.helpers.tiers"]
+collect_ignore = ["lmdyn/analysis/__init__.py"]  # its functions have the doctests of those they wrap
 
 # annotations of the mathematics are checked while testing, and only then
 _hook = install_import_hook("lmdyn.analysis", "beartype.beartype")
@@ -76,7 +77,7 @@ def warnings_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 _SURVIVED: list[logging.LogRecord] = []
 _handler = logging.Handler(logging.ERROR)
 _handler.emit = _SURVIVED.append  # type: ignore[method-assign]
-for _name in ("callbacks.observing.loggers", "cli.fit", "cli.drawing.observer_section"):
+for _name in ("callbacks.observing.loggers", "cli.fit", "cli.pages.observer_section"):
     logging.getLogger(f"lmdyn.{_name}").addHandler(_handler)
 
 

@@ -62,6 +62,15 @@ class Drawn(Number):
         return cast(DrawnRun, runs[0]).values[self.key]
 
 
+@dataclass(frozen=True)
+class DrawnShare(Drawn):
+    """The same of a number from 0 to 1."""
+
+    def between(self) -> tuple[float, float]:
+        """Return 0 and 1."""
+        return 0.0, 1.0
+
+
 class Case(NamedTuple):
     """A type of claim.
 
@@ -70,7 +79,8 @@ class Case(NamedTuple):
         claim: the claim.
         truth: of each part, in its own units.
         draw: values of n seeds.
-        wide: whether intervals are wider than was asked for: of censored numbers, or an error that is counted twice.
+        wide: whether intervals are wider than was asked for: of censored numbers, an error that is counted twice, or
+            seeds that agree exactly.
     """
 
     name: str
@@ -156,7 +166,17 @@ def times(sd: float, per_decade: int, end: float) -> Callable[[np.random.Generat
     return draw
 
 
+def one_of(low: float, high: float, share: float) -> Callable[[np.random.Generator, int], list[Values]]:
+    """One of two values, the higher one in this share of seeds: all seeds often agree exactly."""
+
+    def draw(random: np.random.Generator, n: int) -> list[Values]:
+        return [{"x": Estimate(high if high_one else low)} for high_one in random.random(n) < share]
+
+    return draw
+
+
 X, Y, Z = Drawn("x"), Drawn("y"), Drawn("z")
+SHARE = DrawnShare("x")
 
 
 def above(bound: float = 0.0, number: Number = X, **about: Any) -> Part:
@@ -191,6 +211,9 @@ CASES = (
     Case("time, early enough", claim(part(Below(3.0))), (3.0,), times(0.3, 4, 9.0), wide=True),
     Case("time, 16 a decade", claim(above(3.0)), (3.0,), times(0.3, 16, 9.0), wide=True),
     Case("time, half not reached", claim(above(3.0)), (3.0,), times(0.3, 16, 3.0), wide=True),
+    Case("one of two values, both as often", claim(above()), (0.0,), one_of(-1.0, 1.0, 0.5), wide=True),
+    Case("share, one of two values, both as often", claim(above(0.5, SHARE)), (0.5,), one_of(0.0, 1.0, 0.5), wide=True),
+    Case("share, 0.9 in most seeds", claim(above(0.81, SHARE)), (0.81,), one_of(0.0, 0.9, 0.9), wide=True),
     Case("time, some not reached", claim(above(3.0)), (3.0,), times(0.3, 16, 3.25), wide=True),
 )  # fmt: skip
 

@@ -32,7 +32,7 @@ from torch import nn
 from lmdyn.analysis import Spectrum, VectorSums, intrinsic_dimension, power_law
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.callbacks import Geometry, LearningCurves, Run, Sparsity, StreamingObserver
-from lmdyn.callbacks.observing.probe import Watch, probe_pass
+from lmdyn.callbacks.observing.probe import probe_pass
 from lmdyn.models.allocator import keep_freed_memory
 
 CONFIGS = {
@@ -146,13 +146,10 @@ def seconds(module: nn.Module, observers: list[StreamingObserver], probe: Stream
     device = torch.device("cpu")
     with observing(module):
         start = now(device)
-        sums = [o.accumulator(module, 0) for o in observers]
-        watches = [
-            Watch(s, o.sites, o.attention_sites, o.gradients) for s, o in zip(sums, observers, strict=True)
-        ]
+        watches = [o.watch(module, 0) for o in observers]
         probe_pass(module, probe.probe_set, watches)
-        for one in sums:
-            one.table()
+        for watch in watches:
+            watch.consumer.table()
         return now(device).since(start)
 
 

@@ -17,8 +17,8 @@ once, as masks of one call, extrapolated by words. All in the precision asked fo
 The model of question 3 is a GPT-2 of random weights, ``--layers`` of ``--size`` units, read at its last hidden state;
 absent words are one id. Loops are timed on a random sample of the pairs and cut each sentence behind the later word, as
 a user's own loop would; neither shares a coalition between pairs. ``exact`` are sentences of up to 10 words and all
-coalitions, ``drawn`` those of 11 to 24 words with 64 coalitions (256 passes a pair in the loop), ``context`` all of
-these with the four coalitions in full context. Exact values are compared in float64.
+coalitions, ``drawn`` those of 11 to 24 words with 64 coalitions (256 passes a pair in the loop). Exact values
+are compared in float64.
 
 Memory is the growth of the process's greatest resident set while all pairs are computed for the first time.
 """
@@ -232,7 +232,6 @@ def shapley(args: argparse.Namespace) -> None:
     for name, chosen, how, subsets in (
         ("exact", few, {}, None),
         ("drawn", many, {"exact_up_to": 0, "samples": DRAWN}, DRAWN),
-        ("context", few + many, {"coalitions": "context"}, 1),
     ):
         batches = [torch.randint(1, WORDS, (chosen.count(n), n), device=device) for n in sorted(set(chosen))]
         pairs = [
@@ -271,11 +270,9 @@ def shapley(args: argparse.Namespace) -> None:
 def of_pair(
     forward: Callable[[Tensor], Tensor], ids: Tensor, left: int, right: int, subsets: int | None
 ) -> Tensor:
-    """One pair by the function of two spans; of the four coalitions in full context, the others are no players."""
+    """One pair by the function of two spans."""
     one = torch.eye(right + 1, dtype=torch.bool)
     how = {} if subsets is None else {"exact_up_to": 0, "samples": subsets}
-    if subsets == 1:
-        how = {"others": torch.zeros(right + 1, dtype=torch.bool)}
     return shapley_interaction(
         forward,
         ids[: right + 1],
@@ -294,9 +291,7 @@ def coalition_by_coalition(
     """One pair by its definition: a forward pass for each coalition."""
     ids = ids[: right + 1]
     others = [p for p in range(right) if p != left]
-    if subsets == 1:
-        chosen = [(1.0, others)]
-    elif subsets is None:
+    if subsets is None:
         n = right + 1
         chosen = [
             (2 / n / math.comb(n - 1, k), list(s))

@@ -135,9 +135,9 @@ def main() -> None:
     if args.allocator == "ours":
         keep_freed_memory()  # the fit would do it too late for the first loop
     else:
-        import lmdyn.models.recurrent
+        import lmdyn.models.module
 
-        lmdyn.models.recurrent.keep_freed_memory = lambda: False
+        lmdyn.models.module.keep_freed_memory = lambda: False
 
     print(machine())
     with tempfile.TemporaryDirectory() as cache:

@@ -1,245 +1,224 @@
-"""What do observers cost? ``Sparsity`` and ``LearningCurves`` once an epoch, sharing one pass over 3 % of the tokens.
+"""What do five observers cost beside a training, and beside the ways in which people train without lmdyn?
 
-Question: the time that both observers add to a training run on the published schedule (the end of each epoch), with
-observations written and figures drawn for TensorBoard. Goal: at most 5 %.
+Question: CPU seconds of 200 steps of a 4-layer GPT-2 (256 units, 2,000 types, batches of 8 × 64 tokens) by a loop
+written by hand, by transformers' ``Trainer``, by bare Lightning, and by Lightning with ``LearningCurves``,
+``Sparsity``, ``Similarity``, ``AttentionPatterns`` and ``WeightSpectra`` at ``per_decade=4`` (12 observations of a
+probe set of 2,048 tokens), with TensorBoard. Goals, in multiples of bare Lightning's 200 steps so that they hold on any
+machine: with observers and figures at most 75/43; an observation at most 2.5 passes (forward and backward) over the
+probe set; the figures at most 6/43; 5,000 steps with their 17 observations at most 6 % more than bare.
 
-Run: ``python benchmarks/observer_overhead.py --scale 0.25 --reps 5``, or ``--scale 1`` for whole epochs (an hour)
+Run: ``python benchmarks/observer_overhead.py`` (``--smoke`` for seconds)
 
-Compared: the published LSTM (2 x 200, 15,800 words) on text by Zipf's law of the size of WikiText-2 (1,390,000
-tokens, of which ``--scale`` is one epoch), one epoch without and one with both observers from the same seed, in
-turn, in one process. The probe set has 2.9 % of the training tokens (40,000 at scale 1).
-
-Counts: from the start of training to its end, without validation and without checkpoints, which would make the
-share smaller. A share is taken within a repetition; median, least and greatest of ``--reps``, by the clock and in
-CPU time of all threads, which a busy machine disturbs less. Weights at the end must be equal bit by bit.
-
-Parts of an observation that do not shrink with the probe set (files, figures) weigh more at a small scale, and
-figures show all observations of a run; so the parts are also timed one by one for a probe set of 40,000 tokens with
-``--past`` earlier observations in the folder, and set against a whole epoch at the measured speed.
+Counts: CPU time of all threads (one by default, ``--threads``), which other processes disturb less than the clock. All
+begin from the same weights and read the same batches; weights at the end must be equal bit by bit under Lightning, with
+and without observers. The row of 5,000 steps is computed from the costs of a step, an observation, the figures and the
+first reading of the model.
 """
 
 import argparse
 import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from unittest import mock
 
 import lightning as L
-import pandas as pd
 import torch
-from common import EPOCH, ROWS, TIME, TYPES, Clock, Seconds, ZipfCorpus, machine, now, quiet, spread, table
+from common import machine, quiet, table
 from lightning.pytorch.loggers import TensorBoardLogger
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from lmdyn.analysis.inspection.activations import observing
-from lmdyn.callbacks import LearningCurves, Observer, Run, RunState, Sparsity, Steps
-from lmdyn.callbacks.observing.loggers import log_figure, scalar_tags
-from lmdyn.callbacks.observing.probe import Watch, probe_pass
-from lmdyn.callbacks.observing.schema import tidy
-from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
-from lmdyn.callbacks.training.observation_schedule import Progress
-from lmdyn.models import LSTMLanguageModel
-from lmdyn.models.allocator import keep_freed_memory
+from lmdyn.callbacks import (
+    AttentionPatterns,
+    LearningCurves,
+    Observer,
+    Similarity,
+    Sparsity,
+    Steps,
+    WeightSpectra,
+)
+from lmdyn.callbacks.observing import recording
+from lmdyn.callbacks.observing.loggers import LiveFigures
 
-PROBE = 40_000
-
-
-def observers(scale: float) -> list[StreamingObserver]:
-    """As in configs/saphra2019_sparsity, at the end of each epoch; least counts shrink with the text."""
-    schedule = Steps(at=(), epochs=True)
-    return [
-        Sparsity(
-            schedule=schedule,
-            class_min_count=max(1, int(100 * scale)),
-            matched_size=40 if scale > 0.01 else None,
-            matched_tolerance=0.2,
-        ),
-        LearningCurves(schedule=schedule),
-    ]
+LONG = 5_000
 
 
-def model(size: int, types: int) -> LSTMLanguageModel:
-    L.seed_everything(1, verbose=False)
-    return LSTMLanguageModel(types, size, size, optimizer=lambda params: torch.optim.SGD(params, lr=5.0))
+class Sizes:
+    """Of the model and its text."""
+
+    types, units, layers, heads = 2_000, 256, 4, 4
+    rows, time, probed, steps = 8, 64, 32, 200
 
 
-def fit(
-    corpus: ZipfCorpus, module: LSTMLanguageModel, attached: list[Observer], device: str
-) -> tuple[Seconds, Tensor]:
-    """Seconds of one epoch, and the weights at its end."""
-    first, last = Clock(), Clock()
+def text(rows: int, seed: int) -> list[dict[str, Tensor]]:
+    """Rows of ids by Zipf's law, with Hugging Face's labels."""
+    shares = 1 / (torch.arange(Sizes.types) + 2.7)
+    ids = torch.multinomial(
+        shares, rows * Sizes.time, replacement=True, generator=torch.Generator().manual_seed(seed)
+    ).view(rows, Sizes.time)
+    return [{"input_ids": row, "labels": row} for row in ids]
+
+
+def loader(rows: int, seed: int) -> DataLoader:
+    return DataLoader(text(rows, seed), batch_size=Sizes.rows)
+
+
+def model() -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=Sizes.types, n_embd=Sizes.units, n_layer=Sizes.layers, n_head=Sizes.heads,
+        n_positions=Sizes.time, bos_token_id=None, eos_token_id=None, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+    )  # fmt: skip
+    return GPT2LMHeadModel(config).train()
+
+
+class Module(L.LightningModule):
+    """The model under Lightning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = model()
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.model(input_ids=input_ids)
+
+    def training_step(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.model(**batch).loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return optimizer(self)
+
+
+def optimizer(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(module.parameters(), lr=3e-4, weight_decay=0.0)
+
+
+def by_hand() -> nn.Module:
+    """A loop written by hand."""
+    trained = model()
+    optim = optimizer(trained)
+    for batch in loader(Sizes.steps * Sizes.rows, 1):
+        optim.zero_grad()
+        trained(**batch).loss.backward()
+        optim.step()
+    return trained
+
+
+def by_trainer() -> nn.Module:
+    """transformers' Trainer; its own order of rows is the given one, its gradients are not clipped."""
+    trained = model()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder, max_steps=Sizes.steps, per_device_train_batch_size=Sizes.rows, use_cpu=True, report_to="none",
+            learning_rate=3e-4, lr_scheduler_type="constant", max_grad_norm=0, save_strategy="no",
+            logging_strategy="no", disable_tqdm=True, train_sampling_strategy="sequential",
+        )  # fmt: skip
+        Trainer(trained, arguments, train_dataset=text(Sizes.steps * Sizes.rows, 1)).train()
+    return trained
+
+
+def by_lightning(observers: list[Observer]) -> nn.Module:
+    """Lightning with a TensorBoard logger, and observers."""
+    module = Module()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         trainer = L.Trainer(
-            accelerator=device,
-            devices=1,
-            max_epochs=1,
-            limit_val_batches=0,
-            logger=TensorBoardLogger(folder),
-            enable_progress_bar=False,
-            enable_checkpointing=False,
-            enable_model_summary=False,
-            callbacks=[first, RunState(), *attached, last],
-        )
-        trainer.fit(module, datamodule=corpus)
-    return last.end.since(first.start), torch.cat([p.detach().flatten().cpu() for p in module.parameters()])
+            accelerator="cpu", max_steps=Sizes.steps, logger=TensorBoardLogger(folder), callbacks=observers,
+            limit_val_batches=0, enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False,
+        )  # fmt: skip
+        trainer.fit(module, loader(Sizes.steps * Sizes.rows, 1), loader(Sizes.probed, 2))
+    return module.model
 
 
-class Parts:
-    """Seconds of each part of each observation."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.observations: list[dict[str, Seconds]] = []
-
-    def begin(self) -> None:
-        """A new observation."""
-        self.observations.append({})
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        start = now(self.device)
-        yield
-        took = now(self.device).since(start)
-        parts = self.observations[-1]
-        before = parts.get(name, Seconds(0.0, 0.0))
-        parts[name] = Seconds(before.wall + took.wall, before.cpu + took.cpu)
-
-    def medians(self) -> dict[str, Seconds]:
-        """Median of each part over observations."""
-        return {name: median([o[name] for o in self.observations]) for name in self.observations[-1]}
+def five(**settings: object) -> list[Observer]:
+    """The observers."""
+    settings["schedule"] = Steps(per_decade=4)
+    return [
+        cls(**settings)
+        for cls in (LearningCurves, Sparsity, Similarity, AttentionPatterns, WeightSpectra)
+    ]  # fmt: skip
 
 
-def observe_in_parts(
-    corpus: ZipfCorpus, module: LSTMLanguageModel, scale: float, past: int, reps: int
-) -> Parts:
-    """Observations as ``observe_together`` and ``publish`` make them, each part timed."""
-    parts = Parts(module.device)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        logger = TensorBoardLogger(folder)
-        both = observers(scale)
-        for observer in both:
-            observer.attach(Run(Path(logger.log_dir), corpus.tokenizer, corpus.token_counts, corpus))
-        tables = observe_in_part(parts, both, module, logger, 0)  # the first warms up
-        for step in range(1, past):
-            for observer, rows in zip(both, tables, strict=True):
-                observer.store.write(step, rows.assign(step=step))
-        parts.observations.clear()
-        for step in range(past, past + reps):
-            observe_in_part(parts, both, module, logger, step)
-    return parts
+def cpu(run: Callable[[], nn.Module]) -> tuple[float, Tensor]:
+    """CPU seconds, and the weights at the end."""
+    start = time.process_time()
+    trained = run()
+    took = time.process_time() - start
+    return took, torch.cat([p.detach().flatten() for p in trained.parameters()])
 
 
-def observe_in_part(
-    parts: Parts,
-    both: list[StreamingObserver],
-    module: LSTMLanguageModel,
-    logger: TensorBoardLogger,
-    step: int,
-) -> list[pd.DataFrame]:
-    parts.begin()
-    with observing(module):
-        watches = [Watch(o.accumulator(module, 0), o.sites, gradients=o.gradients) for o in both]
-        with parts("forward and backward pass, sums"):
-            probe_pass(module, both[0].probe_set, watches)
-        with parts("tables"):
-            at = Progress(step, tokens=step, learning_rate=1.0)
-            tables = [tidy(watch.consumer.table(), at) for watch in watches]
-    for observer, rows in zip(both, tables, strict=True):
-        with parts("parquet"):
-            observer.store.write(step, rows)
-        with parts("scalars"):
-            logger.log_metrics(scalar_tags(observer.name, rows[observer.is_scalar(rows)]), step)
-        with parts("figures: read observations"):
-            read = observer.store.read(until=step, where=observer.figure_rows)
-        with parts("figures: make"):
-            figures = observer.figures(read, observer.settings)
-        with parts("figures: draw and log"):
-            for name, figure in figures.items():
-                log_figure([logger], name, figure, step)
-    return tables
+def timed(owner: object, name: str, seconds: list[float]) -> AbstractContextManager[object]:
+    """Notes the CPU seconds of each call of a function or method."""
+    function = getattr(owner, name)
+
+    def call(*args: object, **kwargs: object) -> object:
+        start = time.process_time()
+        found = function(*args, **kwargs)
+        seconds.append(time.process_time() - start)
+        return found
+
+    return mock.patch.object(owner, name, call)
+
+
+def one_pass() -> float:
+    """CPU seconds of a forward and backward pass over the probe set, to all parameters; the median of five."""
+    trained = model()
+    batches = list(loader(Sizes.probed, 2))
+    seconds = []
+    with observing(trained):
+        for _ in range(5):
+            start = time.process_time()
+            for batch in batches:
+                torch.autograd.grad(trained(**batch).loss, list(trained.parameters()))
+            seconds.append(time.process_time() - start)
+    return sorted(seconds)[2]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--scale", type=float, default=0.25, help="size of an epoch; 1 is WikiText-2")
-    parser.add_argument("--reps", type=int, default=5)
-    parser.add_argument(
-        "--past", type=int, default=14, help="observations before the one whose parts are timed"
-    )
-    parser.add_argument("--parts-only", action="store_true", help="no runs: only the parts of an observation")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
         "--smoke", action="store_true", help="tiny sizes: does it run? The numbers mean nothing"
     )
     args = parser.parse_args()
     quiet()
+    torch.set_num_threads(args.threads)
     if args.smoke:
-        args.scale, args.reps, args.past = 0.003, 1, 2
-    size, types = (8, 100) if args.smoke else (200, TYPES)
-    device = torch.device(args.device)
-    keep_freed_memory()
-
+        Sizes.types, Sizes.units, Sizes.layers, Sizes.steps = 50, 8, 1, 4
     print(machine())
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
-        corpus = ZipfCorpus(int(EPOCH * args.scale), int(PROBE * args.scale), types, cache_dir=cache)
-        corpus.prepare_data()
-        corpus.setup()
-        tokens, probed = corpus.loader("train").num_tokens, corpus.loader("validation").num_tokens
-        without = None
-        if not args.parts_only:
-            fit(
-                ZipfCorpus(4 * ROWS * TIME, 100, types, cache), model(size, types), [], args.device
-            )  # warm up
-            took: dict[bool, list[Seconds]] = {False: [], True: []}
-            weights = []
-            for rep in range(args.reps):
-                for observed in (False, True) if rep % 2 == 0 else (True, False):
-                    attached = observers(args.scale) if observed else []
-                    seconds, after = fit(corpus, model(size, types), attached, args.device)
-                    took[observed].append(seconds)
-                    weights.append(after)
-            assert all(torch.equal(w, weights[0]) for w in weights), "observers left a trace in the weights"
-            without = median(took[False])
-            print(
-                f"\n{args.device}, epoch of {tokens:,} tokens, probe set of {probed:,} ({probed / tokens:.1%}), "
-                f"{args.reps} repetitions, all final weights equal; {machine()}\n"
-            )
-            rows = []
-            for name in Seconds._fields:
-                plain, observed_ = ([getattr(s, name) for s in took[k]] for k in (False, True))
-                added = [b / a - 1 for a, b in zip(plain, observed_, strict=True)]
-                rows.append(
-                    [name, spread(plain, "{:.2f}"), spread(observed_, "{:.2f}"), spread(added, "{:.1%}")]
-                )
-            print(table(["seconds", "without observers", "with both", "added"], rows))
+    observations: list[float] = []
+    figures: list[float] = []
+    ways = {
+        "a loop by hand": by_hand,
+        "transformers' Trainer": by_trainer,
+        "bare Lightning": lambda: by_lightning([]),
+        "five observers": lambda: by_lightning(five()),
+    }
+    found = {}
+    with timed(recording, "record", observations), timed(LiveFigures, "finish", figures):
+        for name, run in ways.items():
+            found[name] = cpu(run)
+    assert torch.equal(found["bare Lightning"][1], found["five observers"][1]), (
+        "observers changed the weights"
+    )
+    bare, observed = found["bare Lightning"][0], found["five observers"][0]
+    rows = [[name, f"{took:.1f}", f"{took / bare:.2f}"] for name, (took, _) in found.items()]
+    print(f"\n{Sizes.steps} steps; {machine()}\n")
+    print(table(["", "CPU seconds", "of bare Lightning"], rows))
 
-        scale = args.scale if args.smoke else 1.0
-        corpus = ZipfCorpus(int(EPOCH * scale), int(PROBE * scale), types, cache_dir=cache)
-        corpus.prepare_data()
-        corpus.setup()
-        module = model(size, types).to(device)
-        parts = observe_in_parts(corpus, module, scale, args.past, args.reps)
-        probed, epoch = corpus.loader("validation").num_tokens, corpus.loader("train").num_tokens
-        print(
-            f"\n{args.device}, one observation by both observers on {probed:,} tokens, after {args.past} others, "
-            f"{args.reps} repetitions; {machine()}\n"
-        )
-        medians = parts.medians()
-        total = Seconds(*(sum(values) for values in zip(*medians.values(), strict=True)))
-        rows = [[name, *(f"{s:.2f}" for s in took)] for name, took in (*medians.items(), ("sum", total))]
-        print(table(["part", "seconds", "CPU seconds"], rows))
-        if without is not None:
-            long = epoch / tokens  # epochs of the size that was measured in an epoch of whole size
-            shares = [f"{t / (w * long):.1%} of {w * long:.0f}" for t, w in zip(total, without, strict=True)]
-            print(
-                f"\nSet against an epoch of {epoch:,} tokens, from the runs without observers: "
-                f"{shares[0]} s; in CPU time {shares[1]} s"
-            )
-
-
-def median(times: Sequence[Seconds]) -> Seconds:
-    return Seconds(*(statistics.median(values) for values in zip(*times, strict=True)))
+    each, drawn, one = statistics.median(observations), sum(figures), one_pass()
+    first = observed - bare - sum(observations) - drawn  # the model is read, the first time
+    n = sum(step in Steps(per_decade=4) for step in range(LONG)) + 1
+    more = (n * each + drawn + first) / (bare / Sizes.steps * LONG)
+    print(
+        f"\n{len(observations)} observations of {each:.2f} s each, **{each / one:.2f}** passes of {one:.2f} s "
+        f"(goal 2.5); figures {drawn:.1f} s, **{drawn / bare:.3f}** (goal {6 / 43:.3f}); reading the model "
+        f"{first:.1f} s; in all **{observed / bare:.2f}** (goal {75 / 43:.2f}). {LONG:,} steps with {n} observations: "
+        f"**{more:.1%}** more (goal 6 %)"
+    )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ CHANGES = {
 }
 
 
-rule origins: # a separate chain, which records its own costs and uses the cores while it runs
+rule origins: # a separate chain, which uses the cores while it runs
     output:
         touch(f"{RUNS}/done/origins"),
     log:

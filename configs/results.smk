@@ -1,19 +1,10 @@
-# The end of a chain: its costs, records and claims; included after the rule `report`.
+# The end of a chain: its records and claims; included after the rule `report`.
 #
 # Requires RUN_FOLDERS, the runs that claims are about. In a profile, `records: docs/records` keeps the records of its runs
-# in docs/records/<study>/<profile>, with their costs, and `claims: true` judges the claims of its study.
+# in docs/records/<study>/<profile>, and `claims: true` judges the claims of its study.
 # The inputs of the report are also listed: if a rule's output exists, Snakemake does not make its missing inputs
 # (such as a seed that was added).
-RESULTS = [f"{RUNS}/costs.json", *rules.report.input, *rules.report.output]
-
-
-rule costs: # of everything started here, including killed processes
-    input:
-        rules.report.output,
-    output:
-        f"{RUNS}/costs.json",
-    shell:
-        f"{sys.executable} -m lmdyn.cli.studies.costs {RUNS}"
+RESULTS = [*rules.report.input, *rules.report.output]
 
 
 if config.get("claims"):
@@ -22,7 +13,6 @@ if config.get("claims"):
     rule claims:
         input:
             rules.report.output,
-            rules.costs.output,
         output:
             f"{RUNS}/claims.md",
         log:
@@ -40,7 +30,6 @@ if config.get("records"):
     rule records:
         input:
             rules.report.output,
-            rules.costs.output,
         output:
             f"{RECORDS}/runs.json",
         log:
@@ -48,4 +37,4 @@ if config.get("records"):
         params:
             runs=RUN_FOLDERS,
         shell:
-            f"{LMDYN} records {{params.runs}} --out {RECORDS} > {{log}} 2>&1 && cp {RUNS}/costs.json {RECORDS}/costs.json"
+            f"{LMDYN} records {{params.runs}} --out {RECORDS} > {{log}} 2>&1"

@@ -13,17 +13,11 @@ PROFILE = config["profile"]
 STUDY = os.path.basename(workflow.basedir)
 HERE = f"{workflow.basedir}/{PROFILE}"
 RUNS = f"runs/{STUDY}/{PROFILE}"
-COSTS = f"LMDYN_COSTS={RUNS}/costs"
-LMDYN = f"{COSTS} {sys.executable} -m lmdyn.cli"
-# A profile's `gpus` are the cards of one training, 1 unless its lm.yaml sets `devices` for DDP; an observation has one. On
-# one machine, jobs wait for free cards, however many Snakemake starts; on a cluster, the rules' resources request them.
+LMDYN = f"{sys.executable} -m lmdyn.cli"
+# A profile's `gpus` are the GPUs of one training, 1 unless its lm.yaml sets `devices` for DDP; an observation has one. They
+# are requested from a cluster, job by job. On one machine, `--resources gpu=N` starts no more jobs than N GPUs carry.
 GPUS = int(config.get("gpus", 0))
 HOURS = int(config.get("hours", 0)) # maximum per job, requested from a cluster
-
-
-def on_cards(n):
-    """The command line, on cards of its own where the profile asks for some."""
-    return f"{COSTS} {sys.executable} -m lmdyn.cli.studies.cards {n} {sys.executable} -m lmdyn.cli" if n else LMDYN
 
 
 def resources_of(n):
@@ -37,7 +31,7 @@ QUIET = "--trainer.enable_progress_bar false --trainer.enable_model_summary fals
 
 onstart:
     from pathlib import Path
-    from lmdyn.cli.studies.chain import begin_chain
+    from lmdyn.claims.chains.chain import begin_chain
 
     begin_chain(Path(RUNS))
 
@@ -74,7 +68,7 @@ def fit(run, *phases):
     """
     folder = f"{RUNS}/{run}"
     version = f"--trainer.logger.init_args.version {run.rpartition('/')[2]}"
-    commands = [f"{on_cards(GPUS)} fit {arguments} {QUIET} {version}" for arguments in phases]
+    commands = [f"{LMDYN} fit {arguments} {QUIET} {version}" for arguments in phases]
     first = (
         f'run={folder}; if ls "$run"/resume/step=*.ckpt >/dev/null 2>&1; then last="--ckpt_path last"; '
         f'else rm -rf "$run"; last=""; fi; '

@@ -65,7 +65,7 @@ else:
         resources:
             **resources_of(min(1, GPUS)),
         shell:
-            f"LMDYN_SEED={{params.seed}} {on_cards(min(1, GPUS))} analyze {RUNS}/{{wildcards.run}} --config {OBSERVERS} {OBSERVE} > {{log}} 2>&1"
+            f"LMDYN_SEED={{params.seed}} {LMDYN} analyze {RUNS}/{{wildcards.run}} --config {OBSERVERS} {OBSERVE} > {{log}} 2>&1"
 
 
 rule report:

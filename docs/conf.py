@@ -22,7 +22,6 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
-    "recorded",  # of docs/_ext
     "mathml",  # of docs/_ext
     "sphinx_gallery.gen_gallery",
 ]
@@ -151,8 +150,14 @@ def _links_out(app: Any, name: str, source: list[str]) -> None:
     source[0] = text
 
 
+def _on_its_page(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+    """What an observer records is a table of its page."""
+    return True if name == "recorded" and obj else None
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.connect("autodoc-skip-member", _on_its_page)
     app.connect("source-read", _links_out)
     app.connect("autodoc-process-docstring", _plain_signs, priority=400)  # before napoleon
     app.connect("missing-reference", _public_reference)

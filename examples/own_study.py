@@ -36,5 +36,5 @@ STUDY = Study(
             void_unless=(LEARNED,),
         ),
     ),
-    seen=(),  # seeds whose runs were looked at before
+    inspected=(),  # seeds whose runs were looked at before
 )

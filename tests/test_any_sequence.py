@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lmdyn.callbacks.training.checkpoint_files import weights_digest
 from lmdyn.cli.__main__ import main
+from lmdyn.runs.checkpoint_files import weights_digest
 from tests.helpers import ranks
 from tests.helpers.small_runs import ENCODER, PIECES
 
@@ -166,7 +166,7 @@ def machine(left_alone):
         @rule()
         def is_reported(self):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("lmdyn.cli.drawing.observer_section.picture", lambda *_, **__: "")
+                patch.setattr("lmdyn.cli.pages.observer_section.picture", lambda *_, **__: "")
                 main(["report", str(self.run)])
 
         @invariant()
@@ -187,7 +187,7 @@ def machine(left_alone):
             assert digests(self.run) == weights
             assert list(observations(self.run)) == list(observed)
             self.is_as_if_left_alone()
-            assert not [p for p in self.run.rglob(".*") if p.name != ".cache"]
+            assert not list(self.run.rglob(".*"))
             shutil.rmtree(self.folder)
 
     return AnySequence

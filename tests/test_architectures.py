@@ -20,6 +20,8 @@ from tests.helpers.architecture_table import (
 )
 from tests.helpers.architectures import ARCHITECTURES, CAUSAL, MASKED, VOCABULARY
 
+pytestmark = pytest.mark.slow
+
 FAST = ("gpt2", "llama", "mamba", "bert", "t5", "own_lstm")
 AT_LEAST_FOR_T5 = ("LearningCurves", "Similarity", "AttentionPatterns", "DiagnosticProbe")
 EVERYWHERE = (

@@ -186,13 +186,19 @@ def made_of(value: Any) -> Any:
     return type(value).__qualname__, plain(dict(getattr(value, "hparams", {}))), public
 
 
+def of_callback(observer: Observer) -> dict[str, Any]:
+    """The arguments of an observer but for its datamodules, which are described by what they were made with."""
+    data = ("probe", "tasks")
+    return {name: made_of(v) if name in data else v for name, v in observer.arguments.items()}
+
+
 def settings(cli: LmdynCLI) -> dict[str, Any]:
     """What the instances were made with."""
     described = {type(o).__qualname__: plain(dict(o.hparams)) for o in (cli.model, cli.datamodule)}
     described["data"] = made_of(cli.datamodule)
     for callback in callbacks_of(cli.trainer):
         if isinstance(callback, Observer):
-            described[callback.name] = plain(dict(callback.hparams)), made_of(callback.probe)
+            described[callback.name] = plain(of_callback(callback)), made_of(callback.probe)
         elif hasattr(callback, "schedule"):
             described[str(callback.state_key)] = plain(vars(callback))
     return described
@@ -238,6 +244,7 @@ def of_its_tier(path: Path) -> Any:
     return pytest.param(path, marks=pytest.mark.slow) if LARGE & {*path.parts, path.stem} else path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [of_its_tier(p) for p in CONFIGS], ids=name)
 def test_saved_configuration_gives_the_same_types_and_values(path, in_tmp):
     first = LmdynCLI([*files_of(path), *ON_CPU, *in_place_of_the_hub(path, in_tmp)], run=False)
@@ -288,6 +295,7 @@ def own_vocabulary(path: Path) -> list[str]:
 ALONE = [p for p in CONFIGS if not p.name.startswith("observers")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [  # what overlays add is observed by tests/callbacks/test_registry.py, too

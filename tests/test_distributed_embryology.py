@@ -23,13 +23,16 @@ from lmdyn.callbacks import (
     AttentionPatterns,
     DepthPerformance,
     Downstream,
+    DynamicsNumerics,
     EdgeProbe,
     EncoderDynamics,
     Geometry,
     Handwriting,
+    LongTerm,
     LoopConvergence,
     ProbeSet,
     Run,
+    ShortTerm,
     TokenLearning,
     TowerPreference,
     Trajectory,
@@ -114,8 +117,9 @@ def observers():
             embedding="model.albert.embeddings.word_embeddings", components=5, words=100, learning_rate=0.1
         ),
         EncoderDynamics(
-            length=12, lengths=(8,), sentences=5, short_steps=40, dimension_times=(0, 20), long_steps=200, long_tau=10,
-            check=2, check_steps=60, max_period=4, examples=2, threshold=1e-3, dtype="float64",
+            length=12, lengths=(8,), sentences=5, short_term=ShortTerm(steps=40, dimension_times=(0, 20)),
+            long_term=LongTerm(steps=200, tau=10, check=2, check_steps=60, max_period=4), examples=2,
+            numerics=DynamicsNumerics(threshold=1e-3, dtype="float64"),
         ),
         DepthPerformance(
             times=[0, 2, 3], training=HeadTraining(updates=4), batch_rows=5, tasks=tasks(),
@@ -161,12 +165,12 @@ def observe(folder, rank_zero=True):
     """What each observer answers, and what was served to this process meanwhile."""
     data, module = text(), model(folder / "weights.pt")
     data.trainer = None
-    served, tuned, serve, fine_tune = defaultdict(list), [], ProbeSet.batches, downstream.fine_tune
+    served, tuned, serve, fine_tune = defaultdict(list), [], ProbeSet.counted, downstream.fine_tune
 
-    def batches(probe_set, rank=0, world_size=1):
-        for batch in serve(probe_set, rank, world_size):
+    def counted(probe_set, rank=0, world_size=1):
+        for number, batch in serve(probe_set, rank, world_size):
             served[probe_set.fingerprint] += batch["example"].tolist()
-            yield batch
+            yield number, batch
 
     def noted(encoder, task, *settings):
         tuned.append(task.name)
@@ -179,7 +183,7 @@ def observe(folder, rank_zero=True):
         observer.meet(module)  # which looks at the first batches by itself
         served.clear()
         with (
-            mock.patch.object(ProbeSet, "batches", batches),
+            mock.patch.object(ProbeSet, "counted", counted),
             mock.patch.object(downstream, "fine_tune", noted),
         ):
             found[observer.name] = observer.observe(module, 3)

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The number of training batches"),
 ]
 
-TEXT = Path(__file__).parent / "fixtures" / "order_1"
+TEXT = Path(__file__).parent / "fixtures" / "short_documents"
 UPDATE, STEPS = 4, 24  # rows of an update, updates of a run: of two epochs and more
 SIZES = {
     "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "embedding_size": 8,
@@ -198,6 +198,7 @@ def along(kind, folder, *parts, **settings):
     return rows, means, module.state_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stream", pytest.param("rows", marks=pytest.mark.slow)])
 def test_one_run_with_0_2_and_1_workers(kind, tmp_path):
     rows, means, weights = along(kind, tmp_path / "run", {"workers": 0}, {"workers": 2}, {"workers": 1})
@@ -208,6 +209,7 @@ def test_one_run_with_0_2_and_1_workers(kind, tmp_path):
     assert all(torch.equal(value, weights[name]) for name, value in whole.state_dict().items())
 
 
+@pytest.mark.slow
 def test_one_run_with_other_accumulation(tmp_path):
     """Updates of equally many labels in each batch: batches of an update weigh the same, whatever they hold."""
     parts = ({"accumulated": 1}, {"accumulated": 4}, {"accumulated": 2}, {"accumulated": 1})

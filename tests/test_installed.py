@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from lmdyn.cli.__main__ import main
-from lmdyn.cli.shipped import shipped_files, with_shipped
+from lmdyn.cli.parsing.shipped import shipped_files, with_shipped
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -127,9 +127,13 @@ def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     ignored = shutil.ignore_patterns(
-        ".git", "runs", "*.egg-info", "__pycache__", ".*cache", ".venv*", "build", "dist"
+        ".git", "*.egg-info", "__pycache__", ".*cache", ".venv*", "build", "dist"
     )
-    shutil.copytree(ROOT, source, symlinks=True, ignore=ignored)
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        return ignored(folder, names) | ({"runs"} & {*names} if Path(folder) == ROOT else set())
+
+    shutil.copytree(ROOT, source, symlinks=True, ignore=left_out)
     subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist"), str(source)],
         check=True, capture_output=True, text=True,

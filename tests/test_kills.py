@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lmdyn.cli.__main__ import main
 from tests.helpers import ranks
@@ -105,16 +106,16 @@ def run_and_die(words, where, at):
     import pyarrow.parquet as pq
     from lightning.pytorch.strategies import Strategy
 
-    import lmdyn.callbacks.training.atomic_files as files
-    import lmdyn.cli.drawing.page
-    from lmdyn.cli.parser import Parser
+    import lmdyn.cli.pages.html_parts
+    import lmdyn.runs.atomic_files as files
+    from lmdyn.cli.parsing.lightning_parser import Parser
 
     owner, name = {
         "configuration": (Parser, "save"),
         "checkpoint": (Strategy, "save_checkpoint"),
         "observation": (pq, "write_table"),
         "rename": (files, "_to_disk"),
-        "report": (lmdyn.cli.drawing.page, "picture"),
+        "report": (lmdyn.cli.pages.html_parts, "picture"),
     }[where]
     original, count = getattr(owner, name), 0
 
@@ -162,6 +163,12 @@ def observations_of(run):
     return {str(p.relative_to(run)): pd.read_parquet(p) for p in sorted(run.glob("observations/*/*.parquet"))}
 
 
+def curves_of(run):
+    """Steps and values by tag, as TensorBoard's own reader shows them."""
+    events = EventAccumulator(str(run), size_guidance={"scalars": 0}).Reload()
+    return {tag: sorted((e.step, e.value) for e in events.Scalars(tag)) for tag in events.Tags()["scalars"]}
+
+
 def assert_as_if_left_alone(run, whole):
     there, here = weights_of(whole), weights_of(run)
     assert list(there) == list(here)
@@ -171,6 +178,7 @@ def assert_as_if_left_alone(run, whole):
     assert list(before) == list(now)
     for name, table in before.items():
         pd.testing.assert_frame_equal(table, now[name], check_exact=True)
+    assert curves_of(run) == curves_of(whole)
     hidden = [str(p.relative_to(run)) for p in run.rglob("*") if p.name.startswith(".") or p.suffix == ".tmp"]
     assert hidden == []
 

@@ -55,10 +55,12 @@ def test_code_block_is_the_tested_example(name):
     assert len(block) < 10
 
 
-def test_the_own_observer_is_the_tested_one():
-    assert without_blank_lines(code_block("example: own_observer")) == without_blank_lines(
-        example_region("own_observer")
-    )
+@pytest.mark.parametrize("name", ["own_observer", "block_norms"])
+def test_the_own_observer_is_the_tested_one(name):
+    shown = without_blank_lines(code_block(f"example: {name}"))
+    assert shown == without_blank_lines(example_region(name))
+    if name == "block_norms":
+        assert len(shown[shown.index("class BlockNorms(StreamingObserver):") :]) <= 15
 
 
 def run_example(name: str, folder: Path, text: object) -> Path:
@@ -249,7 +251,12 @@ def test_the_array_script_is_a_script_and_runs(tmp_path, monkeypatch):
     subprocess.run(["bash", "-n", script], check=True)
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/activate").write_text('python() { echo "$SLURM_ARRAY_TASK_ID $*"; }\n')
-    task = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
+    task = {
+        "SLURM_ARRAY_TASK_ID": "3",
+        "SLURM_ARRAY_TASK_COUNT": "4",
+        "SLURM_PROCID": "0",
+        "SLURM_NTASKS": "1",
+    }
     done = subprocess.run(
         ["bash", script], cwd=tmp_path, env={**os.environ, **task}, check=True, capture_output=True, text=True
     )
@@ -279,6 +286,7 @@ def templates() -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_messages_of_the_guide_are_those_of_the_source():
     page = PAGES[ROOT / "docs/guides/errors.md"]
     messages = re.findall(r"^\| `([^`]+)` \|", page, re.M)

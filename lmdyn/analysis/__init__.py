@@ -1,4 +1,10 @@
-"""Pure mathematics: tensors in, tensors or frozen dataclasses out. Nothing here knows Lightning."""
+"""Pure mathematics: tensors in, tensors or frozen dataclasses out. Nothing here knows Lightning.
+
+The functions of this package also take numpy arrays, nested lists and tensors that require grad
+(:func:`lmdyn.analysis.boundary.takes_arrays`); those of its modules, which call each other, take tensors only.
+"""
+
+import inspect as _inspect
 
 from lmdyn.analysis.attention.copying import copying_scores, positive_eigenvalues, vocabulary_product
 from lmdyn.analysis.attention.first_token import FirstToken, FirstTokenSums, first_token_attention
@@ -6,6 +12,7 @@ from lmdyn.analysis.attention.head_ablation import HeadPlace, ablated_heads, hea
 from lmdyn.analysis.attention.head_divergence import HeadDivergence, HeadDivergenceSums, head_divergences
 from lmdyn.analysis.attention.induction_scores import induction_scores, uniform_attention
 from lmdyn.analysis.attention.repeated_tokens import repeated_tokens, repetition_losses
+from lmdyn.analysis.boundary import takes_arrays as _takes_arrays
 from lmdyn.analysis.dynamics.convergence import LoopSums, relative_change, settling_depth
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.dynamics.long_run import LongRun, long_run
@@ -74,7 +81,7 @@ from lmdyn.analysis.orbits.kaplan_yorke import kaplan_yorke_dimension
 from lmdyn.analysis.orbits.lyapunov import LocalExponents, local_lyapunov_exponents
 from lmdyn.analysis.orbits.lyapunov_spectrum import LyapunovSpectrum, lyapunov_spectrum
 from lmdyn.analysis.orbits.orbit_kind import OrbitKinds, orbit_kind
-from lmdyn.analysis.orbits.recurrence import Attractors, Recurrence, attractor_types, attractors
+from lmdyn.analysis.orbits.recurrence import Attractors, Recurrence, attractors
 from lmdyn.analysis.orbits.spectral_lines import SpectralLines, spectral_lines
 from lmdyn.analysis.orbits.survival import Survival, survival
 from lmdyn.analysis.orbits.trajectories import Trajectory, exact_products, iterate
@@ -234,7 +241,6 @@ __all__ = [
     "anisotropy",
     "at_point",
     "attention_entropy",
-    "attractor_types",
     "attractors",
     "canonical_correlations",
     "capture",
@@ -367,3 +373,7 @@ __all__ = [
     "word_tags",
     "zero_one_test",
 ]
+
+for _name in __all__:
+    if _inspect.isfunction(globals()[_name]):
+        globals()[_name] = _takes_arrays(globals()[_name])

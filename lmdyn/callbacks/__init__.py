@@ -5,8 +5,8 @@ from lmdyn.callbacks.attention.induction import Induction
 from lmdyn.callbacks.dynamics.depth_performance import DepthPerformance
 from lmdyn.callbacks.dynamics.dynamics_settings import DynamicsNumerics, LongTerm, ShortTerm
 from lmdyn.callbacks.dynamics.encoder_dynamics import EncoderDynamics
-from lmdyn.callbacks.dynamics.handwriting.handwriting import Handwriting
-from lmdyn.callbacks.dynamics.loops.loop_convergence import LoopConvergence
+from lmdyn.callbacks.dynamics.handwriting import Handwriting
+from lmdyn.callbacks.dynamics.loop_convergence import LoopConvergence
 from lmdyn.callbacks.geometry.geometry import Geometry
 from lmdyn.callbacks.geometry.trajectory import Trajectory
 from lmdyn.callbacks.interdependence.interdependence import Interdependence
@@ -29,9 +29,7 @@ from lmdyn.callbacks.observing.reference import (
 )
 from lmdyn.callbacks.observing.requirements import Finding, requirements
 from lmdyn.callbacks.observing.run import Run
-from lmdyn.callbacks.observing.schema import Quantity, select, wide
-from lmdyn.callbacks.observing.store import ObservationStore
-from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
+from lmdyn.callbacks.observing.streaming_observer import Sites, StreamingObserver, Watched
 from lmdyn.callbacks.preference.tower_preference import TowerPreference
 from lmdyn.callbacks.preference.word_clusters import WordClusters
 from lmdyn.callbacks.probing.diagnostic_probe import DiagnosticProbe
@@ -40,16 +38,16 @@ from lmdyn.callbacks.probing.edge_probe import EdgeProbe
 from lmdyn.callbacks.similarity.similarity import Similarity
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.training.forked_from import ForkedFrom
-from lmdyn.callbacks.training.observation_schedule import Progress, Steps
 from lmdyn.callbacks.training.resume import RunState
 from lmdyn.callbacks.training.time_budget import TimeBudget
 from lmdyn.callbacks.weights.weight_spectra import WeightSpectra
-from lmdyn.callbacks.words.loss_curves import LearningCurves
+from lmdyn.callbacks.words.learning_curves import LearningCurves
 from lmdyn.callbacks.words.sparsity import Sparsity
 from lmdyn.callbacks.words.token_learning import TokenLearning
 from lmdyn.callbacks.words.world_knowledge import WorldKnowledge
-
-Seen = ObservedBatch  # its name in version 0.1
+from lmdyn.runs.schedule import Progress, Steps
+from lmdyn.runs.schema import Quantity, select, wide
+from lmdyn.runs.store import ObservationStore
 
 __all__ = [
     "Accumulator",
@@ -90,9 +88,9 @@ __all__ = [
     "RunState",
     "ScaffoldRule",
     "ScheduledCheckpoint",
-    "Seen",
     "ShortTerm",
     "Similarity",
+    "Sites",
     "Sparsity",
     "Steps",
     "StreamingObserver",
@@ -100,6 +98,7 @@ __all__ = [
     "TokenLearning",
     "TowerPreference",
     "Trajectory",
+    "Watched",
     "WeightSpectra",
     "WordClusters",
     "WorldKnowledge",

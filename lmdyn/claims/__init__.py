@@ -30,16 +30,14 @@ from lmdyn.claims.numbers import (
     Difference,
     Estimate,
     Largest,
-    Layer,
     Mean,
     Number,
-    OneOf,
     Reaches,
-    Rows,
     Smallest,
     Tested,
 )
-from lmdyn.claims.runs import NotMeasured, ObservedRun, RunFolder, SeedPair, by_seed
+from lmdyn.claims.rows import Layer, OneOf, Rows
+from lmdyn.runs.observed_run import NotMeasured, ObservedRun, RunFolder, SeedPair, by_seed
 
 __all__ = [
     "STUDIES",
@@ -118,9 +116,6 @@ class _Studies(Mapping[str, Study]):
 
     def __len__(self) -> int:
         return sum(1 for _ in iter(self))
-
-    def __repr__(self) -> str:
-        return f"STUDIES({', '.join(self)})"
 
 
 STUDIES: Mapping[str, Study] = _Studies()

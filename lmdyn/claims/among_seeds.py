@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from lmdyn.claims.numbers import Estimate, Number
-from lmdyn.claims.runs import NotMeasured, ObservedRun, SeedPair
+from lmdyn.runs.observed_run import NotMeasured, ObservedRun, SeedPair
 
 __all__ = ["FEWEST_MODELS", "AmongSeeds"]
 
@@ -80,7 +79,3 @@ class AmongSeeds(Number):
         values = pseudo_values(whole, without)
         answer |= {seed: Estimate(float(v)) for seed, v in zip(found, values, strict=True)}
         return {seed: answer[seed] for seed in groups}
-
-    def curve(self, runs: Sequence[ObservedRun]) -> pd.DataFrame | None:
-        """Return None: one seed has no curve of it."""
-        return None

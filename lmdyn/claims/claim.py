@@ -5,28 +5,11 @@ import json
 import math
 from abc import ABC
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from lmdyn.claims.numbers import Number
-
-__all__ = [
-    "Above",
-    "Below",
-    "Claim",
-    "Condition",
-    "Part",
-    "Published",
-    "Region",
-    "Scale",
-    "Study",
-    "Within",
-    "canonical",
-    "fingerprint_of",
-    "published_correlation",
-    "published_share",
-]
+from lmdyn.claims.numbers import Number, untrained
 
 Scale = Literal["plain", "fisher", "logit", "log"]
 """The scale on which seeds are averaged: Fisher's z for correlations, logits for shares, logarithms for ratios."""
@@ -42,6 +25,11 @@ class Region(ABC):
 
     def __contains__(self, value: float) -> bool:
         return self.low <= value <= self.high
+
+
+def _set(region: Region, **values: float) -> None:
+    for name, value in values.items():
+        object.__setattr__(region, name, value)
 
 
 def _bound(value: Any, what: str) -> float:
@@ -62,17 +50,8 @@ class Above(Region):
     bound: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bound", _bound(self.bound, "the bound of Above"))
-
-    @property
-    def low(self) -> float:  # type: ignore[override]
-        """The bound."""
-        return self.bound
-
-    @property
-    def high(self) -> float:  # type: ignore[override]
-        """Infinity."""
-        return math.inf
+        bound = _bound(self.bound, "the bound of Above")
+        _set(self, bound=bound, low=bound, high=math.inf)
 
     def __str__(self) -> str:
         return f"≥ {self.bound:g}"
@@ -85,17 +64,8 @@ class Below(Region):
     bound: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bound", _bound(self.bound, "the bound of Below"))
-
-    @property
-    def low(self) -> float:  # type: ignore[override]
-        """Minus infinity."""
-        return -math.inf
-
-    @property
-    def high(self) -> float:  # type: ignore[override]
-        """The bound."""
-        return self.bound
+        bound = _bound(self.bound, "the bound of Below")
+        _set(self, bound=bound, low=-math.inf, high=bound)
 
     def __str__(self) -> str:
         return f"≤ {self.bound:g}"
@@ -109,8 +79,7 @@ class Within(Region):
     high: float
 
     def __post_init__(self) -> None:
-        for name in ("low", "high"):
-            object.__setattr__(self, name, _bound(getattr(self, name), f"{name} of Within"))
+        _set(self, low=_bound(self.low, "low of Within"), high=_bound(self.high, "high of Within"))
         if self.low >= self.high:
             raise ValueError(f"expected Within(low, high) with low < high, got {self.low} and {self.high}")
 
@@ -200,11 +169,6 @@ class Published:
         computed = correlation_interval if self.kind == "correlation" else share_interval
         return computed(self.value, self.n)
 
-    def resolved(self) -> "Published":
-        """Return itself, with ``low`` and ``high`` computed if possible."""
-        low, high = self.interval() or (None, None)
-        return replace(self, low=low, high=high)
-
 
 def published_correlation(r: float, n: int, says: str = "") -> Published:
     """Return a printed correlation of n pairs."""
@@ -238,8 +202,8 @@ class Claim:
         question: claims with the same question are shown together: measures, rules, corpora.
         variant: name of this claim among those of its question.
         measured_by: the command that would measure it.
-        seen: seeds of runs that were inspected before this claim was stated in this form, or of runs that were made
-            again since; in addition to those of its study.
+        inspected: seeds of runs that were inspected before this claim was stated in this form, or of runs that were
+            made again since; in addition to those of its study.
 
     Raises:
         ValueError: if there are no parts, or a condition reads what a part reads.
@@ -266,7 +230,7 @@ class Claim:
     question: str = ""
     variant: str = ""
     measured_by: str = ""
-    seen: tuple[int, ...] = ()
+    inspected: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.parts or not all(isinstance(p, Part) for p in self.parts):
@@ -298,6 +262,35 @@ class Claim:
         return fingerprint_of((self.parts, self.combine, floor, self.void_unless))
 
 
+def claim(
+    name: str,
+    says: str,
+    where: str,
+    number: Number,
+    region: Region,
+    label: str = "",
+    *,
+    scale: Scale = "plain",
+    floor: Number | str | None = None,
+    **about: Any,
+) -> Claim:
+    """Return a claim about one number, a row in the table of a study.
+
+    Args:
+        name: see :class:`Claim`; also ``says`` and ``where``.
+        says: the statement.
+        where: section, figure, table.
+        number: see :class:`Part`; also ``region``, ``label`` and ``scale``.
+        region: region in which the number must lie.
+        label: name of the number.
+        scale: scale of the mean over seeds.
+        floor: the floor; default: the same number of the untrained model.
+        **about: further arguments of :class:`Claim`.
+    """
+    floor = untrained(number) if floor is None else floor
+    return Claim(name, says, where, (Part(number, region, label, scale),), floor=floor, **about)
+
+
 @dataclass(frozen=True)
 class Study:
     """The claims of one publication, which are judged together.
@@ -307,10 +300,11 @@ class Study:
         title: title of the publication.
         publication: authors, year, and further publications with the same content.
         claims: the claims, in the order in which they are shown.
-        seen: seeds whose runs were inspected before the claims were stated: their results are exploratory.
-        seen_in: conditions of these runs: a run counts as one of them only if it has all values of one of these
+        inspected: seeds whose runs were inspected before the claims were stated: their results are exploratory.
+        inspected_in: conditions of these runs: a run counts as one of them only if it has all values of one of these
             conditions, as the seed does not identify runs of another model or text. If empty, the seed decides.
         terms: meaning of the terms in names of variants; pages explain them before the tables.
+        measured_by: the command that would measure those claims that have none of their own.
 
     Raises:
         ValueError: if two claims have the same name.
@@ -320,16 +314,19 @@ class Study:
     title: str
     publication: str
     claims: tuple[Claim, ...]
-    seen: tuple[int, ...] = (1,)
-    seen_in: tuple[tuple[tuple[str, Any], ...], ...] = ()
+    inspected: tuple[int, ...] = (1,)
+    inspected_in: tuple[tuple[tuple[str, Any], ...], ...] = ()
     terms: tuple[tuple[str, str], ...] = ()
+    measured_by: str = ""
 
     def __post_init__(self) -> None:
         names = [claim.name for claim in self.claims]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"study {self.name!r} has several claims called {', '.join(twice)}")
 
-    def was_seen(self, init: int | None, condition: Mapping[str, Any], also: tuple[int, ...] = ()) -> bool:
+    def was_inspected(
+        self, init: int | None, condition: Mapping[str, Any], also: tuple[int, ...] = ()
+    ) -> bool:
         """Return whether a run is one of those inspected before, by its seed and its condition.
 
         A run whose seed or condition is unknown, because it has no configuration, counts as inspected.
@@ -337,17 +334,17 @@ class Study:
         Args:
             init: its seed; None if unknown.
             condition: its condition.
-            also: further inspected seeds, such as those of one claim (``Claim.seen``).
+            also: further inspected seeds, such as those of one claim (``Claim.inspected``).
 
         Example:
-            >>> study = Study("doe2001_word", "", "", (), seen_in=((("data", "GrammarCorpus"),),))
-            >>> study.was_seen(1, {"data": "GrammarCorpus", "model": "LSTM"}), study.was_seen(1, {"data": "MyText"})
+            >>> study = Study("doe2001_word", "", "", (), inspected_in=((("data", "GrammarCorpus"),),))
+            >>> study.was_inspected(1, {"data": "GrammarCorpus"}), study.was_inspected(1, {"data": "MyText"})
             (True, False)
         """
-        seeds = (*self.seen, *also)
+        seeds = (*self.inspected, *also)
         if not seeds or init not in (*seeds, None):
             return False
-        cases = [all(condition.get(key) == value for key, value in case) for case in self.seen_in]
+        cases = [all(condition.get(key) == value for key, value in case) for case in self.inspected_in]
         return any(cases) or not (cases and condition)
 
 

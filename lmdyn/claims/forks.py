@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from lmdyn.claims.numbers import At, Estimate, Number
 from lmdyn.claims.rows import Rows
-from lmdyn.claims.runs import NotMeasured, ObservedRun, differences
+from lmdyn.runs.observed_run import NotMeasured, ObservedRun, differences
 
 __all__ = ["ForkEffect", "RateAtFork", "SinceFork", "at_rate"]
 

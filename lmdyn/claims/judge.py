@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from lmdyn.claims.claim import Claim, Published, Study
+from lmdyn.claims.claim import Claim, Study
 from lmdyn.claims.numbers import Estimate, Number
+from lmdyn.claims.registration import enough, inspected_words, registered
 from lmdyn.claims.rows import Rows, Source, parts_of
-from lmdyn.claims.runs import (
+from lmdyn.claims.summary import ENOUGH, FEWEST, PartJudgement, Summary, Verdict, judge_part, summarize
+from lmdyn.runs.observed_run import (
     NotMeasured,
     ObservedRun,
     OtherCondition,
@@ -18,8 +20,6 @@ from lmdyn.claims.runs import (
     differences,
     independent_seeds,
 )
-from lmdyn.claims.said_before import enough, said_before, was_seen
-from lmdyn.claims.summary import ENOUGH, FEWEST, PartJudgement, Summary, Verdict, judge_part, summarize
 
 __all__ = ["ClaimJudgement", "StudyJudgement", "judge"]
 
@@ -40,7 +40,6 @@ class ClaimJudgement:
         exploratory: reasons why it does not count as stated before; empty if it does.
         seeds: the seeds by which it was judged.
         runs: names of the runs that were read.
-        published: the printed number, with its interval.
     """
 
     claim: Claim
@@ -54,7 +53,6 @@ class ClaimJudgement:
     exploratory: tuple[str, ...] = ()
     seeds: tuple[SeedPair, ...] = ()
     runs: tuple[str, ...] = ()
-    published: Published | None = None
 
     @property
     def of_this_text(self) -> bool:
@@ -66,7 +64,9 @@ class ClaimJudgement:
         """Whether the claim holds, and so does its floor: it lies in the region, if all parts have the same."""
         if self.verdict != "holds" or self.floor is None or len({part.region for part in self.parts}) > 1:
             return False
-        low, high = self.floor.interval or self.floor.range
+        # the same in all seeds, such as that of a text: a number, no estimate
+        same = self.floor.range[0] == self.floor.range[1]
+        low, high = self.floor.range if same or self.floor.interval is None else self.floor.interval
         region = self.parts[0].region
         return region.low <= low and high <= region.high
 
@@ -136,30 +136,26 @@ def _judge_claim(
     sources = [source for number in (*numbers, *conditions) for source in parts_of(number)]
     estimates, missing = _estimates([*numbers, *conditions], groups)
     used = _used(sources, {seed: groups[seed] for seed in estimates}, claim)
-    # a longer run that was seen does not make the new ones unfinished, if these are enough
-    new = {seed: groups[seed] for seed, runs in used.items() if not was_seen(study, claim, runs)}
+    # a longer run that was inspected does not make the new ones unfinished, if these are enough
+    new = {seed: groups[seed] for seed, runs in used.items() if not inspected_words(study, claim, runs)}
     unfinished = _unfinished(sources, new)
     if not enough([seed for seed in new if seed not in unfinished]):
         unfinished = _unfinished(sources, {seed: groups[seed] for seed in estimates})
     missing |= unfinished
-    said = said_before(study, claim, {seed: runs for seed, runs in used.items() if seed not in unfinished})
-    if set(said.seeds) != set(estimates):  # numbers of several seeds together use only those that count
-        estimates, more = _estimates([*numbers, *conditions], {seed: groups[seed] for seed in said.seeds})
+    stated = registered(study, claim, {seed: runs for seed, runs in used.items() if seed not in unfinished})
+    if set(stated.seeds) != set(estimates):  # numbers of several seeds together use only those that count
+        estimates, more = _estimates([*numbers, *conditions], {seed: groups[seed] for seed in stated.seeds})
         missing |= more
-    lacking = _missing(missing, claim, groups, bool(estimates)) if missing or not estimates else []
-    published = claim.published.resolved() if claim.published is not None else None
+    lacking = _missing(missing, study, claim, some=bool(estimates)) if missing or not estimates else []
     if not estimates:
-        return ClaimJudgement(
-            claim, "not measured", "not measured", reasons=tuple(lacking), published=published
-        )
-    lacking = [*said.left_out, *lacking]
+        return ClaimJudgement(claim, "not measured", "not measured", reasons=tuple(lacking))
+    lacking = [*stated.left_out, *lacking]
     seeds = tuple(independent_seeds(estimates))
     judged = {s: used[s] for s in seeds}
     about: dict[str, Any] = {
         "seeds": seeds,
         "runs": tuple(dict.fromkeys(run.name for s in seeds for run in judged[s])),
-        "exploratory": said.exploratory,
-        "published": published,
+        "exploratory": stated.exploratory,
     }
     if void := list(_void(claim, {s: estimates[s] for s in seeds})):
         return ClaimJudgement(claim, "void", "void", reasons=(*void, *lacking), **about)
@@ -169,7 +165,7 @@ def _judge_claim(
         raise ValueError(f"claim {claim.name!r}: {error}") from error
     verdict, p = _combined(claim, parts)
     floor, unknown = _floor(claim, {s: groups[s] for s in estimates}, confidence)
-    why = [*_undecided(claim, parts, verdict), *unknown, *lacking]
+    why = [*(_undecided(parts) if verdict == "undecided" else ()), *unknown, *lacking]
     return ClaimJudgement(claim, verdict, verdict, parts, floor, p, None, tuple(why), **about)
 
 
@@ -219,52 +215,22 @@ def _unfinished(
     return found
 
 
-def _missing(
-    missing: Mapping[SeedPair, NotMeasured],
-    claim: Claim,
-    groups: Mapping[SeedPair, Sequence[ObservedRun]],
-    some: bool,
-) -> list[str]:
+def _missing(missing: Mapping[SeedPair, NotMeasured], study: Study, claim: Claim, *, some: bool) -> list[str]:
     """Return what is missing, each once, and the command that would measure it; ``some``: other seeds have all."""
     by_message: dict[str, tuple[str, list[str]]] = {}
     for seed, error in missing.items():
-        of_others = some and isinstance(error, OtherCondition)
-        message = "observed in other conditions only" if of_others else str(error)
-        # the same except for the runs' names
-        others = re.sub(rf"_{seed.init}(_{seed.order})?\b", "", message)
-        if isinstance(error, OtherCondition):
-            others = message.partition("; there are, ")[
-                0
-            ]  # existing alternatives are listed for the first seed only
-        by_message.setdefault(others, (message, []))[1].append(str(seed))
+        of_others = isinstance(error, OtherCondition)
+        message = "observed in other conditions only" if some and of_others else str(error)
+        # the same but for the runs' names; of other conditions, those that exist are listed for the first seed only
+        alike = re.sub(rf"_{seed.init}(_{seed.order})?\b", "", message)
+        alike = message.partition("; there are, ")[0] if of_others else alike
+        by_message.setdefault(alike, (message, []))[1].append(str(seed))
     told = [f"seed {', '.join(seeds)}: {message}" for message, seeds in by_message.values()]
     if len(told) > 3:
         told = [*told[:3], f"… and {len(told) - 3} more"]
-    return [*(told or ["there are no runs"]), f"measured by: {_measured_by(claim, groups)}"]
-
-
-def _measured_by(claim: Claim, groups: Mapping[SeedPair, Sequence[ObservedRun]]) -> str:
-    """Return the command that would measure a claim: with the observers of a chain that the runs lack."""
-    observers = sorted({name.partition("/")[0] for name in claim.reads()} - {"test"})
-    line = claim.measured_by or (
-        f"lmdyn analyze RUN --config FILE, where FILE has trainer.callbacks: {', '.join(observers)}"
-        if observers
-        else "lmdyn test --config RUN/config.yaml"
-    )
-    there = {
-        name.rpartition(".")[2]
-        for runs in groups.values()
-        for run in runs
-        for name in run.observers().values()
-    }
-    lacking = [name for name in observers if name not in there]
-    if observers and not lacking and " analyze " in line:
-        own = ", ".join(observers)
-        return f"{line}, with a `name` of its own for {own}: these runs have observed other settings or text"
-    if "--config configs/" in line and len(lacking) < len({*there, *lacking}):
-        names = " ".join(f"'{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', name).lower()}*'" for name in lacking)
-        return re.sub(r"(--config \S+)", rf"\1 --only {names}", line, count=1)
-    return line
+    observers = ", ".join(sorted({name.partition("/")[0] for name in claim.reads()}))
+    command = claim.measured_by or study.measured_by or f"lmdyn analyze RUN --config FILE, with {observers}"
+    return [*(told or ["there are no runs"]), f"measured by: {command}"]
 
 
 def _used(
@@ -296,11 +262,8 @@ def _different_settings(places: Sequence[tuple[ObservedRun, str]]) -> list[str]:
     found: dict[str, dict[str, str]] = {}
     for run, folder in places:
         for key, value in run.settings(folder).items():
-            plain = (
-                value is None
-                or isinstance(value, (int, float))
-                or (isinstance(value, str) and "/" not in value)
-            )
+            text = isinstance(value, str) and "/" not in value
+            plain = text or value is None or isinstance(value, (int, float))
             if plain and key not in ("probe_set", "train_set", "seed"):
                 found.setdefault(key, {}).setdefault(repr(value), f"{folder} of {run.name}")
     return [
@@ -333,7 +296,6 @@ def _parts(
         judge_part(
             part,
             {seed: found[i] for seed, found in estimates.items() if math.isfinite(found[i].value)},
-            confidence=confidence,
             holds_confidence=confidence if every else strict,
             fails_confidence=strict if every else confidence,
             shown_confidence=confidence if every else strict,
@@ -344,20 +306,19 @@ def _parts(
 
 def _combined(claim: Claim, parts: Sequence[PartJudgement]) -> tuple[Verdict, float | None]:
     """Return the verdict of the parts together, and the two-sided p of its direction."""
-    each, one = ("holds", "fails") if claim.combine == "all" else ("fails", "holds")
-    verdicts = [part.verdict for part in parts]
-    verdict: Verdict = "undecided"
-    if all(v == each for v in verdicts):
-        verdict = "holds" if each == "holds" else "fails"
-    elif one in verdicts:
-        verdict = "fails" if one == "fails" else "holds"
-    of_each = [part.p_holds if each == "holds" else part.p_fails for part in parts]
-    of_one = [part.p_fails if each == "holds" else part.p_holds for part in parts]
-    if any(p is None for p in (*of_each, *of_one)):
+    all_of_them = claim.combine == "all"
+    verdicts = {part.verdict for part in parts}
+    if verdicts == {"holds"} or ("holds" in verdicts and not all_of_them):
+        verdict: Verdict = "holds"
+    elif verdicts == {"fails"} or ("fails" in verdicts and all_of_them):
+        verdict = "fails"
+    else:
+        verdict = "undecided"
+    holds, fails = [p.p_holds for p in parts], [p.p_fails for p in parts]
+    each, one = (holds, fails) if all_of_them else (fails, holds)
+    if None in (*each, *one):
         return verdict, None
-    each_p = max(p for p in of_each if p is not None)
-    one_p = len(parts) * min(p for p in of_one if p is not None)
-    return verdict, min(1.0, 2 * min(each_p, one_p))
+    return verdict, min(1.0, 2 * min(max(cast(list[float], each)), len(parts) * min(cast(list[float], one))))
 
 
 def _floor(
@@ -373,10 +334,8 @@ def _floor(
     return (summarize(values, scale, confidence, between) if values else None), told
 
 
-def _undecided(claim: Claim, parts: Sequence[PartJudgement], verdict: Verdict) -> Iterator[str]:
+def _undecided(parts: Sequence[PartJudgement]) -> Iterator[str]:
     """Yield sentences that say why a claim is undecided."""
-    if verdict != "undecided":
-        return
     n = parts[0].n
     if n < FEWEST:
         yield f"{n} seed{'s' * (n > 1)}: {FEWEST} or more decide"
@@ -387,6 +346,8 @@ def _undecided(claim: Claim, parts: Sequence[PartJudgement], verdict: Verdict) -
         region = part.region
         if part.censored and any(map(math.isinf, part.range)) and n < 7:
             yield f"{label}not reached, or at once, in some of {n} seeds: 7 or more decide"
+        elif math.isinf(low) and math.isinf(high):
+            yield f"{label}the same in all of {n} seeds: 6 or more decide, by the sign test"
         elif (region.low <= low and high <= region.high) or high < region.low or low > region.high:
             side = "in" if low in region else "outside of"
             how = "each seed's own interval" if n < ENOUGH else "what holds for several parts together"

@@ -3,29 +3,11 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, cast
 
-import pandas as pd
-
-from lmdyn.claims.rows import Layer, OneOf, Pairs, Rows, Source, is_of_condition, parts_of
-from lmdyn.claims.runs import NotMeasured, ObservedRun, SeedPair, differences
-
-__all__ = [
-    "At",
-    "Change",
-    "Difference",
-    "Estimate",
-    "Largest",
-    "Layer",
-    "Mean",
-    "Number",
-    "OneOf",
-    "Reaches",
-    "Rows",
-    "Smallest",
-    "Tested",
-]
+from lmdyn.claims.rows import Pairs, Rows, Source, is_of_condition, parts_of, range_by_name
+from lmdyn.runs.observed_run import NotMeasured, ObservedRun, SeedPair, differences
 
 
 @dataclass(frozen=True)
@@ -103,18 +85,6 @@ class Number(ABC):
         """Return the ``Observer/quantity`` names from which it is computed."""
         return frozenset(name for part in parts_of(self) for name in part.names())
 
-    def curve(self, runs: Sequence[ObservedRun]) -> pd.DataFrame | None:
-        """Return the values over steps behind the number, for its figure.
-
-        Returns:
-            Columns ``step``, ``tokens`` (missing if unknown), ``value`` and ``error`` (NaN if unknown);
-            None if there is no such curve.
-        """
-        for part in parts_of(self):
-            if isinstance(part, Rows):
-                return part.table(runs)
-        return None
-
 
 @dataclass(frozen=True)
 class At(Number):
@@ -146,8 +116,8 @@ class At(Number):
         return Estimate(value, None if math.isnan(error) else error, df=self.rows.df)
 
     def between(self) -> tuple[float, float] | None:
-        """Return 0 and 1 for shares and accuracies."""
-        return _range_of(self.rows.quantity)
+        """Return the ends of the quantity's range."""
+        return self.rows.between()
 
     def position(self, steps: list[int]) -> int:
         """Return the position of the step among observed ones, in order.
@@ -234,7 +204,7 @@ class Change(Number):
         return Difference(a, b).of(runs)
 
     def between(self) -> tuple[float, float] | None:
-        """Return -1 and 1 for shares and accuracies."""
+        """Return the differences of the ends of the quantity's range."""
         return Difference(*self._ends()).between()
 
     def _ends(self) -> tuple[At, At]:
@@ -382,11 +352,28 @@ class Tested(Number, Source):
 
     def between(self) -> tuple[float, float] | None:
         """Return 0 and 1 for an accuracy."""
-        return _range_of(self.metric)
+        return range_by_name(self.metric)
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
         """Return the metric; its error over texts is unknown."""
         return Estimate(float(self.locate(runs)[0].tested[self.metric]))
+
+
+def untrained(number: Any) -> Any:
+    """Return a number with the value at step 0 wherever it has that of the last observation.
+
+    Example:
+        >>> loss = Rows("LearningCurves", "loss")
+        >>> untrained(Difference(At(loss), At(loss, 100))) == Difference(At(loss, 0), At(loss, 100))
+        True
+    """
+    if isinstance(number, At):
+        return replace(number, step=0) if number.step == "last" else number
+    if isinstance(number, tuple):
+        return tuple(map(untrained, number))
+    if isinstance(number, Number):
+        return replace(number, **{f.name: untrained(getattr(number, f.name)) for f in fields(number)})
+    return number
 
 
 # ------------------------------------------------------------------------------------------ what they share
@@ -407,7 +394,3 @@ def _combined(estimates: Sequence[Estimate], weights: Sequence[float]) -> tuple[
     total = math.fsum(variances)
     spread = math.fsum(v**2 / e.df for v, e in zip(variances, estimates, strict=True) if e.df)
     return math.sqrt(total), total**2 / spread if spread else None
-
-
-def _range_of(quantity: str) -> tuple[float, float] | None:
-    return (0.0, 1.0) if quantity.endswith(("share", "accuracy")) else None

@@ -12,9 +12,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lmdyn.callbacks.observing.schema import from_arrow
-from lmdyn.callbacks.observing.store import canonical_settings
-from lmdyn.claims.runs import NotMeasured, SeedPair
+from lmdyn.runs.observed_run import NotMeasured, SeedPair
+from lmdyn.runs.schema import from_arrow
 
 __all__ = ["RUNS_FILE", "RecordedRun", "RecordsFolder", "digest", "is_records_folder", "read_records"]
 
@@ -42,7 +41,7 @@ def read_records(folder: Path) -> "list[RecordedRun]":
     return RecordsFolder(folder).runs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RecordsFolder:
     """A folder written by ``lmdyn records``.
 
@@ -52,6 +51,11 @@ class RecordsFolder:
     """
 
     folder: Path
+    _tables: dict[str, pd.DataFrame] = field(default_factory=dict, init=False, repr=False)
+    _rows: dict[tuple[str, str, frozenset[str] | None], pd.DataFrame] = field(
+        default_factory=dict, init=False
+    )
+    _observers: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict, init=False)
 
     @cached_property
     def content(self) -> dict[str, Any]:
@@ -101,28 +105,15 @@ class RecordsFolder:
 
     def rows(self, observer: str, run: str, quantities: frozenset[str] | None = None) -> pd.DataFrame:
         """Return the rows of an observer for one run, or only those of some quantities; cached for many claims."""
-        if observer not in self._by_run:
-            self._by_run[observer] = dict(iter(self.table(observer).groupby("run", sort=False)))
-        key = (observer, run, quantities)
-        if key not in self._rows:
-            table = self._by_run[observer].get(run, self.table(observer)[:0])
-            if quantities is not None:
-                table = table[table["quantity"].isin(list(quantities))]
-            columns = self.observers(run)[observer]["columns"]
-            self._rows[key] = table[columns].reset_index(drop=True)
-        return self._rows[key]
-
-    @cached_property
-    def _tables(self) -> dict[str, pd.DataFrame]:
-        return {}
-
-    @cached_property
-    def _by_run(self) -> dict[str, dict[Any, pd.DataFrame]]:
-        return {}
-
-    @cached_property
-    def _rows(self) -> dict[tuple[str, str, frozenset[str] | None], pd.DataFrame]:
-        return {}
+        if (observer, run, quantities) not in self._rows:
+            table = self.table(observer) if quantities is None else self.rows(observer, run)
+            table = table[
+                table["run"].eq(run) if quantities is None else table["quantity"].isin(list(quantities))
+            ]
+            self._rows[observer, run, quantities] = table[
+                self.observers(run)[observer]["columns"]
+            ].reset_index(drop=True)
+        return self._rows[observer, run, quantities]
 
     def about(self, run: str, part: str) -> dict[str, Any]:
         """Return a part of what is known about a run: what all runs share, and its own."""
@@ -131,16 +122,17 @@ class RecordsFolder:
 
     def observers(self, run: str) -> dict[str, dict[str, Any]]:
         """Return the observers of a run by folder name: ``observer``, ``settings``, ``columns``, ``rows``, ``of``."""
-        own = self.content["runs"][run]["observers"]
-        shared = self.content["shared"]["observers"]
-        return {
-            name: {
-                **shared[name],
-                **one,
-                "settings": {**shared[name].get("settings", {}), **one.get("settings", {})},
+        if run not in self._observers:
+            shared = self.content["shared"]["observers"]
+            self._observers[run] = {
+                name: {
+                    **shared[name],
+                    **own,
+                    "settings": shared[name].get("settings", {}) | own.get("settings", {}),
+                }
+                for name, own in self.content["runs"][run]["observers"].items()
             }
-            for name, one in own.items()
-        }
+        return self._observers[run]
 
 
 @dataclass(frozen=True)
@@ -180,7 +172,7 @@ class RecordedRun:
 
     @property
     def sessions(self) -> Sequence[Mapping[str, Any]]:
-        """The commands that made it: see :func:`~lmdyn.cli.studies.provenance.begin_session`."""
+        """The commands that made it: see :func:`~lmdyn.runs.provenance.begin_session`."""
         environments = self.records.content["environments"]
         own = self.records.content["runs"][self.name].get("sessions", [])
         return [{**one, **environments[one["environment"]]} for one in own]
@@ -190,10 +182,8 @@ class RecordedRun:
         return {name: one["observer"] for name, one in self.records.observers(self.name).items()}
 
     def settings(self, observer: str) -> Mapping[str, Any]:
-        """Return the settings of an observer, by its folder name, as it would write them today."""
-        about = self._one(observer)
-        cls = public_class(about["observer"])
-        return about["settings"] if cls is None else canonical_settings(cls, about["settings"])
+        """Return the settings of an observer, by its folder name."""
+        return self.records.observers(self.name)[self._checked(observer)]["settings"]  # type: ignore[no-any-return]
 
     def read(self, observer: str, *, quantities: Iterable[str] | None = None) -> pd.DataFrame:
         """Return the kept rows, in the order in which they were observed; the result is cached.
@@ -201,14 +191,15 @@ class RecordedRun:
         Raises:
             NotMeasured: if there is no such observer.
         """
-        self._one(observer)
-        return self.records.rows(observer, self.name, None if quantities is None else frozenset(quantities))
+        return self.records.rows(
+            self._checked(observer), self.name, None if quantities is None else frozenset(quantities)
+        )
 
-    def _one(self, observer: str) -> dict[str, Any]:
+    def _checked(self, observer: str) -> str:
         found = self.records.observers(self.name)
         if observer not in found:
             raise NotMeasured(f"{self.name} has no observations of {observer}, only {', '.join(found)}")
-        return found[observer]
+        return observer
 
 
 def public_class(name: str) -> type | None:

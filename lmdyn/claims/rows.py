@@ -2,16 +2,14 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 import pandas as pd
 
-from lmdyn.claims.runs import NotMeasured, ObservedRun, OtherCondition, differences, is_fork
-
-__all__ = ["Layer", "OneOf", "Pairs", "Rows", "Source", "is_of_condition", "parts_of", "tables_of"]
+from lmdyn.runs.observed_run import NotMeasured, ObservedRun, OtherCondition, differences, is_fork
 
 Pairs = tuple[tuple[str, Any], ...]
 """Names and their required values."""
@@ -167,48 +165,43 @@ class Rows(Source):
             NotMeasured: if there are no such rows.
         """
         run, folder = self.locate(runs)
-        wanted = {self.quantity, *_texts(self.error), *quantities}
-        table = run.read(folder, quantities=wanted)
-        own = table[table["quantity"].eq(self.quantity)]
-        if own.empty:
-            raise NotMeasured(f"{folder} of {run.name} holds no rows of {self.quantity!r}")
+        table = run.read(folder, quantities={self.quantity, *_texts(self.error), *quantities})
+        of = f"{folder} of {run.name}"
+        own = table["quantity"].eq(self.quantity)
+        if not own.any():
+            raise NotMeasured(f"{of} holds no rows of {self.quantity!r}")
         site: str | None = self.site if isinstance(self.site, str) else None
         if isinstance(self.site, Layer):
+            rows = list(dict.fromkeys(table.loc[own, "site"].fillna("").astype(str)))
             known = run.settings(folder).get("sites")
-            rows = list(dict.fromkeys(own["site"].fillna("").astype(str)))
-            named = (
-                [s for k in known for s in rows if s.partition("@")[0] == k]
-                if isinstance(known, Mapping)
-                else []
-            )
-            site = self.site.among(named or rows)
+            in_order = known if isinstance(known, Mapping) else ()
+            site = self.site.among([s for k in in_order for s in rows if s.partition("@")[0] == k] or rows)
             if site is None:
-                raise NotMeasured(
-                    f"{folder} of {run.name} has no hidden layer: its sites are {', '.join(rows)}"
-                )
-        selected = table[table["site"].fillna("").astype(str).eq(site or "")]
-        selected = self.of_groups(selected, f"{folder} of {run.name}")
-        if not selected["quantity"].eq(self.quantity).any():
+                raise NotMeasured(f"{of} has no hidden layer: its sites are {', '.join(rows)}")
+        selected = _equals(table["site"], site) & self.in_groups(table, of)
+        if not (selected & own).any():
             told = ", ".join(
-                f"{c} {sorted(map(str, own[c].dropna().unique()))[:12]}" for c in ("site", *dict(self.where))
+                f"{c} {sorted(map(str, table.loc[own, c].dropna().unique()))[:12]}"
+                for c in ("site", *dict(self.where))
             )
             raise NotMeasured(
-                f"{folder} of {run.name} has no rows of {self.quantity!r} at site {site!r}"
+                f"{of} has no rows of {self.quantity!r} at site {site!r}"
                 f"{''.join(f', {c} = {v!r}' for c, v in self.where)}; there are {told}"
             )
-        return selected
+        return table[selected]
 
-    def of_groups(self, rows: pd.DataFrame, of: str) -> pd.DataFrame:
-        """Return those of the rows that have the values of ``where``; ``of`` names the rows in errors.
+    def in_groups(self, rows: pd.DataFrame, of: str) -> "pd.Series[bool]":
+        """Return which of the rows have the values of ``where``; ``of`` names the rows in errors.
 
         Raises:
             NotMeasured: if there is no such column.
         """
+        found = pd.Series(data=True, index=rows.index)
         for column, value in self.where:
             if column not in rows:
                 raise NotMeasured(f"{of} has no column {column!r}: {', '.join(rows.columns)}")
-            rows = rows[_equals(rows[column], value)]
-        return rows
+            found &= _equals(rows[column], value)
+        return found
 
     def table(self, runs: Sequence[ObservedRun]) -> pd.DataFrame:
         """Return one value per step: columns ``step, tokens, value, error`` (NaN if unknown), in the order of steps.
@@ -217,19 +210,32 @@ class Rows(Source):
             NotMeasured: if there are no such rows.
             ValueError: if there are several rows per step; the message has the columns that distinguish them.
         """
-        known = tables_of(runs)
-        if known is None:
-            return self._table(runs)
-        key = repr(self)
-        if key not in known:
-            known[key] = self._table(runs)
-        return known[key].copy()
+        found: pd.DataFrame = cached(type(self)._table, self, runs)
+        return found.copy()
+
+    def between(self) -> tuple[float, float] | None:
+        """Return the smallest and the largest possible value; None if there are none.
+
+        They are those that an observer of lmdyn declares; of a user's own quantity, its name decides.
+        """
+        from lmdyn.claims.recorded import public_class
+        from lmdyn.runs.schema import declarations, declared
+
+        cls = public_class(f"lmdyn.callbacks.{self.observer}")
+        quantity = declared(declarations(cls), self.quantity)
+        if quantity is None:
+            return range_by_name(self.quantity)
+        return None if quantity.low is None or quantity.high is None else (quantity.low, quantity.high)
 
     def _table(self, runs: Sequence[ObservedRun]) -> pd.DataFrame:
         selected = self.frame(runs)
         own = self._single(selected, self.quantity)
         found = own[["step", "value"]].astype({"value": "float64"})
         found.insert(1, "tokens", own.get("tokens"))
+        return self._with_errors(found, selected)
+
+    def _with_errors(self, found: pd.DataFrame, selected: pd.DataFrame) -> pd.DataFrame:
+        """Return the values with their errors over texts, in the order of steps."""
         found["error"] = math.nan
         ends = [self._single(selected, q).set_index("step")["value"] for q in _texts(self.error)]
         if len(ends) == 1:
@@ -263,23 +269,21 @@ class Rows(Source):
 # ------------------------------------------------------------------------------------------ what they share
 
 
-_Tables = dict[tuple[int, ...], tuple[Sequence[ObservedRun], dict[str, pd.DataFrame]]]
-_TABLES: "WeakKeyDictionary[Any, _Tables]" = WeakKeyDictionary()
+def cached(
+    function: Callable[[Any, Sequence[ObservedRun]], Any], first: Any, runs: Sequence[ObservedRun]
+) -> Any:
+    """Return ``function(first, runs)``, computed once for the runs of a seed: hundreds of claims read the same rows."""
+    key = tuple(runs)
+    return (
+        _cached(function, first, key)
+        if all(isinstance(run, Hashable) for run in key)
+        else function(first, key)
+    )
 
 
-def tables_of(runs: Sequence[ObservedRun]) -> dict[str, pd.DataFrame] | None:
-    """Return the cached tables of the runs of one seed: hundreds of claims read the same ones.
-
-    They are kept while the first run exists, as are the other runs, whose memory addresses are part of the key; None
-    for runs without weak references.
-    """
-    if not runs:
-        return None
-    try:
-        of_first = _TABLES.setdefault(runs[0], {})
-    except TypeError:
-        return None
-    return of_first.setdefault(tuple(map(id, runs)), (tuple(runs[1:]), {}))[1]
+@lru_cache(maxsize=4096)
+def _cached(function: Callable[..., Any], first: Any, runs: tuple[ObservedRun, ...]) -> Any:
+    return function(first, runs)
 
 
 def parts_of(number: Any) -> Iterator[Source]:
@@ -294,6 +298,16 @@ def parts_of(number: Any) -> Iterator[Source]:
             yield from parts_of(getattr(number, field.name))
 
 
+def range_by_name(quantity: str) -> tuple[float, float] | None:
+    """Return 0 and 1 for a share or an accuracy, by its name.
+
+    Example:
+        >>> range_by_name("settled_share"), range_by_name("loss")
+        ((0.0, 1.0), None)
+    """
+    return (0.0, 1.0) if quantity.endswith(("share", "accuracy")) else None
+
+
 def _texts(error: str | tuple[str, str] | None) -> tuple[str, ...]:
     return () if error is None else (error,) if isinstance(error, str) else error
 
@@ -301,7 +315,7 @@ def _texts(error: str | tuple[str, str] | None) -> tuple[str, ...]:
 def _equals(column: "pd.Series[Any]", value: Any) -> "pd.Series[bool]":
     """Return the rows with a value; None or an empty text matches a missing one: columns of names may have either."""
     if value is None or value == "":
-        return column.isna() | column.astype(str).eq("")
+        return column.isna() | column.eq("").fillna(False).astype(bool)
     return column.eq(value).fillna(False).astype(bool)
 
 

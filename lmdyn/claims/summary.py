@@ -4,15 +4,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+import numpy as np
+
+from lmdyn.analysis.statistics.mean_over_seeds import Bounds, EqualSeeds, MeanOverSeeds, mean_over_seeds
+from lmdyn.analysis.statistics.scales import error_on_scale, from_scale, to_scale
+from lmdyn.analysis.statistics.variance_components import VarianceComponents, variance_components
 from lmdyn.claims.claim import Part, Region, Scale
 from lmdyn.claims.numbers import Estimate
-from lmdyn.claims.runs import SeedPair, independent_seeds
-
-if TYPE_CHECKING:
-    from lmdyn.analysis.statistics.mean_over_seeds import Bounds, EqualSeeds
-    from lmdyn.analysis.statistics.variance_components import VarianceComponents
+from lmdyn.runs.observed_run import SeedPair, independent_seeds
 
 __all__ = ["ENOUGH", "FEWEST", "Interval", "PartJudgement", "Summary", "Verdict", "judge_part", "summarize"]
 
@@ -51,7 +52,7 @@ class Summary:
     seeds_interval: Interval | None
     text_interval: Interval | None
     scale: Scale
-    components: "VarianceComponents | None" = None
+    components: VarianceComponents | None = None
 
     @property
     def n(self) -> int:
@@ -79,8 +80,6 @@ class PartJudgement(Summary):
         verdict: verdict of this part by itself, at the level that its claim requires.
         p_holds: one-sided p of "the mean is not in the region"; None below three seeds.
         p_fails: one-sided p of "the mean is in the region".
-        inside: for each seed, whether its own interval (another text) lies in the region; False if it is disjoint
-            from it, None if neither.
     """
 
     label: str
@@ -88,7 +87,6 @@ class PartJudgement(Summary):
     verdict: Verdict
     p_holds: float | None
     p_fails: float | None
-    inside: tuple[bool | None, ...]
 
 
 def summarize(
@@ -112,10 +110,9 @@ def judge_part(
     part: Part,
     estimates: Mapping[SeedPair, Estimate],
     *,
-    confidence: float = 0.95,
-    holds_confidence: float | None = None,
-    fails_confidence: float | None = None,
-    shown_confidence: float | None = None,
+    holds_confidence: float,
+    fails_confidence: float,
+    shown_confidence: float,
 ) -> PartJudgement:
     """Determine the position of a part's number relative to its region, over seeds.
 
@@ -126,20 +123,14 @@ def judge_part(
     Args:
         part: number and region.
         estimates: one per seed, none of them NaN.
-        confidence: confidence of intervals; one-sided levels are half of the rest.
-        holds_confidence: confidence for "holds", if it differs because several parts are tested.
-        fails_confidence: confidence for "fails", if it differs.
-        shown_confidence: confidence of the intervals that are shown, if it differs.
+        holds_confidence: confidence for "holds"; one-sided levels are half of the rest.
+        fails_confidence: confidence for "fails", which differs if several parts are tested.
+        shown_confidence: confidence of the intervals that are shown.
     """
-    from lmdyn.analysis.statistics.scales import to_scale
-
     scaled = _Scaled(estimates, part.scale, part.number.between())
-    summary = scaled.summary(shown_confidence or confidence)
+    summary = scaled.summary(shown_confidence)
     low, high = (to_scale(end, scaled.scale) for end in (part.region.low, part.region.high))
-    holds_confidence, fails_confidence = holds_confidence or confidence, fails_confidence or confidence
-    own = {
-        c: [scaled.own(s, c) for s in scaled.seeds] for c in {confidence, holds_confidence, fails_confidence}
-    }
+    own = {c: [scaled.own(s, c) for s in scaled.seeds] for c in {holds_confidence, fails_confidence}}
 
     def within(interval: Interval) -> bool:
         return low <= interval[0] and interval[1] <= high
@@ -158,7 +149,6 @@ def judge_part(
             verdict = "holds"
         elif p_fails <= (1 - fails_confidence) / 2 and (not few or all(map(outside, own[fails_confidence]))):
             verdict = "fails"
-    inside = tuple(True if within(i) else False if outside(i) else None for i in own[confidence])
     return PartJudgement(
         **vars(summary),
         label=part.label,
@@ -166,7 +156,6 @@ def judge_part(
         verdict=verdict,
         p_holds=p_holds,
         p_fails=p_fails,
-        inside=inside,
     )
 
 
@@ -176,8 +165,6 @@ class _Scaled:
     def __init__(
         self, estimates: Mapping[SeedPair, Estimate], scale: Scale, between: Interval | None = None
     ) -> None:
-        from lmdyn.analysis.statistics.scales import to_scale
-
         ends = [end for e in estimates.values() for end in (e.low, e.high) if math.isfinite(end)]
         self.seeds = tuple(independent_seeds(estimates))
         values = {end for s in self.seeds for end in (estimates[s].low, estimates[s].high)}
@@ -190,42 +177,33 @@ class _Scaled:
         self.scale: Scale = scale if inside else "plain"
         self.estimates = estimates
         self.bounds = {s: (self.to(e.low), self.to(e.high)) for s, e in estimates.items()}
-        self.errors = {s: self._error(e) for s, e in estimates.items()}
+        self.errors = {
+            s: None if e.error is None else error_on_scale(e.value, e.error, self.scale)
+            for s, e in estimates.items()
+        }
 
     def to(self, value: float) -> float:
-        from lmdyn.analysis.statistics.scales import to_scale
-
         return to_scale(value, self.scale)
 
-    def _error(self, estimate: Estimate) -> float | None:
-        from lmdyn.analysis.statistics.scales import error_on_scale
-
-        return None if estimate.error is None else error_on_scale(estimate.value, estimate.error, self.scale)
-
     @cached_property
-    def mean(self) -> "Bounds | EqualSeeds":
-        from lmdyn.analysis.statistics.mean_over_seeds import Bounds, EqualSeeds
-
+    def mean(self) -> Bounds | EqualSeeds:
         low, high = zip(*(self.bounds[s] for s in self.seeds), strict=True)
         errors = [self.errors[s] or 0.0 for s in self.seeds]
-        mean = Bounds(low, high, errors, [self.estimates[s].df for s in self.seeds])
+        df = [self.estimates[s].df for s in self.seeds]
         if self.equal is None:
-            return mean
+            return Bounds(low, high, errors, df)
         least, greatest, value = self.equal
-        return EqualSeeds(mean, value, len(self.seeds), least, greatest)
+        text = mean_over_seeds(low, errors, df)
+        return EqualSeeds(value, len(low), least, greatest, text_error=text.text_error, text_df=text.text_df)
 
     def own(self, seed: SeedPair, confidence: float) -> Interval:
         """Return a seed's own interval: this model, another text."""
-        from lmdyn.analysis.statistics.mean_over_seeds import MeanOverSeeds
-
         error, df = self.errors[seed] or 0.0, float(self.estimates[seed].df or math.inf)
         low, high = self.bounds[seed]
         half = MeanOverSeeds(0.0, 0.0, 1.0, error, df).text_interval(confidence)[1]
         return low - half, high + half
 
     def summary(self, confidence: float) -> Summary:
-        from lmdyn.analysis.statistics.scales import from_scale
-
         least, greatest = self.between or (-math.inf, math.inf)
 
         def back(interval: Interval) -> Interval:
@@ -254,11 +232,7 @@ class _Scaled:
             self._components(),
         )
 
-    def _components(self) -> "VarianceComponents | None":
-        import numpy as np
-
-        from lmdyn.analysis.statistics.variance_components import variance_components
-
+    def _components(self) -> VarianceComponents | None:
         crossed = [s for s in self.estimates if s.init is not None and s.order is not None]
         numbers = [
             [s[i] for s in crossed] for i in (0, 1)

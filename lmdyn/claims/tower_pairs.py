@@ -11,18 +11,8 @@ import pandas as pd
 
 from lmdyn.claims.among_seeds import AmongSeeds
 from lmdyn.claims.numbers import Estimate, Number
-from lmdyn.claims.rows import Rows, tables_of
-from lmdyn.claims.runs import NotMeasured, ObservedRun
-
-__all__ = [
-    "AgreementOfClusters",
-    "AgreementOfPairs",
-    "AgreementWithLead",
-    "Lead",
-    "ShareToPrimary",
-    "Stratum",
-    "preferences_of",
-]
+from lmdyn.claims.rows import Rows, cached
+from lmdyn.runs.observed_run import NotMeasured, ObservedRun
 
 Stratum = Literal["frequency", "upos"]
 """What defines strata of types: deciles of the types' frequency; their most frequent part of speech."""
@@ -48,16 +38,12 @@ def preferences_of(rows: Rows, runs: Sequence[ObservedRun], step: str | int = "l
     Raises:
         NotMeasured: if there are no such rows.
     """
-    known = tables_of(runs)
-    if known is None:
-        return _preferences(rows, runs, step)
-    key = f"preferences of {rows!r} at {step}"
-    if key not in known:
-        known[key] = _preferences(rows, runs, step)
-    return known[key].copy()
+    found: pd.DataFrame = cached(_preferences, (rows, step), runs)
+    return found.copy()
 
 
-def _preferences(rows: Rows, runs: Sequence[ObservedRun], step: str | int) -> pd.DataFrame:
+def _preferences(of: tuple[Rows, str | int], runs: Sequence[ObservedRun]) -> pd.DataFrame:
+    rows, step = of
     table = rows.frame(runs).dropna(subset="value")
     if table.empty:
         raise NotMeasured(f"{rows.observer} found no preference: encodings or output layers are not finite")

@@ -1,5 +1,7 @@
 """``python -m lmdyn.cli`` and ``lmdyn``: dispatch the command line to its command."""
 
+import gc
+import importlib
 import logging
 import os
 import signal
@@ -8,25 +10,10 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 
-from lmdyn.cli.commands import (
-    analyze_command,
-    configs_command,
-    inspect_command,
-    prepare_command,
-    report_command,
-    surprisal_command,
-)
-from lmdyn.cli.mistakes import of_users_code
-from lmdyn.cli.shipped import with_shipped
-from lmdyn.cli.studies.commands import (
-    check_command,
-    claims_command,
-    fork_command,
-    phases_command,
-    records_command,
-)
+from lmdyn.cli.parsing.errors import of_users_code
+from lmdyn.cli.parsing.shipped import with_shipped
+from lmdyn.cli.trust.own_modules import find_modules
 
 __all__ = ["main"]
 
@@ -48,15 +35,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     warnings.filterwarnings("ignore", message=".isinstance.treespec, LeafSpec.. is deprecated")
     args = list(sys.argv[1:] if argv is None else argv)
-    here = str(Path.cwd())
-    # the script `lmdyn` must find the same modules as `python -m lmdyn.cli`, such as my_model.py
-    if not {"", here} & set(sys.path):
-        sys.path.insert(0, here)
-    if folder := os.environ.get("LMDYN_COSTS"):
-        from lmdyn.cli.studies.costs import account
-
-        account(Path(folder), args)
     try:
+        find_modules(args)
         _run(with_shipped(args))
     except KeyboardInterrupt:
         if os.environ.get("LMDYN_TRACEBACK"):
@@ -96,90 +76,71 @@ def _of_jsonargparse(error: BaseException) -> bool:
     return bool(frames) and f"{os.sep}jsonargparse{os.sep}" in frames[-1].filename
 
 
-_OF_TRAINER = ("fit", "validate", "test", "predict")
-_COMMANDS = (
-    *_OF_TRAINER,
-    "prepare",
-    "analyze",
-    "report",
-    "inspect",
-    "check",
-    "fork",
-    "claims",
-    "records",
-    "surprisal",
-    "phases",
-    "configs",
-)
-
-_USAGE = """usage: lmdyn COMMAND …
-
-inspect    first: what runs on a model               inspect MODEL [--data DATA] [--write my.yaml]
-check      find known errors before training         check --config FILE [--replay OVERLAY] | --profile DIR
-fit        train with observers                      fit --config FILE [--config OVERLAY] [--ckpt_path last]
-validate   \\
-test        > evaluate a checkpoint                   test --config FILE --ckpt_path CHECKPOINT
-predict    /
-prepare    encode the data before a run              prepare --config FILE [--tokenizer DIR]
-analyze    replay observers over checkpoints         analyze RUN [--config OVERLAY] [--shard i/n] [--logger NAME]
-report     draw the figures of a run                 report RUN
-surprisal  compute the surprisal of words            surprisal MODEL TEXT [--out DIR]
-phases     find change points of curves, in order    phases RUN … [--select PATTERN …] [--page DIR] [--map]
-fork       continue a run with other settings        fork RUN --step K [--set KEY=VALUE …] [--data-seed N]
-claims     test a publication's claims on runs       claims STUDY RUN … [--markdown FILE] [--out DIR]
-configs    list or copy shipped configurations       configs [STUDY] [--to DIR]
-records    store what claims need from runs          records RUN … --out docs/records/STUDY/PROFILE
-
-COMMAND --help shows all options. Arguments of a class: fit --model.help LSTMLanguageModel, --data.help GrammarCorpus,
---trainer.callbacks.help Sparsity"""
+_COMMANDS = {
+    "inspect": "first: what runs on a model            inspect MODEL [--data DATA] [--write my.yaml]",
+    "check": "find known errors before training       check --config FILE [--replay OVERLAY] | --profile DIR",
+    "fit": "train with observers                    fit --config FILE [--config OVERLAY] [--ckpt_path last]",
+    "validate": "evaluate a checkpoint                   validate --config FILE --ckpt_path CHECKPOINT",
+    "test": "evaluate a checkpoint on test data      test --config FILE --ckpt_path CHECKPOINT",
+    "predict": "collect predictions of a checkpoint     predict --config FILE --ckpt_path CHECKPOINT",
+    "prepare": "encode the data before a run            prepare --config FILE [--tokenizer DIR]",
+    "analyze": "replay observers over checkpoints       analyze RUN [--config OVERLAY] [--shard i/n] [--logger NAME]",
+    "report": "draw the figures of a run               report RUN",
+    "surprisal": "compute the surprisal of words          surprisal MODEL TEXT [--out DIR]",
+    "phases": "find change points of curves, in order  phases RUN … [--select PATTERN …] [--page DIR] [--map]",
+    "fork": "continue a run with other settings      fork RUN --step K [--set KEY=VALUE …] [--data-seed N]",
+    "claims": "test a publication's claims on runs     claims STUDY RUN … [--markdown FILE] [--out DIR]",
+    "configs": "list or copy shipped configurations     configs [STUDY] [--to DIR]",
+    "records": "store what claims need from runs        records RUN … --out docs/records/STUDY/PROFILE",
+}
+_OF_TRAINER = {"fit", "validate", "test", "predict"}
+_MEASURE_MEMORY = {"inspect", "check"}
+_OF_CLAIMS = {"claims", "records", "phases"}
 
 
 def _run(args: list[str]) -> None:
     command = args[0] if args else None
     if command in (None, "-h", "--help"):
-        logging.getLogger("lmdyn").info(_USAGE)
-        return
-    if command == "--version":
-        logging.getLogger("lmdyn").info("lmdyn %s", version("lmdyn"))
-        return
-    # these are not methods of the Trainer, so LightningCLI cannot parse them
-    if command == "analyze":
-        analyze_command(args[1:])
-    elif command == "report":
-        report_command(args[1:])
-    elif command == "check":
-        check_command(args[1:])
-    elif command == "inspect":
-        inspect_command(args[1:])
-    elif command == "prepare":
-        prepare_command(args[1:])
-    elif command == "fork":
-        fork_command(args[1:])
-    elif command == "claims":
-        claims_command(args[1:])
-    elif command == "records":
-        records_command(args[1:])
-    elif command == "configs":
-        configs_command(args[1:])
-    elif command == "surprisal":
-        surprisal_command(args[1:])
-    elif command == "phases":
-        phases_command(args[1:])
-    elif command not in _OF_TRAINER and not str(command).startswith("-"):
-        from lmdyn.analysis.inspection.attributes import did_you_mean  # slow import
-
-        raise ValueError(
-            f"unknown command {command!r}{did_you_mean(str(command), _COMMANDS) or ':'} commands are "
-            f"{', '.join(_COMMANDS)}"
+        lines = "\n".join(f"{name:<11}{about}" for name, about in _COMMANDS.items())
+        logging.getLogger("lmdyn").info(
+            "usage: lmdyn COMMAND …\n\n%s\n\nCOMMAND --help shows all options. Arguments of a class: fit --model.help "
+            "LSTMLanguageModel, --data.help GrammarCorpus,\n--trainer.callbacks.help Sparsity",
+            lines,
         )
-    elif not set(_OF_TRAINER) & set(args):  # LightningCLI would name the Trainer's commands only
+    elif command == "--version":
+        logging.getLogger("lmdyn").info("lmdyn %s", version("lmdyn"))
+    elif command in _OF_TRAINER or (str(command).startswith("-") and _OF_TRAINER & set(args)):
+        _import_training()
+        from lmdyn.cli.fit import LmdynCLI
+
+        LmdynCLI(args)
+    elif command in _COMMANDS:
+        if command in _MEASURE_MEMORY:  # torch's profiler writes to the terminal otherwise
+            os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        from lmdyn.cli.arguments import run_command
+
+        module = importlib.import_module(f"lmdyn.{'claims' if command in _OF_CLAIMS else 'cli'}.commands")
+        run_command(str(command), getattr(module, str(command)), args[1:])
+    elif str(command).startswith("-"):  # LightningCLI would name the Trainer's commands only
         raise ValueError(
             f"the command comes first: lmdyn COMMAND {command} …; commands are {', '.join(_COMMANDS)}"
         )
     else:
-        from lmdyn.cli.fit import LmdynCLI
+        from lmdyn.analysis.inspection.attributes import did_you_mean  # slow import
 
-        LmdynCLI(args)
+        raise ValueError(
+            f"unknown command {command!r}{did_you_mean(str(command), list(_COMMANDS)) or ':'} commands are "
+            f"{', '.join(_COMMANDS)}"
+        )
+
+
+def _import_training() -> None:
+    """Import what ``fit`` needs without looking for garbage, a third of the CPU time: these objects stay for good."""
+    if "lmdyn.cli.fit" not in sys.modules:
+        gc.disable()
+        importlib.import_module("lmdyn.cli.fit")
+        gc.freeze()
+        gc.enable()
 
 
 if __name__ == "__main__":

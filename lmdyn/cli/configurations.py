@@ -1,4 +1,4 @@
-"""What distinguishes the models of several runs, according to their saved configurations."""
+"""Saved configurations: their callbacks, values found in training, and what distinguishes the models of runs."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -7,12 +7,47 @@ from typing import Any
 
 import pandas as pd
 
-from lmdyn.claims.runs import flat_configuration
-from lmdyn.claims.yaml_files import read_yaml
+from lmdyn.runs.observed_run import flat_configuration
+from lmdyn.runs.yaml_files import read_yaml
 
-__all__ = ["model_configurations", "read_yaml"]
+__all__ = ["OF_FIT", "callback_entries", "class_path", "complete_model", "model_configurations"]
+
+OF_FIT = ("ckpt_path", "weights_only")
+"""Arguments of ``fit`` itself in a run's ``config.yaml``; other commands have no use for them."""
 
 _CLASS = "class"  # a keyword of Python, so no argument can have this name
+
+
+def callback_entries(config: Any, *keys: str) -> list[Any]:
+    """Return the callbacks under ``trainer``, each a class path or a mapping; other content has none.
+
+    Args:
+        config: content of a yaml.
+        *keys: keys under which they are; default: ``callbacks``.
+
+    Example:
+        >>> callback_entries({"trainer": {"callbacks": "Sparsity"}}), callback_entries({"trainer": [3]})
+        (['Sparsity'], [])
+    """
+    trainer = config.get("trainer") if isinstance(config, Mapping) else None
+    given = [trainer.get(key) for key in keys or ("callbacks",)] if isinstance(trainer, Mapping) else []
+    return [item for one in given if one for item in (one if isinstance(one, list) else [one])]
+
+
+def class_path(entry: Any) -> str:
+    """Return the class of an entry of a configuration."""
+    return str(entry.get("class_path") if isinstance(entry, Mapping) else entry)
+
+
+def complete_model(config: Mapping[str, Any], checkpoint: Mapping[str, Any]) -> None:
+    """Set null arguments of a run's model to the values found in training, such as the vocabulary size.
+
+    Only numbers are taken from the checkpoint: a text could name a class, which jsonargparse would import.
+    """
+    saved = checkpoint.get("hyper_parameters", {})
+    arguments = config["model"].get("init_args") or {}
+    found = {name: saved.get(name) for name, value in arguments.items() if value is None}
+    arguments |= {name: value for name, value in found.items() if isinstance(value, (int, float))}
 
 
 def model_configurations(runs: Mapping[str, Path]) -> pd.DataFrame:

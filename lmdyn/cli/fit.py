@@ -18,32 +18,49 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 import lmdyn.callbacks
 import lmdyn.datamodules
 import lmdyn.models  # noqa: F401
-from lmdyn.analysis.inspection.data_order import order_argument
-from lmdyn.callbacks.gathered.gathered_store import CACHE
+from lmdyn.analysis.inspection.attributes import order_argument
 from lmdyn.callbacks.observing.loggers import where_curves_are
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.store import current_name
-from lmdyn.callbacks.training.atomic_files import write_file
-from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint, checkpoint_step
-from lmdyn.callbacks.training.checkpoint_files import read_checkpoint
-from lmdyn.callbacks.training.lightning_internals import SHARDING, callbacks_of, purge_after
+from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
+from lmdyn.callbacks.training.lightning_internals import SHARDING, callbacks_of, continue_csv, hide_events
 from lmdyn.callbacks.training.resume import RunState
-from lmdyn.callbacks.training.sharded_checkpoints import about_sharded, is_sharded_checkpoint
+from lmdyn.callbacks.training.run_folder import (
+    claim_folder,
+    has_own_folder,
+    holds_run,
+    run_folder,
+    runs_of_logger,
+)
+from lmdyn.callbacks.training.updates import updates
 from lmdyn.cli import INSPECT_FIRST
-from lmdyn.cli.checking.preflight import Preflight
-from lmdyn.cli.checking.resumption import changed_settings, check_resumed
-from lmdyn.cli.parser import ConfigFile, Parser
-from lmdyn.cli.progress_lines import ProgressLines
-from lmdyn.cli.studies.chain import CHAIN
-from lmdyn.cli.studies.provenance import begin_session, end_session
-from lmdyn.cli.studies.run_lock import FolderLock
+from lmdyn.cli.configurations import OF_FIT
+from lmdyn.cli.parsing.lightning_parser import ConfigFile, Parser
+from lmdyn.cli.training.preflight import Preflight
+from lmdyn.cli.training.progress_lines import ProgressLines
+from lmdyn.cli.training.resumption import changed_settings, check_resumed
+from lmdyn.runs.atomic_files import write_file
+from lmdyn.runs.checkpoint_files import checkpoint_step, read_checkpoint
+from lmdyn.runs.folder_lock import CHAIN, FolderLock
+from lmdyn.runs.provenance import begin_session, end_session
+from lmdyn.runs.sharded_checkpoints import about_sharded, is_sharded_checkpoint
+from lmdyn.runs.store import current_name
 
-__all__ = ["LmdynCLI", "SaveRunConfig", "data_seed", "plain"]
+__all__ = ["ONE_PROCESS", "LmdynCLI", "SaveRunConfig", "plain"]
 
 log = logging.getLogger(__name__)
 
+ONE_PROCESS = (
+    "--trainer.logger=false",
+    "--trainer.accelerator=cpu",
+    "--trainer.devices=1",
+    "--trainer.num_nodes=1",
+    "--trainer.strategy=auto",
+    "--trainer.plugins=null",
+)
+"""Arguments of commands that build model or data without training, perhaps on a machine without accelerators."""
+
 _DESCRIPTIONS = {
-    "fit": "Train a model with observers. --data_seed N sets the order of data independently of --seed_everything.",
+    "fit": "Train a model with observers.",
     "validate": "Evaluate a checkpoint on the validation data.",
     "test": "Evaluate a checkpoint on the test data.",
     "predict": "Collect the predictions of a checkpoint.",
@@ -88,7 +105,7 @@ class SaveRunConfig(SaveConfigCallback):
         if trainer.is_global_zero:
             checks = [c.compared for c in callbacks_of(trainer) if isinstance(c, Preflight)] or [{}]
             size = sum(parameter.numel() for parameter in pl_module.parameters())
-            end_session(self._folder, self._session, step=trainer.global_step, parameters=size, **checks[0])
+            end_session(self._folder, self._session, step=updates(trainer), parameters=size, **checks[0])
 
 
 class LmdynCLI(LightningCLI):
@@ -109,6 +126,8 @@ class LmdynCLI(LightningCLI):
     ) -> None:
         self._writer: FolderLock | None = None
         self._folder: Path | None = None
+        self._trains = run
+        self._failed = False  # whether the report could not be written
         self._resumed: tuple[Any, ...] = ()  # arguments of check_resumed if the run is resumed
         super().__init__(
             L.LightningModule,
@@ -134,28 +153,33 @@ class LmdynCLI(LightningCLI):
         parser = super().init_parser(**kwargs)
         action = next(a for a in parser._actions if a.dest == "config")
         action.__class__ = ConfigFile  # Lightning has already added its own action under these names
+        for name in () if self._trains else OF_FIT:
+            parser.add_argument(f"--{name}", type=Any, help="of `fit`, not used by this command")
         return parser
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the seed of the order of data, which is saved as the argument of the data that it sets."""
+        about = "seed of the order of data, independent of --seed_everything"
+        parser.add_argument("--data_seed", "--data-seed", type=int | None, default=None, help=about)
 
     def parse_arguments(self, parser: Any, args: Any) -> None:
         """Parse ``args`` regardless of ``sys.argv`` (Lightning warns of it); ``--data_seed`` sets the order of data."""
-        args, seed = data_seed(args)
         self.config = parser.parse_args(args)
+        if unused := [f"{name} {self.config[name]}" for name in OF_FIT if self.config.get(name) is not None]:
+            log.info("left out, since only `fit` uses it: %s", ", ".join(unused))
+        config = self.config[self.config.subcommand] if "subcommand" in self.config else self.config
+        seed, data = config.pop("data_seed", None), config.data
         if seed is not None:
-            data = (
-                self.config[self.config.subcommand].data if "subcommand" in self.config else self.config.data
-            )
             name = order_argument(data.init_args.keys()) if "init_args" in data else None
-            if name is None:
-                raise ValueError(
-                    f"--data_seed {seed}: {data.class_path} has neither order_seed nor seed: omit --data_seed"
-                )
+            if name is None or seed < 0:
+                lacks = f"{data.class_path} has neither order_seed nor seed: omit --data_seed"
+                why = "expected an integer of at least 0" if seed < 0 else lacks
+                raise ValueError(f"--data_seed {seed}: {why}")
             data.init_args[name] = seed
 
     def before_instantiate_classes(self) -> None:
         """Record the errors of constructors; LightningCLI itself calls those of model and data."""
-        self.parser.add_instantiator(
-            lambda cls, *args, **kwargs: cls(*args, **kwargs), object, subclasses=True
-        )
+        self.parser.add_instantiator(_construct, object, subclasses=True)
 
     def instantiate_classes(self) -> None:
         """Instantiate the configured classes; reraise a constructor's own error instead of jsonargparse's."""
@@ -222,12 +246,12 @@ class LmdynCLI(LightningCLI):
         if isinstance(self.trainer.progress_bar_callback, RichProgressBar) and not sys.stdout.isatty():
             callbacks_of(self.trainer).append(ProgressLines())
         config = self.config["fit"]
-        folder = self._folder = run_folder(self.trainer)
+        path = config.get("ckpt_path")
+        folder = self._folder = self._claim_folder(path)
         if self.trainer.is_global_zero:
             self._writer = FolderLock(folder)
             # a chain has already terminated the processes that it could
             self._writer.acquire(wait=CHAIN in os.environ)
-        path = config.get("ckpt_path")
         if path is None:
             self._refuse_used_folder(folder)
         elif path == "last":
@@ -238,10 +262,29 @@ class LmdynCLI(LightningCLI):
             check_resumed(folder, *self._resumed)  # the checkpoint may be a copy
         if path is None:
             for logger in self.trainer.loggers if _holds_something(folder) else ():
-                purge_after(logger, -1)
-        elif (step := checkpoint_step(Path(path))) is not None:
+                hide_events(logger)
+                continue_csv(logger, -1)
+        elif (step := checkpoint_step(Path(path))) is not None:  # RunState does it for TensorBoard
             for logger in self.trainer.loggers:
-                purge_after(logger, step)
+                continue_csv(logger, step)
+
+    def _claim_folder(self, path: str | None) -> Path:
+        """Choose the run's folder; of a run to be resumed by ``last`` from a logger without one, the only one there is.
+
+        Raises:
+            ValueError: if there are several, or the folder holds another run.
+        """
+        if path != "last":
+            return claim_folder(self.trainer, path, restarts=path is None)  # a used one is refused later
+        if has_own_folder(self.trainer):
+            return claim_folder(self.trainer, restarts=True)
+        runs = runs_of_logger(self.trainer)
+        if len(runs) > 1:
+            raise ValueError(
+                f"ckpt_path: last: expected one run, got {', '.join(map(str, runs))}: give the checkpoint to resume "
+                "from, --ckpt_path RUN/resume/step=….ckpt"
+            )
+        return claim_folder(self.trainer, runs[0] / "resume" / "step=last" if runs else None, restarts=True)
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run the subcommand; report a terminated run, for which Lightning would exit as if it had finished."""
@@ -257,17 +300,23 @@ class LmdynCLI(LightningCLI):
         finally:
             if self._writer is not None:
                 self._writer.release()
+        if self._failed:
+            raise SystemExit(1)
 
     def _say_how_to_go_on(self) -> None:
         """Log how to resume a training that was stopped; this must not wait for other ranks."""
         if self._folder is None or not self.trainer.is_global_zero:
             return
-        said = f"stopped at step {self.trainer.global_step}"
+        said = f"stopped at step {updates(self.trainer)}"
         if not self._full_savers:
             log.info("%s; resuming requires a ScheduledCheckpoint with weights_only: false", said)
             return
         full = self._full_checkpoints(self._folder)
         start = f"step {checkpoint_step(full[-1])}" if full else "the beginning"
+        several = self.trainer.loggers or len(runs_of_logger(self.trainer)) > 1
+        if full and several and not has_own_folder(self.trainer):
+            log.info("%s; to resume from %s: the same command with --ckpt_path %s", said, start, full[-1])
+            return
         logger = plain(self.config["fit"])["trainer"].get("logger")
         words = " --ckpt_path last"
         named = isinstance(logger, dict) and "version" in (logger.get("init_args") or {})
@@ -295,7 +344,8 @@ class LmdynCLI(LightningCLI):
         """Refuse a used folder; every rank checks and raises, because rank 0 writes only after a later barrier."""
         savers = [c for c in callbacks_of(self.trainer) if isinstance(c, ScheduledCheckpoint)]
         kept = {"checkpoints", "resume", "observations", *(c.folder for c in savers)}
-        if (folder / "config.yaml").exists() and any(_holds_something(folder / name) for name in kept):
+        started = (folder / "config.yaml").exists() and any(_holds_something(folder / name) for name in kept)
+        if started or holds_run(folder):
             raise ValueError(
                 f"{folder} contains a run: resume it with --ckpt_path last, remove it, or choose another folder, "
                 "e.g. --trainer.logger.init_args.version NAME"
@@ -336,16 +386,16 @@ class LmdynCLI(LightningCLI):
     def after_fit(self) -> None:
         """Write the report, and log the paths of the outputs."""
         folder = run_folder(self.trainer)  # a broadcast: every rank must call it
+        if self.trainer.fast_dev_run:  # type: ignore[attr-defined] # Lightning sets it undeclared
+            log.info(
+                "fast_dev_run: observations and checkpoints were made in a temporary folder, and are removed"
+            )
+            return
         if not self.trainer.is_global_zero or not any(
             isinstance(c, Observer) for c in callbacks_of(self.trainer)
         ):
             return
-        try:
-            from lmdyn.cli.report import write_report
-
-            log.info("report: %s", write_report([folder], folder / "report"))
-        except Exception:  # the run is complete without it
-            log.exception("no report: the run is complete, and `lmdyn report %s` writes it again", folder)
+        self._failed = not _write_report(folder)
         for logger in self.trainer.loggers:
             log.info("curves: %s", where_curves_are(logger))
 
@@ -373,40 +423,34 @@ class LmdynCLI(LightningCLI):
             log.info("metrics: %s", path)
 
 
-def data_seed(args: Sequence[str]) -> tuple[list[str], int | None]:
-    """Return the arguments without ``--data_seed N``, and N, the value of the argument given by :func:`order_argument`.
-
-    Raises:
-        ValueError: if N is not a number.
-
-    Example:
-        >>> data_seed(["fit", "--data_seed", "3", "--config", "lm.yaml"])
-        (['fit', '--config', 'lm.yaml'], 3)
-    """
-    rest: list[str] = []
-    seed: int | None = None
-    words = iter(args)
-    for word in words:
-        option, equals, value = word.partition("=")
-        if option not in ("--data_seed", "--data-seed"):
-            rest.append(word)
-            continue
-        text = value if equals else next(words, "")
-        if not text.isdecimal():
-            raise ValueError(f"{option} is {text!r}: expected an integer of at least 0")
-        seed = int(text)
-    return rest, seed
+def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return ``cls(*args, **kwargs)``; at module level, since ``ddp_spawn`` pickles the parser."""
+    return cls(*args, **kwargs)
 
 
-def run_folder(trainer: L.Trainer) -> Path:
-    """Return the run's folder."""
-    return Path(trainer.log_dir or trainer.default_root_dir)
+def _write_report(folder: Path) -> bool:
+    """Write the report of a run that was observed; log why there is none, and return False if that is a failure."""
+    if not _holds_something(folder / "observations"):
+        log.warning("no report: nothing was observed at the steps of this training")
+        return True
+    try:
+        from lmdyn.cli.report import write_report
+
+        log.info("report: %s", write_report([folder], folder / "report"))
+    except Exception as error:
+        if os.environ.get("LMDYN_TRACEBACK"):
+            raise
+        reason = " ".join(str(error).split())
+        said = "error: no report: the run is complete, and `lmdyn report %s` writes it again (%s: %s)"
+        log.error(said, folder, type(error).__name__, reason)
+        return False
+    return True
 
 
 def _holds_something(folder: Path) -> bool:
-    """Return whether the folder has files, except derived ones and those left by a killed process."""
-    files = (p for p in folder.rglob("*") if CACHE not in p.relative_to(folder).parts)
-    return any(not p.name.startswith(".") for p in files if p.is_file())
+    """Return whether the folder has files, except hidden ones, such as those left by a killed process."""
+    files = (p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
+    return any(not any(part.startswith(".") for part in path.parts) for path in files)
 
 
 def check_hyperparameters(model: dict[str, Any], saved: dict[str, Any], path: str) -> None:

@@ -12,25 +12,24 @@ import pandas as pd
 from torch import nn
 
 import lmdyn.callbacks
-from lmdyn.analysis.inspection.attributes import read_attribute
 from lmdyn.analysis.inspection.forward import Forward, device_of
 from lmdyn.analysis.inspection.label_convention import label_convention, model_reading
 from lmdyn.analysis.inspection.sites import find_sites
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.probe import ProbeSet, to_device
+from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.protocols import objective_of
-from lmdyn.callbacks.observing.reading import declared_labels, read_module
+from lmdyn.callbacks.observing.reading import declared_labels
 from lmdyn.callbacks.observing.reference import Itself
 from lmdyn.callbacks.observing.requirements import requirements, silently
-from lmdyn.callbacks.observing.run import Run, split_loader
+from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.training.resume import token_counts_of
-from lmdyn.cli.inspection.data import Data, find_data
-from lmdyn.cli.inspection.found import Asked, Inspection
-from lmdyn.cli.inspection.measures import count_parameters, how_called, how_often
-from lmdyn.cli.inspection.starting_yaml import next_command, refusal, starting_yaml
-from lmdyn.cli.inspection.subject import Subject, find_subject
-from lmdyn.cli.inspection.tables import print_page
+from lmdyn.cli.inspecting.data import Data, find_data
+from lmdyn.cli.inspecting.found import Asked, Inspection
+from lmdyn.cli.inspecting.inspected_model import Subject, find_subject, words_of
+from lmdyn.cli.inspecting.measures import how_called, how_often
+from lmdyn.cli.inspecting.printed import count_parameters, print_page
+from lmdyn.cli.inspecting.starting_yaml import next_command, refusal, starting_yaml
 
 __all__ = ["inspect_model"]
 
@@ -68,11 +67,10 @@ def inspect_model(
     """
     if write is not None and write.exists():
         raise ValueError(f"--write {write}: the file already exists: give another name, or remove it")
-    of_model = _groups(arguments, "model")
-    subject = find_subject(name, of_model)
+    subject = find_subject(name, words_of(arguments, "model"))
     subject.module.to(device)
     with silently(logging.WARNING):
-        given = find_data(data, subject, _groups(arguments, "data"), forward)
+        given = find_data(data, subject, words_of(arguments, "data"), forward)
     subject.module.to(device)  # including layers that were built from the data
     found = _inspected(subject, given, forward)
     print_page(found)
@@ -86,46 +84,27 @@ def inspect_model(
     return found
 
 
-def _groups(arguments: Sequence[str], key: str) -> list[str]:
-    """Return the words of ``--key.ARG VALUE``."""
-    words: list[str] = []
-    mine = False
-    for word in arguments:
-        if word.startswith("--"):
-            mine = word.startswith(f"--{key}.")
-        if mine:
-            words.append(word)
-    return words
-
-
 def _inspected(subject: Subject, given: Data, forward: str | None) -> Inspection:
-    module = subject.module
-    probe = ProbeSet(_part(given.data))
-    tokenizer = subject.tokenizer
-    if tokenizer is None:
-        tokenizer = read_attribute(given.data, "tokenizer")
+    module, probe = subject.module, given.probe
+    batches = [to_device(batch, device_of(module)) for batch in islice(probe.batches(), 4)]
     with silently():
-        read_module(
-            module, probe, forward, tokenizer, whose=subject.name, labels="aligned", uses_labels=None, kind=None,
-            one_pass=True,
-        )  # fmt: skip
-        batches = [to_device(batch, device_of(module)) for batch in islice(probe.batches(), 4)]
         sites = find_sites(module, batches[0], forward)
-    batch = batches[0]
     about = {
         "model": f"{subject.says} ({subject.weights}): {count_parameters(module):,} parameters",
         "data": given.says,
-        "called": how_called(module, batch, forward),
+        "called": how_called(module, batches[0], forward),
         **_damaged(module),
-        **_labels(module, probe, batches, given, forward),
-        "loops": how_often(module, batch, sites, forward),
+        **_labels(module, batches, given, forward),
+        "loops": how_often(module, batches[0], sites, forward),
     }
+    own = {type(o) for o in subject.observers}
+    observers = [*subject.observers, *(_default(cls, forward) for cls in _exported() if cls not in own)]
     with tempfile.TemporaryDirectory(prefix="lmdyn-") as folder, silently():
-        run = Run(Path(folder), tokenizer, _counts(subject, given), given.data, None, Path(folder))
-        own = [Asked(type(o).__name__, o, requirements(o, module, run=run), True) for o in subject.observers]
-        rest = [c for c in _exported() if c.__name__ not in {a.name for a in own}]
-        others = [_default(cls, forward) for cls in rest]
-        asked = [*own, *(Asked(type(o).__name__, o, requirements(o, module, run=run)) for o in others)]
+        run = Run(Path(folder), given.tokenizer, _counts(subject, given), given.data, None, Path(folder))
+        asked = [
+            Asked(type(o).__name__, o, requirements(o, module, run=run), o in subject.observers)
+            for o in observers
+        ]
     return Inspection(subject, given, sites, about, asked, forward)
 
 
@@ -143,17 +122,6 @@ def _default(cls: type[Observer], forward: str | None) -> Observer:
         return cls(**start)
 
 
-def _part(data: Any) -> Any:
-    """Return the loader that is inspected: that of the validation part, otherwise another one."""
-    problem: ValueError | None = None
-    for split in ("validation", "train", "test"):
-        try:
-            return split_loader(data, split, "inspect", chosen=False)
-        except ValueError as error:
-            problem = problem or error
-    raise ValueError(f"{type(data).__name__} has no data to inspect: expected val_dataloader()") from problem
-
-
 def _counts(subject: Subject, given: Data) -> Any:
     """Return the training counts that the next command has; for ``analyze``, only a run's folder has any."""
     path = (subject.folder or Path()) / "tokenizer" / "token_counts.parquet"
@@ -167,37 +135,28 @@ def _counts(subject: Subject, given: Data) -> Any:
 
 def _damaged(module: nn.Module) -> dict[str, str]:
     """Return a line about weights that are NaN or infinite."""
-    bad = {name: int((~p.detach().isfinite()).sum()) for name, p in module.named_parameters()}
-    bad = {name: number for name, number in bad.items() if number}
-    if not bad:
-        return {}
-    first = next(iter(bad))
-    return {
-        "weights": f"{sum(bad.values()):,} are NaN or infinite, the first in {first}: measured values will be too"
-    }
+    wrong = {name: int((~p.detach().isfinite()).sum()) for name, p in module.named_parameters()}
+    bad = {name: number for name, number in wrong.items() if number}
+    number, first = sum(bad.values()), next(iter(bad), "")
+    said = f"{number:,} are NaN or infinite, the first in {first}: measured values will be too"
+    return {"weights": said} if bad else {}
 
 
 def _labels(
-    module: nn.Module,
-    probe: ProbeSet,
-    batches: Sequence[Mapping[str, Any]],
-    given: Data,
-    forward: Forward | None,
+    module: nn.Module, batches: Sequence[Mapping[str, Any]], given: Data, forward: Forward | None
 ) -> dict[str, str]:
     """Describe what the model reads and how labels are aligned, according to measurements."""
-    declared = declared_labels(probe)
     own = all("labels" in batch for batch in batches)
     labelled = batches if own else [{"labels": batch["input_ids"], **batch} for batch in batches]
-    reading = model_reading(module, batches[0], forward)
-    warning = ""
     try:
         with silently():
             decision = label_convention(module, labelled, forward)
     except ValueError as error:
+        reading, warning = model_reading(module, batches[0], forward), ""
         says = f"not decided: {' '.join(str(error).split())}"
     else:
         reading, warning = decision.reading, decision.warning
-        says = decision.reason.partition("; the module reads")[0]
+        says = decision.reason.partition("; the module reads")[0].removeprefix("labels are ")
     reads = {
         "causal": "causal: logits do not depend on later tokens (measured)",
         "bidirectional": "bidirectional, as in masked models: logits also depend on later tokens (measured)",
@@ -205,22 +164,12 @@ def _labels(
     }[reading]
     if is_encoder_decoder(module):
         reads = f"encoder-decoder: the encoder reads all of input_ids, the decoder is {reads}"
-    if declared:
-        says = _declared(declared, given)
+    if declared := declared_labels(given.probe):
+        objective = objective_of(given.data)
+        named = f" (objective: {objective})" if objective else ""
+        aligned = "labels[b, t] belongs to logits[b, t]"
+        where = aligned if declared == "aligned" else "labels are shifted by the observer"
+        says = f"{declared}, as the data declares{named}: {where}"
     elif not own:
         says = f"the batches have none; the tokens themselves are used: {says}"
-    return {
-        "reads": reads,
-        "labels": says.removeprefix("labels are "),
-        **({"warning": warning} if warning else {}),
-    }
-
-
-def _declared(declared: str, given: Data) -> str:
-    says = objective_of(given.data)
-    where = (
-        "labels[b, t] belongs to logits[b, t]"
-        if declared == "aligned"
-        else "labels are shifted by the observer"
-    )
-    return f"{declared}, as the data declares{f' (objective: {says})' if says else ''}: {where}"
+    return {"reads": reads, "labels": says, **({"warning": warning} if warning else {})}

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lmdyn.analysis.inspection.attributes import read_attribute
-from lmdyn.cli.fit import LmdynCLI
+from lmdyn.cli.fit import ONE_PROCESS, LmdynCLI
+from lmdyn.runs.atomic_files import remove_links
 
 __all__ = ["prepare"]
 
@@ -24,7 +25,7 @@ def prepare(args: Sequence[str], tokenizer_folder: str | None = None) -> None:
     """
     if tokenizer_folder is not None and Path(tokenizer_folder).is_file():
         raise ValueError(f"--tokenizer {tokenizer_folder} is a file: expected a folder or a new name")
-    cli = LmdynCLI(args, run=False)
+    cli = LmdynCLI([*args, *ONE_PROCESS], run=False)
     cli.datamodule.prepare_data()
     cli.datamodule.setup("fit")
     log.info("data prepared")
@@ -32,5 +33,6 @@ def prepare(args: Sequence[str], tokenizer_folder: str | None = None) -> None:
         tokenizer = read_attribute(cli.datamodule, "tokenizer")
         if tokenizer is None:
             raise ValueError(f"{type(cli.datamodule).__name__} has no tokenizer: omit --tokenizer")
+        remove_links(Path(tokenizer_folder))
         tokenizer.save_pretrained(tokenizer_folder)
         log.info("tokenizer: %s (%d tokens)", tokenizer_folder, len(tokenizer))

@@ -2,14 +2,14 @@
 
 import logging
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import lmdyn.callbacks
 from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.store import ObservationStore, public_name
-from lmdyn.cli.configurations import read_yaml
+from lmdyn.cli.configurations import callback_entries, class_path
+from lmdyn.runs.store import ObservationStore, public_name
+from lmdyn.runs.yaml_files import read_yaml
 
 __all__ = ["UnknownObserverError", "import_configured", "recorded_observer"]
 
@@ -21,13 +21,12 @@ class UnknownObserverError(ValueError):
     """Observations of a class that neither lmdyn nor the configuration names."""
 
 
-def recorded_observer(folder: Path, *, untrusted: bool = False, name: str | None = None) -> type[Observer]:
+def recorded_observer(folder: Path, *, untrusted: bool = False) -> type[Observer]:
     """Return the observer whose observations a folder contains; a class name in a file is never imported by itself.
 
     Args:
         folder: ``RUN/observations/NAME``.
         untrusted: whether to ignore the run's configuration.
-        name: the observer's name as in its files, if already known.
 
     Returns:
         A public class of lmdyn, a class that is already imported, or one of the callbacks in ``RUN/config.yaml``.
@@ -35,7 +34,7 @@ def recorded_observer(folder: Path, *, untrusted: bool = False, name: str | None
     Raises:
         UnknownObserverError: if it is none of these; the message says how to name the class.
     """
-    name = name or str(ObservationStore(folder).about()["observer"])
+    name = str(ObservationStore(folder).about()["observer"])
     module, _, cls = name.rpartition(".")
     if module == "lmdyn.callbacks":
         found = vars(lmdyn.callbacks).get(cls)
@@ -76,8 +75,8 @@ def import_configured(config: Path) -> None:
 def _callbacks(config: Path) -> list[str]:
     """Return the classes that a configuration names as callbacks, except short names, which are classes of lmdyn."""
     content = read_yaml(config) if config.is_file() else None
-    trainer = content.get("trainer") if isinstance(content, Mapping) else None
-    given = [trainer.get(key) for key in ("callbacks", "callbacks+")] if isinstance(trainer, Mapping) else []
-    listed = [item for found in given for item in (found if isinstance(found, list) else [found])]
-    paths = [str(item.get("class_path")) if isinstance(item, Mapping) else str(item) for item in listed]
-    return [path for path in paths if "." in path]
+    return [
+        path
+        for entry in callback_entries(content, "callbacks", "callbacks+")
+        if "." in (path := class_path(entry))
+    ]

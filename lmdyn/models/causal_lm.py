@@ -3,18 +3,20 @@
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
-from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
-from lmdyn.models.learning_rate_schedules import check_schedule, scheduled_optimizer
-from lmdyn.models.module import IGNORED, LanguageModule, MajorityShare, TokenMean
+from lmdyn.models.learning_rate_schedules import ScheduledModule
+from lmdyn.models.module import IGNORED
+from lmdyn.models.pretrained import check_size
+from lmdyn.models.tagger import Tagging
 
 __all__ = ["CausalLanguageModel", "CausalOutput", "CausalTagger"]
 
@@ -30,46 +32,26 @@ class CausalOutput:
     logits: Tensor
 
 
-class CausalTransformer(LanguageModule):
+class CausalTransformer(ScheduledModule):
     """Base of the language model and the tagger: a decoder of transformers, one linear layer on it, the losses.
 
     Args:
         family: ``model_type`` of a causal model of transformers: ``gpt2``, ``llama``, ``gpt_neox``, …
         config: arguments of the family's configuration, except ``vocab_size``.
-        vocab_size: number of token types; None uses that of the datamodule's tokenizer, which is then recorded.
-        optimizer: creates the optimizer from two groups of parameters: with and without weight decay (biases and
-            norms).
-        warmup_steps: number of updates over which the learning rate rises linearly.
-        decay_power: after the warmup, the rate falls to 0 at ``decay_steps`` as ((N − t) / (N − warmup))^power; 1 is
-            linear, None keeps it constant.
-        decay_steps: number of updates until the rate is 0; None uses the Trainer's number of updates.
-        gradient_clip_val: maximum norm of the gradient; None does not clip. The Trainer's setting takes precedence.
+        **kwargs: see :class:`~lmdyn.models.learning_rate_schedules.ScheduledModule`.
     """
 
-    def __init__(
-        self,
-        family: str,
-        config: dict[str, Any] | None,
-        vocab_size: int | None,
-        optimizer: OptimizerCallable,
-        warmup_steps: int,
-        decay_power: float | None,
-        decay_steps: int | None,
-        gradient_clip_val: float | None,
-    ) -> None:
-        super().__init__(vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val)
+    _objective = "causal"
+
+    def __init__(self, family: str, config: dict[str, Any] | None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         if "vocab_size" in (config or {}):
             raise ValueError(
                 "vocab_size must be passed as an argument, not in the config: move it out of the config"
             )
-        check_schedule(warmup_steps, decay_power, decay_steps)
         self.save_hyperparameters(ignore=["optimizer"])
         self.family = family
         self.config = dict(config or {})
-        self.warmup_steps = warmup_steps
-        self.decay_power = decay_power
-        self.decay_steps = decay_steps
-        self.evaluation_loss = TokenMean()
 
     @abstractmethod
     def head(self, width: int) -> nn.Linear:
@@ -92,6 +74,7 @@ class CausalTransformer(LanguageModule):
                 "expected a causal family such as gpt2, llama or gpt_neox, got the encoder-decoder "
                 f"{self.family!r}"
             )
+        check_size(config, self.family, partial(AutoModel.from_config, config))
         return cast(PreTrainedModel, AutoModel.from_config(config))
 
     def configuration(self) -> PreTrainedConfig:
@@ -117,16 +100,6 @@ class CausalTransformer(LanguageModule):
         settings = {**own, **self.config, "vocab_size": self.vocab_size}
         return AutoConfig.for_model(self.family, **settings)
 
-    def configure_model(self) -> None:
-        """Build the layers with the datamodule's vocabulary, once."""
-        if not hasattr(self, "model"):
-            if self.vocab_size is None:
-                self.find_vocab_size()
-            self.build()
-        self.check_objective("causal")
-        assert self.vocab_size is not None
-        self.check_vocabulary(self.vocab_size)
-
     @property
     def encoder(self) -> PreTrainedModel:
         """The transformer without the output layer."""
@@ -146,40 +119,21 @@ class CausalTransformer(LanguageModule):
         Raises:
             ValueError: if rows are longer than the model's number of positions.
         """
-        self.check_positions(input_ids.shape[1])
+        self.check_positions(input_ids.shape[1], getattr(self.model.config, "max_position_embeddings", None))
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return CausalOutput(self.decoder(hidden))
-
-    def check_positions(self, length: int) -> None:
-        """Raise an error for rows that are longer than the model's number of positions.
-
-        Raises:
-            ValueError: if they are.
-        """
-        most = getattr(self.model.config, "max_position_embeddings", None)
-        if most is not None and length > most:
-            raise ValueError(
-                f"rows of {length} tokens are longer than the positions of the model, {most}: use a smaller "
-                "sequence_length, or a larger max_position_embeddings (n_positions of GPT-2)"
-            )
-
-    # Training and evaluation ------------------------------------------------------------------------------
-
-    def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Return the configured optimizer over two groups, and a schedule of the rate for each update."""
-        return scheduled_optimizer(self, self.warmup_steps, self.decay_power, self.decay_steps)
-
-    @abstractmethod
-    def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
-        """Return the label of each token, -100 for none."""
 
     def evaluate(
         self, batch: Mapping[str, Tensor]
     ) -> tuple[Float[Tensor, "batch time outputs"], Int[Tensor, "batch time"], Float[Tensor, "batch time"]]:
         """Return logits, labels and losses in nats; the loss of a token without a label is 0."""
         labels = self.labels_of(batch)
-        logits = self(batch["input_ids"], batch.get("attention_mask")).logits.float()
+        logits = self.logits_of(batch).float()
         return logits, labels, self.losses_of(logits, labels)
+
+    def logits_of(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the logits of a batch, (batch, time, outputs)."""
+        return cast(Tensor, self(batch["input_ids"], batch.get("attention_mask")).logits)
 
     @staticmethod
     def losses_of(
@@ -188,24 +142,10 @@ class CausalTransformer(LanguageModule):
         """Compute the cross-entropy in nats; 0 for a token without a label."""
         return F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none", ignore_index=IGNORED)
 
-    def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
-        """Compute the mean cross-entropy over the labelled tokens, in nats; 0 for a batch without labels."""
+    def training_loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the sum of the cross-entropies of a batch, and the number of labelled tokens."""
         _, labels, losses = self.evaluate(batch)
-        count = (labels != IGNORED).sum()
-        loss = losses.sum() / count.clamp(min=1)
-        self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
-        self.log_periodically({"train_loss": loss.detach()}, batch_idx)
-        return loss * self.rank_weight(count)
-
-    def evaluation_step(self, batch: Mapping[str, Tensor]) -> None:
-        """Add a batch to the sums."""
-        _, labels, losses = self.evaluate(batch)
-        self.evaluation_loss.update(losses, labels)
-
-    def compute_metrics(self) -> dict[str, Tensor]:
-        """Compute loss and perplexity over all batches and ranks."""
-        loss = self.evaluation_loss.compute()
-        return {"loss": loss, "perplexity": loss.exp()}
+        return losses.sum(), (labels != IGNORED).sum()
 
 
 class CausalLanguageModel(CausalTransformer):
@@ -257,8 +197,9 @@ class CausalLanguageModel(CausalTransformer):
         gradient_clip_val: float | None = 1.0,
     ) -> None:
         super().__init__(
-            family, config, vocab_size, optimizer, warmup_steps, decay_power, decay_steps, gradient_clip_val
-        )
+            family, config, vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val,
+            warmup_steps=warmup_steps, decay_power=decay_power, decay_steps=decay_steps,
+        )  # fmt: skip
         if vocab_size is not None:
             self.build()
 
@@ -272,23 +213,8 @@ class CausalLanguageModel(CausalTransformer):
             nn.init.normal_(head.weight, std=getattr(self.model.config, "initializer_range", 0.02))
         return head
 
-    def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
-        """Return the next words."""
-        if "labels" not in batch:
-            raise ValueError(
-                f"expected `labels` in the batch, got {sorted(batch)}: use a datamodule that creates them"
-            )
-        return batch["labels"]
 
-    def predict_step(
-        self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
-    ) -> Float[Tensor, "batch time"]:
-        """Compute the surprisal of each label, −log p(labels), in nats; NaN for none."""
-        _, labels, losses = self.evaluate(batch)
-        return losses.masked_fill(labels == IGNORED, torch.nan)
-
-
-class CausalTagger(CausalTransformer):
+class CausalTagger(Tagging, CausalTransformer):
     """Tags words with a causal transformer: the attention of a model that learned one category only.
 
     It is the counterpart of :class:`LSTMTagger` for attention (Saphra 2021, section 4.1.1): with ``target="next"`` it
@@ -338,16 +264,11 @@ class CausalTagger(CausalTransformer):
         gradient_clip_val: float | None = 1.0,
     ) -> None:
         super().__init__(
-            family, config, vocab_size, optimizer, warmup_steps, decay_power, decay_steps, gradient_clip_val
-        )
-        if target not in ("next", "current"):
-            raise ValueError(f'expected target "next" or "current", got {target!r}')
+            family, config, vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val,
+            warmup_steps=warmup_steps, decay_power=decay_power, decay_steps=decay_steps,
+        )  # fmt: skip
+        self.learn(task, target, shuffled_labels, num_labels)
         self.save_hyperparameters(ignore=["optimizer"])
-        self.task = task
-        self.num_labels = num_labels
-        layer = f"shuffled_{task}" if shuffled_labels else task
-        self.label_key = f"target_{layer}" if target == "next" else layer
-        self.accuracy = TokenMean()
         if vocab_size is not None and num_labels is not None:
             self.build()
 
@@ -358,44 +279,4 @@ class CausalTagger(CausalTransformer):
 
     def head(self, width: int) -> nn.Linear:
         """Return a layer to the labels, whose number is read from the datamodule if needed."""
-        if self.num_labels is None:
-            names = self.from_datamodule("label_names", "num_labels")
-            if self.task not in names:
-                raise ValueError(
-                    f"expected a label layer {self.task!r} in the datamodule, got {sorted(names)}; "
-                    "add the layer to `data.layers`"
-                )
-            self.num_labels = len(names[self.task])
-            self.hparams["num_labels"] = self.num_labels
-        self.majority = MajorityShare(self.num_labels)
-        return nn.Linear(width, self.num_labels)
-
-    def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
-        """Return the tag to predict at each token."""
-        if self.label_key not in batch:
-            raise ValueError(
-                f"expected `{self.label_key}` in the batch, got {sorted(batch)}; "
-                f"add the layer {self.label_key.removeprefix('target_')!r} to `data.layers`"
-            )
-        return batch[self.label_key]
-
-    def evaluation_step(self, batch: Mapping[str, Tensor]) -> None:
-        """Add a batch to the loss and to the accuracy."""
-        logits, labels, losses = self.evaluate(batch)
-        self.evaluation_loss.update(losses, labels)
-        self.accuracy.update(logits.argmax(-1) == labels, labels)
-        self.majority.update(labels)
-
-    def compute_metrics(self) -> dict[str, Tensor]:
-        """Compute loss, perplexity, accuracy and that of the most frequent label, over all batches and ranks."""
-        floors = {"accuracy": self.accuracy.compute(), "majority": self.majority.compute()}
-        return super().compute_metrics() | floors
-
-    def predict_step(
-        self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
-    ) -> Int[Tensor, "batch time"]:
-        """Return the most likely label at each token, an index into the layer's names; -100 on padding."""
-        labels = self(batch["input_ids"], batch.get("attention_mask")).logits.argmax(-1)
-        if batch.get("attention_mask") is not None:
-            labels = labels.masked_fill(batch["attention_mask"] == 0, IGNORED)
-        return cast(Tensor, labels)
+        return nn.Linear(width, self.find_num_labels())

@@ -9,7 +9,7 @@ from torch import nn
 
 from lmdyn.models.module import LanguageModule
 
-__all__ = ["check_schedule", "decay_groups", "scheduled_optimizer", "warmup_decay"]
+__all__ = ["ScheduledModule", "decay_groups", "warmup_decay"]
 
 
 def decay_groups(module: nn.Module) -> list[dict[str, Any]]:
@@ -49,45 +49,44 @@ def warmup_decay(step: int, warmup_steps: int, total_steps: int, power: float | 
     return 1.0 if step == warmup_steps else float(left**power)
 
 
-def check_schedule(warmup_steps: int, decay_power: float | None, decay_steps: int | None) -> None:
-    """Raise an error for invalid arguments of :func:`scheduled_optimizer`.
-
-    Raises:
-        ValueError: if a number is out of range.
-    """
-    if warmup_steps < 0 or (decay_power is not None and decay_power <= 0) or (decay_steps or 1) < 1:
-        raise ValueError(
-            "expected warmup_steps >= 0, decay_power > 0 and decay_steps >= 1, got "
-            f"{warmup_steps}, {decay_power}, {decay_steps}"
-        )
-
-
-def scheduled_optimizer(
-    module: LanguageModule, warmup_steps: int, decay_power: float | None, decay_steps: int | None
-) -> OptimizerLRScheduler:
-    """Return the optimizer of a module over :func:`decay_groups`, with :func:`warmup_decay` at each update.
+class ScheduledModule(LanguageModule):
+    """A model whose optimizer has the groups of :func:`decay_groups`, and the rate of :func:`warmup_decay`.
 
     Args:
-        module: module with an optimizer; attached to a trainer when the rate is computed.
         warmup_steps: number of updates of the warmup.
         decay_power: power of the decay; None keeps the rate constant.
         decay_steps: number of updates until the rate is 0; None uses the Trainer's number of updates.
+        **kwargs: see :class:`~lmdyn.models.module.LanguageModule`.
 
     Raises:
-        ValueError: at the second update, if the length of the training is unknown.
+        ValueError: if a number is out of range; at the second update, if the length of the training is unknown.
     """
-    optimizer = module.optimizer(cast(Any, decay_groups(module)))
-    if not warmup_steps and decay_power is None:
-        return optimizer
 
-    def factor(step: int) -> float:
-        # Lightning loses the position of the data of a resumed run if it has to count batches before it restores
-        total = decay_steps or (module.trainer.estimated_stepping_batches if step else 1)
-        if math.isinf(total):
+    def __init__(
+        self, *, warmup_steps: int, decay_power: float | None, decay_steps: int | None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        if warmup_steps < 0 or (decay_power is not None and decay_power <= 0) or (decay_steps or 1) < 1:
             raise ValueError(
-                "the length of the training is unknown: set max_steps, decay_steps, or no decay_power"
+                "expected warmup_steps >= 0, decay_power > 0 and decay_steps >= 1, got "
+                f"{warmup_steps}, {decay_power}, {decay_steps}"
             )
-        return warmup_decay(step, warmup_steps, int(total), decay_power)
+        self.warmup_steps, self.decay_power, self.decay_steps = warmup_steps, decay_power, decay_steps
 
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Return the configured optimizer over two groups, and a schedule of the rate for each update."""
+        optimizer = self.optimizer(cast(Any, decay_groups(self)))
+        if not self.warmup_steps and self.decay_power is None:
+            return optimizer
+
+        def factor(step: int) -> float:
+            # Lightning loses the position of the data of a resumed run if it has to count batches before it restores
+            total = self.decay_steps or (self.trainer.estimated_stepping_batches if step else 1)
+            if math.isinf(total):
+                raise ValueError(
+                    "the length of the training is unknown: set max_steps, decay_steps, or no decay_power"
+                )
+            return warmup_decay(step, self.warmup_steps, int(total), self.decay_power)
+
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

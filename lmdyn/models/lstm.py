@@ -1,13 +1,8 @@
 """The LSTM language model of Saphra (2021) and of the word-level language modelling example of PyTorch."""
 
-from collections.abc import Mapping
-
 import torch
-from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor
 
-from lmdyn.models.module import IGNORED
 from lmdyn.models.recurrent import RecurrentModule
 
 __all__ = ["LSTMLanguageModel"]
@@ -66,36 +61,10 @@ class LSTMLanguageModel(RecurrentModule):
         init_range: float = 0.1,
     ) -> None:
         super().__init__(
-            vocab_size=vocab_size,
-            embedding_size=embedding_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            dropout=dropout,
-            tie_weights=tie_weights,
-            optimizer=optimizer,
-            anneal_factor=anneal_factor,
-            gradient_clip_val=gradient_clip_val,
-            init_range=init_range,
-        )
+            vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val,
+            embedding_size=embedding_size, hidden_size=hidden_size, num_layers=num_layers, dropout=dropout,
+            tie_weights=tie_weights, anneal_factor=anneal_factor, init_range=init_range,
+        )  # fmt: skip
         self.save_hyperparameters(ignore=["optimizer"])
         if self.sizes_known():
             self.build()
-
-    def num_outputs(self) -> int:
-        """Return one output for each word type."""
-        assert self.vocab_size is not None
-        return self.vocab_size
-
-    def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
-        """Return the next words."""
-        if "labels" not in batch:
-            raise ValueError(f"expected `labels` in the batch, got {sorted(batch)}")
-        return batch["labels"]
-
-    def predict_step(
-        self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
-    ) -> Float[Tensor, "batch time"]:
-        """Compute the surprisal of the next word, -log p(labels), in nats; NaN for none."""
-        labels = self.labels_of(batch)
-        losses = self.token_losses(self.evaluate(batch).logits, labels)
-        return losses.masked_fill(labels == IGNORED, torch.nan)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -9,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from lightning.pytorch.cli import OptimizerCallable
-from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from transformers import (
     AlbertConfig,
     AlbertForPreTraining,
+    AutoModel,
     BertConfig,
     BertForPreTraining,
     ElectraConfig,
@@ -23,16 +24,16 @@ from transformers import (
     PreTrainedModel,
 )
 
-from lmdyn.models.allocator import keep_freed_memory
-from lmdyn.models.learning_rate_schedules import check_schedule, scheduled_optimizer
-from lmdyn.models.module import IGNORED, LanguageModule, TokenMean
-from lmdyn.models.pretrained import PAIR_HEAD, hub_folder, load_model
+from lmdyn.models.learning_rate_schedules import ScheduledModule
+from lmdyn.models.module import IGNORED, TokenMean
+from lmdyn.models.pretrained import PAIR_HEAD, check_size, hub_folder, load_model
 from lmdyn.models.pretraining import (
     Initialization,
     checkpoint_activations,
     draw_weights,
     gather_labelled,
     labelled_positions,
+    predict_labels,
 )
 
 __all__ = ["MaskedLMOutput", "MaskedLanguageModel"]
@@ -64,7 +65,7 @@ class MaskedLMOutput:
     discriminator_logits: Tensor | None = None
 
 
-class MaskedLanguageModel(LanguageModule):
+class MaskedLanguageModel(ScheduledModule):
     """Pretrains ALBERT, BERT or ELECTRA of transformers, from scratch or from published weights.
 
     The objective is the mean cross-entropy over the batch's labelled positions of masked tokens. For ALBERT, the mean
@@ -126,6 +127,8 @@ class MaskedLanguageModel(LanguageModule):
         torch.Size([1, 20])
     """
 
+    _objective = "masked"
+
     def __init__(
         self,
         family: Family = "albert",
@@ -142,7 +145,10 @@ class MaskedLanguageModel(LanguageModule):
         checkpoint_activations: bool = False,
         initialization: Initialization = "truncated_normal",
     ) -> None:
-        super().__init__(vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val)
+        super().__init__(
+            vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val,
+            warmup_steps=warmup_steps, decay_power=decay_power, decay_steps=decay_steps,
+        )  # fmt: skip
         if family not in get_args(Family):
             raise ValueError(f"family must be one of {list(get_args(Family))}, got {family!r}")
         if (config is None) == (pretrained is None):
@@ -155,19 +161,14 @@ class MaskedLanguageModel(LanguageModule):
             raise ValueError(
                 f"initialization must be one of {list(get_args(Initialization))}, got {initialization!r}"
             )
-        check_schedule(warmup_steps, decay_power, decay_steps)
         self.save_hyperparameters(ignore=["optimizer"])
         self.family = family
         self.config = config
         self.pretrained = pretrained
         self.initialization = initialization
         self.generator_size = generator_size
-        self.warmup_steps = warmup_steps
-        self.decay_power = decay_power
-        self.decay_steps = decay_steps
         self.compile_encoders = compile
         self.checkpoint_activations = checkpoint_activations
-        self.evaluation_loss = TokenMean()
         self.evaluation_accuracy = TokenMean()
         self.evaluation_extra = TokenMean()
         if vocab_size is not None or pretrained is not None:
@@ -205,7 +206,9 @@ class MaskedLanguageModel(LanguageModule):
                 f"{_CONFIGS[self.family].__name__} has no arguments {unknown}: expected some of "
                 f"{sorted(known)}"
             )
-        return _CONFIGS[self.family](**settings)
+        config = _CONFIGS[self.family](**settings)
+        check_size(config, self.family, partial(AutoModel.from_config, config))
+        return config
 
     def _electra(self) -> tuple[Any, Any]:
         if self.pretrained is not None:
@@ -231,14 +234,6 @@ class MaskedLanguageModel(LanguageModule):
         else:
             self.model.save_pretrained(folder)
 
-    def configure_model(self) -> None:
-        """Build the layers with the datamodule's vocabulary, once; published weights must match it."""
-        if not hasattr(self, "model"):
-            self.find_vocab_size()
-            self.build()
-        self.check_objective("masked")
-        self.check_vocabulary(int(self.model.config.vocab_size))
-
     @property
     def encoder(self) -> PreTrainedModel:
         """The transformer without heads; for ELECTRA, that of the discriminator."""
@@ -262,7 +257,7 @@ class MaskedLanguageModel(LanguageModule):
             predict: if given, project only these positions to the vocabulary, in row-major order; for ELECTRA, run
                 only the generator.
         """
-        self._check_length(input_ids)
+        self.check_positions(input_ids.shape[1], int(self.model.config.max_position_embeddings))
         inputs = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
         if self.family != "electra":
             hidden, pooled = self._encode(self.model, input_ids, inputs)
@@ -274,14 +269,6 @@ class MaskedLanguageModel(LanguageModule):
         return MaskedLMOutput(
             self._token_logits(hidden), discriminator_logits=self._discriminate(input_ids, inputs)
         )
-
-    def _check_length(self, input_ids: Tensor) -> None:
-        most = int(self.model.config.max_position_embeddings)
-        if input_ids.shape[1] > most:
-            raise ValueError(
-                f"rows of {input_ids.shape[1]} positions are longer than the model's max_position_embeddings, {most}: "
-                "use shorter rows (sequence_length; max_pieces of a SpanCorpus), or a larger max_position_embeddings"
-            )
 
     @staticmethod
     def _encode(model: Any, input_ids: Tensor, inputs: Mapping[str, Any]) -> tuple[Tensor, Any]:
@@ -307,21 +294,15 @@ class MaskedLanguageModel(LanguageModule):
 
     def on_fit_start(self) -> None:
         """Enable compilation and activation checkpointing, if requested."""
-        if self.trainer.strategy.root_device.type == "cpu":
-            keep_freed_memory()
         for model in (self.model, *([self.generator] if self.family == "electra" else [])):
             if self.checkpoint_activations:
                 checkpoint_activations(model)
             if self.compile_encoders:
                 model.base_model.compile()
 
-    def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Return the configured optimizer over two groups, and a schedule of the rate for each update."""
-        return scheduled_optimizer(self, self.warmup_steps, self.decay_power, self.decay_steps)
-
     def losses(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Compute the parts of a batch's training loss: ``mlm``, and ``pair`` or ``discriminator``; means in nats."""
-        self._check_length(batch["input_ids"])
+        self.check_positions(batch["input_ids"].shape[1], int(self.model.config.max_position_embeddings))
         inputs = {key: batch.get(key) for key in ("attention_mask", "token_type_ids")}
         labels = batch["labels"]
         encoder = self.generator if self.family == "electra" else self.model
@@ -394,22 +375,19 @@ class MaskedLanguageModel(LanguageModule):
 
     def evaluation_step(self, batch: Mapping[str, Tensor]) -> None:
         """Add a batch to the sums."""
-        inputs = {key: batch.get(key) for key in ("attention_mask", "token_type_ids")}
         labels = batch["labels"]
-        predict = labels != IGNORED
-        output = self(batch["input_ids"], predict=predict, **inputs)
-        expected = labels[predict][None]
-        losses = F.cross_entropy(output.logits.float(), expected[0], reduction="none")
-        self.evaluation_loss.update(losses[None], expected)
-        self.evaluation_accuracy.update((output.logits.argmax(-1) == expected), expected)
+        logits, expected, output = predict_labels(self, labels, batch)
+        losses = F.cross_entropy(logits, expected, reduction="none")
+        self.evaluation_loss.update(losses, expected)
+        self.evaluation_accuracy.update(logits.argmax(-1) == expected, expected)
         if self.family == "electra":
+            inputs = {key: batch.get(key) for key in ("attention_mask", "token_type_ids")}
             at = labelled_positions(labels)
             expected = labels.gather(1, at.clamp(min=0)).masked_fill(at == IGNORED, IGNORED)
             logits = output.logits.new_zeros(*at.shape, output.logits.shape[-1])
             logits[at != IGNORED] = output.logits
-            own = torch.Generator(labels.device).manual_seed(
-                0
-            )  # evaluation does not affect the random numbers of training
+            # evaluation does not affect the random numbers of training
+            own = torch.Generator(labels.device).manual_seed(0)
             loss = self._discriminator_loss(batch, inputs, logits, at.clamp(min=0), expected, own)
             tokens = batch["input_ids"] if inputs["attention_mask"] is None else inputs["attention_mask"]
             count = int(tokens.numel() if inputs["attention_mask"] is None else tokens.sum())
@@ -424,22 +402,16 @@ class MaskedLanguageModel(LanguageModule):
 
     def compute_metrics(self) -> dict[str, Tensor]:
         """Compute loss, perplexity and accuracy of masked tokens, and of the other objective."""
-        loss = self.evaluation_loss.compute()
-        metrics = {"loss": loss, "perplexity": loss.exp(), "accuracy": self.evaluation_accuracy.compute()}
+        metrics = super().compute_metrics() | {"accuracy": self.evaluation_accuracy.compute()}
         nothing = torch.full((1, 1), IGNORED, device=self.device)  # a metric without updates warns
         self.evaluation_extra.update(torch.zeros(1, 1, device=self.device), nothing)
         extra = self.evaluation_extra.compute()
         name = "discriminator_loss" if self.family == "electra" else "pair_accuracy"
         return metrics | ({} if extra.isnan() else {name: extra})
 
-    def predict_step(
-        self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
-    ) -> Float[Tensor, "batch time"]:
-        """Compute the surprisal of each label, −log p(labels), in nats; NaN for none."""
-        inputs = {key: batch.get(key) for key in ("attention_mask", "token_type_ids")}
-        labels = batch["labels"]
-        predict = labels != IGNORED
-        logits = self(batch["input_ids"], predict=predict, **inputs).logits.float()
-        surprisal = torch.full(labels.shape, torch.nan, device=labels.device)
-        surprisal[predict] = F.cross_entropy(logits, labels[predict], reduction="none")
-        return surprisal
+    def evaluate(
+        self, batch: Mapping[str, Tensor]
+    ) -> tuple[Float[Tensor, "n vocab"], Int[Tensor, "n"], Float[Tensor, "n"]]:
+        """Return logits, labels and losses in nats of the labelled tokens."""
+        logits, labels, _ = predict_labels(self, self.labels_of(batch), batch)
+        return logits, labels, F.cross_entropy(logits, labels, reduction="none")

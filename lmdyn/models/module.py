@@ -2,15 +2,17 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import lightning as L
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torchmetrics import Metric
+
+from lmdyn.models.allocator import keep_freed_memory
 
 __all__ = ["IGNORED", "LanguageModule", "MajorityShare", "TokenMean"]
 
@@ -88,7 +90,8 @@ class MajorityShare(Metric):
 class LanguageModule(L.LightningModule):
     """A language model whose vocabulary may be the datamodule's, with evaluation by torchmetrics.
 
-    A subclass calls ``save_hyperparameters(ignore=["optimizer"])`` in its ``__init__``.
+    A subclass calls ``save_hyperparameters(ignore=["optimizer"])`` in its ``__init__``, and defines :meth:`build`,
+    :meth:`training_loss` and :meth:`evaluate`, or the steps that call them.
 
     Args:
         vocab_size: number of token types; None uses that of the datamodule's tokenizer.
@@ -97,7 +100,7 @@ class LanguageModule(L.LightningModule):
     """
 
     _logger_failed = False
-    _mean_over: Literal["tokens", "ranks"] = "tokens"
+    _objective: str | None = None  # the objective of data for which the model is made; None accepts any
 
     def __init__(
         self, *, vocab_size: int | None, optimizer: OptimizerCallable, gradient_clip_val: float | None
@@ -106,6 +109,7 @@ class LanguageModule(L.LightningModule):
         self.vocab_size = vocab_size
         self.optimizer = optimizer
         self.gradient_clip_val = gradient_clip_val
+        self.evaluation_loss = TokenMean()
 
     # Sizes ------------------------------------------------------------------------------------------------
 
@@ -126,34 +130,61 @@ class LanguageModule(L.LightningModule):
             )
         return found
 
+    def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
+        """Return the label of each token, -100 for none.
+
+        Raises:
+            ValueError: if the batch lacks them.
+        """
+        if "labels" not in batch:
+            raise ValueError(
+                f"expected `labels` in the batch, got {sorted(batch)}: use a datamodule that creates them"
+            )
+        return batch["labels"]
+
     @property
     def _datamodule(self) -> Any:
         return None if self._trainer is None else getattr(self._trainer, "datamodule", None)
 
-    def check_vocabulary(self, size: int) -> None:
-        """Raise an error for a datamodule whose tokenizer has more token types than the model.
+    def build(self) -> None:
+        """Create the layers, once the sizes are known."""
+        raise NotImplementedError
+
+    def configure_model(self) -> None:
+        """Build the layers with the datamodule's vocabulary, once, and record the size found.
 
         Raises:
-            ValueError: if it has.
+            ValueError: if the datamodule has another objective (a model that reads its labels only copies them), or
+                its tokenizer more token types than the model.
         """
-        tokenizer = getattr(self._datamodule, "tokenizer", None)
+        if next(self.parameters(), None) is None:
+            if self.vocab_size is None:
+                self.find_vocab_size()
+            self.build()
+        found = getattr(self._datamodule, "objective", self._objective)
+        if self._objective is not None and found != self._objective:
+            raise ValueError(
+                f"this {type(self).__name__} is trained for the objective {self._objective!r}, got data for "
+                f"{found!r}: set data.init_args.objective to {self._objective}"
+            )
+        size, tokenizer = self.vocab_size or 0, getattr(self._datamodule, "tokenizer", None)
         if tokenizer is not None and len(tokenizer) > size:
             raise ValueError(
                 f"the tokenizer has {len(tokenizer)} token types, the model {size}: use the tokenizer that the weights "
                 "were trained with, or set vocab_size: null for a new model"
             )
 
-    def check_objective(self, expected: str) -> None:
-        """Raise an error for data of another objective: a model that reads its labels only copies them.
+    def check_positions(self, length: int, most: int | None) -> None:
+        """Raise an error for rows that are longer than the model's number of positions.
 
         Raises:
-            ValueError: if the datamodule's ``objective`` is another one.
+            ValueError: if they are.
         """
-        found = getattr(self._datamodule, "objective", expected)
-        if found != expected:
+        if most is not None and length > most:
             raise ValueError(
-                f"this {type(self).__name__} is trained for the objective {expected!r}, got data for "
-                f"{found!r}: set data.init_args.objective to {expected}"
+                f"rows of {length} tokens are longer than the positions of the model, {most}: use shorter rows "
+                "(sequence_length; max_pieces of a SpanCorpus), or a larger max_position_embeddings (n_positions of "
+                "GPT-2)"
             )
 
     # Training ---------------------------------------------------------------------------------------------
@@ -163,35 +194,48 @@ class LanguageModule(L.LightningModule):
 
         Strategies train with the mean over ranks. If ranks have unequal numbers of labels, for example at the end of a
         text, this differs from the mean over tokens; with this weight, the mean over ranks of mean × weight is the
-        mean over all tokens. It is 1 if counts are equal, and in a run that several ranks of version 0.1 started,
-        which continues as it began. Every rank must call it.
+        mean over all tokens. Every rank must call it.
 
         Args:
             count: number of terms of this rank's mean.
         """
         ranks = 1 if self._trainer is None else self.trainer.world_size
-        if ranks == 1 or self._mean_over == "ranks":
+        if ranks == 1:
             return 1.0
-        precision = (
-            torch.float64 if self.dtype == torch.float64 else torch.float32
-        )  # not bfloat16, whatever the model
+        # not bfloat16, whatever the model
+        precision = torch.float64 if self.dtype == torch.float64 else torch.float32
         own = torch.as_tensor(count, dtype=precision, device=self.device)
         mean = self.trainer.strategy.reduce(own.clone(), reduce_op="mean")
         return own / mean.clamp(min=1 / ranks)
 
     def setup(self, stage: str) -> None:
-        """Weight ranks by their tokens in a fit; a resumed fit continues as before."""
-        if stage == "fit":
-            self._mean_over = "tokens"
+        """Keep freed memory in a fit on CPU."""
+        if stage == "fit" and self.trainer.strategy.root_device.type == "cpu":
+            keep_freed_memory()
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Record over what the loss of several ranks is averaged."""
-        checkpoint["mean_over"] = self._mean_over
+    def configure_optimizers(self) -> Any:
+        """Return the configured optimizer, over all parameters."""
+        return self.optimizer(self.parameters())
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Continue with the recorded average; checkpoints of version 0.1 do not record it."""
-        ranks = len(checkpoint.get("lmdyn", {}).get("ranks", ()))
-        self._mean_over = checkpoint.get("mean_over", "ranks" if ranks > 1 else "tokens")
+    def training_loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the sum of the losses of a batch in nats, and the number of its labelled tokens."""
+        raise NotImplementedError
+
+    def loss(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Compute the mean loss over the labelled tokens of a batch, in nats."""
+        total, count = self.training_loss(batch)
+        return total / count.clamp(min=1)
+
+    def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
+        """Compute the mean loss over the labelled tokens, in nats, 0 for a batch without labels: ``train_loss``."""
+        return self.finish_training_step(*self.training_loss(batch), batch_idx)
+
+    def finish_training_step(self, total: Tensor, count: Tensor, batch_idx: int, **others: Tensor) -> Tensor:
+        """Log the mean of a sum, and other metrics, and return the mean weighted by :meth:`rank_weight`."""
+        loss = total / count.clamp(min=1)
+        self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
+        self.log_periodically({"train_loss": loss.detach(), **others}, batch_idx)
+        return loss * self.rank_weight(count)
 
     def write(self, metrics: dict[str, float]) -> None:
         """Write to every logger, at the number of completed updates (``self.log`` writes one step earlier).
@@ -230,9 +274,30 @@ class LanguageModule(L.LightningModule):
 
     # Evaluation -------------------------------------------------------------------------------------------
 
+    def evaluate(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Float[Tensor, "..."]]:
+        """Return logits, labels and losses in nats, 0 for a token without a label."""
+        raise NotImplementedError
+
+    def logits_of(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the logits of a batch, (batch, time, classes)."""
+        raise NotImplementedError
+
     def evaluation_step(self, batch: Mapping[str, Tensor]) -> None:
         """Add a batch to the metrics."""
-        raise NotImplementedError
+        self.update_metrics(*self.evaluate(batch))
+
+    def update_metrics(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
+        """Add logits, labels and losses to each metric, with equal weight for each token."""
+        self.evaluation_loss.update(losses, labels)
+
+    def predict_step(self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> Tensor:
+        """Compute the surprisal of each label, −log p(labels), in nats; NaN for none, (batch, time)."""
+        _, labels, losses = self.evaluate(batch)
+        if labels.shape == batch["labels"].shape:
+            return losses.masked_fill(labels == IGNORED, torch.nan)
+        surprisal = losses.new_full(batch["labels"].shape, torch.nan)
+        surprisal[batch["labels"] != IGNORED] = losses
+        return surprisal
 
     def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
         """Add a batch to the validation metrics."""
@@ -251,8 +316,9 @@ class LanguageModule(L.LightningModule):
         self.finish_evaluation("test")
 
     def compute_metrics(self) -> dict[str, Tensor]:
-        """Compute the metrics over all batches and ranks since the last reset: at least ``loss``."""
-        raise NotImplementedError
+        """Compute loss and perplexity, over all batches and ranks since the last reset."""
+        loss = self.evaluation_loss.compute()
+        return {"loss": loss, "perplexity": loss.exp()}
 
     def finish_evaluation(self, prefix: str) -> dict[str, float]:
         """Log each metric as ``<prefix>_<name>`` and reset the sums."""

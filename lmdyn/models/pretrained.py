@@ -2,11 +2,13 @@
 
 import json
 import logging
+import math
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -15,7 +17,7 @@ import torch.nn.functional as F
 from huggingface_hub import snapshot_download
 from jaxtyping import Bool, Float, Int
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -27,11 +29,24 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from lmdyn.models.module import IGNORED, LanguageModule, TokenMean
+from lmdyn.models.module import IGNORED, LanguageModule
+from lmdyn.models.pretraining import predict_labels
 
-__all__ = ["PretrainedLM", "PretrainedOutput", "cached_folder", "hub_folder", "load_model", "objective_of"]
+__all__ = [
+    "PretrainedLM",
+    "PretrainedOutput",
+    "cached_folder",
+    "check_size",
+    "hub_folder",
+    "load_model",
+    "objective_of",
+]
 
 log = logging.getLogger(__name__)
+
+_MOST_LAYERS = 1000  # as the deepest known models; creating them takes seconds
+_DEPTH = re.compile(r"(?:^|_)layers?$")
+"""Names of numbers of layers in configurations: ``num_hidden_layers``, ``n_layer``, ``encoder_layers``."""
 
 Objective = Literal["causal", "masked"]
 
@@ -45,7 +60,6 @@ _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks?)\.(\d+)\.")
 """The number of a layer in the name of its weights."""
-_MOST_LAYERS = 10_000  # ten times the deepest known models; creating more layers takes hours
 
 
 @dataclass
@@ -113,7 +127,6 @@ class PretrainedLM(LanguageModule):
         self.folder = hub_folder(name, revision)
         self.objective, self.model = _load(self.folder, objective, self._label)
         self.vocab_size = int(self.model.config.vocab_size)
-        self.evaluation_loss = TokenMean()
 
     @property
     def _label(self) -> str:
@@ -180,50 +193,17 @@ class PretrainedLM(LanguageModule):
 
     # Training and evaluation ------------------------------------------------------------------------------
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return the configured optimizer."""
-        return self.optimizer(self.parameters())
+    def training_loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the sum of the cross-entropies of a batch, and the number of labelled tokens."""
+        logits, labels, _ = predict_labels(self, self.labels_of(batch), batch)
+        return F.cross_entropy(logits, labels, reduction="sum"), (batch["labels"] != IGNORED).sum()
 
-    def _predict_labels(
+    def evaluate(
         self, batch: Mapping[str, Tensor]
-    ) -> tuple[Float[Tensor, "n vocab"], Int[Tensor, "n"]]:
-        """Compute logits and labels of the labelled tokens."""
-        if "labels" not in batch:
-            raise ValueError(
-                f"expected `labels` in the batch, got {sorted(batch)}: use a datamodule that creates them"
-            )
-        labels = batch["labels"]
-        predict = labels != IGNORED
-        inputs = {key: batch.get(key) for key in ("attention_mask", "token_type_ids")}
-        return self(batch["input_ids"], predict=predict, **inputs).logits.float(), labels[predict]
-
-    def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
-        """Compute the mean cross-entropy over the labelled tokens, in nats; 0 for a batch without labels."""
-        logits, labels = self._predict_labels(batch)
-        loss = F.cross_entropy(logits, labels, reduction="sum") / max(1, len(labels))
-        self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
-        self.log_periodically({"train_loss": loss.detach()}, batch_idx)
-        return loss * self.rank_weight(len(labels))
-
-    def predict_step(
-        self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
-    ) -> Float[Tensor, "batch time"]:
-        """Compute the surprisal of each label, −log p(labels), in nats; NaN for none."""
-        logits, labels = self._predict_labels(batch)
-        surprisal = torch.full(batch["labels"].shape, torch.nan, device=logits.device)
-        surprisal[batch["labels"] != IGNORED] = F.cross_entropy(logits, labels, reduction="none")
-        return surprisal
-
-    def evaluation_step(self, batch: Mapping[str, Tensor]) -> None:
-        """Add a batch to the sums."""
-        logits, labels = self._predict_labels(batch)
-        losses = F.cross_entropy(logits, labels, reduction="none")
-        self.evaluation_loss.update(losses[None], labels[None])
-
-    def compute_metrics(self) -> dict[str, Tensor]:
-        """Compute loss and perplexity over all batches and ranks."""
-        loss = self.evaluation_loss.compute()
-        return {"loss": loss, "perplexity": loss.exp()}
+    ) -> tuple[Float[Tensor, "n vocab"], Int[Tensor, "n"], Float[Tensor, "n"]]:
+        """Return logits, labels and losses in nats of the labelled tokens."""
+        logits, labels, _ = predict_labels(self, self.labels_of(batch), batch)
+        return logits, labels, F.cross_entropy(logits, labels, reduction="none")
 
 
 # Loading ----------------------------------------------------------------------------------------------------
@@ -244,19 +224,13 @@ def hub_folder(name: str, revision: str | None = None) -> Path:
                 f"{name} is a folder, which has no revision {revision!r}: leave out the revision"
             )
         return path
-    folder = path
     for weights in _WEIGHTS:
         try:
-            folder = Path(
-                snapshot_download(
-                    name, revision=revision, allow_patterns=[*_TEXT, *weights], ignore_patterns=["*/*"]
-                )
-            )
+            folder = _snapshot(name, revision, weights)
         except Exception as error:  # from the hub's library, its HTTP client, or the file system
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise ValueError(
-                f"{name!r} at revision {revision or 'main'!r} cannot be reached ({reason[0]}): it is not a "
-                "folder here, "
+                f"{name!r} at revision {revision or 'main'!r} cannot be reached ({reason[0]}): it is no folder here, "
                 "not available from the Hugging Face hub, and not in the local cache; check name, revision and "
                 f"connection, or run `hf download {name} --revision {revision or 'main'}` on a connected machine, and "
                 "use the folder that it prints as name"
@@ -266,20 +240,20 @@ def hub_folder(name: str, revision: str | None = None) -> Path:
     raise ValueError(f"{name!r} at revision {revision or 'main'!r} holds no weights of torch: {folder}")
 
 
+def _snapshot(name: str, revision: str | None, weights: Sequence[str], **options: Any) -> Path:
+    patterns = [*_TEXT, *weights]
+    return Path(
+        snapshot_download(
+            name, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"], **options
+        )
+    )
+
+
 def cached_folder(name: str, revision: str | None = None) -> Path | None:
     """Return the folder of a hub model in Hugging Face's cache, if all files of :func:`hub_folder` are in it."""
     for weights in _WEIGHTS:
-        patterns = [*_TEXT, *weights]
         try:
-            folder = Path(
-                snapshot_download(
-                    name,
-                    revision=revision,
-                    allow_patterns=patterns,
-                    ignore_patterns=["*/*"],
-                    local_files_only=True,
-                )
-            )
+            folder = _snapshot(name, revision, weights, local_files_only=True)
         except Exception:  # not in the cache; raised by the hub's library
             return None
         index = next(folder.glob("*.index.json"), None)
@@ -315,18 +289,13 @@ def _load(folder: Path, objective: Objective | None, label: str) -> tuple[Object
             f"{label} is not a model of transformers: `architectures` is {str(named)[:100]}, expected names"
         )
     architecture: str | None = named[0]
-    depth = getattr(config, "num_hidden_layers", None)
-    if isinstance(depth, int) and depth > _MOST_LAYERS:
-        raise ValueError(
-            f"{label} would have {depth} layers, expected at most {_MOST_LAYERS}: check its config.json"
-        )
     objective = objective or objective_of(architecture)
     if objective is None:
         raise ValueError(f"{label} is a {architecture}, which may be causal or masked: set the objective")
     auto: Any = AutoModelForCausalLM if objective == "causal" else AutoModelForMaskedLM
     if objective == "masked" and architecture is not None and architecture.endswith("ForPreTraining"):
         auto = AutoModelForPreTraining  # with its second head, if the files have it
-    model = load_model(auto, folder, label, optional=PAIR_HEAD, config=config)
+    model = load_model(auto, folder, label, optional=PAIR_HEAD)
     if model.get_output_embeddings() is None:
         raise ValueError(
             f"{label} is a {architecture}, which predicts no tokens (ELECTRA's discriminator): use the generator"
@@ -334,7 +303,7 @@ def _load(folder: Path, objective: Objective | None, label: str) -> tuple[Object
     return objective, model
 
 
-def load_model(cls: Any, folder: Path, label: str, *, optional: Sequence[str] = (), **kwargs: Any) -> Any:
+def load_model(cls: Any, folder: Path, label: str, *, optional: Sequence[str] = ()) -> Any:
     """Load a model of transformers from a folder, in float32 and in train mode; observers set eval mode.
 
     Args:
@@ -343,16 +312,20 @@ def load_model(cls: Any, folder: Path, label: str, *, optional: Sequence[str] = 
         label: name of the model in messages.
         optional: parts of the model, as parts of the names of its weights, that the files may lack: these keep their
             initial weights, with a warning.
-        **kwargs: arguments of ``from_pretrained``.
 
     Raises:
         ValueError: if files cannot be read, or lack weights of the model.
     """
     try:
+        reader = getattr(cls, "config_class", None) or AutoConfig
+        config = reader.from_pretrained(str(folder), trust_remote_code=False)
+        _check_names(config, folder)
+        check_size(config, "it", partial(getattr(cls, "from_config", cls), config))
         with _quiet():
             model, info = cls.from_pretrained(
                 str(folder),
-                dtype=torch.float32, weights_only=True, trust_remote_code=False, output_loading_info=True, **kwargs,
+                config=config, dtype=torch.float32, weights_only=True, trust_remote_code=False,
+                output_loading_info=True,
             )  # fmt: skip
     except Exception as error:  # as for the tokenizer
         raise ValueError(f"{label} cannot be loaded by {cls.__name__} ({_in_a_line(error)})") from error
@@ -362,11 +335,11 @@ def load_model(cls: Any, folder: Path, label: str, *, optional: Sequence[str] = 
             f"{label} lacks weights of {type(model).__name__}: {needed[:20]}{' and more' if len(needed) > 20 else ''}: "
             "was it saved as another kind of model?"
         )
-    depth = getattr(model.config, "num_hidden_layers", None)
-    numbered = {key: int(found[1]) for key in info["unexpected_keys"] if (found := _LAYER.search(key))}
-    if depth is not None and (beyond := sorted(key for key, number in numbered.items() if number >= depth)):
+    depth = getattr(model.config, "num_hidden_layers", math.inf)
+    numbered = [(int(found[1]), key) for key in info["unexpected_keys"] if (found := _LAYER.search(key))]
+    if numbered and max(numbered)[0] >= depth:
         raise ValueError(
-            f"{label} has weights of more layers than its config.json, {depth}: {beyond[0]}: do the files "
+            f"{label} has weights of more layers than its config.json, {depth}: {max(numbered)[1]}: do the files "
             "belong together?"
         )
     if lacking:
@@ -375,6 +348,53 @@ def load_model(cls: Any, folder: Path, label: str, *, optional: Sequence[str] = 
             label, ", ".join(sorted(set().union(*lacking.values()))),
         )  # fmt: skip
     return model.train()
+
+
+def _check_names(config: Any, folder: Path) -> None:
+    """Refuse names with a slash: attention of a hub's repository, which is code; weights of another folder."""
+    for part in (config, *(getattr(config, name, None) for name in config.sub_configs)):
+        if "/" in str(kernel := getattr(part, "_attn_implementation", None)):
+            raise ValueError(
+                f"its config.json names the attention {kernel}, code of the hub: remove the entry"
+            )
+    for index in folder.glob("*.index.json"):
+        named = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        if strange := [name for name in named if Path(name).name != name]:
+            raise ValueError(
+                f"{index.name} names {strange[0]}, outside the folder: expected names of its files"
+            )
+
+
+def check_size(config: Any, label: str, make: Callable[[], nn.Module]) -> None:
+    """Refuse a configuration of too many layers, or of more weights than the machine has memory, before it is built.
+
+    Args:
+        config: configuration of transformers.
+        label: name of the model in the message.
+        make: function that builds the model; it is called on the device ``meta``, where weights take no memory.
+
+    Raises:
+        ValueError: if the model is too large.
+    """
+    parts = [config.to_dict(), *(one for one in config.to_dict().values() if isinstance(one, dict))]
+    depth = max(
+        (n for part in parts for k, n in part.items() if _DEPTH.search(str(k)) and isinstance(n, int)),
+        default=0,
+    )
+    if depth > _MOST_LAYERS:
+        raise ValueError(
+            f"{label} would have {depth} layers, expected at most {_MOST_LAYERS}: check its configuration"
+        )
+    if not hasattr(os, "sysconf"):  # Windows does not tell its memory
+        return
+    with torch.device("meta"):
+        size = 4 * sum(parameter.numel() for parameter in make().parameters())
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size > memory:
+        raise ValueError(
+            f"{label} would have {size / 1e9:,.0f} GB of weights, the machine has {memory / 1e9:,.0f} GB of memory: "
+            "check its configuration"
+        )
 
 
 def _in_a_line(error: Exception) -> str:

@@ -7,12 +7,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
-from lmdyn.models.allocator import keep_freed_memory
-from lmdyn.models.module import IGNORED, LanguageModule, TokenMean
+from lmdyn.models.module import IGNORED, LanguageModule
 from lmdyn.models.stacked_lstm import RecurrentOutput, StackedLSTM, State, carry_state
 
 __all__ = ["RecurrentModule"]
@@ -27,7 +25,7 @@ class RecurrentModule(LanguageModule):
     the batch marks as ``continues``, gradients clipped by their norm, and a learning rate divided by ``anneal_factor``
     whenever the validation loss fails to improve on the best so far.
 
-    A subclass defines the labels of a batch (:meth:`labels_of`) and the number of outputs of the decoder
+    A subclass may define the labels of a batch (:meth:`labels_of`) and the number of outputs of the decoder
     (:meth:`num_outputs`). It calls ``save_hyperparameters(ignore=["optimizer"])`` in its ``__init__``.
 
     A batch without ``continues`` starts from a zero state. Padding, if any, is on the right, without labels.
@@ -36,18 +34,16 @@ class RecurrentModule(LanguageModule):
     def __init__(
         self,
         *,
-        vocab_size: int | None,
         embedding_size: int,
         hidden_size: int,
         num_layers: int,
         dropout: float,
-        optimizer: OptimizerCallable,
         anneal_factor: float | None,
-        gradient_clip_val: float | None,
         init_range: float,
         tie_weights: bool = False,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val)
+        super().__init__(**kwargs)
         if tie_weights and embedding_size != hidden_size:
             raise ValueError(
                 f"tie_weights requires embedding_size == hidden_size, got {embedding_size} and {hidden_size}; "
@@ -65,17 +61,13 @@ class RecurrentModule(LanguageModule):
         self.best_val_loss: float | None = None
         self._carried: State | None = None  # state of training
         self._evaluated: State | None = None  # state of validation, test and prediction
-        self.evaluation_loss = TokenMean()
 
     # What a subclass says ---------------------------------------------------------------------------------
 
-    def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
-        """Return the label of each token, -100 for none."""
-        raise NotImplementedError
-
     def num_outputs(self) -> int:
-        """Return the number of classes; called when ``vocab_size`` is known."""
-        raise NotImplementedError
+        """Return the number of classes, by default that of words; called when ``vocab_size`` is known."""
+        assert self.vocab_size is not None
+        return self.vocab_size
 
     def sizes_known(self) -> bool:
         """Return whether the layers can be built without a datamodule."""
@@ -94,14 +86,6 @@ class RecurrentModule(LanguageModule):
         nn.init.zeros_(self.decoder.bias)
         if self.tie_weights:
             self.decoder.weight = self.embedding.weight
-
-    def configure_model(self) -> None:
-        """Build the layers from the datamodule's tokenizer, once, and record the size found."""
-        if hasattr(self, "decoder"):
-            return
-        if self.vocab_size is None:
-            self.find_vocab_size()
-        self.build()
 
     # Running ----------------------------------------------------------------------------------------------
 
@@ -143,53 +127,30 @@ class RecurrentModule(LanguageModule):
         if stage == "fit":
             self._carried = None
             self.best_val_loss = None
-            if self.trainer.strategy.root_device.type == "cpu":
-                keep_freed_memory()
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return the configured optimizer, over all parameters."""
-        return self.optimizer(self.parameters())
-
-    def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
-        """Compute the mean cross-entropy over the labelled tokens (nats); logged as ``train_loss``."""
+    def training_loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the sum of the cross-entropies of a batch, and the number of labelled tokens."""
         output = self(batch["input_ids"], state=self._start(self._carried, batch))
         self._carried = tuple((h.detach(), c.detach()) for h, c in output.state)
         labels = self.labels_of(batch)
         losses = F.cross_entropy(output.logits.flatten(0, 1), labels.flatten(), reduction="sum")
-        count = (labels != IGNORED).sum()
-        loss = losses / count.clamp(min=1)
-        self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
-        self.log_periodically({"train_loss": loss.detach()}, batch_idx)
-        return loss * self.rank_weight(count)
+        return losses, (labels != IGNORED).sum()
 
     # Evaluation -------------------------------------------------------------------------------------------
 
-    def evaluate(self, batch: Mapping[str, Tensor]) -> RecurrentOutput:
-        """Run a batch in the state of this evaluation, which is never that of training."""
+    def logits_of(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the logits of a batch, in the state of this evaluation, which is never that of training."""
         output: RecurrentOutput = self(batch["input_ids"], state=self._start(self._evaluated, batch))
         self._evaluated = output.state
-        return output
+        return output.logits
 
-    def token_losses(
-        self, logits: Float[Tensor, "batch time classes"], labels: Int[Tensor, "batch time"]
-    ) -> Float[Tensor, "batch time"]:
-        """Compute the cross-entropy of each token in nats, 0 if the label is -100."""
+    def evaluate(
+        self, batch: Mapping[str, Tensor]
+    ) -> tuple[Float[Tensor, "batch time classes"], Int[Tensor, "batch time"], Float[Tensor, "batch time"]]:
+        """Return logits, labels and losses in nats, 0 for a token without a label."""
+        logits, labels = self.logits_of(batch), self.labels_of(batch)
         losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-        return losses.view(labels.shape)
-
-    def evaluation_step(self, batch: Mapping[str, Tensor]) -> None:
-        """Add the losses of a batch to the sums."""
-        output, labels = self.evaluate(batch), self.labels_of(batch)
-        self.update_metrics(output.logits, labels, self.token_losses(output.logits, labels))
-
-    def update_metrics(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
-        """Add a batch to each metric, with equal weight for each token."""
-        self.evaluation_loss.update(losses, labels)
-
-    def compute_metrics(self) -> dict[str, Tensor]:
-        """Compute the metrics over all batches and ranks since the last reset: at least ``loss``."""
-        loss = self.evaluation_loss.compute()
-        return {"loss": loss, "perplexity": loss.exp()}
+        return logits, labels, losses.view(labels.shape)
 
     def on_validation_epoch_start(self) -> None:
         """Start an evaluation from a zero state."""
@@ -217,12 +178,10 @@ class RecurrentModule(LanguageModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the best validation loss; the learning rate is in the optimizer's state."""
-        super().on_save_checkpoint(checkpoint)
         checkpoint["best_val_loss"] = self.best_val_loss
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the best validation loss."""
-        super().on_load_checkpoint(checkpoint)
         self.best_val_loss = checkpoint.get("best_val_loss")
 
     def resume_state(self) -> dict[str, Tensor]:

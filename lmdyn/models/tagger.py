@@ -1,20 +1,95 @@
 """The LSTM tagger of Saphra (2021): a network that learned one linguistic category only."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
-from lmdyn.models.module import IGNORED, MajorityShare, TokenMean
+from lmdyn.models.module import IGNORED, LanguageModule, MajorityShare, TokenMean
 from lmdyn.models.recurrent import RecurrentModule
 
-__all__ = ["LSTMTagger"]
+__all__ = ["LSTMTagger", "Tagging"]
 
 
-class LSTMTagger(RecurrentModule):
+class Tagging(LanguageModule):
+    """Mixin of a module that predicts a label layer; its ``forward`` returns ``.logits``.
+
+    Attributes:
+        task: label layer to learn.
+        num_labels: number of classes; None before it is read from the datamodule.
+        label_key: key of the labels in a batch.
+    """
+
+    num_labels: int | None
+
+    def learn(self, task: str, target: str, shuffled_labels: bool, num_labels: int | None) -> None:
+        """Set what is learned.
+
+        Args:
+            task: label layer.
+            target: ``"next"`` for the label of the following token, ``"current"`` for that of the input token.
+            shuffled_labels: whether to learn the randomly shuffled labels of the layer.
+            num_labels: number of classes, if known.
+
+        Raises:
+            ValueError: if ``target`` is another value.
+        """
+        if target not in ("next", "current"):
+            raise ValueError(f'expected target "next" or "current", got {target!r}')
+        self.task, self.num_labels = task, num_labels
+        layer = f"shuffled_{task}" if shuffled_labels else task
+        self.label_key = f"target_{layer}" if target == "next" else layer
+        self.accuracy = TokenMean()
+
+    def find_num_labels(self) -> int:
+        """Return the number of classes, read from the datamodule if needed, and recorded.
+
+        Raises:
+            ValueError: if it is unknown, and the datamodule lacks the layer.
+        """
+        if self.num_labels is None:
+            names = self.from_datamodule("label_names", "num_labels")
+            if self.task not in names:
+                raise ValueError(
+                    f"expected a label layer {self.task!r} in the datamodule, got {sorted(names)}; "
+                    "add the layer to `data.layers`"
+                )
+            self.num_labels = len(names[self.task])
+            self.hparams["num_labels"] = self.num_labels
+        self.majority = MajorityShare(self.num_labels)
+        return self.num_labels
+
+    def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
+        """Return the tag to predict at each token."""
+        if self.label_key not in batch:
+            raise ValueError(
+                f"expected `{self.label_key}` in the batch, got {sorted(batch)}; "
+                f"add the layer {self.label_key.removeprefix('target_')!r} to `data.layers`"
+            )
+        return batch[self.label_key]
+
+    def update_metrics(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
+        """Add a batch to the loss and to the accuracy."""
+        super().update_metrics(logits, labels, losses)
+        self.accuracy.update(logits.argmax(-1) == labels, labels)
+        self.majority.update(labels)
+
+    def compute_metrics(self) -> dict[str, Tensor]:
+        """Compute loss, perplexity, accuracy and that of the most frequent label, over all batches and ranks."""
+        floors = {"accuracy": self.accuracy.compute(), "majority": self.majority.compute()}
+        return super().compute_metrics() | floors
+
+    def predict_step(self, batch: Mapping[str, Any], batch_idx: int, dataloader_idx: int = 0) -> Tensor:
+        """Return the most likely label at each token, an index into the layer's names; -100 on padding."""
+        labels = self.logits_of(batch).argmax(-1)
+        mask = batch.get("attention_mask")
+        return labels if mask is None else labels.masked_fill(mask == 0, IGNORED)
+
+
+class LSTMTagger(Tagging, RecurrentModule):
     """Tags words with a single LSTM layer that reads from the left.
 
     Its representations are compared (SVCCA) with those of a language model of the same sizes. With ``target="next"``
@@ -74,24 +149,12 @@ class LSTMTagger(RecurrentModule):
         init_range: float = 0.1,
     ) -> None:
         super().__init__(
-            vocab_size=vocab_size,
-            embedding_size=embedding_size,
-            hidden_size=hidden_size,
-            num_layers=1,
-            dropout=dropout,
-            optimizer=optimizer,
-            anneal_factor=anneal_factor,
-            gradient_clip_val=gradient_clip_val,
-            init_range=init_range,
-        )
-        if target not in ("next", "current"):
-            raise ValueError(f'expected target "next" or "current", got {target!r}')
+            vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val,
+            embedding_size=embedding_size, hidden_size=hidden_size, num_layers=1, dropout=dropout,
+            anneal_factor=anneal_factor, init_range=init_range,
+        )  # fmt: skip
+        self.learn(task, target, shuffled_labels, num_labels)
         self.save_hyperparameters(ignore=["optimizer"])
-        self.task = task
-        self.num_labels = num_labels
-        layer = f"shuffled_{task}" if shuffled_labels else task
-        self.label_key = f"target_{layer}" if target == "next" else layer
-        self.accuracy = TokenMean()
         if self.sizes_known():
             self.build()
 
@@ -101,47 +164,4 @@ class LSTMTagger(RecurrentModule):
 
     def num_outputs(self) -> int:
         """Return one output for each label, whose number is read from the datamodule if needed."""
-        if self.num_labels is None:
-            names = self.from_datamodule("label_names", "num_labels")
-            if self.task not in names:
-                raise ValueError(
-                    f"expected a label layer {self.task!r} in the datamodule, got {sorted(names)}; "
-                    "add the layer to `data.layers`"
-                )
-            self.num_labels = len(names[self.task])
-            self.hparams["num_labels"] = self.num_labels
-        return self.num_labels
-
-    def build(self) -> None:
-        """Create the layers, and the metric that counts labels."""
-        super().build()
-        self.majority = MajorityShare(self.num_outputs())
-
-    def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
-        """Return the tag to predict at each token."""
-        if self.label_key not in batch:
-            raise ValueError(
-                f"expected `{self.label_key}` in the batch, got {sorted(batch)}; "
-                f"add the layer {self.label_key.removeprefix('target_')!r} to `data.layers`"
-            )
-        return batch[self.label_key]
-
-    def update_metrics(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
-        """Add a batch to the loss and to the accuracy."""
-        super().update_metrics(logits, labels, losses)
-        self.accuracy.update(logits.argmax(-1) == labels, labels)
-        self.majority.update(labels)
-
-    def compute_metrics(self) -> dict[str, Tensor]:
-        """Compute loss, perplexity, accuracy and that of the most frequent label, over all batches and ranks."""
-        floors = {"accuracy": self.accuracy.compute(), "majority": self.majority.compute()}
-        return super().compute_metrics() | floors
-
-    def predict_step(
-        self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
-    ) -> Int[Tensor, "batch time"]:
-        """Return the most likely label at each token, an index into the layer's names; -100 on padding."""
-        labels = self.evaluate(batch).logits.argmax(-1)
-        if "attention_mask" in batch:
-            labels = labels.masked_fill(batch["attention_mask"] == 0, IGNORED)
-        return labels
+        return self.find_num_labels()

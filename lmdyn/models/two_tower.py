@@ -2,18 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from lightning.pytorch.cli import OptimizerCallable
-from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.linear_cross_entropy import linear_cross_entropy, target_log_probabilities
-from lmdyn.models.allocator import keep_freed_memory
-from lmdyn.models.learning_rate_schedules import check_schedule, scheduled_optimizer
-from lmdyn.models.module import IGNORED, LanguageModule, TokenMean
+from lmdyn.models.learning_rate_schedules import ScheduledModule
+from lmdyn.models.module import IGNORED
 from lmdyn.models.pretraining import gather_labelled, labelled_positions
 from lmdyn.models.towers import LSTMTowers, TransformerTowers
 
@@ -35,7 +33,7 @@ class TwoTowerOutput:
     logits: Tensor
 
 
-class TwoTowerLanguageModel(LanguageModule):
+class TwoTowerLanguageModel(ScheduledModule):
     """Parallel encoders of one configuration, trained together to predict tokens.
 
     Word vectors of width K·d, with K the number of towers, are mapped to d for each tower by a separate map; the
@@ -112,7 +110,10 @@ class TwoTowerLanguageModel(LanguageModule):
         gradient_clip_val: float | None = 1.0,
         compile: bool = False,
     ) -> None:
-        super().__init__(vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val)
+        super().__init__(
+            vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val,
+            warmup_steps=warmup_steps, decay_power=decay_power, decay_steps=decay_steps,
+        )  # fmt: skip
         for name, value, known in (("tower", tower, Tower), ("output", output, Output)):
             if value not in get_args(known):
                 raise ValueError(f"{name} must be one of {list(get_args(known))}, got {value!r}")
@@ -127,7 +128,6 @@ class TwoTowerLanguageModel(LanguageModule):
             raise ValueError(
                 f"expected init_range above 0 and dropout in [0, 1), got {init_range}, {dropout}"
             )
-        check_schedule(warmup_steps, decay_power, decay_steps)
         if tower != "elmo" and hidden_size % num_attention_heads:
             raise ValueError(
                 f"hidden_size must be a multiple of num_attention_heads, got {hidden_size} and "
@@ -139,12 +139,9 @@ class TwoTowerLanguageModel(LanguageModule):
                 "dimensions only"
             )
         self.save_hyperparameters(ignore=["optimizer"])
-        self.tower, self.n_towers, self.hidden_size, self.num_layers = (
-            tower,
-            n_towers,
-            hidden_size,
-            num_layers,
-        )
+        self._objective = _OBJECTIVES[tower]
+        self.tower, self.n_towers = tower, n_towers
+        self.hidden_size, self.num_layers = hidden_size, num_layers
         self.num_attention_heads = num_attention_heads
         self.intermediate_size = intermediate_size or 4 * hidden_size
         self.lstm_size = lstm_size or hidden_size
@@ -152,9 +149,7 @@ class TwoTowerLanguageModel(LanguageModule):
         self.dropout = dropout
         self.output = output
         self.init_range = init_range
-        self.warmup_steps, self.decay_power, self.decay_steps = warmup_steps, decay_power, decay_steps
         self.compile_towers = compile
-        self.evaluation_loss = TokenMean()
         if vocab_size is not None:
             self.build()
 
@@ -198,15 +193,6 @@ class TwoTowerLanguageModel(LanguageModule):
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
 
-    def configure_model(self) -> None:
-        """Build the layers from the datamodule's tokenizer, once, and record the size found."""
-        if not hasattr(self, "embedding"):
-            self.find_vocab_size()
-            self.build()
-        assert self.vocab_size is not None
-        self.check_vocabulary(self.vocab_size)
-        self.check_objective(_OBJECTIVES[self.tower])
-
     # Running ----------------------------------------------------------------------------------------------
 
     def encode(
@@ -220,11 +206,7 @@ class TwoTowerLanguageModel(LanguageModule):
         batch, length = input_ids.shape
         x = self.embedding(input_ids)
         if self.tower != "elmo":
-            if length > self.max_position_embeddings:
-                raise ValueError(
-                    f"rows of {length} positions are longer than max_position_embeddings, "
-                    f"{self.max_position_embeddings}: use a shorter sequence_length, or a larger table"
-                )
+            self.check_positions(length, self.max_position_embeddings)
             x = x + self.position_embedding.weight[:length]
         x = self.input_projection(self.embedding_dropout(x))
         x = x.view(batch, length, self.n_towers, self.hidden_size).permute(2, 0, 1, 3).contiguous()
@@ -267,52 +249,24 @@ class TwoTowerLanguageModel(LanguageModule):
         at = where.view_as(labels).gather(1, positions.clamp(min=0))
         return self.head(chosen.flatten(0, 1)), expected.flatten(), at.flatten()
 
-    # Training ---------------------------------------------------------------------------------------------
+    # Training and evaluation ------------------------------------------------------------------------------
 
     def on_fit_start(self) -> None:
         """Compile the towers, if requested."""
-        if self.trainer.strategy.root_device.type == "cpu":
-            keep_freed_memory()
         if self.compile_towers:
             self.towers.compile()
 
-    def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Return the configured optimizer over two groups, and a schedule of the rate for each update."""
-        return scheduled_optimizer(self, self.warmup_steps, self.decay_power, self.decay_steps)
-
-    def loss(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Compute the mean cross-entropy over the labelled tokens of a batch, in nats."""
+    def training_loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the sum of the cross-entropies of a batch in nats, and the number of labelled tokens."""
         hidden, labels, _ = self.predicted(batch)
         total = linear_cross_entropy(hidden, self.embedding.weight, self.output_bias, labels)
-        return total / (labels != IGNORED).sum().clamp(min=1)
+        return total, (labels != IGNORED).sum()
 
-    def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
-        """Compute the loss (nats); logged as ``train_loss``."""
-        loss = self.loss(batch)
-        self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
-        self.log_periodically({"train_loss": loss.detach()}, batch_idx)
-        return loss * self.rank_weight((batch["labels"] != IGNORED).sum())
-
-    # Evaluation -------------------------------------------------------------------------------------------
-
-    def evaluation_step(self, batch: Mapping[str, Tensor]) -> None:
-        """Add the losses of a batch to the sums."""
-        hidden, labels, _ = self.predicted(batch)
-        log_p = target_log_probabilities(hidden, self.embedding.weight, self.output_bias, labels)
-        self.evaluation_loss.update(-log_p[None], labels[None])
-
-    def compute_metrics(self) -> dict[str, Tensor]:
-        """Compute loss and perplexity."""
-        loss = self.evaluation_loss.compute()
-        return {"loss": loss, "perplexity": loss.exp()}
-
-    def predict_step(
-        self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
-    ) -> Float[Tensor, "batch time"]:
-        """Compute the surprisal of each label, −ln p(labels), in nats; NaN for none."""
+    def evaluate(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Float[Tensor, "batch time"]]:
+        """Return the input of the output layer, the labels, and their losses in nats, 0 for a token without one."""
         hidden, labels, where = self.predicted(batch)
         log_p = target_log_probabilities(hidden, self.embedding.weight, self.output_bias, labels)
-        surprisal: Any = log_p.new_full((batch["labels"].numel(),), torch.nan)
+        losses = log_p.new_zeros(batch["labels"].numel())
         there = labels != IGNORED
-        surprisal[where[there]] = -log_p[there]
-        return cast(Tensor, surprisal.view_as(batch["labels"]))
+        losses[where[there]] = -log_p[there]
+        return hidden, batch["labels"], losses.view_as(batch["labels"])

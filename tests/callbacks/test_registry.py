@@ -16,10 +16,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import lmdyn.callbacks
 from lmdyn.callbacks import Observer
-from lmdyn.callbacks.observing.loggers import log_figure, publish
+from lmdyn.callbacks.observing.figures import pixels
+from lmdyn.callbacks.observing.loggers import log_figure
 from lmdyn.callbacks.observing.run import snake_case
 from lmdyn.cli.__main__ import main
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
+from lmdyn.runs.schema import declared
+from lmdyn.runs.store import ObservationStore
 from tests.helpers.figure_faults import figure_faults
 from tests.helpers.recorded import UNITS, check_tags, check_values, is_elsewhere
 
@@ -83,8 +86,9 @@ OBSERVERS = {
         "probe": probe("GrammarTasks", n_train=32, n_evaluation=20, corpus=PROBED),
     },
     "EncoderDynamics": {
-        "length": 12, "lengths": [8], "sentences": 6, "short_steps": 20, "dimension_times": [0, 10], "long_steps": 60,
-        "long_tau": 5, "check": 1, "check_steps": 20, "max_period": 4, "examples": 2, "threshold": 1e-3,
+        "length": 12, "lengths": [8], "sentences": 6, "short_term": {"steps": 20, "dimension_times": [0, 10]},
+        "long_term": {"steps": 60, "tau": 5, "check": 1, "check_steps": 20, "max_period": 4}, "examples": 2,
+        "numerics": {"threshold": 1e-3},
     },
     "LoopConvergence": {"horizon": 6, "times": [0, 1, 2, 5], "max_tokens": 200},
     "DepthPerformance": {
@@ -256,11 +260,6 @@ def exported() -> dict[str, type[Observer]]:
     }
 
 
-def publish_numbers(observer: Observer, *args: object) -> None:
-    with mock.patch.object(observer, "log_figures", False):
-        publish(observer, *args)
-
-
 def log_and_look(loggers: object, tag: str, figure: Figure, step: int) -> None:
     """As ``log_figure``, and a line in ``faults.txt`` of the run for each fault of the figure."""
     (logger,) = loggers
@@ -272,6 +271,8 @@ def log_and_look(loggers: object, tag: str, figure: Figure, step: int) -> None:
 def fit(folder: Path, callbacks: list[dict], language: str = "grammar", figures: bool = False) -> Path:
     """Figures take most of the time: without them there is no report, either."""
     checkpoint = {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": SCHEDULE}}
+    drawn = {"log_figures": "every" if figures else False}
+    callbacks = [{**c, "init_args": {**c["init_args"], **drawn}} for c in callbacks]
     logger = {
         "class_path": "TensorBoardLogger",
         "init_args": {"save_dir": str(folder), "name": None, "version": "run"},
@@ -285,7 +286,6 @@ def fit(folder: Path, callbacks: list[dict], language: str = "grammar", figures:
     (folder / "in.yaml").write_text(yaml.safe_dump(config))
     with ExitStack() as patches:
         if not figures:
-            patches.enter_context(mock.patch("lmdyn.callbacks.observing.recording.publish", publish_numbers))
             patches.enter_context(mock.patch("lmdyn.cli.report.write_report"))
         else:
             patches.enter_context(mock.patch("lmdyn.callbacks.observing.loggers.log_figure", log_and_look))
@@ -342,21 +342,51 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     )
 
 
+@pytest.fixture(scope="module")
+def diverged(observed) -> Runs:
+    """Observations of step 3, all of whose weights are NaN."""
+
+    def replay(language: str) -> Path:
+        def observe(self, module, step, passes=None):
+            with torch.no_grad():
+                for parameter in module.parameters():
+                    parameter.fill_(torch.nan)
+            return measured(self, module, step, passes)
+
+        measured, run = Observer.observe, observed[language]
+        checkpoint = run / "checkpoints" / "step=000000003.ckpt"
+        out = run.parent / "diverged"
+        with mock.patch.object(Observer, "observe", observe):
+            main(["analyze", str(run), "--checkpoints", str(checkpoint), "--out", str(out)])
+        return out
+
+    return Runs(replay)
+
+
 def folder_of(run: Path, name: str) -> Path:
     return run / "observations" / snake_case(name)
+
+
+def fast_if(first: bool) -> tuple:
+    """Marks of the fast tier for runs of one language, of the slow tier for others."""
+    return () if first else (pytest.mark.slow,)
+
+
+EACH = [pytest.param(name, marks=fast_if(language_of(name) == "grammar")) for name in OBSERVERS]
+EACH_LANGUAGE = [pytest.param(name, marks=fast_if(name == "grammar")) for name in LANGUAGES]
 
 
 def test_every_exported_observer_is_in_the_registry():
     assert exported().keys() == OBSERVERS.keys()
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", EACH_LANGUAGE)
 def test_observation_is_invisible(plain, observed, language):
     assert identical(final_weights(plain[language]), final_weights(observed[language]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", EACH_LANGUAGE)
 def test_drawing_is_invisible(plain, drawn, language):
     assert identical(final_weights(plain[language]), final_weights(drawn[language]))
 
@@ -373,7 +403,7 @@ def test_the_invisibility_test_can_fail(plain, tmp_path):
     assert not identical(final_weights(plain["grammar"]), final_weights(loud))
 
 
-@pytest.mark.parametrize("name", OBSERVERS)
+@pytest.mark.parametrize("name", EACH)
 def test_observations_are_tidy(observed, name):
     language = language_of(name)
     table = pd.read_parquet(folder_of(observed[language], name))
@@ -389,18 +419,17 @@ def test_observations_are_tidy(observed, name):
     assert not table.duplicated(key).any()
 
 
-@pytest.mark.parametrize("name", OBSERVERS)
+@pytest.mark.parametrize("name", EACH)
 def test_live_equals_replayed(observed, tmp_path_factory, name):
     observed = observed[language_of(name)]
     out = observed.parent / "replayed"
     if not out.exists():
-        with mock.patch("lmdyn.cli.replay.replay.publish", publish_numbers):
-            main(["analyze", str(observed), "--out", str(out)])
+        main(["analyze", str(observed), "--out", str(out)])
     live, replayed = (pd.read_parquet(folder_of(root, name)) for root in (observed, out))
     pd.testing.assert_frame_equal(live, replayed, check_exact=True)
 
 
-@pytest.mark.parametrize("name", OBSERVERS)
+@pytest.mark.parametrize("name", EACH)
 def test_logged_tags_are_the_declared_ones(observed, name):
     observed = observed[language_of(name)]
     events = EventAccumulator(str(observed)).Reload()
@@ -413,9 +442,72 @@ def test_logged_tags_are_the_declared_ones(observed, name):
     assert steps <= set(pd.read_parquet(folder_of(observed, name))["step"].unique())
 
 
-@pytest.mark.parametrize("name", OBSERVERS)
+@pytest.mark.parametrize("name", EACH)
 def test_what_is_stored_is_declared_and_in_its_range(observed, name):
     check_values(exported()[name], pd.read_parquet(folder_of(observed[language_of(name)], name)))
+
+
+# What does not depend on the module's numbers: facts about the text, chance, and settings.
+WITHOUT_THE_MODEL = {
+    "average_baseline", "baseline", "between_floor", "chi_gaussian", "chi_uniform", "coarse_floor",
+    "converged", "depth", "fine_floor", "horizon", "learning_rate", "majority", "separation_floor",
+    "uniform_attention", "unigram_entropy",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OBSERVERS)
+def test_a_model_of_nan_has_no_number(diverged, observed, name):
+    """Ranks, shares and accuracies too: a comparison with NaN is no answer."""
+    cls, language = exported()[name], language_of(name)
+
+    def of_the_model(table: pd.DataFrame) -> pd.DataFrame:
+        counts = [
+            q for q in table["quantity"].unique() if (d := declared(cls.recorded, q)) and d.unit == "count"
+        ]
+        most_frequent = table.get("how", table["site"]).eq("most_frequent")  # the floor of DepthPerformance
+        reference = table.get("alpha", table["site"]).eq("0")  # the end of Landscape's line
+        left_out = table["quantity"].isin([*counts, *WITHOUT_THE_MODEL]) | most_frequent | reference
+        return table[~left_out & table["value"].notna()]
+
+    (file,) = folder_of(diverged[language], name).glob("*.parquet")
+    found = of_the_model(pd.read_parquet(file))
+    assert found.empty, found.groupby("quantity")["value"].unique()
+    sound = pd.read_parquet(folder_of(observed[language], name) / "000000003.parquet")
+    assert len(of_the_model(sound))  # the control
+
+
+def drawn_of(name: str, table: pd.DataFrame, settings: dict) -> dict[str, Figure]:
+    figures = exported()[name].figures(table, settings)
+    for figure in figures.values():
+        figure.set_dpi(30)
+        pixels(figure)
+    return figures
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EACH)
+def test_figures_of_nan_are_gaps(diverged, observed, name):
+    """No figure raises or warns, neither of a diverged step nor of files that hold no row for it."""
+    language = language_of(name)
+    store = ObservationStore(folder_of(observed[language], name))
+    settings, sound = store.about()["settings"], store.read(steps=frozenset([0, 3]))
+    nan = pd.read_parquet(folder_of(diverged[language], name) / "000000003.parquet")
+    before = sound[sound["step"].eq(0)]
+    counts = {
+        q for q in sound["quantity"].unique() if (d := declared(exported()[name].recorded, q)) and d.low == 0
+    }
+    lost = sound["step"].eq(3) & ~sound["quantity"].isin(counts)
+    there = drawn_of(name, sound, settings)
+    for table in (
+        pd.concat([before, nan], ignore_index=True),
+        pd.concat([before, nan.dropna(subset="value")], ignore_index=True),
+        nan,
+        nan.dropna(subset="value"),
+        sound.assign(value=sound["value"].mask(lost)),
+        sound.assign(value=float("nan")),
+    ):
+        assert drawn_of(name, table, settings).keys() <= there.keys()
 
 
 def test_declarations_are_sentences_with_known_units():
@@ -454,7 +546,7 @@ def test_the_tests_of_declarations_can_fail():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", EACH_LANGUAGE)
 def test_figures_can_be_read(drawn, language):
     """Texts are whole, apart and large enough, marks are whole, lines are told apart, no panel is empty."""
     faults = (drawn[language] / "faults.txt").read_text()
@@ -462,15 +554,12 @@ def test_figures_can_be_read(drawn, language):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OBSERVERS)
+@pytest.mark.parametrize("name", EACH)
 def test_figures_are_logged_and_reported(drawn, name):
     observed = drawn[language_of(name)]
     events = EventAccumulator(str(observed)).Reload()
     snake = folder_of(observed, name).name
     images = {tag for tag in events.Tags()["images"] if tag.startswith(f"{snake}/")}
-    cls = exported()[name]
-    if cls.figures is Observer.figures:
-        return
     assert images
     page = (observed / "report" / "index.html").read_text()
     for tag in images:
@@ -480,4 +569,5 @@ def test_figures_are_logged_and_reported(drawn, name):
     assert page.count("data:image/png;base64") >= len(images)
     page = re.sub(r"base64,[\w+/=]+", "", page)  # four letters of an image may be any word
     page = page.replace("<meta http-equiv=", "")  # the page's own ban on what it does not hold
+    page = re.sub(r"/\*!.*?\*/", "", page)  # the licence of the chart library
     assert not re.search("https?:", re.sub(r"<pre>.*?</pre>", "", page, flags=re.S))  # self-contained

@@ -14,6 +14,8 @@ from lmdyn.callbacks.observing.run import snake_case
 from lmdyn.cli.__main__ import main
 from tests.helpers.recorded import check_tags, check_values
 
+pytestmark = pytest.mark.slow
+
 SCHEDULE = {"at": [0, 3], "last": True}
 ANY = {
     "LearningCurves": {},

@@ -58,7 +58,7 @@ KINDS = {
 
 @pytest.fixture(
     scope="module",
-    params=["lstm", "llama", *(pytest.param(k, marks=pytest.mark.slow) for k in ("mamba", "t5"))],
+    params=["lstm", *(pytest.param(k, marks=pytest.mark.slow) for k in ("llama", "mamba", "t5"))],
 )
 def runs(request, tmp_path_factory):
     """A run without observers, and one with."""
@@ -70,16 +70,17 @@ def runs(request, tmp_path_factory):
     return plain, observed, request.param
 
 
+@pytest.mark.slow
 def test_observation_is_invisible(runs):
     plain, observed, _ = runs
     assert registry.identical(registry.final_weights(plain), registry.final_weights(observed))
 
 
+@pytest.mark.slow
 def test_live_equals_replayed(runs):
     _, observed, kind = runs
     out = observed.parent / "replayed"
-    with mock.patch("lmdyn.cli.replay.replay.publish", registry.publish_numbers):
-        main(["analyze", str(observed), "--out", str(out)])
+    main(["analyze", str(observed), "--out", str(out)])
     live, replayed = (
         pd.read_parquet(registry.folder_of(root, "Interdependence")) for root in (observed, out)
     )

@@ -1,20 +1,16 @@
 """What a change of the learning rate does, from pairs of forks; and claims on it where the truth is known."""
 
-import functools
 import math
 from dataclasses import replace
 
 import pandas as pd
 import pytest
 
-from lmdyn.claims import STUDIES, At, NotMeasured, Rows, SeedPair
+from lmdyn.claims import At, NotMeasured, Rows, SeedPair
 from lmdyn.claims.forks import ForkEffect, RateAtFork, SinceFork, at_rate
-from lmdyn.claims.judge import judge
-from lmdyn.claims.runs import condition_of
+from lmdyn.runs.observed_run import condition_of
 from tests.helpers.observed_runs import FakeRun, rows
-from tests.helpers.sparsity_observations import curve, observations
 
-STUDY = STUDIES["saphra2019_sparsity"]
 RHO = Rows("Observer", "rho")
 CONDITION = {"model": "LSTM", "model.optimizer.lr": 20.0, "trainer.max_epochs": 11}
 ABOUT = {"forked.run": "organism/lm", "forked.step": 100}
@@ -101,102 +97,3 @@ def test_a_fork_says_in_its_condition_from_where_it_went_on():
     }  # fmt: skip
     del callbacks[0]
     assert condition_of(config) == {"trainer.max_epochs": 11}
-
-
-# ------------------------------------------------------------------------------------------ claims of sparsity
-
-
-@functools.cache
-def kept_rows(*truth):
-    """Those of the two steps and the quantities that claims on forks read."""
-    found = observations(0.0, **{name: {key: dict(v) for key, v in values} for name, values in truth})
-    name, settings, table = found["sparsity"]
-    quantities = ("rho_gradient", "rho_activation", "chi_gradient_types", "chi_gradient_types_error", "words")
-    read = table["step"].isin([0, 1000]) & table["quantity"].isin([*quantities, "unigram_entropy"])
-    read &= ~table["pos_class"].str.startswith(("open", "closed"))
-    return name, settings, table[read]
-
-
-def study_forks(kept, quarter, loss=4.0):
-    """Three forks of each of five seeds, whose beginning is step 0 of the observations; the third is like the first.
-
-    A truth is what ``observations`` makes of ρ and χ, as pairs.
-    """
-    said = {STUDY.name: {claim.name: claim.fingerprint for claim in STUDY.claims}}
-    found = []
-    for seed in (2, 3, 4, 5, 6):
-        for rate, truth in ((1.0, kept), (0.25, quarter), (0.999, kept)):
-            condition = {"model.optimizer.lr": 20.0 * rate, **ABOUT, "forked.step": 0, "forked.rate": rate}
-            name, settings, table = kept_rows(*truth)
-            judged = table["quantity"].str.startswith(("rho", "chi")) & ~table["quantity"].str.endswith(
-                "error"
-            )
-            differ = 0.0001 * (seed - 4) * (rate == 0.25)
-            table = table.assign(value=table["value"] + differ * (judged & table["step"].gt(0)))
-            values = {"loss": loss, "learning_rate": 20.0 * rate}
-            curves = pd.concat([rows(q, {0: v, 1000: v}, by="", group="") for q, v in values.items()])
-            observed = {
-                "sparsity": (name, settings, table),
-                "learning_curves": ("lmdyn.callbacks.LearningCurves", {}, curves),
-            }
-            found.append(FakeRun(f"{rate}_{seed}", SeedPair(seed, seed), condition, observed, said))
-    return found
-
-
-def verdicts(runs, *names):
-    study = replace(STUDY, claims=tuple(c for c in STUDY.claims if c.name in names))
-    return {row.claim.name: row for row in judge(study, runs)}
-
-
-CHI = ("fork_chi_reduced", "fork_chi_kept")
-LEVEL, RISING = ((("chi", (("1000+", tuple(curve(0.09, end).items())),)),) for end in (0.09, 0.1))
-
-
-def test_a_rise_that_reductions_make():
-    found = verdicts(study_forks(LEVEL, RISING), *CHI, "chi_rises_from_untrained")
-    assert [found[name].verdict for name in CHI] == ["holds", "fails"]
-    reduced = found["fork_chi_reduced"]
-    assert reduced.parts[0].mean == pytest.approx(math.log(0.1 / 0.09), abs=1e-3)
-    assert reduced.floor.mean == 0.0
-    assert not reduced.exploratory
-    assert reduced.runs == tuple(f"{rate}_{s}" for s in range(2, 7) for rate in (0.25, 1.0))
-    other = found["chi_rises_from_untrained"]
-    assert other.verdict == "not measured"
-    assert "these are forks, and the run itself is not among them" in other.reasons[0]
-
-
-def test_a_rise_without_reductions():
-    found = verdicts(study_forks(RISING, LEVEL), *CHI)
-    assert [found[name].verdict for name in CHI] == ["fails", "holds"]
-
-
-def rho(end, *places):
-    return (("rho", tuple((place, tuple(curve(0, end).items())) for place in places)),)
-
-
-INPUTS = [("activation", site, "input") for site in ("embedding", "rnn_a", "rnn_b")]
-
-
-@pytest.mark.slow
-def test_correlations_that_a_reduction_makes():
-    kinds = ("target_gradient_reduced", "target_gradient_kept", "input_first_reduction")
-    names = [f"fork_{kind}{end}" for kind in kinds for end in ("", "_no_top20", "_count100")]
-    found = verdicts(study_forks((), rho(0.3, *INPUTS, ("gradient", "rnn_b", "target"))), *names)
-    expected = {name: "fails" if "kept" in name else "holds" for name in names}
-    assert {name: row.verdict for name, row in found.items()} == expected
-    found = verdicts(
-        study_forks((), rho(0.3, *INPUTS[:2])), names[0], names[6]
-    )  # all three sites are to rise
-    assert [row.verdict for row in found.values()] == ["fails", "fails"]
-
-
-def test_what_voids_claims_on_forks():
-    runs = study_forks((), ())
-    for run in runs:
-        run.condition = {**run.condition, "model.optimizer.lr": 4 * run.condition["model.optimizer.lr"]}
-    found = verdicts(runs, "fork_input_first_reduction", "fork_chi_reduced")
-    assert found["fork_input_first_reduction"].verdict == "void"
-    reason = found["fork_input_first_reduction"].reasons[0]
-    assert "the rate was not reduced before the fork: 0.25 is not ≥ 0.999" in reason
-    assert found["fork_chi_reduced"].verdict == "fails"  # any reduction is meant
-    assert verdicts(study_forks((), (), loss=5.95), "fork_chi_reduced")["fork_chi_reduced"].verdict == "void"

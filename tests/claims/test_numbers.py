@@ -226,15 +226,6 @@ def test_a_test():
         of(Tested("test_accuracy"), tagger, tagger)
 
 
-def test_what_a_number_reads_and_its_curve():
-    number = Difference(At(X), Mean((Change(Rows("Other", "y")), Tested("z"))))
-    assert number.reads() == {"Observer/x", "Other/y", "test/z"}
-    curve = At(X).curve([run(rows("x", CURVE, "h1"))])
-    assert curve.columns.tolist() == ["step", "tokens", "value", "error"]
-    assert curve["tokens"].tolist() == [0, 10, 100, 1000]
-    assert Tested("z").curve([]) is None
-
-
 def test_a_folder_of_version_0_1(tmp_path):
     folder = RunFolder(shutil.copytree(FIXTURE, tmp_path / "lstm_run_3"))
     assert folder.seeds == SeedPair(1, None)
@@ -251,7 +242,6 @@ def test_a_folder_of_version_0_1(tmp_path):
         At(last).of([folder]).value
         == At(Rows("Sparsity", "rho_gradient", "h2", where=(("role", "target"),))).of([folder]).value
     )
-    # an argument that version 0.1 did not have: its legacy value is what is compared
     assert folder.settings("learning_curves")["labels"] == "aligned"
     curves = Rows("LearningCurves", "loss", settings=(("labels", "aligned"),))
     assert At(curves).of([folder]).value > 0

@@ -4,6 +4,7 @@ Truth lies on the boundary. A share that is at most 3 % in the long run is above
 simulations; the draws are seeded, so that a test that passes goes on passing.
 """
 
+import numpy as np
 import pytest
 from scipy.stats import binom
 
@@ -28,6 +29,7 @@ def check(case, n, draws):
         assert found.covers * draws <= binom.isf(RARE, draws, 0.97), (case.name, n, found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
 def test_on_the_boundary(case):
     for n in (3, 5) if case.wide else SEEDS:  # many corners: the other tier has all
@@ -47,6 +49,18 @@ def test_what_the_rules_are_for():
     assert 0.11 < own_intervals_alone(4000) < 0.14
     assert binom.isf(RARE, 1000, 0.03) < 1000 / 8
     assert binom.ppf(RARE, 1000, 0.93) > 0.71 * 1000
+
+
+def test_what_the_rules_for_equal_seeds_are_for():
+    """The control: by Student's interval, which has no width then, equal seeds would decide too often."""
+    case = next(case for case in CASES if case.name == "one of two values, both as often")
+    draws = 2000
+    random = np.random.default_rng(0)
+    for n in (3, 4, 5):
+        agree = np.mean([len({e["x"].value for e in case.draw(random, n)}) == 1 for _ in range(draws)])
+        assert agree == pytest.approx(2 * 2.0**-n, abs=0.03)  # three standard errors
+        assert 2.0**-n > 0.025  # so often all are on the one side
+        assert simulate(case, n, 200).holds == 0
 
 
 def test_a_clear_truth_is_seen():

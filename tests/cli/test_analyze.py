@@ -10,13 +10,14 @@ import torch
 import yaml
 
 from lmdyn.callbacks import LearningCurves
-from lmdyn.callbacks.training.checkpoint_files import find_checkpoints, load_weights
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.analyze import end_tokens
 from lmdyn.cli.commands import parse_shard
+from lmdyn.cli.replay.overlays import overlay
 from lmdyn.cli.replay.subject import _run_config
 from lmdyn.cli.report import write_report
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
+from lmdyn.runs.checkpoint_files import find_checkpoints, load_weights
 
 
 @pytest.fixture(scope="module")
@@ -60,15 +61,7 @@ def copy_with(run, tmp_path, change):
     return folder
 
 
-def test_replay_skips_what_is_there_and_shards_share_the_rest(run, tmp_path):
-    main(["analyze", str(run), "--out", str(tmp_path), "--shard", "1/2"])
-    assert sorted(curves(tmp_path)["step"].unique()) == [2]
-    stamp = (tmp_path / "observations" / "learning_curves" / "000000002.parquet").stat().st_mtime_ns
-    main(["analyze", str(run), "--out", str(tmp_path)])
-    assert (tmp_path / "observations" / "learning_curves" / "000000002.parquet").stat().st_mtime_ns == stamp
-    pd.testing.assert_frame_equal(curves(tmp_path), curves(run), check_exact=True)
-
-
+@pytest.mark.slow
 def test_other_observers_by_an_overlay(run, tmp_path):
     overlay = {"class_path": "Sparsity", "init_args": {"pos_classes": False, "max_tokens": 100}}
     (tmp_path / "more.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks+": [overlay]}}))
@@ -79,6 +72,7 @@ def test_other_observers_by_an_overlay(run, tmp_path):
     assert not any(run.glob(".analyze*"))
 
 
+@pytest.mark.slow
 def test_some_of_the_observers_only(run, tmp_path, capsys):
     overlay = {"class_path": "Sparsity", "init_args": {"pos_classes": False, "max_tokens": 100}}
     (tmp_path / "more.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks+": [overlay]}}))
@@ -93,10 +87,72 @@ def test_some_of_the_observers_only(run, tmp_path, capsys):
     )
 
 
+@pytest.mark.parametrize("kind", ["of the training", "saved"])
+def test_the_yaml_of_a_training_gives_its_observers(run, tmp_path, capsys, kind):
+    """What is of a training only is left out, and named in one line: devices, other callbacks, model and data."""
+    given = yaml.safe_load(
+        (run.parent / "in.yaml" if kind == "of the training" else run / "config.yaml").read_text()
+    )
+    given["trainer"] |= {"accelerator": "gpu", "devices": 8, "strategy": "ddp"}
+    given["trainer"]["callbacks"] += ["ModelCheckpoint", {"class_path": "RichProgressBar"}]
+    given |= {"ckpt_path": "last"}
+    (tmp_path / "training.yaml").write_text(yaml.safe_dump(given))
+    command = [
+        str(run),
+        "--out",
+        str(tmp_path),
+        "--device",
+        "cpu",
+        "--config",
+        str(tmp_path / "training.yaml"),
+    ]
+    main(["analyze", *command])
+    pd.testing.assert_frame_equal(curves(tmp_path), curves(run), check_exact=True)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    assert line.startswith(
+        f"{tmp_path}/training.yaml: its observers are used; left out: ckpt_path, model, data, "
+    )
+    main(["analyze", *command, "--status"])
+    assert "learning_curves" in capsys.readouterr().out
+
+
+def test_what_an_overlay_leaves_out(tmp_path):
+    """Of others' checkpoints the data are needed; what nobody knows is left to the parser."""
+    observer = {"class_path": "Sparsity", "init_args": {"min_count": 2}}
+    path = tmp_path / "o.yaml"
+
+    def kept(own_data=True, **content):
+        path.write_text(yaml.safe_dump(content))
+        return overlay(path, own_data=own_data)
+
+    assert kept(trainer={"callbacks": [observer, "Sparsty"]}, data={"init_args": {"batch_size": 3}}) is None
+    assert kept(trainer={"callbacks+": "ModelCheckpoint", "max_step": 3}) == {
+        "trainer": {"callbacks+": [], "max_step": 3}
+    }
+    whole = {
+        "trainer": {"callbacks": observer, "max_steps": 3},
+        "model": "LSTMLanguageModel",
+        "data": "TextCorpus",
+    }
+    assert kept(**whole) == {"trainer": {"callbacks": [observer]}}
+    assert kept(**whole, own_data=False) == {"trainer": {"callbacks": [observer]}, "data": "TextCorpus"}
+
+
+def test_prepare_reads_a_saved_configuration_of_other_devices(run, tmp_path, capsys):
+    given = yaml.safe_load((run / "config.yaml").read_text()) | {"ckpt_path": "last"}
+    given["trainer"] |= {"accelerator": "gpu", "devices": 8}
+    (tmp_path / "saved.yaml").write_text(yaml.safe_dump(given))
+    main(["prepare", "--config", str(tmp_path / "saved.yaml")])
+    said = capsys.readouterr().err.splitlines()
+    assert "left out, since only `fit` uses it: ckpt_path last" in said
+    assert said[-1] == "data prepared"
+
+
 class CheckpointCurves(LearningCurves):
     """Learning curves of checkpoints."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_list", [True, False])
 def test_a_users_observer_may_be_single_and_be_called_anything(run, tmp_path, as_list):
     copy = tmp_path / "run"
@@ -225,6 +281,7 @@ def test_shards(monkeypatch):
             parse_shard(None)
 
 
+@pytest.mark.slow
 def test_report_needs_observations_and_joins_runs(run, tmp_path):
     with pytest.raises(FileNotFoundError, match="has no observations"):
         write_report([tmp_path / "none"], tmp_path / "none" / "report")
@@ -233,30 +290,14 @@ def test_report_needs_observations_and_joins_runs(run, tmp_path):
     page = write_report([run, tmp_path / "second"], tmp_path / "out")
     text = page.read_text()
     assert text.count("<h1>") == 2
-    assert (tmp_path / "out" / "second_learning_curves_by_upos.png").exists()
-
-
-def test_unknown_run_is_one_line(tmp_path):
-    with pytest.raises(SystemExit) as stop:
-        main(["analyze", str(tmp_path)])
-    assert stop.value.code == 1
-
-
-def test_report_tells_runs_of_one_name_apart(tmp_path):
-    for name, accuracy in (("a", 0.125), ("b", 0.75)):
-        folder = tmp_path / name / "version_0"
-        folder.mkdir(parents=True)
-        (folder / "test.json").write_text(f'{{"test_accuracy": {accuracy}, "checkpoint": "x"}}')
-    page = write_report([tmp_path / "a/version_0", tmp_path / "b/version_0"], tmp_path / "out").read_text()
-    assert "a/version_0" in page
-    assert "0.125" in page
-    assert "0.75" in page
-    assert "checkpoint" not in page
+    assert (tmp_path / "out" / "second_learning_curves_loss.png").exists()
 
 
 def test_end_tokens_that_others_models_may_not_know_are_said():
     """Only where a causal model reads them: sentences of masked models end as in their pretraining."""
     (said,) = end_tokens([GrammarCorpus(), None, GrammarCorpus(eos=True), GrammarCorpus(eos=False)])
-    assert said.startswith("GrammarCorpus: the tokenizer's end token follows each sentence (`eos: true`)")
+    assert said.startswith(
+        "GrammarCorpus: the tokenizer's end token follows each document or sentence (`eos: true`)"
+    )
     assert not end_tokens([GrammarCorpus(eos=False), PretrainingCorpus(GrammarCorpus()), [{"input_ids": 1}]])
     assert end_tokens([PretrainingCorpus(GrammarCorpus(), objective="causal")])

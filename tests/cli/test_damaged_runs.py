@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 import torch
 
-from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.cli.__main__ import main
-from tests.helpers.small_runs import DATA, configuration, says
+from lmdyn.runs.store import ObservationStore
+from tests.helpers.small_runs import configuration, says
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def commands(run, out):
 
 @pytest.fixture
 def without_pictures(monkeypatch):
-    monkeypatch.setattr("lmdyn.cli.drawing.page.picture", lambda *a, **k: "")
+    monkeypatch.setattr("lmdyn.cli.pages.html_parts.picture", lambda *a, **k: "")
 
 
 @pytest.mark.slow
@@ -143,7 +143,7 @@ def test_a_flipped_bit_of_a_weight_is_not_believed(kind, run, tmp_path, capsys):
 
 
 def test_a_checkpoint_without_checksums_is_read(tmp_path):
-    from lmdyn.callbacks.training.checkpoint_files import read_checkpoint
+    from lmdyn.runs.checkpoint_files import read_checkpoint
 
     before = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)
@@ -191,6 +191,7 @@ def test_another_optimizer_is_refused(change, message, run, tmp_path, capsys):
     assert "lmdyn fork" in said
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize(
     ("change", "message"),
@@ -236,44 +237,3 @@ def test_a_long_name_and_folders_elsewhere(tmp_path, capsys):
     for folder in ("../../x", str(tmp_path / "x")):
         words = ["--trainer.callbacks+=ScheduledCheckpoint", f"--trainer.callbacks.folder={folder}"]
         assert "expected a subfolder of the run's folder" in says(["fit", "--config", config, *words], capsys)
-
-
-# ---------------------------------------------------------------- the encoded text
-
-
-def test_a_damaged_cache_is_not_believed(tmp_path, monkeypatch):
-    from lmdyn.datamodules import GrammarCorpus
-    from lmdyn.datamodules.corpora import encoding
-
-    def prepared():
-        encoding._checked.clear()  # as another process
-        data = GrammarCorpus(**DATA)
-        data.prepare_data()
-        data.setup("fit")
-        return data
-
-    monkeypatch.setenv("LMDYN_CACHE", str(tmp_path / "cache"))
-    prepared()
-    for pattern, spoil in (
-        ("text-*/train/tokens.bin", lambda b: b[:100] + bytes([b[100] ^ 1]) + b[101:]),
-        ("text-*/train/layer_upos.bin", lambda b: b[:-2]),
-        ("text-*/validation/word_start.bin", lambda b: b""),
-        ("text-*/checksums.json", lambda b: b"[]"),
-        ("vocabulary-*/tokenizer.json", lambda b: b.replace(b"e", b"f", 1)),
-    ):
-        (path,) = (tmp_path / "cache").glob(pattern)
-        content = path.read_bytes()
-        path.write_bytes(spoil(content))
-        with pytest.raises(ValueError, match=r"is damaged .* remove it, and it will be rebuilt"):
-            prepared()
-        path.write_bytes(content)
-    (path,) = (tmp_path / "cache").glob("text-*/train/layer_upos.bin")
-    content = path.read_bytes()
-    path.unlink()
-    with pytest.raises(ValueError, match="layer_upos"):
-        prepared()
-    path.write_bytes(content)
-    prepared()
-    for path in (tmp_path / "cache").glob("*/checksums.json"):
-        path.unlink()
-    prepared()  # of earlier versions

@@ -1,7 +1,10 @@
 """The Trainer's subcommands by the command line, and mixed precision under observers."""
 
 import os
+import pickle
 import signal
+import subprocess
+import sys
 from types import SimpleNamespace
 from unittest import mock
 
@@ -16,7 +19,7 @@ from lmdyn.callbacks import Sparsity
 from lmdyn.cli import __main__ as cli
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.fit import LmdynCLI
-from lmdyn.cli.progress_lines import ProgressLines
+from lmdyn.cli.training.progress_lines import ProgressLines
 
 DATA = {"n_train_tokens": 1500, "n_validation_tokens": 300, "n_test_tokens": 200, "n_nouns": 40, "n_verbs": 30,
         "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10, "batch_size": 8,
@@ -48,6 +51,7 @@ def config(tmp_path):
     return write
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_report")
 def test_a_trained_run_is_validated_tested_and_predicted_and_its_configuration_stays(
     config, tmp_path, capsys
@@ -64,6 +68,7 @@ def test_a_trained_run_is_validated_tested_and_predicted_and_its_configuration_s
     assert "test_perplexity" in printed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_report")
 def test_observations_under_mixed_precision_are_float32(config, tmp_path):
     """The same weights give the same observations, whatever precision the training runs in."""
@@ -82,6 +87,7 @@ def test_observations_under_mixed_precision_are_float32(config, tmp_path):
     assert all(w.dtype == torch.float32 for w in weights.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -98,7 +104,12 @@ def test_observations_under_mixed_precision_are_float32(config, tmp_path):
         (["--weights_only=false"], "weights_only: expected true or null, got false"),
         (["--model.init_args.hiden_size=9"], "'hiden_size' is not accepted, did you mean 'hidden_size'?"),
         (["--trainer.max_epoch=1"], "max_epoch"),  # not taken for the beginning of max_epochs
-        (["--data.init_args.n_train_tokens=many"], "Expected a <class 'int'>. Got value: many"),
+        (["--data.init_args.n_train_tokens=many"], "expected a whole number, got many"),
+        (["--data.init_args.batch_size=12.5"], "expected a whole number, got 12.5"),
+        (["--trainer.max_steps=true"], "expected a whole number, got True"),
+        (["--trainer.callbacks.schedule.every=1e-3"], "expected a whole number, got 0.001"),
+        (["--optimizer", "SGD"], "optimizers are arguments of the model, use --model.optimizer"),
+        (["--lr_scheduler.gamma=0.1"], "arguments of the model, use --model.lr_scheduler.gamma"),
         (
             ["--model=LSTMLangageModel"],
             "unknown class 'LSTMLangageModel', did you mean 'LSTMLanguageModel'? known classes: ",
@@ -118,6 +129,45 @@ def test_a_mistake_is_one_line(config, capsys, change, message):
     assert "Traceback" not in lines[0]
 
 
+def test_whole_numbers_may_be_written_with_a_point_or_an_exponent(config, tmp_path, capsys):
+    """Only where nothing else is accepted: 1.0 of the batches is not one batch, and a version is a name."""
+    (tmp_path / "numbers.yaml").write_text(
+        "trainer: {max_steps: 1e6, limit_val_batches: 1.0, accumulate_grad_batches: 2.0, callbacks: "
+        "[{class_path: Sparsity, init_args: {max_tokens: 1e3, schedule: {every: 12.0, at: [0, 1e2]}}}]}\n"
+        "data: {init_args: {batch_size: 8.0}}\n"
+    )
+    given = [config(version="1.0"), str(tmp_path / "numbers.yaml")]
+    with pytest.raises(SystemExit):
+        main(["fit", *(f"--config={path}" for path in given), "--trainer.max_epochs=1e1", "--print_config"])
+    found = yaml.safe_load(capsys.readouterr().out)
+    trainer, (sparsity,) = found["trainer"], found["trainer"]["callbacks"]
+    assert (trainer["max_steps"], trainer["max_epochs"], trainer["accumulate_grad_batches"]) == (10**6, 10, 2)
+    assert isinstance(trainer["limit_val_batches"], float)
+    assert trainer["logger"]["init_args"]["version"] == "1.0"
+    assert sparsity["init_args"]["max_tokens"] == 1000
+    assert sparsity["init_args"]["schedule"] | {"at": list(sparsity["init_args"]["schedule"]["at"])} == {
+        "every": 12, "per_decade": None, "at": [0, 100], "epochs": False, "last": True
+    }  # fmt: skip
+    assert found["data"]["init_args"]["batch_size"] == 8
+
+
+def test_the_parser_goes_to_spawned_processes(config):
+    cli = LmdynCLI(["--config", config()], run=False)
+    copied = pickle.loads(pickle.dumps(cli.parser))
+    assert isinstance(copied.parse_args(["--config", config()]).trainer.max_epochs, int)
+
+
+@pytest.mark.slow
+def test_ddp_spawn_trains_and_observes(config, tmp_path):
+    """In a process of its own: the spawned ones import its main module."""
+    given = config(max_steps=2, strategy="ddp_spawn", devices=2, limit_val_batches=0)
+    subprocess.run([sys.executable, "-m", "lmdyn.cli", "fit", "--config", given], check=True)
+    steps = [p.stem for p in (tmp_path / "run" / "observations").rglob("*.parquet")]
+    assert sorted(map(int, steps)) == [0, 2]
+    assert (tmp_path / "run" / "report" / "index.html").is_file()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "path"),
     [
@@ -169,14 +219,43 @@ def test_a_site_may_be_called_as_no_formula_can_be(config, tmp_path):
     assert "sparsity_rho_by_site.png" in [p.name for p in (tmp_path / "run" / "report").iterdir()]
 
 
-def test_a_report_that_fails_ends_no_training(tmp_path, monkeypatch, survived):
+def test_a_report_that_fails_is_one_line_and_no_success(config, tmp_path, monkeypatch, capsys, survived):
     monkeypatch.setattr("lmdyn.cli.report.write_report", lambda *_: {}["a bug"])
-    trainer = SimpleNamespace(log_dir=str(tmp_path), is_global_zero=True, callbacks=[Sparsity()], loggers=[])
-    LmdynCLI.after_fit(SimpleNamespace(trainer=trainer))
-    (record,) = survived
-    assert "no report: the run is complete" in record.getMessage()
-    assert record.exc_info
+    with pytest.raises(SystemExit, match="1"):
+        main(["fit", "--config", config(max_steps=1)])
+    said = capsys.readouterr().err.splitlines()
+    (error,) = [line for line in said if "error:" in line]
     survived.clear()
+    assert f"the run is complete, and `lmdyn report {tmp_path / 'run'}` writes it again (KeyError: " in error
+    assert not any("Traceback" in line or "stopped at step" in line for line in said)
+    assert list((tmp_path / "run" / "observations").rglob("000000001.parquet"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("none", [{"max_steps": 0}, {"max_epochs": 0}, {"limit_train_batches": 0}])
+def test_the_untrained_model_is_observed_and_saved_if_there_is_nothing_to_train(config, tmp_path, none):
+    main(["fit", "--config", config(**none)])
+    run = tmp_path / "run"
+    assert [p.name for p in (run / "observations").rglob("*.parquet")] == ["000000000.parquet"]
+    assert [p.name for p in (run / "checkpoints").iterdir()] == ["step=000000000.ckpt"]
+    assert (run / "report" / "index.html").is_file()
+    main(["analyze", str(run), "--out", str(tmp_path / "replayed"), "--device", "cpu"])
+    live, replayed = (pd.read_parquet(f / "observations" / "sparsity") for f in (run, tmp_path / "replayed"))
+    pd.testing.assert_frame_equal(live, replayed, check_exact=True)
+
+
+def test_a_run_without_observations_ends_with_one_line(tmp_path, warnings_of):
+    """Of a training whose length was unknown: otherwise it is refused before it begins."""
+    (tmp_path / "observations" / "sparsity").mkdir(parents=True)
+    trainer = SimpleNamespace(
+        log_dir=str(tmp_path), is_global_zero=True, callbacks=[Sparsity()], loggers=[], fast_dev_run=False,
+        state=SimpleNamespace(fn=None),
+    )  # fmt: skip
+    cli = SimpleNamespace(trainer=trainer)
+    LmdynCLI.after_fit(cli)
+    assert not cli._failed
+    (said,) = warnings_of
+    assert said == "no report: nothing was observed at the steps of this training"
 
 
 def test_a_later_list_of_callbacks_replaces_and_a_plus_appends(config, tmp_path, capsys):
@@ -200,6 +279,7 @@ def test_a_later_list_of_callbacks_replaces_and_a_plus_appends(config, tmp_path,
     assert [name for name, _ in callbacks({"max_steps": 3})] == ["ScheduledCheckpoint", "Sparsity"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_report")
 def test_a_start_that_failed_can_be_repeated_and_a_run_is_never_overwritten(config, tmp_path, capsys):
     with pytest.raises(SystemExit):
@@ -268,6 +348,7 @@ def test_a_stopped_run_whose_logger_has_no_name_says_its_folder(config, capsys, 
     )
 
 
+@pytest.mark.slow
 def test_where_no_bar_can_be_drawn_lines_say_where_a_training_is(config, capsys, monkeypatch):
     monkeypatch.setattr(ProgressLines.__init__, "__defaults__", (0.0, 0.0))
     main(["fit", "--config", config(max_steps=4, enable_progress_bar=True)])

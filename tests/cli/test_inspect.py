@@ -12,8 +12,7 @@ from transformers import BertConfig, BertModel
 
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.inspect import inspect_model
-from lmdyn.cli.inspection.found import brief
-from lmdyn.cli.inspection.measures import measure_reach
+from lmdyn.cli.inspecting.measures import measure_reach
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
 from tests.helpers.architectures import ARCHITECTURES, ENCODER_DECODER, MASKED, VOCABULARY
@@ -214,11 +213,9 @@ WRONG = {
     "LSTMLanguageModl": ("unknown model LSTMLanguageModl, did you mean 'LSTMLanguageModel'?",),
     "inspected_own.Pairs": ("is a LightningDataModule: give it as --data inspected_own.Pairs",),
     "inspected_own.by_function": ("inspected_own.by_function is not a model: expected a class",),
-    "inspected_own.Needs": (
-        "requires depth, width (int): give them, --model.depth VALUE --model.width VALUE",
-    ),
-    "inspected_own.Needs --model.depth 2": ("requires width (int): give it, --model.width VALUE",),
-    "inspected_own.GPT": ("requires config (GPTConfig): give it, --model.config.block_size VALUE",),
+    "inspected_own.Needs": ("requires (depth, width: int): give --model.depth VALUE --model.width VALUE",),
+    "inspected_own.Needs --model.depth 2": ("requires (width: int): give --model.width VALUE",),
+    "inspected_own.GPT": ("requires (config: inspected_own.GPTConfig): give --model.config VALUE",),
     "inspected_own.Lit --model.n_layer x": ("n_layer",),
     "inspected_own.Lit --model.width 3": ("width",),
     "inspected_own.NoLogits": ("expected an output with `.logits`", "pass `forward:` to the observer"),
@@ -230,19 +227,16 @@ WRONG = {
     "llama --data observers.yaml": ("--data observers.yaml has no `data:`",),
     "llama --data nothing": ("--data nothing is a folder: expected a text file",),
     "llama --data inspected_own.GPT": ("is not a LightningDataModule",),
-    "inspected_own.Lit --data inspected_own.Pairs": ("requires rows (int): give it, --data.rows VALUE",),
-    "inspected_own.Lit --data inspected_own.Nothing": (
-        "Nothing has no data to inspect: expected val_dataloader()",
-    ),
-    "inspected_own.Lit --model.vocab_size 20 --data text.txt": (
-        "token types, but the embedding of Lit has 20 rows",
-    ),
+    "inspected_own.Lit --data inspected_own.Pairs": ("requires (rows: int): give --data.rows VALUE",),
+    "inspected_own.Lit --data inspected_own.Nothing": ("Nothing has no data to inspect: expected",),
+    "inspected_own.Lit --model.vocab_size 20 --data text.txt": ("but an embedding of Lit has 20 rows",),
     "llama --dta text.txt": ("unrecognized arguments: --dta text.txt, did you mean '--data'?",),
     "--data text.txt": ("the following arguments are required: MODEL",),
     "llama --write observers.yaml": ("the file already exists: give another name",),
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("args", WRONG)
 def test_what_is_wrong_is_one_line(args, here, capsys):
     line = error_of(capsys, *args.split())
@@ -254,7 +248,7 @@ def test_classes_in_the_current_folder_are_found(here, capsys, monkeypatch):
     """As by ``python -m``, also by the script ``lmdyn``, whose path begins elsewhere."""
     elsewhere = [p for p in sys.path if p not in ("", str(Path.cwd()))]
     monkeypatch.setattr(sys, "path", elsewhere)
-    assert "requires depth" in error_of(capsys, "inspected_own.Needs")
+    assert "requires (depth" in error_of(capsys, "inspected_own.Needs")
 
 
 def page_of(capsys, *args):
@@ -270,38 +264,15 @@ def verdicts(found):
 
 def test_page_of_a_users_gpt(here, capsys):
     """A class as published: its arguments, its call, its sites, and that it is no LightningModule."""
-    page, err = page_of(
-        capsys,
-        "inspected_own.GPT",
-        "--model.config.n_layer",
-        "3",
-        "--data",
-        "inspected_own.Pairs",
-        "--data.rows=8",
-    )
-    assert "model inspected_own.GPT (untrained): 1,992 parameters" in page
-    assert "called forward(idx=input_ids, targets" in page
-    assert "returns logits (4, 16, 200)" in page
-    assert "reads causal: logits do not depend on later tokens (measured)" in page or "reads unknown" in page
-    assert "labels aligned: " in page
-    assert "loops not looped: 3 blocks, each of which runs once" in page
-    assert "embedding wte (4, 16, 8) 1,600 80.3 %" in page
-    assert "block_02 h.2 (4, 16, 8) 88 4.4 %" in page
-    assert "logits lm_head (4, 16, 200) 1,600 (tied) 80.3 %" in page
-    assert "(others) 128 6.4 %" in page
-    assert "LearningCurves runs Loss, perplexity and accuracy of next-word prediction" in page
-    assert "WorldKnowledge no data: requires questions about facts" in page
-    assert (
-        "cannot write a starting yaml yet: fit trains LightningModules, but GPT is a plain nn.Module" in err
-    )
-
-
-@pytest.mark.slow
-def test_looped_models_are_told_by_running_them(here, capsys):
-    page, _ = page_of(capsys, "inspected_own.Looped", "--model.times", "4")
-    assert "loops looped: layers.0 runs 4 times in one forward pass, sites block@0 … block@3" in page
-    page, _ = page_of(capsys, "inspected_own.Looped", "--model.times", "1")
-    assert "loops looped" not in page
+    words = "--model.config.n_layer 3 --data inspected_own.Pairs --data.rows=8"
+    page, err = page_of(capsys, "inspected_own.GPT", *words.split())
+    for part in (
+        "1,992 parameters", "forward(idx=input_ids, targets", "returns logits (4, 16, 200)", "not looped: 3 blocks",
+        "block_02 h.2 (4, 16, 8) 88 4.4 %", "1,600 (tied) 80.3 %", "(others) 128 6.4 %", "LearningCurves runs Loss",
+        "WorldKnowledge no data: requires questions about facts, got Pairs without",
+    ):  # fmt: skip
+        assert part in page
+    assert "GPT is a plain nn.Module" in err
 
 
 def test_a_function_that_calls_the_model(here, capsys):
@@ -312,6 +283,7 @@ def test_a_function_that_calls_the_model(here, capsys):
     assert "called inspected_own.by_function(module, batch) returns logits (4, 16, 200)" in page
 
 
+@pytest.mark.slow
 def test_weights_that_are_no_numbers_are_said(here, capsys):
     page, _ = page_of(capsys, "inspected_own.Looped")
     assert "weights" not in page.partition("Sites")[0]
@@ -365,17 +337,7 @@ def test_a_class_whose_layers_are_the_datas(name, arguments, data, reads, here, 
     assert found.about["data"] == data
     assert found.about["reads"].startswith(reads)
     assert found.subject.module.vocab_size == len(found.data.data.tokenizer)
-    main(
-        [
-            "fit",
-            "--config",
-            str(path),
-            "--trainer.max_steps",
-            "2",
-            "--trainer.logger.init_args.save_dir",
-            str(here),
-        ]
-    )
+    main(f"fit --config {path} --trainer.max_steps 2 --trainer.logger.init_args.save_dir {here}".split())
     assert observed(here / "my" / "version_0") == {SNAKES[c] for c in in_yaml(path)[1:]}
 
 
@@ -402,6 +364,39 @@ def test_what_models_are_is_measured(name, about, here):
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("llama", []), ("bert", []), ("LSTMLanguageModel", ["embedding_size=8", "hidden_size=8"])],
+)
+def test_all_of_a_text_is_observed(name, arguments, here, folder):
+    """By inspect, and by the command that takes the yaml: a tenth of it was, and of that 10,000 tokens."""
+    path = here / "my.yaml"
+    args = [f"--model.{argument}" for argument in arguments]
+    found = inspect_model(name, data="text.txt", arguments=args, write=path)
+    data = found.data.data
+    text = Path("text.txt").read_text(encoding="utf-8").lower().split()
+    observed = sum(int((batch["labels"] != -100).sum()) for batch in data.val_dataloader())
+    if name == "bert":
+        text_tokens = len(
+            data.tokenizer(text, is_split_into_words=True, add_special_tokens=False)["input_ids"]
+        )
+        rows = sum(len(batch["input_ids"]) for batch in data.val_dataloader())
+        assert 0 <= text_tokens - rows * data.format.width < data.format.width  # a row is full
+    else:
+        tokens = data.encoded("validation")
+        of_words = len(data.tokenizer(text, is_split_into_words=True, add_special_tokens=False)["input_ids"])
+        assert tokens.num_tokens - of_words == (0 if name == "llama" else tokens.num_sentences)  # end tokens
+        assert observed == tokens.num_tokens - 1
+    written = yaml.safe_load(path.read_text())
+    assert "cut_articles" not in path.read_text()
+    assert all(
+        "max_tokens" not in c["init_args"] for c in written["trainer"]["callbacks"] if "init_args" in c
+    )
+    held_out = "All of the text is trained on and observed" in path.read_text()
+    assert held_out == (name == "LSTMLanguageModel")
+
+
 def observed(folder):
     return {p.name for p in (folder / "observations").iterdir() if list(p.glob("*.parquet"))}
 
@@ -414,6 +409,19 @@ SNAKES = {
     "AttentionPatterns": "attention_patterns", "LearningCurves": "learning_curves", "Similarity": "similarity",
     "Sparsity": "sparsity", "Geometry": "geometry", "Trajectory": "trajectory",
 }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_the_command_that_trains_a_folder_further(name, here, capsys, without_report):
+    """The text given is only observed, so the command names the text that is trained on."""
+    path = here / "further.yaml"
+    page_of(capsys, name, "--data", "text.txt", "--write", str(path))
+    command = path.read_text().partition("the same observers: lmdyn ")[2].partition("\n")[0]
+    assert command.endswith("train FILE")
+    words = command.replace("FILE", "text.txt").replace("further.yaml", str(path)).replace("200", "1")
+    main([*words.split(), "--trainer.default_root_dir", str(here / "further")])
+    assert "learning_curves" in observed(here / "further" / "lightning_logs" / "version_0")
 
 
 @pytest.mark.slow
@@ -462,17 +470,7 @@ def test_the_yaml_of_a_class_trains_and_its_run_replays(here, capsys, without_re
     written = yaml.safe_load(path.read_text())
     assert written["model"] == {"class_path": "inspected_own.Lit", "init_args": {"n_layer": 3}}
     assert written["data"]["init_args"]["vocab_size"] == 200  # pieces that the embedding has rows for
-    main(
-        [
-            "fit",
-            "--config",
-            str(path),
-            "--trainer.max_steps",
-            "3",
-            "--trainer.logger.init_args.save_dir",
-            str(here),
-        ]
-    )
+    main(f"fit --config {path} --trainer.max_steps 3 --trainer.logger.init_args.save_dir {here}".split())
     run = here / "lit" / "version_0"
     assert observed(run) == {SNAKES[c] for c in in_yaml(path) if c != "ScheduledCheckpoint"}
     found = inspect_model(str(run))
@@ -536,25 +534,8 @@ def test_what_has_no_yaml_says_why(here, capsys):
     assert not (here / "my.yaml").exists()
 
 
-def test_long_lists_are_cut():
-    assert (
-        brief("there are: a.0, b.1, c, d, e, f, g, h; name one") == "there are: a.0, b.1, c, d, …; name one"
-    )
-    assert brief("there are: a, b, c") == "there are: a, b, c"
-
-
 @pytest.mark.parametrize("name", ["bert", "llama", "nanogpt", "t5"])
 def test_reach_is_measured(name):
     reach = measure_reach(ARCHITECTURES[name]())
     assert (reach.length, reach.vocabulary) == (64, VOCABULARY)
     assert reach.bidirectional == (name in MASKED or name in ENCODER_DECODER)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["fit", "validate", "test", "predict", "prepare", "analyze", "report"])
-def test_help_points_to_it_first(command, capsys):
-    with pytest.raises(SystemExit, match="0"):
-        main([command, "--help"])
-    assert "First: `lmdyn inspect MODEL` shows which observers run" in " ".join(
-        capsys.readouterr().out.split()
-    )

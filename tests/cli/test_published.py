@@ -115,7 +115,7 @@ def test_seeds_of_pythia(hub):
         lmdyn(hub, *(word.replace("$s", str(seed)) for word in words))
         assert observed(hub, folder) == SEEN | {"similarity": {1000}}
     table = lmdyn(hub, "claims", "saphra2019_sparsity", *out)
-    assert "3 runs of seeds 1, 2, 3" in " ".join(table.split())
+    assert "3 runs, seeds 1, 2, 3" in " ".join(table.split())
 
 
 def test_revisions_of_olmo(hub):

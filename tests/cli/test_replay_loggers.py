@@ -123,22 +123,25 @@ def test_a_replay_leaves_the_trainings_file_alone(run, tmp_path):
     assert not list(copy.rglob("events.out*"))
 
 
+@pytest.mark.slow
 def test_workers_and_repetitions_have_files_of_their_own(run, tmp_path, capsys):
-    for i in (1, 0):
+    for i in (1, 0):  # the first one also does what is missing of the other's share
         main(["analyze", str(run), "--out", str(tmp_path), "--shard", f"{i}/2"])
+        shutil.rmtree(tmp_path / "observations")
+    main(["analyze", str(run), "--out", str(tmp_path), "--shard", "1/2"])
     found = [in_csv(p) for p in sorted((tmp_path / "replay").glob("*/metrics.csv"))]
-    assert [{step for _, step in values} for values in found] == [{2}, {0, 4}]
-    assert {**found[0], **found[1]} == pytest.approx(observed(run))
+    assert len(found) == 3
+    assert all(values == pytest.approx(observed(run)) for values in found)
     # what is there already goes to a logger that is asked for
     main(
         ["analyze", str(run), "--out", str(tmp_path), "--logger", "CSVLogger", "--logger", f"{__name__}.Bare"]
     )
-    assert in_csv(tmp_path / "replay" / "version_2" / "metrics.csv") == pytest.approx(observed(run))
+    assert in_csv(tmp_path / "replay" / "version_3" / "metrics.csv") == pytest.approx(observed(run))
     logged = {(tag, step): v for step, metrics in Bare.logged for tag, v in metrics.items()}
     Bare.logged.clear()
     assert logged == pytest.approx(observed(run))
     said = capsys.readouterr().err.splitlines()
-    places = [f"CSVLogger: {tmp_path}/replay/version_{n}" for n in range(3)]
+    places = [f"CSVLogger: {tmp_path}/replay/version_{n}" for n in range(4)]
     assert [line for line in said if line.startswith("curves")] == [
         f"curves: {p}" for p in [*places, "Bare: bare"]
     ]
@@ -178,6 +181,20 @@ def test_an_overlay_names_the_logger(run, tmp_path):
     (tmp_path / "over.yaml").write_text(yaml.safe_dump(overlay))
     main(["analyze", str(run), "--out", str(tmp_path / "out"), "--config", str(tmp_path / "over.yaml")])
     assert in_tensorboard(tmp_path / "out" / "replay") == pytest.approx(observed(run), rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("log_figures", "steps"), [(True, [4]), ("every", [0, 2, 4]), (False, [])])
+def test_a_replay_draws_once_at_the_end(run, tmp_path, log_figures, steps):
+    curves = {"class_path": "LearningCurves", "init_args": {"log_figures": log_figures}}
+    overlay = {"trainer": {"callbacks": [curves], "logger": {"class_path": "TensorBoardLogger"}}}
+    (tmp_path / "over.yaml").write_text(yaml.safe_dump(overlay))
+    out = tmp_path / "out"
+    main(["analyze", str(run), "--out", str(out), "--config", str(tmp_path / "over.yaml")])
+    events = EventAccumulator(str(out / "replay")).Reload()
+    drawn = {tag: [e.step for e in events.Images(tag)] for tag in events.Tags()["images"]}
+    assert drawn == dict.fromkeys(drawn, steps)
+    assert bool(drawn) == bool(steps)
 
 
 def test_what_was_logged_before_an_error_is_written(run, tmp_path):
@@ -387,7 +404,7 @@ def test_weights_and_biases_live_and_replayed(tmp_path, capsys):
                                                         "save_dir": str(tmp_path / "run")}}  # fmt: skip
     drawn = {"class_path": "Sparsity", "init_args": {"schedule": {"at": [0, 2, 4]}, "matched_size": None,
                                                      "class_min_count": 5}}  # fmt: skip
-    run = fitted(tmp_path, wandb, [CURVES, drawn])
+    run = fitted(tmp_path, wandb, [CURVES, drawn]) / "p" / "training"
     both = {**observed(run), **observed(run, name="sparsity")}
     for i in (1, 0):
         main(["analyze", str(run), "--out", str(tmp_path / "out"), "--shard", f"{i}/2"])
@@ -413,7 +430,7 @@ def test_weights_and_biases_live_and_replayed(tmp_path, capsys):
         }
         assert numbers == pytest.approx({k: v for k, v in both.items() if k[1] in steps[name]})
         pictures = images(found)
-        assert {step for _, step in pictures} == steps[name]
+        assert {step for _, step in pictures} == {max(steps[name])}  # drawn once, at the end
         for files in pictures.values():
             assert all((found["folder"] / "files" / file).stat().st_size > 1000 for file in files)
     assert {entry["train_loss"] for entry in runs["lm"]["history"] if "train_loss" in entry}

@@ -2,36 +2,31 @@
 
 import base64
 import hashlib
-import shutil
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
-import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from matplotlib.figure import Figure
 
-from lmdyn.callbacks import LearningCurves
-from lmdyn.callbacks.gathered.drawn_observations import drawn_steps
 from lmdyn.callbacks.observing.figures import PlainTextFigure, draw_lines
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.cli import report
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.configurations import model_configurations
-from lmdyn.cli.drawing import observer_section, side_by_side
-from lmdyn.cli.drawing import page as web
-from lmdyn.cli.drawing.page import picture
+from lmdyn.cli.pages import html_parts as web
+from lmdyn.cli.pages import observer_section
+from lmdyn.cli.pages.drawn_observations import drawn_steps
+from lmdyn.cli.pages.html_parts import picture
 from lmdyn.cli.report import write_report
+from lmdyn.runs.store import ObservationStore
 
 CALLS = []
-WEB = ("page.js", "chart_rows.js", "chart.js")
+WEB = ("page.js", "vendor/uPlot.iife.min.js", "chart.js")
 SAVE = Figure.savefig
 
 
@@ -88,7 +83,6 @@ class Heavy(Wide):
 def _undrawn(monkeypatch):
     """Files in place of pictures, which take seconds."""
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: path.write_bytes(b"a picture"))
-    monkeypatch.setattr(side_by_side, "processes_to_draw", lambda: 1)  # what is called is looked at here
     CALLS.clear()
 
 
@@ -109,9 +103,7 @@ def make(run, *observers, value=1.0, k=1, step=5):
     """A run that was looked at by these, under their class names."""
     for cls in observers:
         store = ObservationStore(
-            run / "observations" / cls.__name__.lower(),
-            f"{__name__}.{cls.__name__}",
-            {"k": k},
+            run / "observations" / cls.__name__.lower(), f"{__name__}.{cls.__name__}", {"k": k}
         )
         rows = [("loss", "", None, value), ("share", "", "the", 2 * value), ("share", "", "cat", 3 * value)]
         table = pd.DataFrame(rows, columns=["quantity", "site", "token", "value"])
@@ -171,12 +163,8 @@ def test_what_nobody_wants_is_not_read_for_others(tmp_path, read):
     run = make(tmp_path / "run", Tabled, Wide, Heavy)
     write_report([run], tmp_path / "out")
     assert (tmp_path / "out" / "tabled_beside.png").exists()  # Tabled knew that Heavy is there
-    assert [folder.name for folder in read] == [
-        "heavy",
-        "tabled",
-        "wide",
-        "wide",
-    ]  # its own section, and beside
+    # whole in its own section and beside, after the ends
+    assert [folder.name for folder in read] == ["heavy", "heavy", "tabled", "tabled", "wide", "wide", "wide"]
 
 
 # ------------------------------------------------------------------------------------------ several runs
@@ -198,13 +186,6 @@ def test_several_runs_together(tmp_path, read):
     assert files == {f"tabledtogether_{name}.csv" for name in ("some_numbers", "matrix", "both")}
     assert (tmp_path / "out" / "tabledtogether_plain.png").exists()
     assert page.count("<h1>tabledtogether of 2 runs</h1>") == 1
-
-
-def test_different_settings_of_runs_together_are_told(tmp_path):
-    runs = [make(tmp_path / name, TabledTogether, k=k) for name, k in (("a", 1), ("b", 2), ("c", 1))]
-    assert "different settings</strong>: k: 1, 2." in write_report(runs, tmp_path / "out").read_text()
-    alike = write_report([runs[0], runs[2]], tmp_path / "alike").read_text()
-    assert "different settings" not in alike
 
 
 @pytest.mark.parametrize("cls", [Tabled, TabledTogether])
@@ -229,18 +210,6 @@ def test_halves_of_characters_in_files_cost_no_page(tmp_path):
     )
     (run / "test.json").write_text('{"\\udcff": 1.0}')
     assert "LSTM" not in write_report([run], tmp_path / "out").read_text(encoding="utf-8")
-
-
-def test_observers_of_single_runs_have_tables_for_each(tmp_path):
-    runs = [make(tmp_path / name, Tabled, Wide) for name in "ab"]
-    page = write_report(runs, tmp_path / "out").read_text()
-    assert len(called("tables")) == len(called("tables_beside")) == 2
-    assert all("run" not in observations for observations, _ in called("tables"))
-    assert {path.name for path in (tmp_path / "out").glob("*_both.csv")} == {
-        "a_tabled_both.csv",
-        "b_tabled_both.csv",
-    }
-    assert page.count("<figcaption>both (") == 2
 
 
 # ------------------------------------------------------------------------------------------ configurations
@@ -308,7 +277,7 @@ def test_the_report_has_configurations_of_several_runs(tmp_path):
     assert "<h2>configurations</h2>" not in alone
     for name in "ab":
         (tmp_path / name / "config.yaml").unlink()
-    assert report._configurations({name: tmp_path / name for name in "ab"}, tmp_path) == ""
+    assert report._configurations({tmp_path / name: name for name in "ab"}, tmp_path) == ""
 
 
 # ------------------------------------------------------------------------------------------ names are texts
@@ -436,7 +405,7 @@ def test_an_observer_that_the_user_names_is_drawn(theirs, tmp_path, how):
         main(["report", str(run), "--config", str(config(tmp_path / "mine.yaml", *named, plus="+"))])
     assert mark.exists()
     page = (run / "report" / "index.html").read_text()
-    assert "An observer of somebody's." in page.replace("&#x27;", "'")
+    assert "An observer of somebody's." in page.replace("&#39;", "'")
     assert rows_of(page, "their table")
 
 
@@ -448,18 +417,6 @@ def test_what_is_no_observer_is_not_called(tmp_path, name):
     )
     config(run / "config.yaml", name)
     assert f"Without figures: observed by {name}" in write_report([run], tmp_path / "out").read_text()
-
-
-def test_an_old_path_of_an_observer_of_lmdyns(tmp_path):
-    run = tmp_path / "run"
-    rows = {"step": 5, "quantity": ["loss"], "site": [""], "by": [""], "value": [0.5]}
-    store = ObservationStore(
-        run / "observations" / "x", "lmdyn.callbacks.learning_curves.LearningCurves", {"by": []}
-    )
-    store.write(5, pd.DataFrame(rows))
-    page = write_report([run], tmp_path / "out").read_text()
-    assert LearningCurves.__doc__.splitlines()[0].split(":")[0] in page
-    assert "loss_accuracy" in str(list((tmp_path / "out").iterdir()))
 
 
 def test_equal_figures_are_written_as_equal_files(tmp_path):
@@ -549,7 +506,7 @@ def many(tmp_path, monkeypatch):
     """A run of 150 observations by one observer and of 3 by another, of which reports draw 20."""
     monkeypatch.setattr(report, "MOST_STEPS", 20)
     monkeypatch.setattr(observer_section, "_MOST_FRAMES", 4)
-    monkeypatch.setattr("lmdyn.callbacks.training.atomic_files._to_disk", lambda path: None)
+    monkeypatch.setattr("lmdyn.runs.atomic_files._to_disk", lambda path: None)
     monkeypatch.setattr(Figure, "savefig", SAVE)  # whole, to be compared
     for step in range(150):
         make(tmp_path / "run", Lined, value=1 / (1 + step), step=step)
@@ -595,43 +552,3 @@ def test_drawn_steps_are_those_of_all():
     assert set(drawn["c"]) == set(drawn["a"]) & set(steps["c"]) | {1}
     assert len(drawn["a"]) == 12
     assert drawn_steps(steps, None) == steps
-
-
-@pytest.mark.parametrize("n", [11, 100, 101, 109, 999])
-def test_a_new_observation_changes_no_other_that_is_drawn(n):
-    """So that what is drawn of other observers is as it was, and kept; but when there are many more."""
-    before = drawn_steps({"a": range(n), "b": range(0, n, 2)}, 10)
-    after = drawn_steps({"a": range(n + 1), "b": range(0, n, 2)}, 10)
-    assert all(5 <= len(drawn) <= 11 for found in (before, after) for drawn in found.values())
-    grid = -(-(n - 1) // 9)
-    assert np.diff(before["a"][:-1]).tolist() == [grid] * (len(before["a"]) - 2)
-    if -(-n // 9) == grid:
-        assert after["b"] == before["b"]
-        assert after["a"][:-1] == [step for step in before["a"] if step % grid == 0]
-        assert after["a"][-1] == n
-
-
-def test_pages_and_figures_are_equal_with_and_without_a_cache(many, tmp_path):
-    first, second = (files_of(write_report([many], tmp_path / name).parent) for name in ("first", "second"))
-    assert {"index.html", "lined_loss.png", "lined_loss.svg"} == set(first)
-    assert (many / ".cache" / "observations" / "lined").is_dir()
-    assert not (many / ".cache" / "observations" / "wide").exists()
-    shutil.rmtree(many / ".cache")
-    untrusted = files_of(write_report([many], tmp_path / "untrusted", untrusted=True).parent)
-    assert not (many / ".cache").exists()
-    assert first == second == untrusted
-
-
-def test_a_cache_that_somebody_else_has_made_is_not_believed(many, tmp_path):
-    """It says what no observation does, and is valid in all else: there is only one's own word for it."""
-    own = write_report([many], tmp_path / "own").read_text()
-    for path in (many / ".cache").rglob("*.parquet"):
-        table = pq.read_table(path)
-        forged = pa.array([123.0] * len(table))
-        with pq.ParquetWriter(path, table.schema, write_page_checksum=True) as writer:
-            writer.write_table(table.set_column(table.schema.get_field_index("value"), "value", forged))
-    content = {path: path.read_bytes() for path in (many / ".cache").rglob("*.parquet")}
-    assert ">123<" in write_report([many], tmp_path / "own").read_text()
-    page = write_report([many], tmp_path / "own", untrusted=True).read_text()
-    assert page == own
-    assert {path: path.read_bytes() for path in (many / ".cache").rglob("*.parquet")} == content

@@ -16,10 +16,10 @@ import yaml
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from lmdyn.callbacks import ScheduledCheckpoint
-from lmdyn.callbacks.training.checkpoint_files import read_checkpoint
-from lmdyn.callbacks.training.sharded_checkpoints import about_sharded, is_sharded_checkpoint, read_sharded
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.fit import LmdynCLI
+from lmdyn.runs.checkpoint_files import read_checkpoint
+from lmdyn.runs.sharded_checkpoints import about_sharded, is_sharded_checkpoint, read_sharded
 from tests.helpers.ranks import TORCHRUN, run_ranks
 from tests.helpers.small_runs import says
 
@@ -67,6 +67,7 @@ def runs(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_a_sharded_checkpoint(runs):
     """Its weights are those of the run that was left alone, bit by bit; they are read without torchrun."""
     for step in (3, 6):

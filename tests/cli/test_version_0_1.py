@@ -8,6 +8,8 @@ import pytest
 
 from lmdyn.cli.__main__ import main
 
+pytestmark = pytest.mark.slow
+
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "v0_1" / "lstm_run"
 OBSERVERS = ("learning_curves", "similarity", "sparsity")
 

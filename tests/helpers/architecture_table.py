@@ -21,7 +21,7 @@ import lmdyn.callbacks
 from lmdyn.analysis.probing.edge_probes import EdgeClassifier
 from lmdyn.analysis.probing.probes import DiagnosticClassifier
 from lmdyn.analysis.probing.tower_heads import HeadTraining
-from lmdyn.callbacks import Observer
+from lmdyn.callbacks import DynamicsNumerics, LongTerm, Observer, ShortTerm
 from lmdyn.callbacks.observing.recording import observe_together
 from lmdyn.callbacks.observing.run import Run, snake_case
 from lmdyn.callbacks.training.fine_tuning import Budget
@@ -58,8 +58,9 @@ def tasks() -> GrammarTasks:
 
 
 SMALL_DYNAMICS: dict[str, Any] = {
-    "length": 12, "lengths": [8], "sentences": 3, "short_steps": 20, "dimension_times": [0, 10], "long_steps": 60,
-    "long_tau": 10, "check": 1, "check_steps": 20, "max_period": 4, "examples": 1, "threshold": 1e-3,
+    "length": 12, "lengths": [8], "sentences": 3, "short_term": ShortTerm(steps=20, dimension_times=[0, 10]),
+    "long_term": LongTerm(steps=60, tau=10, check=1, check_steps=20, max_period=4), "examples": 1,
+    "numerics": DynamicsNumerics(threshold=1e-3),
 }  # fmt: skip
 
 # What each observer is given beyond its defaults: small budgets, and the data that it is for.

@@ -7,7 +7,7 @@ import pandas as pd
 
 from lmdyn.callbacks import Observer
 from lmdyn.callbacks.observing.loggers import scalar_tags
-from lmdyn.callbacks.observing.schema import declared, pattern
+from lmdyn.runs.schema import declared, pattern
 
 UNITS = {"", "share", "count", "nats", "bits", "bits/label", "steps", "nats/step", "1/step", "degrees"}
 ELSEWHERE = {
@@ -15,7 +15,6 @@ ELSEWHERE = {
     "Similarity": "attention",  # tests/callbacks/similarity/test_attention_heads.py
     "Landscape": "explained_variance",  # tests/callbacks/landscape/test_landscape.py
     "Downstream": "exact_match",  # tests/callbacks/probing/test_downstream.py
-    "EncoderDynamics": "attractor_share",  # tests/callbacks/dynamics/test_encoder_dynamics.py
 }
 """By observer, what is in the quantities of those forms of tags that runs of the registry do not log, and where a test
 says that they are logged."""

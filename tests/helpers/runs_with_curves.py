@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from lmdyn.callbacks.observing.store import ObservationStore
+from lmdyn.runs.store import ObservationStore
 
 __all__ = ["STEPS", "run_with"]
 

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.claims import Above, At, Change, Claim, Condition, Part, Reaches, Rows, Study, Tested, Within
 from lmdyn.claims.claim import published_correlation
-from lmdyn.cli.studies.provenance import begin_session, write_json
+from lmdyn.runs.provenance import begin_session, write_json
+from lmdyn.runs.store import ObservationStore
 
 NAME = "doe2001_word"
 

@@ -1,16 +1,13 @@
-"""How the suite is run: workers, order, and what each room costs, held against its share (a pytest plugin)."""
+"""How the suite is run: workers, order, and what each room costs (a pytest plugin)."""
 
 import gc
 import os
-import tomllib
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-SHARES = Path(__file__).with_name("shares.toml")
 LONGEST = ("tests/test_workflows.py", "tests/callbacks/test_registry.py")
 MOST_WORKERS = 8  # each imports everything and takes some 1.5 GB
 
@@ -25,26 +22,6 @@ def room(path: str) -> str:
         ('whole', 'cli', 'callbacks')
     """
     return "/".join(Path(path).parts[1:-1]) or "whole"
-
-
-def over(seconds: dict[str, float], shares: dict[str, int]) -> list[str]:
-    """What took longer than its share, in words; a room without a share has none, and all have the sum.
-
-    Example:
-        >>> over({"cli": 31.0, "models": 2.0}, {"cli": 30})
-        ['cli took 31 s, its share is 30 s', 'models took 2 s, its share is 0 s', 'all took 33 s, the share is 30 s']
-    """
-    found = [
-        f"{name} took {spent:.0f} s, its share is {shares.get(name, 0)} s"
-        for name, spent in sorted(seconds.items())
-        if spent > max(shares.get(name, 0), 1)
-    ]
-    spent, share = sum(seconds.values()), sum(shares.values())
-    return found + ([f"all took {spent:.0f} s, the share is {share} s"] if spent > share else [])
-
-
-def tier(config: pytest.Config) -> str | None:
-    return {"not slow": "fast", "slow": "slow"}.get(config.option.markexpr)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -99,29 +76,14 @@ class Durations:
         self.seconds[name] += report.duration
         self.cpu[name] += getattr(report, "cpu", 0.0)
 
-    def pytest_terminal_summary(
-        self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
-    ) -> None:
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if len(self.seconds) < 2:
             return
-        name = tier(config)
-        shares: dict[str, int] = tomllib.loads(SHARES.read_text(encoding="utf-8")).get(name or "", {})
-        terminalreporter.section(f"seconds of each room, {name or 'some'} tests")
-        terminalreporter.write_line("seconds     CPU   share  room")
+        terminalreporter.section("seconds of each room")
+        terminalreporter.write_line("seconds     CPU  room")
         for key in sorted(self.seconds, key=lambda key: -self.seconds[key]):
-            terminalreporter.write_line(
-                f"{self.seconds[key]:7.1f} {self.cpu[key]:7.1f} {shares.get(key, '-'):>7}  {key}"
-            )
-        terminalreporter.write_line(
-            f"{sum(self.seconds.values()):7.1f} {sum(self.cpu.values()):7.1f} {sum(shares.values()) or '-':>7}  all"
-        )
-        if sum(self.cpu.values()) < 0.5 * sum(self.seconds.values()):
-            terminalreporter.write_line("the machine was busy, or tests waited: the seconds say nothing")
-            return
-        for message in over(self.seconds, shares) if shares else ():
-            terminalreporter.write_line(
-                f"past its share: {message} (tests/helpers/shares.toml)", yellow=True, bold=True
-            )
+            terminalreporter.write_line(f"{self.seconds[key]:7.1f} {self.cpu[key]:7.1f}  {key}")
+        terminalreporter.write_line(f"{sum(self.seconds.values()):7.1f} {sum(self.cpu.values()):7.1f}  all")
 
 
 def pytest_configure(config: pytest.Config) -> None:

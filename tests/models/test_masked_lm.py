@@ -292,13 +292,8 @@ def test_rows_longer_than_the_model_are_refused():
         "albert", {**CONFIGS["albert"], "max_position_embeddings": 8}, vocab_size=VOCAB
     )
     for call in (lambda: module(batch_of()["input_ids"]), lambda: module.losses(batch_of())):
-        with pytest.raises(ValueError, match=r"12 positions.*max_position_embeddings, 8"):
+        with pytest.raises(ValueError, match=r"12 tokens.*positions of the model, 8"):
             call()
-
-
-def test_the_row_of_the_padding_token_is_zero():
-    for family in ("albert", "bert", "electra"):
-        assert not make(family).encoder.get_input_embeddings().weight[0].any()
 
 
 def test_an_evaluation_of_electra_draws_from_no_generator_of_training():
@@ -320,6 +315,7 @@ GRAMMAR = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:GPU available but not used")
 @pytest.mark.parametrize(("family", "pairs"), [("albert", "order"), ("bert", "next"), ("electra", None)])
 def test_validates_before_and_after_a_fit(family, pairs, tmp_path):

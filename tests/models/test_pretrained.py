@@ -1,11 +1,13 @@
 """PretrainedLM: transformers' own logits, positions to predict, training, and what it refuses."""
 
 import json
+import shutil
 
 import pytest
 import torch
 import torch.nn.functional as F
 from lightning.pytorch import Trainer
+from safetensors import safe_open
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.utils.data import DataLoader
 from transformers import (
@@ -144,8 +146,7 @@ def test_half_precision_is_loaded_as_float32_and_without_a_shift(tmp_path):
     ids = torch.randint(3, 30, (2, 9))
     labels = F.pad(ids[:, 1:], (0, 1), value=-100)
     module.eval()
-    logits, wanted = module._predict_labels({"input_ids": ids, "labels": labels})
-    loss = F.cross_entropy(logits, wanted)
+    loss = module.evaluate({"input_ids": ids, "labels": labels})[2].mean()
     torch.testing.assert_close(loss, own.float()(ids, labels=ids).loss)  # theirs shifts inside
 
 
@@ -161,12 +162,9 @@ def test_training_lowers_the_loss_and_reloads(kind, tmp_path):
     before = trainer.validate(module, loader, verbose=False)[0]["val_loss"]
     trainer.fit(module, loader, loader)
     assert float(trainer.callback_metrics["val_loss"]) < 0.5 * before
-    logits, labels = module.eval()._predict_labels(batch(0))
     # the mean over labelled tokens of all that was seen: all batches hold the same example
-    logits, labels = logits.detach()[:3], labels[:3]
-    assert float(trainer.callback_metrics["val_loss"]) == pytest.approx(
-        F.cross_entropy(logits, labels).item(), abs=1e-4
-    )
+    losses = module.eval().evaluate(batch(0))[2][:3]
+    assert float(trainer.callback_metrics["val_loss"]) == pytest.approx(losses.mean().item(), abs=1e-4)
     trainer.save_checkpoint(tmp_path / "x.ckpt")
     again = PretrainedLM.load_from_checkpoint(tmp_path / "x.ckpt", weights_only=True)
     assert all(torch.equal(a, b) for a, b in zip(module.parameters(), again.parameters(), strict=True))
@@ -259,10 +257,13 @@ def test_pickled_code_is_not_run(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"architectures": 3}, "`architectures` is 3, expected names"),
         ({"architectures": [["BertForMaskedLM"]]}, "`architectures` is .*, expected names"),
+        ({"attn_implementation": "somebody/kernel"}, "names the attention somebody/kernel, code of the hub"),
+        ({"_attn_implementation": "somebody/kernel"}, "names the attention somebody/kernel, code of the hub"),
         ({"num_hidden_layers": 2**32}, "would have 4294967296 layers, expected at most"),
-        ({"num_hidden_layers": 0}, r"has weights of more layers than its config\.json, 0: .*layer\.0\."),
+        ({"num_hidden_layers": 9999}, "would have 9999 layers, expected at most"),
+        ({"hidden_size": 10**6}, r"would have [\d,]+ GB of weights, the machine has"),
+        ({"num_hidden_layers": 0}, r"has weights of more layers than its config\.json, 0: .*layer"),
         ({"num_hidden_layers": 1}, r"has weights of more layers than its config\.json, 1: .*layer\.1\."),
         ({"num_hidden_layers": 3}, r"lacks weights of BertForMaskedLM: .*layer\.2\."),
         ({"hidden_dropout_prob": [[]]}, "is not a model of transformers"),
@@ -276,3 +277,18 @@ def test_a_damaged_configuration(tmp_path, changed, message):
         PretrainedLM(str(tmp_path))
     assert str(tmp_path) in str(found.value)
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("place", ["../outside.safetensors", "/outside.safetensors", "model.safetensors"])
+def test_weights_are_those_of_the_folder(tmp_path, place):
+    saved("bert", tmp_path / "model")
+    shutil.copy(tmp_path / "model" / "model.safetensors", tmp_path / "outside.safetensors")
+    with safe_open(tmp_path / "outside.safetensors", "pt") as file:
+        index = {"metadata": {}, "weight_map": dict.fromkeys(file.keys(), place)}
+    (tmp_path / "model" / "model.safetensors.index.json").write_text(json.dumps(index))
+    if place == "model.safetensors":
+        PretrainedLM(str(tmp_path / "model"))
+    else:
+        (tmp_path / "model" / "model.safetensors").unlink()
+        with pytest.raises(ValueError, match="outside the folder"):
+            PretrainedLM(str(tmp_path / "model"))

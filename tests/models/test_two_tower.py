@@ -11,7 +11,7 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
 from lmdyn.models import TwoTowerLanguageModel
 from lmdyn.models.learning_rate_schedules import decay_groups
-from lmdyn.models.towers import LSTMTowers, TransformerTowers, side_by_side
+from lmdyn.models.towers import LSTMTowers, side_by_side
 
 TOWERS = ("elmo", "gpt", "bert")
 VOCAB = 30
@@ -263,11 +263,3 @@ def test_a_tokenizer_larger_than_the_vocabulary_is_refused():
 def test_rows_longer_than_the_table_of_positions():
     with pytest.raises(ValueError, match="max_position_embeddings"):
         model_of("gpt", max_position_embeddings=5)(ids())
-
-
-def test_transformers_towers_need_no_warning_about_masks():
-    towers = TransformerTowers(
-        "bert", 2, hidden_size=8, num_layers=1, num_attention_heads=2, intermediate_size=8, dropout=0.1,
-        init_range=0.02,
-    )  # fmt: skip
-    assert towers(torch.randn(2, 3, 5, 8), torch.ones(3, 5, dtype=torch.long)).isfinite().all()

@@ -8,21 +8,25 @@ import lmdyn.analysis
 
 _WHY = {
     "find, call and describe modules: no numbers are measured": """
+        boundary.takes_arrays
         geometry.rectifiers.find_rectifiers geometry.rectifiers.is_rectifier
         dynamics.encoder_map.EncoderMap dynamics.synchronized_map.SynchronizedMap
         dynamics.synchronized_map.synchronized_map interdependence.coalitions.reading_of
-        inspection.activations.* inspection.attributes.* inspection.batches.* inspection.blocks.*
-        inspection.data_order.* inspection.forward.Renamed inspection.forward.StopForward
+        inspection.activations.* inspection.attention_weights.* inspection.attributes.*
+        inspection.batches.* inspection.blocks.*
+        inspection.forward.Renamed inspection.forward.StopForward
         inspection.forward.call_module inspection.forward.called_module inspection.forward.device_of
-        inspection.forward.dotted inspection.forward.function_of inspection.forward.logits_of
+        inspection.forward.dotted inspection.forward.function_of inspection.forward.limit_imports
+        inspection.forward.logits_of
         inspection.forward_trace.* inspection.predictions.* inspection.sites.* inspection.transformer.*
         dynamics.maps.copies.* dynamics.maps.core.* dynamics.maps.passage.* dynamics.maps.steps.*
         dynamics.maps.texts.* probing.state_decoder.StateDecoder probing.state_decoder.States
-        words.word_masks.* interdependence.lstm.LSTMLayer interdependence.lstm.lstm_layers""",
+        words.frequency_cells.* words.word_masks.* interdependence.lstm.LSTMLayer interdependence.lstm.lstm_layers""",
     "measured on a whole model, with tests of their own: inspection, parameters, words, probing in tests/analysis": """
         attention.head_ablation.* attention.token_path.*
         parameters.at_point.* parameters.head_matrices.* parameters.linear_weight.* parameters.loss_gradient.*
-        weights.matrices.* inspection.label_convention.* inspection.token_effects.* words.surprisal.*
+        weights.matrices.* weights.spectra.head_spectra
+        inspection.label_convention.* inspection.token_effects.* words.surprisal.*
         probing.depth_heads.head_scores probing.depth_heads.pooled_states probing.depth_heads.states_at
         probing.state_decoder.RetrainedDecoder probing.state_decoder.retrain_decoders
         probing.tower_heads.* dynamics.horizon.Horizon dynamics.horizon.ends""",
@@ -34,21 +38,25 @@ _WHY = {
         probing.depth_heads.ReadoutTraining probing.edge_probes.EdgeData probing.edge_probes.EdgeProbeResult
         probing.edge_probes.edge_probes""",
     "readouts of windows, against solvers and closed forms in tests/analysis/dynamics": """
-        dynamics.window_kernels.* dynamics.window_readouts.* dynamics.window_regressions.* dynamics.window_sums.*""",
+        dynamics.window_readouts.* dynamics.window_regressions.* dynamics.window_sums.*""",
     "of a loss at other weights, and of curves over training, against closed forms in landscape and phases": """
         landscape.barrier.* landscape.critical_step.* landscape.hessian.* landscape.next_update.* landscape.plane.*
         landscape.unit_groups.* landscape.unit_matching.* parameters.exchangeable_units.* parameters.line.*
         parameters.transformer_units.* phases.change_points.* phases.smooth_course.* phases.map_controls.*
         phases.training_map.*""",
     "parts of measures that have a row": """
-        geometry.effective_dimension.participation_ratio geometry.sampled_rows.SampledRows
+        geometry.effective_dimension.participation_ratio geometry.group_cells.GroupCells
+        geometry.sampled_rows.SampledRows
         similarity.scatter.Axes similarity.scatter.Pair similarity.scatter.Side similarity.kernels.structure_of
-        similarity.kernels.subsample interdependence.coalition_sums.PairValues
+        similarity.kernels.subsample similarity.block_covariances.* similarity.block_similarity.*
+        similarity.block_jackknife.value_or_nan similarity.divergence.DivergenceSums similarity.sweep.known_measures
+        words.frequency_matching.matched_samples words.sparsity.mean_entropies words.sparsity.sample_correlations
+        words.sparsity.word_classes interdependence.coalition_sums.PairValues
         interdependence.coalition_sums.drawn_means interdependence.coalition_sums.exact_sums
-        interdependence.coalition_sums.in_context interdependence.coalition_sums.norms_of_all
+        interdependence.coalition_sums.norms_of_all interdependence.pair_statistics.pair_statistics
         interdependence.coalitions.Game interdependence.coalitions.Outputs interdependence.coalitions.games_of
         interdependence.coalitions.named_outputs interdependence.lstm.initial_state interdependence.lstm.run_layers
-        interdependence.lstm.real_steps interdependence.shapley.described interdependence.shapley.size_weights
+        interdependence.lstm.real_steps interdependence.shapley.size_weights
         orbits.followed_orbits.* orbits.lyapunov.derivative orbits.lyapunov.random_perturbation
         orbits.lyapunov.rescaled orbits.lyapunov.tangent_window orbits.lyapunov.unit_perturbation
         orbits.lyapunov.window orbits.trajectories.exact_products orbits.trajectories.part_of
@@ -70,7 +78,7 @@ _WHY = {
         words.frequency_matching.MatchedSamples""",
     "functions of a setting, a text or a tree: nothing in them can be NaN": """
         attention.induction_scores.uniform_attention attention.repeated_tokens.repeated_tokens
-        words.sparsity.expected_concentration
+        words.sparsity.expected_concentration words.sparsity.without_structure
         statistics.multiplicity.simultaneous_confidence
         preference.word_clusters.cluster_name preference.word_clusters.cluster_number
         probing.task_metrics.exact_match probing.task_metrics.normalized_answer probing.task_metrics.span_metrics

@@ -22,7 +22,12 @@ from lmdyn.analysis.inspection.linear_cross_entropy import (
     probability_sums,
     target_log_probabilities,
 )
-from lmdyn.analysis.inspection.weights_audit import out_of_order, squared_distances, weights_sketch
+from lmdyn.analysis.inspection.weights_audit import (
+    out_of_order,
+    squared_distances,
+    tensor_sketches,
+    weights_sketch,
+)
 from lmdyn.analysis.orbits.growth_rate import arrival
 from lmdyn.analysis.orbits.trajectories import state_norm
 from lmdyn.analysis.probing.depth_heads import (
@@ -120,6 +125,9 @@ SIMILARITY = [
     Measure("similarity.cka.linear_cka", partial(A.linear_cka, debiased=True), low=-1, high=1, symmetric=True,
             invariant={0: "shift rotation scale sign", 1: "shift rotation scale", "all": "rows"}, variant="debiased",
             **_alike),
+    Measure("similarity.cka.linear_cka", partial(A.linear_cka, dtype=torch.float32), low=0, high=1, symmetric=True,
+            invariant={0: "shift rotation scale sign", 1: "shift rotation scale", "all": "rows"}, variant="float32",
+            tolerance=1e-5, **_alike),
     Measure("similarity.procrustes.procrustes", A.procrustes, low=0, high=1, symmetric=True,
             invariant={0: "shift rotation scale sign", 1: "shift rotation scale", "all": "rows"}, **_alike),
     *(Measure("similarity.covariance.CrossCovariance", streamed(measure), low=-1, high=1,
@@ -201,7 +209,7 @@ WORDS = [
             symmetric=True, constant=NAN, one=NAN, empty=NAN),
     Measure("words.sparsity.frequency_correlation_error", frequency_correlation_error, I.two_series, low=0,
             nan={0: LEFT_OUT, 1: NAN}, inf=NAN, invariant={0: "shift scale", 1: "shift scale", "all": "rows"},
-            symmetric=True, constant=NAN, one=NAN, empty=NAN),
+            symmetric=True, constant=NAN, one=NAN, empty=NAN, lengths=NO_CASE),
     Measure("words.sparsity.unigram_entropy", lambda x: unigram_entropy((8 * x).abs().long()), lambda s: (I.normal(s,
             s.n),),
             nan=NO_CASE, low=0, invariant={0: "rows sign"}, constant=AS_USUAL, empty=NAN, half=NONE,
@@ -440,7 +448,7 @@ DYNAMICS = [
             empty=NOTHING, invariant={0: "samples"}, constant=AS_USUAL, half=NONE, integers=NO_CASE),
     Measure("dynamics.synchronization.deviation_floor", partial(A.deviation_floor, I.contraction),
             lambda s: (I.normal(s, s.n, 4, 3),), low=0, high=1e-10, nan=AS_USUAL, one=AS_USUAL, empty=Value(0),
-            constant=AS_USUAL, half=NONE, integers=Refused("floating-point")),
+            constant=AS_USUAL, half=NONE, integers=NO_CASE),
     Measure("dynamics.horizon.late_exponents", late_exponents, I.exponents, nan=AS_USUAL, inf=AS_USUAL, empty=NAN,
             one=AS_USUAL, constant=AS_USUAL, invariant={}),
     Measure("dynamics.horizon.carried_on",
@@ -453,7 +461,7 @@ DYNAMICS = [
             high=np.log(0.8) + 1e-6, nan=SOME_NAN, one=AS_USUAL, empty=NOTHING, half=NONE, integers=NO_CASE),
     Measure("dynamics.long_run.long_run dynamics.long_run.LongRun",
             lambda x: A.long_run(I.contraction, x, tau=2, steps=8).exponents, token_states, nan=SOME_NAN, one=AS_USUAL,
-            empty=NOTHING, half=NONE, integers=Refused("float"), tolerance=1e-5),
+            empty=NOTHING, half=NONE, integers=NO_CASE, tolerance=1e-5),
 ]  # fmt: skip
 
 # ------------------------------------------------------------------------------------------------ geometry
@@ -617,29 +625,29 @@ ORBITS = [
             constant=AS_USUAL, one=Refused("running mean"), empty=Refused("running mean")),
     Measure("orbits.recurrence.Recurrence", recurred, states, low=-1, high=60, nan=AS_USUAL, one=AS_USUAL,
             empty=NOTHING, half=NONE, integers=NO_CASE),
-    Measure("orbits.recurrence.attractors orbits.recurrence.Attractors orbits.recurrence.attractor_types",
+    Measure("orbits.recurrence.attractors orbits.recurrence.Attractors",
             lambda x: A.attractors(I.contraction, 1 + (x - 1) / 1e9, 3, 1e-5).label, states, low=-1, high=99,
             nan=AS_USUAL,
             one=AS_USUAL, empty=NOTHING, half=NONE, integers=NO_CASE),
     Measure("orbits.lyapunov.local_lyapunov_exponents orbits.lyapunov.LocalExponents",
             lambda x: A.local_lyapunov_exponents(I.contraction, x, tau=2, steps=4).exponents, states,
             low=np.log(0.3) - 1e-6, high=np.log(0.8) + 1e-6, nan=SOME_NAN, one=AS_USUAL, empty=NOTHING,
-            half=NONE, integers=Refused("float32")),
+            half=NONE, integers=NO_CASE),
     Measure("orbits.lyapunov_spectrum.lyapunov_spectrum orbits.lyapunov_spectrum.LyapunovSpectrum", spectrum, states,
             low=np.log(0.3) - 1e-6, high=3, nan=SOME_NAN, one=AS_USUAL, empty=NOTHING, half=NONE,
-            integers=Refused("float32")),
+            integers=NO_CASE),
     Measure("orbits.closed_rate.closed_orbit_rate",
             lambda x: A.closed_orbit_rate(I.contraction, 1 + 0 * x, torch.ones(len(x), dtype=torch.int64)).exponent,
             lambda s: (I.normal(s, 3, 3),), low=np.log(0.3), high=0, nan=SOME_NAN, one=AS_USUAL, empty=NOTHING,
             half=NONE,
-            integers=Refused("float32")),
+            integers=NO_CASE),
     Measure("orbits.orbit_kind.orbit_kind orbits.orbit_kind.OrbitKinds",
             lambda x: [k.exponent for k in [A.orbit_kind(I.contraction, x, 200)]], lambda s: (I.normal(s, 2, 3),),
-            high=0, nan=SOME_NAN, one=AS_USUAL, empty=NOTHING, half=NONE, integers=Refused("float32")),
+            high=0, nan=SOME_NAN, one=AS_USUAL, empty=NOTHING, half=NONE, integers=NO_CASE),
     Measure("orbits.trajectories.iterate orbits.trajectories.Trajectory",
             lambda x: A.iterate(I.contraction, x, 5, {"norm": state_norm}).observables, states, nan=SAME_OR_NAN,
             inf=AS_USUAL, one=AS_USUAL,
-            empty=NOTHING, half=NONE, integers=Refused("float32")),
+            empty=NOTHING, half=NONE, integers=NO_CASE),
     Measure("orbits.trajectories.state_norm", state_norm, states, low=0, nan=SOME_NAN, inf=AS_USUAL,
             invariant={0: "rotation sign"}, one=AS_USUAL, empty=NOTHING),
 ]  # fmt: skip
@@ -790,7 +798,7 @@ PROBING = [
             lambda s: (I.normal(s, 2, s.n, 3),), low=0, high=1, nan=AS_USUAL, inf=AS_USUAL, invariant={0: "lengths"},
             rows=lambda args, k: (args[0][:, :k],), one=AS_USUAL, empty=NAN, half=NONE, variant="multi-label"),
     Measure("probing.edge_probe_f1.f1_counts", lambda z: (counted(z * torch.nan), counted_any(z * torch.nan)),
-            lambda s: (I.normal(s, 2, s.n, 3),), low=0, high=0, nan=Value(0), constant=Value(0), half=NONE,
+            lambda s: (I.normal(s, 2, s.n, 3),), low=0, high=1, nan=NAN, constant=NAN, half=NONE,
             variant="NaN throughout"),
     Measure("probing.edge_probes.span_means", spans_of, lambda s: (I.normal(s, 6, 3),), nan=SAME_OR_NAN, empty=NOTHING,
             one=NOTHING, inf=AS_USUAL),
@@ -853,6 +861,8 @@ INSPECTION = [
             nan=SAME_OR_NAN, inf=AS_USUAL, invariant={0: "shift rotation sign"}, empty=NOTHING, one=AS_USUAL),
     Measure("inspection.weights_audit.out_of_order", out_of_order, I.vectors, low=0, high=1, nan=AS_USUAL,
             invariant={0: "shift rotation scale"}, constant=Value(0), one=Value(0), empty=NOTHING, half=NONE),
+    Measure("inspection.weights_audit.tensor_sketches", lambda x: tensor_sketches({"w": x}).get("w", x.sum()),
+            I.vectors, nan=SOME_NAN, inf=AS_USUAL, empty=NOTHING, one=AS_USUAL),
     Measure("inspection.weights_audit.weights_sketch", lambda x: weights_sketch({"w": x}, size=17), I.vectors,
             nan=SOME_NAN, inf=AS_USUAL, empty=NOTHING, one=AS_USUAL),
 ]  # fmt: skip
@@ -924,10 +934,10 @@ WEIGHTS = [
     Measure("weights.distances.weight_distance", lambda x, y: A.weight_distance(x, y).angle,
             lambda s: (I.normal(s, s.n, 3), I.normal(s, s.n, 3, seed=1)), low=0, high=180,
             invariant={0: "scale", 1: "scale", "all": "rows units"}, symmetric=True, constant=AS_USUAL, zero=NAN,
-            one=AS_USUAL, empty=NAN, lengths=Refused("one shape")),
+            one=AS_USUAL, empty=NAN, lengths=Refused("expected reference")),
     Measure("weights.alignment.table_alignment", lambda x, y: A.table_alignment(x, y).linear_cka, I.pair, low=0,
             high=1, invariant={0: "shift rotation scale", 1: "shift rotation scale", "all": "rows"}, symmetric=True,
-            constant=NAN, one=NAN, empty=NAN, lengths=Refused("same tokens")),
+            constant=NAN, one=NAN, empty=NAN, lengths=Refused("expected outputs")),
 ]  # fmt: skip
 
 TABLE: tuple[Measure, ...] = (*SIMILARITY, *WORDS, *STATISTICS, *ATTENTION, *DYNAMICS, *GEOMETRY, *ORBITS, *PREFERENCE,

@@ -5,7 +5,7 @@ import math
 import pytest
 
 import lmdyn.callbacks
-from lmdyn.callbacks.observing.schema import declared
+from lmdyn.runs.schema import declared
 from tests.properties.table import TABLE
 
 SAME = {

@@ -83,7 +83,8 @@ def _scores(
 ) -> dict[str, tuple[Float[Tensor, "batch heads time"], Bool[Tensor, "batch heads time"]]]:
     """Return the values of each score, and which queries have it; NaN among these is NaN of the weights."""
     scores = {
-        "entropy": torch.special.entr(p).sum(-1),
+        # the logarithm is vectorized, and torch.special.entr is not
+        "entropy": -(p * p.clamp(min=torch.finfo(p.dtype).tiny).log()).sum(-1),
         "diagonal": _neighbours(p),
         "itself": p.diagonal(dim1=-2, dim2=-1),
     }
@@ -207,7 +208,7 @@ class AttentionPatternSums:
                     held.sums[i] += score.double().where(there, 0).sum((0, 2))
                     held.counts[i] += there.sum((0, 2))
             n = min(self.size, queries)
-            both = (valid[..., None] & tokens[:, None, None, :])[:, :, :n, :n]
+            both = valid[:, :, :n, None] & tokens[:, None, None, :n]
             held.map_sum[:, :n, :n] += p[:, :, :n, :n].where(both, 0).double().sum(0)
             held.map_count[:, :n, :n] += both.sum(0)
 

@@ -1,13 +1,14 @@
 """Divergence of the attention heads of two models on the same text, head by head and for the best assignment."""
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from lmdyn.analysis.attention.attention_scores import rows_on_tokens
@@ -21,6 +22,20 @@ Heads = Literal["same", "matched", "unmatched", "uniform"]
 
 _BITS = 1 / np.log(2)
 _KINDS: tuple[Kind, ...] = ("jensen_shannon", "kullback_leibler")
+_NAMES: dict[Heads, str] = {
+    "same": "head",
+    "matched": "matched",
+    "unmatched": "unmatched",
+    "uniform": "uniform",
+}
+_MEANS: tuple[tuple[Kind, Heads], ...] = (
+    ("jensen_shannon", "same"),
+    ("kullback_leibler", "same"),
+    ("jensen_shannon", "matched"),
+    ("kullback_leibler", "matched"),
+    ("jensen_shannon", "unmatched"),
+    ("jensen_shannon", "uniform"),
+)
 
 
 def head_divergences(
@@ -117,7 +132,7 @@ class HeadDivergence:
         matrix = self.matrix()
         if not bool(matrix.isfinite().all()):
             return []
-        own, other = linear_sum_assignment(matrix.numpy())
+        own, other = scipy.optimize.linear_sum_assignment(matrix.numpy())
         return list(zip(own.tolist(), other.tolist(), strict=True))
 
     def by_head(
@@ -165,6 +180,24 @@ class HeadDivergence:
         without = (totals.sum() - totals) / (queries.sum() - queries)
         with np.errstate(invalid="ignore"):  # infinite divergences
             return value, float(jackknife(value, without.numpy(), queries.numpy()).error)
+
+    def named(self) -> Iterator[tuple[str, int | None, float, float | None]]:
+        """Yield name, head of this model, value and error: means over heads that exist, then of each head.
+
+        Names are as ``matched_jensen_shannon``; ``head_…`` for heads of the same number. A mean has no head, a single
+        head and a single block have no error.
+        """
+        for kind, heads in _MEANS:
+            if heads in ("matched", "uniform") or self.by_head(kind, heads).shape[1]:
+                value, error = self.mean(kind, heads)
+                yield f"{_NAMES[heads]}_{kind}", None, value, error if len(self.queries) > 1 else None
+        matched = [own for own, _ in self.matches()]
+        for heads, numbers in (("same", range(self.uniform.shape[1])), ("matched", matched)):
+            means = (self.by_head("jensen_shannon", heads).sum(0) / self.queries.sum()).tolist()
+            for head, value in zip(
+                numbers, means, strict=False
+            ):  # no heads are the same if their numbers differ
+                yield f"{_NAMES[heads]}_jensen_shannon", head, value, None
 
 
 @dataclass

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.inspection.forward import IGNORED, logits_of
+from lmdyn.analysis.inspection.predictions import hits
 from lmdyn.analysis.statistics.distributed import all_reduce_sum
 
 __all__ = ["RULES", "LoopSums", "relative_change", "settling_depth"]
@@ -104,10 +105,16 @@ class LoopSums:
             )
         self.horizon, self._positions, self._tolerance = horizon, positions, tolerance
         shapes = {
-            "residual": (horizon + 1, positions), "norm": (horizon + 1,), "divergence": (horizon + 1,),
-            "right": (horizon + 1,), "loss": (horizon + 1,), "tokens": (positions,), "predicted": (positions,),
-            "labelled": (), **{f"settled_{rule}": (horizon + 1, positions) for rule in RULES},
-        }  # fmt: skip
+            "residual": (horizon + 1, positions),
+            "norm": (horizon + 1,),
+            "divergence": (horizon + 1,),
+            "right": (horizon + 1,),
+            "loss": (horizon + 1,),
+            "tokens": (positions,),
+            "predicted": (positions,),
+            "labelled": (),
+            **{f"settled_{rule}": (horizon + 1, positions) for rule in RULES},
+        }
         self._sums = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
 
     @torch.no_grad()
@@ -136,17 +143,19 @@ class LoopSums:
         best, p = last.argmax(-1), last.exp()
         place = at.nonzero()[:, 1]
         settled = {rule: torch.zeros_like(place) for rule in RULES}
+        unknown = torch.zeros_like(place, dtype=torch.bool)
         x = start
         for t in range(self.horizon + 1):
             log_p = self._log_p(g, batch, x, at) if t < self.horizon else last
             away = (p * (last - log_p)).sum(-1).double().clamp(min=0)
             self._sums["divergence"][t] += away.sum().cpu()
+            unknown |= ~log_p.amax(-1).isfinite()
             same = {"argmax": log_p.argmax(-1) == best, "divergence": away <= self._tolerance}
             for rule, kept in same.items():
                 settled[rule] = torch.where(kept, settled[rule], min(t + 1, self.horizon))
             if labels is not None:
                 wanted = labels[at]
-                self._sums["right"][t] += (log_p.argmax(-1) == wanted).sum().double().cpu()
+                self._sums["right"][t] += hits(log_p, wanted).double().sum().cpu()
                 self._sums["loss"][t] -= log_p.gather(1, wanted[:, None]).double().sum().cpu()
             self._sums["norm"][t] += x[tokens].double().square().mean(-1).sqrt().sum().cpu()
             after = g(x) if t < self.horizon else x
@@ -156,8 +165,10 @@ class LoopSums:
         self._sums["predicted"] += self._by_place(at.double(), at)
         self._sums["labelled"] += float(at.sum()) if labels is not None else 0.0
         for rule, depth in settled.items():
-            where = depth * self._positions + place
-            counts = torch.bincount(where, minlength=(self.horizon + 1) * self._positions)
+            # a prediction that is not finite is NaN from t = 0 on
+            where = torch.where(unknown, 0, depth) * self._positions + place
+            weights = torch.where(unknown, torch.nan, 1.0).double()
+            counts = torch.bincount(where, weights, minlength=(self.horizon + 1) * self._positions)
             self._sums[f"settled_{rule}"] += counts.reshape(self.horizon + 1, -1).double().cpu()
 
     def _log_p(
@@ -181,6 +192,7 @@ class LoopSums:
             ``cross_entropy``, nats; ``settled_<rule>``, the share of predictions that have settled by t; those not
             settled below T are censored. For depth and position, (T + 1, positions): ``residual_at``. For the
             position: ``depth_<rule>``, the mean settling depth, restricted to T; NaN if no token has this position.
+            A token that is not finite makes the means NaN that include it.
         """
         sums = {name: all_reduce_sum(value) for name, value in self._sums.items()}
         tokens, predicted, labelled = sums["tokens"], sums["predicted"], sums["labelled"]

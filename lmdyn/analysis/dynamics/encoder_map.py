@@ -16,10 +16,9 @@ from lmdyn.analysis.dynamics.maps.core import (
     order_of,
     refuse_recurrent,
     repeated_modules,
-    shorter_units,
 )
-from lmdyn.analysis.dynamics.maps.passage import Passage, Recorded
-from lmdyn.analysis.dynamics.maps.steps import CalledLayers, NoMapError, Passages, check_rows_first, tolerance
+from lmdyn.analysis.dynamics.maps.passage import NoMapError, Passage, Recorded
+from lmdyn.analysis.dynamics.maps.steps import Steps, tolerance
 from lmdyn.analysis.dynamics.maps.texts import (
     padding_of,
     repeated,
@@ -153,8 +152,8 @@ class EncoderMap:
                 "the batch has no tokens: expected the inputs of the model's forward, such as input_ids (rows, "
                 f"tokens), got {({name: tuple(value.shape) for name, value in given.items()}) or sorted(batch)}"
             )
-        self._example, *self._others = some_texts(given, {0, *padding_of(configs)})
-        rows = given if masked else self._example
+        self._texts = some_texts(given, {0, *padding_of(configs)})
+        rows = given if masked else self._texts[0]
         self._sites = dict(sites) if sites is not None else None
         try:
             self._make(private_copy(module, dtype, attention), rows)
@@ -168,15 +167,12 @@ class EncoderMap:
 
     def _make(self, module: nn.Module, rows: Mapping[str, Tensor]) -> None:
         self._module = module
-        self._passage, self._steps, example = self._found(rows)
-        self.unit, self._n = self._steps.unit, self._steps.n
-        one_of_albert = len(example.calls) == 1 and _groups_of_albert(module) == 1
+        self._steps = self._found(rows)
+        self.unit, self._n, self.width = self._steps.unit, self._steps.n, self._steps.width
+        one_of_albert = self._n == len(self.unit) == 1 and _groups_of_albert(module) == 1
         self.shared = self._n > 1 or one_of_albert
-        self.layers: tuple[nn.Module, ...] = tuple(self._passage.layers[path] for path in self.unit)
-        state = cast(Tensor, example.calls[len(self.unit) - 1].answer)
-        self.width = state.shape[2]
-        check_rows_first(state, rows_of(rows), type(module).__name__)
-        self.injected = self._depends_on_text(state[:1])
+        self.injected = self._steps.injected
+        self.layers: tuple[nn.Module, ...] = tuple(self._steps.passage.layers[path] for path in self.unit)
         self._ends = False  # whether it was checked that the part after the core reads only the last state
 
     def _bind(self) -> None:
@@ -188,7 +184,9 @@ class EncoderMap:
 
     # ---------------------------------------------------------------- the core
 
-    def _found(self, rows: Mapping[str, Tensor]) -> tuple[Passage, CalledLayers | Passages, Recorded]:
+    def _found(self, rows: Mapping[str, Tensor]) -> Steps:
+        """Return the steps of the given layers; of the blocks, if they pass the state on; or of a repeated module."""
+
         def run() -> Any:
             return call_module(self._module, rows, forward=self._forward)
 
@@ -203,7 +201,7 @@ class EncoderMap:
                     f"sites {silent} of {model} do not run in each iteration, or not at all, but {list(core.unit)} do: "
                     "name the layers of one iteration, in order"
                 )
-            return self._as_steps(layers, core, rows)
+            return self._steps_of(layers, core)
         refused: ValueError | None = None
         blocks: tuple[dict[str, nn.Module], Core] | None = None
         try:
@@ -214,44 +212,33 @@ class EncoderMap:
                     f"the layers {list(layers)} of {model} did not run: expected layers that its forward calls"
                 )
             blocks = layers, core_of(order)
-            return self._as_steps(*blocks, rows, only_called=True)
+            return self._steps_of(*blocks, chained=True)
+        except RecurrentError:
+            raise
         except ValueError as error:
-            if isinstance(error, RecurrentError):
-                raise
             refused = error
-        loops, failed = self._loops(rows, run)
+        try:
+            ids = {name: t for name, t in rows.items() if name == "input_ids"}
+            loops = repeated_modules(self._module, run, ids)
+        except Exception as failed:
+            kind = NoMapError if isinstance(refused, NoMapError) else ValueError
+            raise kind(f"{model} cannot be run: {type(failed).__name__}: {failed} ({refused})") from failed
         for layers in loops:
             core = core_of(order_of(self._module, layers, run))
-            for unit in shorter_units(core.unit) if core.n > 1 else ():
+            # the last layers of a unit may read the state and not carry it
+            for end in range(len(core.unit), 0, -1) if core.n > 1 else ():
                 try:
-                    return self._as_steps(layers, Core(unit, core.n), rows)
+                    return self._steps_of(layers, Core(core.unit[:end], core.n))
                 except NoMapError as error:
                     refused = error if not isinstance(refused, NoMapError) or blocks is None else refused
         if blocks is not None and blocks[1].n > 1:
-            return self._as_steps(*blocks, rows)
-        if failed is None:
-            raise refused
-        kind = NoMapError if isinstance(refused, NoMapError) else ValueError
-        raise kind(f"{model} cannot be run: {type(failed).__name__}: {failed} ({refused})") from failed
+            return self._steps_of(*blocks)
+        raise refused
 
-    def _as_steps(
-        self,
-        layers: Mapping[str, nn.Module],
-        core: Core,
-        rows: Mapping[str, Tensor],
-        only_called: bool = False,
-    ) -> tuple[Passage, CalledLayers | Passages, Recorded]:
-        """Return the core as a map, and the recording of the module on the example."""
-        passage = Passage(
-            self._module, {path: layers[path] for path in dict.fromkeys(core.unit)}, self._forward, self._seed
-        )
-        example = passage.record(rows)
-        try:
-            return passage, CalledLayers(passage, core.unit, core.n, example), example
-        except NoMapError:
-            if core.n == 1 or only_called:
-                raise
-            return passage, Passages(passage, core.unit, core.n, example), example
+    def _steps_of(self, layers: Mapping[str, nn.Module], core: Core, chained: bool = False) -> Steps:
+        chosen = {path: layers[path] for path in dict.fromkeys(core.unit)}
+        passage = Passage(self._module, chosen, self._forward, self._seed)
+        return Steps(passage, core.unit, core.n, self._texts, chained=chained)
 
     def _found_layers(self, rows: Mapping[str, Any]) -> dict[str, nn.Module]:
         try:
@@ -269,30 +256,7 @@ class EncoderMap:
         refuse_recurrent(layers, self._module)
         return layers
 
-    def _loops(
-        self, rows: Mapping[str, Tensor], run: Callable[[], Any]
-    ) -> tuple[list[dict[str, nn.Module]], Exception | None]:
-        """Return candidates for a core, or the reason why the module cannot be run."""
-        ids = {name: t for name, t in rows.items() if name == "input_ids"}
-        try:
-            return repeated_modules(self._module, run, ids), None
-        except Exception as error:
-            return [], error
-
     # ---------------------------------------------------------------- rows
-
-    def _depends_on_text(self, state: Tensor) -> bool:
-        """Return whether another text of the same length changes the step."""
-        texts = (self._example, *self._others)
-        if isinstance(self._steps, CalledLayers):
-            return self._steps.depend_on_text(texts)
-        steps = [self._steps.bind(text) for text in texts]
-        noise = torch.randn(state.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        for x in (state, noise.to(state), torch.zeros_like(state)):
-            expected, *found = [step(x) for (step,) in steps]
-            if any(apart(y, expected) > 0 for y in found):
-                return True
-        return not self._others
 
     def of(self, batch: Mapping[str, Any]) -> "EncoderMap":
         """Return the map of the rows of a batch; the map itself if the step depends on the state only.
@@ -326,12 +290,10 @@ class EncoderMap:
     def _applied_to(self, x: Tensor) -> list[Map]:
         """Return the layers of an iteration, or the step, for this number of rows and tokens."""
         rows, tokens = x.shape[:2]
-        any_rows = self._steps.any_rows and self._batch is None
-        key = (0 if any_rows else rows, tokens)
-        if key not in self._known:
+        if (rows, tokens) not in self._known:
             # kept as long as the map: CUDA graphs of it read these arguments
-            self._known[key] = [*self._steps.bind(self._text(1 if any_rows else rows, tokens))]
-        return self._known[key]
+            self._known[rows, tokens] = self._steps.bind(self._text(rows, tokens))
+        return self._known[rows, tokens]
 
     def _text(self, rows: int, tokens: int) -> dict[str, Tensor]:
         """Return the batch with this number of rows; for a map that belongs to none, any text of this length."""
@@ -351,7 +313,7 @@ class EncoderMap:
                 f"the step of {type(self._module).__name__} depends on the text itself, not only on the state: apply "
                 "`f.of(batch)`, the map of the rows of a batch, to their states"
             )
-        return resized(self._example, rows, tokens)
+        return resized(self._texts[0], rows, tokens)
 
     # ---------------------------------------------------------------- states
 
@@ -402,19 +364,20 @@ class EncoderMap:
         times = len(x) // max(1, rows_of(self._read(batch)))
         if self._finished is None or self._finished[0] is not batch or self._finished[1] != times:
             rows = repeated(self._read(batch), times)
-            self._finished = (batch, times, self._passage.record(rows, until=len(self.unit)))
-        return self._passage.finish(self._finished[2], x, len(self.unit), self._n)
+            self._finished = (batch, times, self._steps.passage.record(rows, until=len(self.unit)))
+        return self._steps.passage.finish(self._finished[2], x, len(self.unit), self._n)
 
     def _check_ending(self) -> None:
         """Check that the part after the core reads only its last state: otherwise other depths are unknown."""
         if self._n == 1:
             return
-        whole = self._passage.record(self._example)
+        passage, example = self._steps.passage, self._texts[0]
+        whole = passage.record(example)
         last, unit = cast(Tensor, whole.calls[-1].answer), len(self.unit)
         expected = _answer(whole.output)
         # with two iterations, the output of the first one is recorded, and is changed
-        first = self._passage.record(self._example, until=unit)
-        found = self._passage.finish(first, last, unit, self._n, changed=self._n == 2)
+        first = passage.record(example, until=unit)
+        found = passage.finish(first, last, unit, self._n, changed=self._n == 2)
         off = apart(_answer(found), expected)
         if off > tolerance(expected.dtype):
             raise NoMapError(

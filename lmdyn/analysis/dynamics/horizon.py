@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.orbits.recurrence import attractor_types, attractors
+from lmdyn.analysis.orbits.recurrence import attractors
 from lmdyn.analysis.orbits.trajectories import Map, part_of
 
 __all__ = ["Horizon", "carried_on", "ends", "late_exponents"]
@@ -20,16 +20,10 @@ class Horizon:
     """What trajectories end on.
 
     Attributes:
-        kinds: kind of each trajectory: see :func:`~lmdyn.analysis.attractor_types`.
         label: (batch,) equal for two trajectories on the same closed orbit, from 0; −1 if none was found.
     """
 
-    kinds: list[str]
     label: Int[Tensor, "batch"]
-
-    def share(self, kind: str) -> float:
-        """Return the share of the trajectories of this kind."""
-        return self.kinds.count(kind) / len(self.kinds)
 
     @property
     def attractors(self) -> int:
@@ -73,13 +67,12 @@ def carried_on(
 def ends(
     exponents: Float[Tensor, "windows batch"],
     parts: Sequence[tuple[Map, Tensor, Bool[Tensor, "batch"]]],
-    recurred: Bool[Tensor, "batch"],
     *,
     max_period: int,
     tolerance: float,
     resolution: float,
 ) -> Horizon:
-    """Classify what trajectories end on, and distinguish their attractors.
+    """Distinguish the attractors that trajectories end on.
 
     A period is searched only for trajectories whose late λ is at most the resolution: the others still separate from
     their neighbours. Attractors of different maps are not compared.
@@ -88,26 +81,23 @@ def ends(
         exponents: (windows, batch) λ, NaN for none; on the CPU.
         parts: a map (of all rows, if it belongs to rows), the last states under it, (batch, *state), and the rows (on
             the CPU) that these belong to.
-        recurred: (batch,) whether the row is known to have returned to a state.
         max_period: longest period to search for.
         tolerance: relative distance at which states count as the same.
-        resolution: |λ| below which λ counts as 0.
+        resolution: λ above which neighbours separate.
 
     Example:
         >>> wells, calm = (lambda x: 1.5 * x - 0.5 * x**3), torch.full((30, 3), -0.5)
         >>> last, all_of_them = torch.tensor([[1.0], [-1.0], [1.0]]), torch.tensor([True, True, True])
-        >>> found = ends(calm, [(wells, last, all_of_them)], all_of_them, max_period=4, tolerance=1e-6, resolution=1e-3)
-        >>> found.kinds[0], found.attractors, round(found.largest_share, 2)
-        ('fixed point', 2, 0.67)
+        >>> found = ends(calm, [(wells, last, all_of_them)], max_period=4, tolerance=1e-6, resolution=1e-3)
+        >>> found.attractors, round(found.largest_share, 2)
+        (2, 0.67)
     """
     late = late_exponents(exponents)
-    period = torch.zeros(exponents.shape[1], dtype=torch.int64)
-    label = torch.full_like(period, -1)
+    label = torch.full((exponents.shape[1],), -1, dtype=torch.int64)
     for f, final, where in parts:
         rows = ((late <= resolution) & where & final.flatten(1).isfinite().all(1).cpu()).nonzero()[:, 0]
         if len(rows):
-            there = attractors(part_of(f, rows), final[rows.to(final.device)], max_period, tolerance)
-            found = there.label.cpu()
-            period[rows] = there.period.cpu()
+            there = final[rows.to(final.device)]
+            found = attractors(part_of(f, rows), there, max_period, tolerance).label.cpu()
             label[rows] = torch.where(found >= 0, found + label.max() + 1, -1)
-    return Horizon(attractor_types(period, late, resolution, recurred), label)
+    return Horizon(label)

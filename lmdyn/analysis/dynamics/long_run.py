@@ -208,11 +208,24 @@ class _State:
     def result(self, floor: float) -> LongRun:
         """Return the records, frozen."""
         return LongRun(
-            self.exponents, self.saturated, self.deviations, self.synchronized_at, self.switched_at,
-            self.recurred_at, self.ended_at, self.diverged, self.observed, self.final, self.final_full, self.delta,
-            self.delta_full, floor,
-            self.tau, self.epsilon, self.dtype,
-        )  # fmt: skip
+            self.exponents,
+            self.saturated,
+            self.deviations,
+            self.synchronized_at,
+            self.switched_at,
+            self.recurred_at,
+            self.ended_at,
+            self.diverged,
+            self.observed,
+            self.final,
+            self.final_full,
+            self.delta,
+            self.delta_full,
+            floor,
+            self.tau,
+            self.epsilon,
+            self.dtype,
+        )
 
 
 @dataclass

@@ -272,9 +272,16 @@ class _PaddedTargets:
         return means, torch.einsum("ckd,c,lcko->ldo", rows - middle[0], n, centred)
 
     def nmse(
-        self, at: Tensor, weights: Tensor, means: Tensor, scatter: Tensor, development: WindowSums, m: Tensor,
-        start: int, steps: int,
-    ) -> Float[Tensor, "windows"]:  # fmt: skip
+        self,
+        at: Tensor,
+        weights: Tensor,
+        means: Tensor,
+        scatter: Tensor,
+        development: WindowSums,
+        m: Tensor,
+        start: int,
+        steps: int,
+    ) -> Float[Tensor, "windows"]:
         """Compute the NMSE for the lengths ``at``: errors of class means plus scatter about them, both positive."""
         rows = development.means[:, start : start + steps]
         middle = means[0]

@@ -5,12 +5,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lmdyn.analysis.similarity.covariance import CrossCovariance
-from lmdyn.analysis.statistics.precision import UNDERFLOW, exact_float, scatter_matrix
+from lmdyn.analysis.statistics.precision import UNDERFLOW, exact_float, rounding, scatter_matrix
 
 __all__ = ["EffectiveDimension", "effective_dimension", "participation_ratio"]
 
 _CHUNK = 1 << 22  # numbers of x that are in float64 at a time, 32 MiB
-_ROUNDING = 100  # deviations of at most this many spacings of their precision are rounding errors
 
 
 @torch.no_grad()
@@ -40,22 +39,19 @@ def effective_dimension(x: Float[Tensor, "samples dims"]) -> Float[Tensor, ""]:
         (tensor(2., dtype=torch.float64), tensor(1., dtype=torch.float64))
     """
     n, d = x.shape
-    _check_samples(n)
-    size = min(n, d)
-    scatter = torch.zeros(size, size, dtype=torch.float64, device=exact_float(x[:0]).device)
-    squares = scatter.new_zeros(())
     if n > d:
-        parts = x.split(max(1, _CHUNK // max(d, 1)))
-        mean = torch.stack([exact_float(part).sum(0) for part in parts]).sum(0) / n
+        streamed = EffectiveDimension()
+        for part in x.split(max(1, _CHUNK // max(d, 1))):
+            streamed.update(part)
+        return streamed.result()
+    _check_samples(n)
+    scatter = torch.zeros(n, n, dtype=torch.float64, device=exact_float(x[:0]).device)
+    squares = scatter.new_zeros(())
+    for part in x.split(_CHUNK // n or 1, 1):
+        columns = exact_float(part)
+        mean = columns.mean(0)
         squares += mean.square().sum()
-        for part in parts:
-            scatter += scatter_matrix(exact_float(part) - mean)
-    else:
-        for part in x.split(_CHUNK // n or 1, 1):
-            columns = exact_float(part)
-            mean = columns.mean(0)
-            squares += mean.square().sum()
-            scatter += scatter_matrix((columns - mean).T)
+        scatter += scatter_matrix((columns - mean).T)
     return participation_ratio(scatter, n * squares, x.dtype)
 
 
@@ -130,7 +126,7 @@ def participation_ratio(
         tensor(2., dtype=torch.float64)
     """
     trace = scatter.trace()
-    rounding = torch.finfo(dtype if dtype.is_floating_point else torch.float64).eps
-    varies = trace > ((_ROUNDING * rounding) ** 2 * size).clamp(min=UNDERFLOW)  # False for NaN
+    relative = rounding(dtype if dtype.is_floating_point else torch.float64)
+    varies = trace > (relative**2 * size).clamp(min=UNDERFLOW)  # False for NaN
     share = scatter / trace  # first, so that squares do not overflow
     return torch.where(varies & trace.isfinite(), 1 / share.square().sum(), torch.nan)

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
-from lmdyn.analysis.statistics.precision import UNDERFLOW, at_least_float32, exact_float
+from lmdyn.analysis.statistics.precision import UNDERFLOW, at_least_float32, exact_float, rounding
 
 __all__ = [
     "GroupSums",
@@ -20,7 +20,6 @@ __all__ = [
     "nested_variance",
 ]
 
-_ROUNDING = 100  # deviations of at most this many spacings of their precision are rounding errors
 _SAME = 1e-12  # variance within groups, relative to all, of groups of equal vectors: distances of 1e-6
 
 
@@ -46,10 +45,25 @@ class GroupVectors:
         there = self.counts > 0
         return bool(self.means[there].isfinite().all() and self.scatter[there].isfinite().all())
 
-    def of(self, groups: Sequence[int]) -> "GroupVectors":
+    def of(self, groups: Sequence[int] | Int[Tensor, "_"]) -> "GroupVectors":
         """Return some of the groups, in this order."""
-        index = torch.tensor(list(groups), dtype=torch.int64)
+        index = torch.as_tensor(groups, dtype=torch.int64)
         return GroupVectors(self.counts[index], self.means[index], self.scatter[index], self.rounding)
+
+    def merged(self, parents: Int[Tensor, "_"]) -> "GroupVectors":
+        """Return the groups of all vectors of one parent, 0 … the largest one.
+
+        Args:
+            parents: (k,) parent of each group; groups are disjoint.
+        """
+        k, there = int(parents.max()) + 1, self.counts > 0
+        means = self.means.where(there[:, None], 0)
+        counts = self.counts.new_zeros(k).index_add_(0, parents, self.counts)
+        sums = means.new_zeros(k, means.shape[1]).index_add_(0, parents, self.counts[:, None] * means)
+        centres = sums / counts[:, None]
+        apart = (self.counts * (means - centres[parents]).square().sum(1)).where(there, 0)
+        scatter = counts.new_zeros(k).index_add_(0, parents, apart + self.scatter)
+        return GroupVectors(counts, centres, scatter, self.rounding)
 
 
 class GroupSums:
@@ -109,7 +123,7 @@ class GroupSums:
             self._centre = exact[inside].mean(0)  # vectors of no group, such as those of padding, may be NaN
             self._counts, self._squares = self._counts.to(exact.device), self._squares.to(exact.device)
             self._sums = exact.new_zeros(self.n_groups + 1, x.shape[1])
-            self._rounding = _ROUNDING * torch.finfo(at_least_float32(x)).eps
+            self._rounding = rounding(at_least_float32(x))
         v = exact - self._centre
         squares, one = torch.linalg.vecdot(v, v), torch.ones(len(v), dtype=v.dtype, device=v.device)
         for column in torch.where(index >= 0, index, self.n_groups).unbind(1):
@@ -188,14 +202,16 @@ def group_variance(found: GroupVectors) -> GroupVariance:
         >>> found.variance, found.between, round(found.between_floor, 3), found.separation
         (10.0, 0.9, 0.333, 3.0)
     """
-    counts, means, scatter = _with_vectors(found)
-    n, k, nan = float(counts.sum()), len(counts), math.nan
-    mean, total, between = _between(counts, means, scatter)
-    floor, apart = (k - 1) / (n - 1), math.sqrt(float((1 / counts).mean()))
+    found = found.of(found.counts.nonzero()[:, 0])
+    n, k, nan = float(found.counts.sum()), len(found.counts), math.nan
+    if k < 2:
+        raise ValueError(f"expected vectors in at least 2 groups, got {k}")
+    mean, total, between = _between(found)
+    floor, apart = (k - 1) / (n - 1), math.sqrt(float((1 / found.counts).mean()))
     if not _varies(total, n, mean, found.rounding):
         return GroupVariance(nan, nan, floor, nan, apart, nan)
-    within = float(scatter.sum())
-    deviations = means - means.mean(0)
+    within = float(found.scatter.sum())
+    deviations = found.means - found.means.mean(0)
     squares = float(deviations.square().sum())
     separation = nan
     if n > k and within > _SAME * total:
@@ -252,45 +268,30 @@ def nested_variance(found: GroupVectors, parents: Int[Tensor, "_"]) -> NestedVar
     """
     if len(parents) != len(found.counts):
         raise ValueError(f"expected a parent for each of {len(found.counts)} groups, got {len(parents)}")
-    there = found.counts > 0
-    counts, means, scatter = found.counts[there], found.means[there], found.scatter[there]
-    coarse, parent = parents[there].unique(return_inverse=True)
-    k, nan = len(coarse), math.nan
+    there = found.counts.nonzero()[:, 0]
+    labels, parent, groups = parents[there].unique(return_inverse=True, return_counts=True)
+    k = len(labels)
     if k < 2:
         raise ValueError(f"expected vectors in at least 2 coarse groups, got {k}")
-    sizes = counts.new_zeros(k).index_add_(0, parent, counts)
-    fine_groups = counts.new_zeros(k).index_add_(0, parent, torch.ones_like(counts))
-    centres = (
-        means.new_zeros(k, means.shape[1]).index_add_(0, parent, counts[:, None] * means) / sizes[:, None]
-    )
-    between_fine = counts * (means - centres[parent]).square().sum(1)
-    below = counts.new_zeros(k).index_add_(0, parent, between_fine + scatter)  # scatter in a coarse group
-    n = float(counts.sum())
-    mean, total, between = _between(sizes, centres, below)
+    fine = found.of(there)
+    coarse = fine.merged(parent)
+    n = float(coarse.counts.sum())
+    mean, total, between = _between(coarse)
+    floor, nan = (k - 1) / (n - 1), math.nan
     if not _varies(total, n, mean, found.rounding):
-        return NestedVariance(nan, nan, nan, (k - 1) / (n - 1), nan)
-    expected = (fine_groups - 1) / (sizes - 1).clamp(min=1) * below
+        return NestedVariance(nan, nan, nan, floor, nan)
+    between_fine = float(fine.counts @ (fine.means - coarse.means[parent]).square().sum(1))
+    at_random = float(((groups - 1) / (coarse.counts - 1).clamp(min=1)) @ coarse.scatter)
     return NestedVariance(
-        variance=total / n,
-        coarse=min(1.0, between / total),
-        fine=min(1.0, float(between_fine.sum()) / total),
-        coarse_floor=(k - 1) / (n - 1),
-        fine_floor=float(expected.sum()) / total,
+        total / n, min(1.0, between / total), min(1.0, between_fine / total), floor, at_random / total
     )
 
 
-def _with_vectors(found: GroupVectors) -> tuple[Tensor, Tensor, Tensor]:
-    there = found.counts > 0
-    if int(there.sum()) < 2:
-        raise ValueError(f"expected vectors in at least 2 groups, got {int(there.sum())}")
-    return found.counts[there], found.means[there], found.scatter[there]
-
-
-def _between(counts: Tensor, means: Tensor, scatter: Tensor) -> tuple[Tensor, float, float]:
+def _between(found: GroupVectors) -> tuple[Tensor, float, float]:
     """Return the mean of all vectors, the sum of squared distances to it, and its part between groups."""
-    mean = counts @ means / counts.sum()
-    between = float(counts @ (means - mean).square().sum(1))
-    return mean, between + float(scatter.sum()), between
+    mean = found.counts @ found.means / found.counts.sum()
+    between = float(found.counts @ (found.means - mean).square().sum(1))
+    return mean, between + float(found.scatter.sum()), between
 
 
 def _varies(total: float, n: float, mean: Tensor, rounding: float) -> bool:

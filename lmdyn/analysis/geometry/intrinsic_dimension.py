@@ -1,20 +1,20 @@
 """Intrinsic dimension of a set of vectors by the distances to two nearest neighbours (TwoNN), at several scales."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.statistics.precision import at_least_float32, exact_float, unit_size
+from lmdyn.analysis.statistics.precision import at_least_float32, exact_float, rounding, unit_size
 
 __all__ = ["IntrinsicDimension", "intrinsic_dimension"]
 
 _DISCARDED = 0.1  # share of the largest ratios, as published
 _LEAST = 10  # rows of an estimate
 _NEAREST = 4  # neighbours whose distances are computed again without cancellation
-_ROUNDING = 100  # distances of at most this many spacings of the vectors' precision are rounding errors
 
 
 @dataclass(frozen=True)
@@ -71,21 +71,36 @@ def intrinsic_dimension(x: Float[Tensor, "n d"], parts: Sequence[int] = (1, 2, 4
         raise ValueError(f"parts are {list(parts)}: expected whole numbers from 1")
     if not bool(x.isfinite().all()):
         return IntrinsicDimension(0, (float("nan"),) * len(parts))
-    rows = _distinct(unit_size(x.detach().to(at_least_float32(x))))
-    scores = _scores(rows)
+    rows = unit_size(x.detach().to(at_least_float32(x)))
+    scores, norms = _scores(rows)
+    kept = _distinct(rows, scores, norms)
+    if not bool(kept.all()):
+        rows = rows[kept]
+        scores, norms = _scores(rows)
     sizes = [len(rows) // part for part in parts]
-    return IntrinsicDimension(len(rows), tuple(_two_nn(rows[:size], scores[:size, :size]) for size in sizes))
+    found = (_two_nn(rows[:size], scores[:size, :size], norms[:size]) for size in sizes)
+    return IntrinsicDimension(len(rows), tuple(found))
 
 
-def _distinct(rows: Float[Tensor, "n d"]) -> Float[Tensor, "m d"]:
-    """Return the rows that are not near to a returned row before them.
+def _distinct(
+    rows: Float[Tensor, "n d"], scores: Float[Tensor, "n n"], norms: Float[Tensor, "n"]
+) -> Bool[Tensor, "n"]:
+    """Return which rows are not near to such a row before them.
 
-    Near rows have near projections on any axis: only those are compared.
+    Only rows with a near neighbour by their scores are compared, and of these only those with near projections on an
+    axis, as near rows have on any.
     """
+    kept = torch.ones_like(norms, dtype=torch.bool)
     if not len(rows):
-        return rows
+        return kept
     exact = exact_float(rows)
-    tolerance = _ROUNDING * torch.finfo(rows.dtype).eps * exact.square().sum(1).mean().sqrt()
+    tolerance = rounding(rows.dtype) * exact.square().sum(1).mean().sqrt()
+    # twice its square, as the centred rows are rounded too
+    may_be_near = exact_float(scores.amin(1) + norms - _rounding(rows, norms)) <= 2 * tolerance**2
+    candidates = may_be_near.nonzero()[:, 0]
+    if not len(candidates):
+        return kept
+    exact = exact[candidates]
     generator = torch.Generator().manual_seed(0)
     axis = torch.randn(rows.shape[1], dtype=torch.float64, generator=generator).to(exact.device)
     along, order = (exact @ (axis / axis.norm().clamp(min=1e-300))).sort()
@@ -93,34 +108,38 @@ def _distinct(rows: Float[Tensor, "n d"]) -> Float[Tensor, "m d"]:
     run = torch.empty_like(order)
     run[order] = begins.cumsum(0) - 1  # rows of different runs are not near
     several = run.bincount()[run] > 1
-    kept, left = ~several, several.nonzero()[:, 0]
+    first_of_near, left = ~several, several.nonzero()[:, 0]
     while len(left):  # of each run, keep the first row that is left, and leave out those near to it
         first = torch.full_like(run, len(run)).scatter_reduce_(0, run[left], left, "amin")[run[left]]
-        kept[first] = True
+        first_of_near[first] = True
         distances = torch.linalg.vector_norm(exact[left] - exact[first], dim=1)
         left = left[distances > tolerance]
-    return rows[kept.to(rows.device)]
+    kept[candidates.to(kept.device)] = first_of_near.to(kept.device)
+    return kept
 
 
-def _scores(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """Return ‖b‖² − 2ab for rows a and columns b of the centred rows: squared distances but for ‖a‖²; ∞ for a = b."""
+def _scores(rows: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n n"], Float[Tensor, "n"]]:
+    """Return ‖b‖² − 2ab for centred rows a and columns b, ∞ for a = b, and ‖a‖²: their sums are squared distances."""
     if not len(rows):
-        return rows.new_zeros(0, 0)
+        return rows.new_zeros(0, 0), rows.new_zeros(0)
     centred = rows - rows.mean(0)
-    scores = torch.addmm(centred.square().sum(1), centred, centred.T, alpha=-2)
-    return scores.fill_diagonal_(torch.inf)
+    norms = centred.square().sum(1)
+    return torch.addmm(norms, centred, centred.T, alpha=-2).fill_diagonal_(torch.inf), norms
 
 
-def _two_nn(rows: Float[Tensor, "n d"], scores: Float[Tensor, "n n"]) -> float:
+def _rounding(rows: Float[Tensor, "n d"], norms: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    """Return by how much the least squared distance of each row, by its scores, may be wrong."""
+    return 4 * math.sqrt(rows.shape[1]) * torch.finfo(rows.dtype).eps * (norms + norms.max())
+
+
+def _two_nn(rows: Float[Tensor, "n d"], scores: Float[Tensor, "n n"], norms: Float[Tensor, "n"]) -> float:
     n = len(rows)
     if n < _LEAST:
         return float("nan")
     found = scores.topk(_NEAREST + 1, largest=False)
     squared = _nearest(rows, rows, found.indices[:, :-1])
     # scores are rounded: where a neighbour that was left out may be the nearer one, all distances are computed
-    centred = (rows - rows.mean(0)).square().sum(1)
-    rounding = 4 * rows.shape[1] ** 0.5 * torch.finfo(rows.dtype).eps * (centred + centred.max())
-    unsure = found.values[:, -1] + centred - rounding < squared[:, 1]
+    unsure = found.values[:, -1] + norms - _rounding(rows, norms) < squared[:, 1]
     if bool(unsure.any()):
         squared[unsure] = _by_all_distances(rows, unsure.nonzero()[:, 0])
     ratios = (squared[:, 1] / squared[:, 0]).log() / 2  # ln μ

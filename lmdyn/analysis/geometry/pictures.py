@@ -3,21 +3,24 @@
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float
-from scipy.linalg import orthogonal_procrustes
-from sklearn.manifold import smacof
 from torch import Tensor
 
-from lmdyn.analysis.statistics.precision import exact_float, unit_size
+from lmdyn.analysis.statistics.precision import exact_float, rounding, unit_size
 
 __all__ = [
-    "MdsPicture", "PrincipalCourse", "aligned_courses", "cosine_distances", "mds_picture", "principal_course",
-]  # fmt: skip
+    "MdsPicture",
+    "PrincipalCourse",
+    "aligned_courses",
+    "cosine_distances",
+    "mds_picture",
+    "principal_course",
+]
 
 _ITERATIONS = 500
 _TOLERANCE = 1e-8  # of the stress, relative to its change in one iteration
-_SPACINGS = 100  # deviations of at most this many spacings of their precision are rounding errors
 _ZERO = 1e-7  # size of a deviation, relative to the largest, that has no direction
 
 
@@ -138,6 +141,8 @@ def mds_picture(distances: Float[Tensor, "n _"]) -> MdsPicture:
         >>> round(found.stress, 6), [round(float(p.norm()), 3) for p in found.points]
         (0.0, [0.707, 0.707, 0.707, 0.707])
     """
+    from sklearn.manifold import smacof
+
     given = _finite(distances)
     if (
         given.shape[0] != given.shape[1]
@@ -154,16 +159,17 @@ def mds_picture(distances: Float[Tensor, "n _"]) -> MdsPicture:
         return MdsPicture(given.new_zeros(len(given), 2), 0.0)
     wanted = (given + given.T) / (2 * size)
     points, _ = smacof(
-        wanted.numpy(), init=_classical(wanted), n_components=2, n_init=1, max_iter=_ITERATIONS, eps=_TOLERANCE,
+        wanted.numpy(),
+        init=_classical(wanted),
+        n_components=2,
+        n_init=1,
+        max_iter=_ITERATIONS,
+        eps=_TOLERANCE,
         normalized_stress=False,
-    )  # fmt: skip
+    )
     found = torch.from_numpy(np.asarray(points, dtype=np.float64))
-    found = found - found.mean(0)
-    u, s, _ = torch.linalg.svd(found, full_matrices=False)
     stress = float((torch.cdist(found, found) - wanted).norm() / wanted.norm())
-    placed = found.new_zeros(len(found), 2)
-    placed[:, : len(s)] = _signed(u * s)
-    return MdsPicture(placed * size, stress)
+    return MdsPicture(principal_course(found[None]).points[0] * size, stress)
 
 
 def _classical(distances: Tensor) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
@@ -203,7 +209,7 @@ def aligned_courses(points: Float[Tensor, "steps n d"]) -> Float[Tensor, "steps 
     centred = exact - exact.mean(1, keepdim=True) if exact.numel() else exact
     aligned = list(centred.unbind(0))
     for i in range(len(aligned) - 2, -1, -1):
-        rotation, _ = orthogonal_procrustes(aligned[i].numpy(), aligned[i + 1].numpy())
+        rotation, _ = scipy.linalg.orthogonal_procrustes(aligned[i].numpy(), aligned[i + 1].numpy())
         aligned[i] = aligned[i] @ torch.from_numpy(rotation)
     return torch.stack(aligned) if aligned else centred
 
@@ -216,8 +222,7 @@ def _signed(points: Tensor) -> Tensor:
 
 def _rounding(x: Tensor, dtype: torch.dtype | None = None) -> float:
     """Return the size of deviations that are rounding errors of these numbers."""
-    eps = torch.finfo(torch.promote_types(dtype or x.dtype, torch.float32)).eps
-    return _SPACINGS * eps * float(x.abs().max())
+    return rounding(torch.promote_types(dtype or x.dtype, torch.float32)) * float(x.abs().max())
 
 
 def _finite(x: Tensor) -> Tensor:

@@ -42,11 +42,6 @@ class SampledRows:
         self._held = 0
         self._limit: Tensor | None = None  # the greatest key of the sample so far
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the tensors."""
-        return tuple(self._rows)
-
     def update(self, keys: Int[Tensor, "n"], rows: Mapping[str, Float[Tensor, "n _"]]) -> None:
         """Add n rows; n may be 0.
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from lmdyn.analysis.geometry.effective_dimension import participation_ratio
 from lmdyn.analysis.similarity.covariance import CrossCovariance
 from lmdyn.analysis.similarity.scatter import RANK_TOLERANCE
-from lmdyn.analysis.statistics.precision import at_least_float32, exact_float, unit_size
+from lmdyn.analysis.statistics.precision import at_least_float32, exact_float, rounding, unit_size
 
 __all__ = ["PowerLaw", "RankVariant", "Spectrum", "exp_entropy", "power_law", "rankme", "white_noise_rank"]
 
@@ -20,7 +20,7 @@ RankVariant = Literal["singular_values", "covariance"]
 """``singular_values`` of the uncentred matrix, as published, or eigenvalues of the centred ``covariance``."""
 
 _LEAST = 3  # points of a line with an error
-_ROUNDING = 100  # deviations of at most this many spacings of their precision are rounding errors
+_ROWS = 1024  # that are in float64 at a time
 
 
 def exp_entropy(values: Float[Tensor, "k"], epsilon: float = 0.0) -> Float[Tensor, ""]:
@@ -75,7 +75,11 @@ def rankme(
         >>> rankme(x), rankme(x * torch.tensor([1.0, 0.0]))
         (tensor(2., dtype=torch.float64), tensor(1., dtype=torch.float64))
     """
-    return Spectrum.of(x).rankme(variant, epsilon)
+    _check_variant(variant)
+    sums = _sums_of(x)
+    if variant == "covariance":
+        return exp_entropy(_eigenvalues(sums, _participation_ratio(sums, at_least_float32(x))), epsilon)
+    return exp_entropy(_singular_values(sums), epsilon)
 
 
 @cache
@@ -168,7 +172,7 @@ def power_law(eigenvalues: Float[Tensor, "d"], first: int = 3, last: int | None 
     residual = (y - slope * x).square().sum()
     total = y @ y
     error = (residual / (len(x) - 2) / (x @ x)).sqrt()
-    flat = bool(total <= (_ROUNDING * torch.finfo(torch.float64).eps) ** 2 * len(y))  # a line without slope
+    flat = bool(total <= rounding(torch.float64) ** 2 * len(y))  # a line without slope
     r2 = 1.0 if flat else float(1 - residual / total)
     return PowerLaw(float(0.0 - slope), float(error), r2, first, last)
 
@@ -202,9 +206,7 @@ class Spectrum:
         Raises:
             ValueError: if there are fewer than 2 vectors.
         """
-        sums = CrossCovariance()
-        sums.update(x, x[:, :0])
-        return cls.of_sums(sums, at_least_float32(x))
+        return cls.of_sums(_sums_of(x), at_least_float32(x))
 
     @classmethod
     def of_sums(cls, sums: CrossCovariance, dtype: torch.dtype) -> "Spectrum":
@@ -217,14 +219,8 @@ class Spectrum:
         Raises:
             ValueError: if there are fewer than 2 vectors.
         """
-        n = sums.n
-        if n < 2:
-            raise ValueError(f"a spectrum requires at least 2 vectors, got {n}")
-        mean, scatter = sums.mean, sums.scatter
-        participation = participation_ratio(scatter, n * mean.square().sum(), dtype)
-        uncentred = _descending(scatter + n * torch.outer(mean, mean)).sqrt()
-        centred = _descending(scatter) / n if not participation.isnan() else torch.full_like(mean, torch.nan)
-        return cls(n, uncentred[:n], centred[:n], participation)
+        participation = _participation_ratio(sums, dtype)
+        return cls(sums.n, _singular_values(sums), _eigenvalues(sums, participation), participation)
 
     def rankme(self, variant: RankVariant = "singular_values", epsilon: float = 0.0) -> Float[Tensor, ""]:
         """Compute :func:`rankme`.
@@ -232,11 +228,45 @@ class Spectrum:
         Raises:
             ValueError: for an unknown variant.
         """
-        if variant not in ("singular_values", "covariance"):
-            raise ValueError(f"variant is {variant!r}: expected 'singular_values' or 'covariance'")
+        _check_variant(variant)
         return exp_entropy(
             self.singular_values if variant == "singular_values" else self.eigenvalues, epsilon
         )
+
+
+def _check_variant(variant: str) -> None:
+    if variant not in ("singular_values", "covariance"):
+        raise ValueError(f"variant is {variant!r}: expected 'singular_values' or 'covariance'")
+
+
+def _sums_of(x: Tensor) -> CrossCovariance:
+    sums = CrossCovariance()
+    for part in x.split(_ROWS):
+        sums.update(part, part[:, :0])
+    return sums
+
+
+def _participation_ratio(sums: CrossCovariance, dtype: torch.dtype) -> Tensor:
+    _check_number(sums)
+    return participation_ratio(sums.scatter, sums.n * sums.mean.square().sum(), dtype)
+
+
+def _check_number(sums: CrossCovariance) -> None:
+    if sums.n < 2:
+        raise ValueError(f"a spectrum requires at least 2 vectors, got {sums.n}")
+
+
+def _singular_values(sums: CrossCovariance) -> Tensor:
+    """Return the singular values of the uncentred matrix."""
+    _check_number(sums)
+    return _descending(sums.scatter + sums.n * torch.outer(sums.mean, sums.mean)).sqrt()[: sums.n]
+
+
+def _eigenvalues(sums: CrossCovariance, participation: Tensor) -> Tensor:
+    """Return the eigenvalues of the centred covariance; NaN if the vectors are constant up to rounding."""
+    if participation.isnan():
+        return torch.full_like(sums.mean, torch.nan)[: sums.n]
+    return (_descending(sums.scatter) / sums.n)[: sums.n]
 
 
 def _descending(matrix: Tensor) -> Tensor:

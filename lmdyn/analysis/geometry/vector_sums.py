@@ -9,11 +9,10 @@ from torch import Tensor
 from lmdyn.analysis.geometry.spectrum import Spectrum
 from lmdyn.analysis.similarity.covariance import CrossCovariance
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
-from lmdyn.analysis.statistics.precision import UNDERFLOW, at_least_float32, exact_float, unit_size
+from lmdyn.analysis.statistics.precision import UNDERFLOW, at_least_float32, exact_float, rounding, unit_size
 
 __all__ = ["VectorGeometry", "VectorSums", "anisotropy", "token_kurtosis"]
 
-_ROUNDING = 100  # deviations of at most this many spacings of their precision are rounding errors
 _CHUNK = 2048  # rows that are added at once: fewer would take longer, since each operation has a fixed cost
 _NUMBERS = 1 << 21  # most numbers that are added at once, 16 MiB in float64
 
@@ -74,20 +73,16 @@ def token_kurtosis(x: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
         >>> token_kurtosis(torch.tensor([[1.0, -1.0, 1.0, -1.0], [0.0, 0.0, 0.0, 1.0], [2.0, 2.0, 2.0, 2.0]]))
         tensor([-2.0000, -0.6667,     nan], dtype=torch.float64)
     """
-    return _token_kurtosis(unit_size(exact_float(x), 1), _precision(x))
+    return _token_kurtosis(unit_size(exact_float(x), 1), rounding(at_least_float32(x)))
 
 
-def _token_kurtosis(x: Tensor, rounding: float) -> Tensor:
+def _token_kurtosis(x: Tensor, relative: float) -> Tensor:
     mean = x.mean(1, keepdim=True)
     squares = (x - mean).square_()
     m2 = squares.mean(1)
     m4 = torch.linalg.vecdot(squares, squares) / max(x.shape[1], 1)
-    varies = m2 > (rounding * mean[:, 0]).square().clamp(min=UNDERFLOW)
+    varies = m2 > (relative * mean[:, 0]).square().clamp(min=UNDERFLOW)
     return torch.where(varies, m4 / m2.where(varies, 1).square() - 3, torch.nan)
-
-
-def _precision(x: Tensor) -> float:
-    return _ROUNDING * torch.finfo(at_least_float32(x)).eps  # numbers of narrower types are exact in float32
 
 
 @dataclass(frozen=True)
@@ -141,7 +136,7 @@ class VectorSums:
         self._units = _UnitMoments()
         self._sums: dict[str, Tensor] = {}
         self._largest: Tensor | None = None
-        self._rounding, self._dtype, self._width = 0.0, torch.float64, 0
+        self._dtype, self._width = torch.float64, 0
 
     def update(self, x: Float[Tensor, "n d"]) -> None:
         """Add n vectors; n may be 0. They are copied.
@@ -153,7 +148,7 @@ class VectorSums:
             return
         if self._width and x.shape[1] != self._width:
             raise ValueError(f"expected vectors of {self._width} dimensions as before, got {x.shape[1]}")
-        self._width, self._dtype, self._rounding = x.shape[1], at_least_float32(x), _precision(x)
+        self._width, self._dtype = x.shape[1], at_least_float32(x)  # narrower types are exact in float32
         self._waiting.append(x.detach().clone())
         self._rows += len(x)
         if self._rows >= _CHUNK or self._rows * self._width >= _NUMBERS:
@@ -171,7 +166,7 @@ class VectorSums:
         scaled = unit_size(exact, 1) if x.dtype == torch.float64 else exact
         norms = torch.linalg.vector_norm(scaled, dim=1)
         total, number = _unit_sum(scaled, norms)
-        kurtosis = _token_kurtosis(scaled, self._rounding)
+        kurtosis = _token_kurtosis(scaled, rounding(self._dtype))
         varies = ~kurtosis.isnan() | ~norms.isfinite()
         new = {
             "unit": total,
@@ -186,11 +181,11 @@ class VectorSums:
     def reduce(self) -> None:
         """Sum over ranks; call it once, on every rank, after the last update. A rank may have no vectors."""
         self._flush()
-        found = gather((self._width, str(self._dtype).removeprefix("torch."), self._rounding))
+        found = gather((self._width, str(self._dtype).removeprefix("torch.")))
         there = [one for one in found if one[0]]
         if len(found) == 1 or not there:
             return
-        width, dtype, self._rounding = there[0]
+        width, dtype = there[0]
         self._width, self._dtype = width, getattr(torch, dtype)
         self._covariance.reduce()
         self._units.reduce(width)
@@ -217,7 +212,7 @@ class VectorSums:
             spectrum=Spectrum.of_sums(self._covariance, self._dtype) if n > 1 else None,
             anisotropy=float(_anisotropy(sums["unit"], sums["unit_n"])),
             token_kurtosis=float(sums["kurtosis"] / sums["kurtosis_n"]),
-            unit_kurtosis=self._units.kurtosis(self._rounding),
+            unit_kurtosis=self._units.kurtosis(rounding(self._dtype)),
             largest=float(self._largest),
         )
 
@@ -250,12 +245,14 @@ class _UnitMoments:
         s1, s2, s3, s4 = self.powers
         d = self.centre - centre
         n = self.n
-        return torch.stack([
-            s1 + n * d,
-            s2 + 2 * d * s1 + n * d**2,
-            s3 + 3 * d * s2 + 3 * d**2 * s1 + n * d**3,
-            s4 + 4 * d * s3 + 6 * d**2 * s2 + 4 * d**3 * s1 + n * d**4,
-        ])  # fmt: skip
+        return torch.stack(
+            [
+                s1 + n * d,
+                s2 + 2 * d * s1 + n * d**2,
+                s3 + 3 * d * s2 + 3 * d**2 * s1 + n * d**3,
+                s4 + 4 * d * s3 + 6 * d**2 * s2 + 4 * d**3 * s1 + n * d**4,
+            ]
+        )
 
     def reduce(self, width: int) -> None:
         rank_of_centre = next(i for i, n in enumerate(gather(self.n)) if n)
@@ -270,13 +267,13 @@ class _UnitMoments:
         self.powers, self.centre = all_reduce_sum(powers), centre.to(powers.device)
         self.n = sum(gather(self.n))
 
-    def kurtosis(self, rounding: float) -> float:
+    def kurtosis(self, relative: float) -> float:
         """Return the mean over units of n Σv⁴/(Σv²)² − 3 about their means, without constant ones."""
         assert self.centre is not None
         assert self.powers is not None
         mean = self.centre + self.powers[0] / self.n
         _, s2, _, s4 = self.about(mean)
-        floor = (self.n * (rounding * mean).square()).clamp(min=UNDERFLOW)
+        floor = (self.n * (relative * mean).square()).clamp(min=UNDERFLOW)
         varies = (s2 > floor) | ~s2.isfinite()
         found = self.n * s4 / s2.where(varies, 1).square() - 3
         return float(found[varies].mean()) if bool(varies.any()) else float("nan")

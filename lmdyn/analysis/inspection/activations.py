@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lmdyn.analysis.inspection.attention_weights import readable_attention, watch_attention
 from lmdyn.analysis.inspection.attributes import did_you_mean, nearest_first
 
 __all__ = ["Capture", "capture", "observing", "resolve_sites"]
@@ -256,9 +257,10 @@ def capture(
 ) -> Iterator[Capture]:
     """Capture activations at ``sites`` during the forward passes in this context.
 
-    Hooks are removed and all tensors are released when the context closes, also after an error. Attention sites switch
-    the attention of transformers' models to ``eager`` (the only implementation that returns weights) during the
-    observation.
+    Hooks are removed and all tensors are released when the context closes, also after an error. Where a model calls
+    ``scaled_dot_product_attention``, attention weights are computed from the arguments of the call, which changes
+    nothing else; else the attention module returns them. Models of transformers with another fused attention are
+    switched to ``eager`` (``switches_attention``).
 
     Args:
         module: the model.
@@ -302,21 +304,11 @@ def capture(
 
         return hook
 
-    inner: dict[str, list[Tensor]] = {name: [] for name in attention_modules}
-
-    def watch_within(name: str) -> Any:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
-            if isinstance(output, Tensor) and attention_weights(output) is not None:
-                inner[name].append(output.detach())
-
-        return hook
-
-    def watch_attention(name: str) -> Any:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
-            within, weights = inner[name].copy(), attention_weights(output)
-            inner[name].clear()
-            if weights is None and within and all(torch.equal(w, within[-1]) for w in within):
-                weights = within[-1]  # the output of a dropout applied to the weights (DeBERTa)
+    def see_attention(m: nn.Module, _: Any, weights: Tensor | None, within: list[Tensor]) -> None:
+        # of a fused call, or the output of a dropout applied to the weights (DeBERTa)
+        if weights is None and within and all(w is within[-1] or torch.equal(w, within[-1]) for w in within):
+            weights = within[-1]
+        for name in (name for name, site in attention_modules.items() if site is m):
             if weights is None:
                 raise RuntimeError(
                     f"attention site {name!r} returns no (batch, heads, query, key) weights whose rows add up to 1: "
@@ -325,24 +317,19 @@ def capture(
                 )
             seen._attentions[name].append(_Captured(weights.detach()))
 
-        return hook
-
     with ExitStack() as stack:
-        if attention_sites:
-            stack.enter_context(attention_as(module, "eager"))
+        if attention_modules:
+            stack.enter_context(readable_attention(module))
+            parts = [part for m in attention_modules.values() for part in m.modules()]
+            leaves = [m for m in parts if next(m.children(), None) is None]
+            stack.enter_context(watch_attention([*attention_modules.values(), *leaves], see_attention))
         for name, m in modules.items():
             stack.callback(m.register_forward_hook(watch(name)).remove)
-        for name, m in attention_modules.items():
-            for part in m.modules():
-                if part is not m and next(part.children(), None) is None:
-                    stack.callback(part.register_forward_hook(watch_within(name)).remove)
-            stack.callback(m.register_forward_hook(watch_attention(name)).remove)
         stack.callback(seen.clear)
         try:
             yield seen
-        except (
-            RuntimeError
-        ) as error:  # with frozen parameters, the graph begins at a leaf, which autograd protects
+        except RuntimeError as error:
+            # with frozen parameters, the graph begins at a leaf, which autograd protects
             if gradients and "leaf Variable that requires grad" in str(error):
                 raise RuntimeError(
                     f"an in-place operation follows one of the sites {list(sites)}, below which all parameters "
@@ -369,49 +356,3 @@ def first_tensor(output: Any) -> Tensor | None:
             if tensor is not None:
                 return tensor
     return None
-
-
-def attention_weights(output: Any) -> Tensor | None:
-    """Return the attention weights in a module's output: its last (batch, heads, query, key) tensor, rows of sum 1.
-
-    It may be the output itself (of a dropout applied to weights) or an item of a tuple, list or mapping. A query
-    without a visible key may have weights of 0 or NaN.
-
-    Example:
-        >>> weights = torch.full((1, 2, 3, 3), 1 / 3)
-        >>> attention_weights((torch.zeros(1, 3, 4), torch.zeros(1, 2, 3, 3), weights)) is weights
-        True
-        >>> attention_weights((torch.zeros(1, 3, 4), torch.zeros(1, 2, 3, 3))) is None  # a position bias
-        True
-    """
-    if isinstance(output, Mapping):
-        output = tuple(output.values())
-    items = output if isinstance(output, (tuple, list)) else (output,)
-    return next((t for t in reversed(items) if isinstance(t, Tensor) and _has_rows_of_one(t)), None)
-
-
-def _has_rows_of_one(tensor: Tensor) -> bool:
-    if tensor.is_nested or tensor.ndim != 4 or not tensor.is_floating_point() or tensor.numel() == 0:
-        return False
-    sums = tensor.detach().sum(-1, dtype=torch.float32)
-    ones = (sums - 1).abs() < (1e-3 if tensor.dtype in (torch.float32, torch.float64) else 3e-2)
-    ones |= sums.isnan()  # for a diverged model
-    return bool((ones | (sums == 0)).all() & ones.any() & ~(tensor < 0).any())
-
-
-@contextmanager
-def attention_as(module: nn.Module, implementation: str) -> Iterator[None]:
-    """Set the attention of transformers' models within ``module`` to ``eager`` or ``sdpa`` in this context."""
-    configs: list[Any] = []
-    for m in module.modules():
-        config = getattr(m, "config", None)
-        if hasattr(config, "_attn_implementation") and all(config is not c for c in configs):
-            configs.append(config)
-    before = [config._attn_implementation for config in configs]
-    try:
-        for config in configs:
-            config._attn_implementation = implementation
-        yield
-    finally:
-        for config, own in zip(configs, before, strict=True):
-            config._attn_implementation = own

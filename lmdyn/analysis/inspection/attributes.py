@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
-__all__ = ["did_you_mean", "has_attribute", "nearest", "nearest_first", "read_attribute"]
+__all__ = ["did_you_mean", "has_attribute", "nearest", "nearest_first", "order_argument", "read_attribute"]
 
 _MISSING = object()
 
@@ -106,3 +106,35 @@ def nearest_first(name: str, names: Iterable[str], most: int = 12) -> str:
 
     first = sorted(there, key=similarity, reverse=True)[:most]
     return f"{', '.join(first)}, … ({len(there)} in all)"
+
+
+def order_argument(data: type | Iterable[str]) -> str | None:
+    """Return the name of the argument that determines the order of data, separate from the seed of initialisation.
+
+    It is ``order_seed`` if it exists, for text that is read in its published order: this argument permutes its
+    documents (null: the published order). Otherwise it is ``seed``, from which data that is drawn for each epoch
+    (``PretrainingCorpus``) derives windows, masks and their order. Corpora with both use ``seed`` for something else.
+
+    Args:
+        data: class of the datamodule, or the names of its arguments.
+
+    Returns:
+        The name; None if there is neither.
+
+    Example:
+        >>> order_argument(["batch_size", "seed", "order_seed"]), order_argument(["seed"]), order_argument([])
+        ('order_seed', 'seed', None)
+    """
+    names = set(_arguments(data) if isinstance(data, type) else data)
+    return next((name for name in ("order_seed", "seed") if name in names), None)
+
+
+def _arguments(cls: type) -> Iterable[str]:
+    """Yield arguments of a class and, if it passes others on, of its bases."""
+    for base in cls.__mro__:
+        if (init := vars(base).get("__init__")) is None:
+            continue
+        parameters = inspect.signature(init).parameters.values()
+        yield from (p.name for p in parameters)
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
+            return

@@ -3,13 +3,13 @@
 import copy
 import logging
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.utils.data import (
     DataLoader,
@@ -28,6 +28,8 @@ __all__ = [
     "named_batch",
     "next_token_labels",
     "own_copy",
+    "padding_mask",
+    "text_labels",
     "text_of",
     "unread_entries",
     "whole_numbers",
@@ -135,11 +137,45 @@ def aligned_labels(labels: Int[Tensor, "_ _"], convention: Literal["aligned", "n
     return torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], -100)], dim=1)
 
 
+def padding_mask(batch: Mapping[str, Any], decodes: bool = False) -> Bool[Tensor, "batch time"] | None:
+    """Return where the text that labels belong to is padding; None if the batch has no mask for it.
+
+    Args:
+        batch: a batch with the names of Hugging Face.
+        decodes: whether the model is an encoder-decoder: its labels belong to the decoder's text, so that
+            ``decoder_attention_mask`` decides, and not the ``attention_mask`` of the encoder's text.
+    """
+    mask = batch.get("decoder_attention_mask" if decodes else "attention_mask")
+    labels = batch.get("labels", batch.get("input_ids"))
+    if isinstance(mask, Tensor) and isinstance(labels, Tensor) and mask.shape == labels.shape:
+        return mask == 0
+    return None
+
+
+def text_labels(batch: Mapping[str, Any], decodes: bool = False) -> dict[str, Any]:
+    """Set labels on padding, and layers that describe them (``target_…``), to -100: padding counts in no measure.
+
+    Without a mask nothing changes: padding that is also the end of a text, as GPT-2's, cannot be told from it.
+
+    Args:
+        batch: a batch with the names of Hugging Face.
+        decodes: see :func:`padding_mask`.
+
+    Example:
+        >>> ids = torch.tensor([[4, 5, 0]])
+        >>> text_labels({"input_ids": ids, "labels": ids, "attention_mask": ids.clamp(max=1)})["labels"]
+        tensor([[   4,    5, -100]])
+    """
+    padding = padding_mask(batch, decodes)
+    return dict(batch) if padding is None else _with_labels(batch, lambda of: of.masked_fill(padding, -100))
+
+
 def next_token_labels(batch: Mapping[str, Any]) -> dict[str, Any]:
     """Convert labels that a model shifts inside to labels that belong to the logits of their own position.
 
-    Causal models of transformers predict ``labels[:, t + 1]`` at t. A batch without labels uses its ``input_ids``,
-    except for padding. Layers that describe the labels (``target_…``) are shifted with them.
+    Causal models of transformers predict ``labels[:, t + 1]`` at t. A batch without labels uses its ``input_ids``.
+    Layers that describe the labels (``target_…``) are shifted with them. Neither padding is predicted, nor what
+    follows padding on the left, which no text precedes: rows give the same labels padded on either side.
 
     Args:
         batch: ``labels`` or ``input_ids`` (batch, time), and any other entries.
@@ -151,19 +187,18 @@ def next_token_labels(batch: Mapping[str, Any]) -> dict[str, Any]:
         >>> next_token_labels({"input_ids": torch.tensor([[4, 5, 6]])})["labels"]
         tensor([[   5,    6, -100]])
     """
-    labels = batch.get("labels")
-    if labels is None:
-        labels = batch["input_ids"]
-        mask = batch.get("attention_mask")
-        if isinstance(mask, Tensor) and mask.shape == labels.shape:
-            labels = labels.masked_fill(mask == 0, -100)
-    moved = {"labels": labels, **{k: v for k, v in batch.items() if k.startswith("target_")}}
-    shifted = {
-        name: aligned_labels(tensor, "next")
-        for name, tensor in moved.items()
-        if isinstance(tensor, Tensor) and tensor.ndim == 2
+    given = text_labels({**batch, "labels": batch.get("labels", batch["input_ids"])})
+    return text_labels(_with_labels(given, lambda labels: aligned_labels(labels, "next")))
+
+
+def _with_labels(batch: Mapping[str, Any], change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """Return the batch with changed labels and layers that describe them, all (batch, time)."""
+    changed = {
+        name: change(value)
+        for name, value in batch.items()
+        if (name == "labels" or name.startswith("target_")) and isinstance(value, Tensor) and value.ndim == 2
     }
-    return {**batch, **shifted}
+    return {**batch, **changed}
 
 
 def labels_of(batch: Mapping[str, Any]) -> Tensor:
@@ -232,8 +267,9 @@ def in_order(loader: Iterable[Any], collate: Any = None) -> Iterable[Any]:
         log.warning(
             "the sampler %s of the probe set is unknown: all %d examples of its dataset are used; to select others, "
             "pass a loader of these as `probe`",
-            type(sampler or batches).__name__, len(dataset),  # type: ignore[arg-type] # it has an order
-        )  # fmt: skip
+            type(sampler or batches).__name__,
+            len(dataset),  # type: ignore[arg-type] # it has an order
+        )
     size = getattr(batches, "batch_size", loader.batch_size) or 1
     return DataLoader(dataset, batch_size=size, collate_fn=collate)
 

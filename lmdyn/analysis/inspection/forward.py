@@ -24,6 +24,7 @@ __all__ = [
     "device_of",
     "dotted",
     "function_of",
+    "limit_imports",
     "logits_of",
     "token_losses",
 ]
@@ -39,21 +40,45 @@ class StopForward(Exception):  # noqa: N818 (not an error)
     """Ends a forward pass early: a hook raises it once it has recorded what it observes."""
 
 
+_importable: frozenset[str] | None = None
+"""Paths that :func:`dotted` may import; None: all. Of the process, and not of a thread: several threads observe."""
+
+
 def dotted(path: str) -> Callable[..., Any]:
     """Return the object at a dotted path such as ``"my_package.my_module.function"``.
 
     Raises:
-        ValueError: if nothing can be imported from this path.
+        ValueError: if nothing can be imported from this path, or if :func:`limit_imports` excludes it.
 
     Example:
         >>> dotted("math.sqrt")(4.0)
         2.0
     """
+    if _importable is not None and path not in _importable:
+        raise ValueError(
+            f"{path!r} is not imported for an untrusted run: if you trust it, name it in your own file, --config FILE"
+        )
     module, _, name = path.rpartition(".")
     try:
         return cast(Callable[..., Any], getattr(import_module(module), name))
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"{path!r} cannot be imported ({error}): expected 'package.module.name'") from error
+
+
+def limit_imports(paths: frozenset[str] | None) -> frozenset[str] | None:
+    """Let :func:`dotted` import only these paths from now on, or, if None, all; return the former limit.
+
+    Example:
+        >>> former = limit_imports(frozenset({"math.sqrt"}))
+        >>> dotted("os.system")
+        Traceback (most recent call last):
+        ...
+        ValueError: 'os.system' is not imported for an untrusted run: if you trust it, name it in your own file, ...
+        >>> _ = limit_imports(former)
+    """
+    global _importable
+    former, _importable = _importable, paths
+    return former
 
 
 def device_of(module: nn.Module) -> torch.device:

@@ -2,14 +2,15 @@
 
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.activations import attention_weights, first_tensor, paths_of
+from lmdyn.analysis.inspection.activations import first_tensor, paths_of
+from lmdyn.analysis.inspection.attention_weights import watch_attention
 
 __all__ = ["AttentionTrace", "Call", "Trace", "feeds", "trace_forward", "within"]
 
@@ -250,19 +251,22 @@ class AttentionTrace:
         self._others: dict[str, None] = {}
         self._less: dict[str, None] = {}
 
-    def watch(self, name: str, block: nn.Module, stack: ExitStack) -> None:
-        """Record a block under the name of its site until ``stack`` closes."""
-        self._names[id(block)] = name
-        for m in block.modules():
-            stack.callback(m.register_forward_hook(self._see).remove)
-        stack.callback(block.register_forward_hook(self._end_of_block).remove)
+    def watch(self, blocks: Mapping[str, nn.Module]) -> AbstractContextManager[None]:
+        """Record blocks, by names of sites, in this context."""
+        self._names = {id(block): name for name, block in blocks.items()}
+        return watch_attention((m for block in blocks.values() for m in block.modules()), self._see)
 
-    def _see(self, m: nn.Module, _: Any, output: Any) -> None:
-        weights = attention_weights(output)
+    def _see(self, m: nn.Module, output: Any, weights: Tensor | None, within: list[Tensor]) -> None:
+        by_output = weights is not None and isinstance(output, Tensor)
+        if weights is None:  # of a fused call, by the innermost module around it
+            own = [w for w in within if all(w is not found for *_, found in self._answered)]
+            weights = own[0] if len(own) == 1 else None
         if weights is not None and weights.shape[2] in self._times:
-            self._answered.append((m, isinstance(output, Tensor), weights.detach()))
+            self._answered.append((m, by_output, weights))
         elif weights is None and isinstance(output, tuple) and any(self._is_less(t) for t in output):
             self._less[self._trace.show(m)] = None
+        if id(m) in self._names:
+            self._end_of_block(m)
 
     def _is_less(self, value: Any) -> bool:
         """Return whether a tensor is weights whose rows add up to less than 1, because of a sink."""
@@ -271,7 +275,7 @@ class AttentionTrace:
         sums = value.detach().float().sum(-1)
         return bool((value >= 0).all() & (sums < 1.001).all() & (sums > 0).any())
 
-    def _end_of_block(self, block: nn.Module, _: Any, __: Any) -> None:
+    def _end_of_block(self, block: nn.Module) -> None:
         answered, self._answered = self._answered, []
         if not answered:
             return
@@ -297,7 +301,7 @@ class AttentionTrace:
             )
         elif without:
             said.append(
-                f"attention weights: no module of {_enumerated(without)} returns them (no attention, or it is fused)"
+                f"attention weights: no module of {_enumerated(without)} returns them (no attention, or its own kernel)"
             )
         return said
 

@@ -3,7 +3,6 @@
 import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -11,12 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.activations import (
-    attention_as,
-    capture,
-    observing,
-    paths_of,
-)
+from lmdyn.analysis.inspection.activations import capture, observing, paths_of
+from lmdyn.analysis.inspection.attention_weights import readable_attention
 from lmdyn.analysis.inspection.blocks import BlockGroup, block_groups
 from lmdyn.analysis.inspection.forward import PREPARE_DECODER, Forward, call_module, logits_of
 from lmdyn.analysis.inspection.forward_trace import AttentionTrace, Call, trace_forward, within
@@ -38,7 +33,7 @@ class FoundSites:
             compiled and in the plain model.
         kinds: kind of each site.
         shapes: shape of the output of each site in the forward pass, (batch, time, width).
-        attention: for each name of a block, the path of its module that returns weights (batch, heads, query, key).
+        attention: for each name of a block, the path of its module with attention weights (batch, heads, query, key).
         left_out: sentences on what was not found or is not accessible, and why.
     """
 
@@ -61,8 +56,8 @@ def find_sites(module: nn.Module, batch: Mapping[str, Any], forward: Forward | N
       the names begin with the segment in which their paths differ: ``encoder_block_00``, ``decoder_block_00``.
     - ``norm``: the last norm next to the blocks, or next to the module that contains them, that ran after them.
     - ``logits``: the innermost module that returns the logits, or the last one before logits that are scaled.
-    - attention weights: output of a module in the block, (batch, heads, query, key) with rows of sum 1, under eager
-      attention. This requires a second forward pass.
+    - attention weights: the innermost module in the block that calls PyTorch's fused attention, or that returns weights
+      (batch, heads, query, key) with rows of sum 1. This requires a second forward pass.
 
     Args:
         module: the model, wrapped or not.
@@ -369,19 +364,12 @@ class _Finder:
     def _second_pass(self, sites: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
         """Return attention modules by block, and the sites whose output is overwritten."""
         attention = AttentionTrace(self.trace)
+        blocks = dict(zip(self.names, self.blocks, strict=True))
         with capture(self.module, sites) as seen:
             try:
-                with attention_as(self.module, "eager"), ExitStack() as stack:
-                    for name, block in zip(self.names, self.blocks, strict=True):
-                        attention.watch(name, block, stack)
+                with readable_attention(self.module), attention.watch(blocks):
                     self.run()
-            except (
-                RuntimeError,
-                ValueError,
-                TypeError,
-                AttributeError,
-                LookupError,
-            ) as error:  # the model has no eager attention
+            except Exception as error:  # the model has no eager attention
                 seen.clear()
                 self.run()  # raises the model's own error, if it is not that of the attention
                 self.left_out.append(f"attention weights: the model fails under eager attention: {error}")

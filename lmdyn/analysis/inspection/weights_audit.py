@@ -5,7 +5,8 @@ Distances between checkpoints are computed from sketches of their weights, so th
 
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,15 +16,29 @@ from torch import Tensor
 
 from lmdyn.analysis.statistics.precision import unit_size
 
-__all__ = ["WeightsAudit", "audit_weights", "out_of_order", "squared_distances", "weights_sketch"]
+__all__ = [
+    "WeightsAudit",
+    "audit_weights",
+    "out_of_order",
+    "squared_distances",
+    "tensor_sketches",
+    "weights_sketch",
+]
 
 SKETCH_SIZE = 4093
 """Numbers in a sketch: a prime, so that no row or column of a matrix falls into few of them."""
 
-_STRANGER = 0.25
-_TURNED = 0.75
-_TURNED_AT_THE_ENDS = 0.4
+TENSOR_SIZE = 61
+"""Numbers in the sketch of one tensor, also a prime."""
+
+_QUOTIENT = 0.75
+_QUOTIENT_AT_THE_ENDS = 0.4
+_STRANGER = 0.125
 _STRETCH = 64  # points
+_FEW = 5  # points
+_TRIED = 16  # moves
+_AROUND = 64  # increments
+_ALONG = 0.5
 _POINTS = 1024  # points of a sketch's size at a time: 32 MB
 _ROWS = 256  # rows of SKETCH_SIZE weights at a time: 8 MB in float64
 
@@ -52,6 +67,36 @@ def weights_sketch(weights: Mapping[str, Tensor], size: int = SKETCH_SIZE) -> Fl
         (torch.Size([4093]), tensor(True))
     """
     total = torch.zeros(size, dtype=torch.float64)
+    for name, own in _sketches(weights, size):
+        total += own.roll(_key(name) % size)
+    return total
+
+
+def tensor_sketches(weights: Mapping[str, Tensor]) -> dict[str, Float64[Tensor, "61"]]:
+    """Compute a projection of each tensor to 61 numbers: sums of every 61st number of a :func:`weights_sketch` of it.
+
+    Squared distances are accurate to √(2 / 61) = 18 %. A tensor of at most 61 numbers keeps them, up to signs.
+
+    Args:
+        weights: tensors by name, of any shape and real type; tied weights have one name, the first.
+
+    Example:
+        >>> tensor_sketches({"w": torch.ones(3)})["w"].abs().sum()
+        tensor(3., dtype=torch.float64)
+    """
+    rows = -(-SKETCH_SIZE // TENSOR_SIZE)
+    return {
+        name: torch.nn.functional.pad(own, (0, rows * TENSOR_SIZE - SKETCH_SIZE)).view(rows, -1).sum(0)
+        for name, own in _sketches(weights, SKETCH_SIZE)
+    }
+
+
+def _key(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+
+
+def _sketches(weights: Mapping[str, Tensor], size: int) -> Iterator[tuple[str, Float64[Tensor, "size"]]]:
+    """Yield the count sketch of each tensor without its offset."""
     block = 64 * size * max(1, _ROWS // 64)
     seen: set[tuple[int, tuple[int, ...]]] = set()
     for name in sorted(weights):
@@ -60,8 +105,7 @@ def weights_sketch(weights: Mapping[str, Tensor], size: int = SKETCH_SIZE) -> Fl
             continue
         seen.add(identity)
         flat = weights[name].detach().cpu().flatten()
-        key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
-        generator = np.random.PCG64(key)  # numpy guarantees its raw stream
+        generator = np.random.PCG64(_key(name))  # numpy guarantees its raw stream
         own = torch.zeros(size, dtype=torch.float64)
         for start in range(0, len(flat), block):
             part = flat[start : start + block].double()
@@ -70,8 +114,7 @@ def weights_sketch(weights: Mapping[str, Tensor], size: int = SKETCH_SIZE) -> Fl
             signed = torch.where(bits.bool(), part, -part)
             rows = -(-len(part) // size)
             own += torch.nn.functional.pad(signed, (0, rows * size - len(part))).view(rows, size).sum(0)
-        total += own.roll(key % size)
-    return total
+        yield name, own
 
 
 def squared_distances(points: Float[Tensor, "n d"], width: int) -> Float[Tensor, "n width"]:
@@ -91,88 +134,204 @@ def squared_distances(points: Float[Tensor, "n d"], width: int) -> Float[Tensor,
 
 
 def out_of_order(points: Float[Tensor, "n d"]) -> Bool[Tensor, "n"]:
-    """Return which points of a trajectory are not at their place, by their distances to neighbouring points.
+    """Return the smallest set of points whose removal leaves a trajectory in order, found greedily.
 
-    Along a trajectory on which distances do not decrease with separation, D(i, k) ≥ D(i, j), D(j, k) for i < j < k,
-    with D the squared distance. There are two rules, neither of which such a trajectory can break:
+    D is the squared distance. A place is wrong if the path is much shorter otherwise: a *move* replaces the distances
+    ``before`` between neighbours by those ``after``. There are four, each within 64 points:
 
-    1. A point i with D(i−1, i+1) < 0.25 min(D(i−1, i), D(i, i+1)) is a stranger: the distance of its neighbours from
-       each other is less than half of that from it. (Found: a checkpoint of another run, or of a distant step.)
-    2. Among the others, a stretch i … j with D(i−1, j) + D(i, j+1) < 0.75 (D(i−1, i) + D(j, j+1)) is reversed; the
-       stretch (of at most 64 points) with the smallest quotient is turned, until there is none. Points that have moved
-       are out of order. (Found: two exchanged neighbours.) At the ends, one of the two terms is missing and the factor
-       is 0.4.
+    1. exchange two points: both are marked;
+    2. put one point elsewhere: it is marked. (Found: weights of a distant step of the same run.)
+    3. turn a stretch: all its points are marked, except the middle one, which stays at its place;
+    4. take one point out, if D of its neighbours, and the smaller of those of the steps before and after them, are less
+       than 1/8 of both their distances to it. (Found: another run.)
 
-    The quotients of both rules are at least 1 on a straight line and in random walks of many dimensions, and 1 for
-    noise around a fixed point (those of rule 2 even if its strength changes), so an error of 2 % in the sketches
-    causes no false alarm. At the ends, they may fall to 1/2 if noise begins with its mean or ends in it, annealed:
-    hence 0.4. Rule 1 has a larger margin: if the order of the data within an epoch matters, a checkpoint in mid-epoch
-    between ends of epochs has had quotients down to 0.32. Checkpoints with more than 7 times the variance of noise of
-    their neighbours, as from a peak of the learning rate, and a run that ends at its start are flagged, rightly or
-    not.
+    Of the moves with after < 3/4 before (2/5 at the ends, where one distance is missing, and where only two points that
+    point backwards are turned), the one that shortens the path most is made, and its points are taken out, until there
+    is none. A copy of step 50 at 20, for instance, is put elsewhere, although turning 20 … 40 shortens the path too.
 
-    Two exchanged neighbours within a straight line are found if their distance b and those around them, a and c,
-    satisfy a² + c² < 0.75 ((a + b)² + (b + c)²): always for equal steps (quotient 1/4). In a random walk with
-    variances a, b, c, they are found if 6 b > a + c (equal steps: quotient 1/2). At an end, they are found on a line
-    of equal steps (1/4), not in a random walk (1/2). Not detectable are a stranger at the beginning or the end, which
-    looks like a large step; two adjacent strangers from the same place; and the whole series, or more than 64 points,
-    reversed.
+    In random walks of many dimensions and on lines, after / before is at least 1; in noise around a fixed point, of
+    whatever strengths, its mean is 1 (at least 1/2 at the ends), and below exp(-16 / d^0.7) by chance only with
+    p < 1e-7 in d dimensions (a fit of Chernoff's bound for turning a stretch of two). d is estimated from the cosines
+    between the increments around the move: it is small for few numbers and for a training that oscillates, in which
+    nothing is out of order. Such moves are not made. Move 4 is not made if a quarter of the points would be taken out:
+    their noise is larger, as with a cyclic learning rate. A single checkpoint of more than 15 times the variance of
+    its neighbours' noise, as from a peak of the learning rate, is taken out, rightly or not.
 
-    Time and memory are linear in the number of points.
+    Not detectable are a stranger at the beginning or the end, which looks like a large step; two adjacent strangers
+    from the same place; more than 64 points, or the whole series, reversed; and anything among fewer than six points.
+
+    Time and memory are linear in the number of points, for each point that is marked.
 
     Args:
         points: consecutive points, such as sketches of weights.
 
     Example:
-        >>> line = torch.tensor([[0.0], [1.0], [2.0], [9.0], [4.0], [6.0], [5.0], [7.0]])
+        >>> line = torch.arange(12.0).sqrt()[:, None] * torch.ones(1, 50)
+        >>> line[[3, 8]] = line[[8, 3]]
         >>> out_of_order(line).nonzero().flatten().tolist()
-        [3, 5, 6]
+        [3, 8]
     """
     points = unit_size(points.double())
-    n = len(points)
-    stranger = torch.zeros(n, dtype=torch.bool, device=points.device)
-    if n > 2:
-        near = squared_distances(points, 2)
-        stranger[1:-1] = near[:-2, 1] < _STRANGER * torch.minimum(near[:-2, 0], near[1:-1, 0])
-    kept = (~stranger).nonzero().flatten()
-    order = kept.clone()
-    width = min(_STRETCH, len(order))
-    squared = squared_distances(points[order], width)
-    while (turn := _stretch_to_turn(squared)) is not None:
-        first, last = turn
-        order[first : last + 1] = order[first : last + 1].flip(0)
-        start, end = max(0, first - width), last + 1  # rows whose distances have changed
-        squared[start:end] = squared_distances(points[order[start : end + width]], width)[: end - start]
-    flags = stranger
-    flags[kept[order != kept]] = True
+    chain = torch.arange(len(points), device=points.device)
+    flags = torch.zeros(len(points), dtype=torch.bool, device=points.device)
+    while len(chain) > _FEW and (marked := _marked(points[chain])):
+        flags[chain[marked]] = True
+        kept = torch.ones(len(chain), dtype=torch.bool, device=points.device)
+        kept[marked] = False
+        chain = chain[kept]
     return flags
 
 
-def _stretch_to_turn(squared: Float[Tensor, "n width"]) -> tuple[int, int] | None:
-    """Return the stretch whose reversal shortens the path most, relatively, if by enough, so that this terminates."""
-    n, width = squared.shape
-    if n < 3:
-        return None
-    first = torch.arange(n, device=squared.device)[:, None]
-    last = first + torch.arange(1, width, device=squared.device)  # (i, k): the stretch i … i + 1 + k
-    within = last < n
-    ends = last.clamp(max=n - 1)
-    into = torch.cat([squared.new_zeros(1), squared[:-1, 0]])[:, None]  # D(i − 1, i)
-    out_of = squared[:, 0].masked_fill(torch.arange(n, device=squared.device) == n - 1, 0.0)[
-        ends
-    ]  # D(j, j + 1)
-    before = into + out_of
-    turned_into = torch.cat([squared.new_zeros(1, width - 1), squared[:-1, 1:]])  # D(i − 1, j)
-    turned_out_of = squared[:, 1:].masked_fill(last == n - 1, 0.0)  # D(i, j + 1)
-    after = turned_into + turned_out_of
-    at_an_end = (first == 0) | (last == n - 1)
-    fits = (after < torch.where(at_an_end, _TURNED_AT_THE_ENDS, _TURNED) * before) & within
-    fits &= ~((first == 0) & (last == n - 1))
-    if not fits.any():
-        return None
-    best = int((after / before).masked_fill(~fits, torch.inf).argmin())
-    i, k = divmod(best, width - 1)
-    return i, i + 1 + k
+@dataclass(frozen=True)
+class _Moves:
+    """Moves of one kind, for positions i and j = i + k: the distances of the path that they replace, and by which."""
+
+    kind: str
+    before: Float[Tensor, "n width"]
+    after: Float[Tensor, "n width"]
+    limit: Float[Tensor, "n width"]
+
+
+def _marked(points: Float[Tensor, "n d"]) -> list[int]:
+    """Return the positions that the move which shortens the path most takes out; none if there is no such move."""
+    possible = min(_limit(float(points.shape[1])), _QUOTIENT)
+    found: list[tuple[float, float, str, int, int]] = []
+    for moves in _moves(points):
+        fits = moves.after < moves.limit.clamp(max=possible) * moves.before
+        saved = (moves.before - moves.after).masked_fill(~fits, 0.0).flatten()
+        best, where = saved.topk(min(_TRIED, len(saved)))
+        quotients = (moves.after / moves.before).flatten()[where]
+        columns = moves.after.shape[1]
+        for gain, quotient, at in zip(best.tolist(), quotients.tolist(), where.tolist(), strict=True):
+            if gain > 0:
+                found.append((gain, quotient, moves.kind, at // columns, at // columns + at % columns))
+    found.sort(key=lambda one: -one[0])
+    refused: list[tuple[int, int]] = []
+    for _, quotient, kind, i, j in found[:_TRIED]:
+        if any(a <= j and i <= b for a, b in refused):
+            continue  # a part of what may be chance
+        limit = _limit(_dimensions(points, kind, i, j))
+        if quotient < (limit / 3 if kind == "take out" else limit):
+            return {
+                "take out": [i],
+                "put later": [i],
+                "put earlier": [j],
+                "exchange": [i, j],
+                "turn": [at for at in range(i, j + 1) if 2 * at != i + j],
+            }[kind]
+        refused.append((i, j))
+    return []
+
+
+def _moves(points: Float[Tensor, "n d"]) -> list[_Moves]:
+    n = len(points)
+    width = min(_STRETCH, n - 1)
+    near = squared_distances(points, width)
+    i = torch.arange(n, device=points.device)[:, None]
+    k = torch.arange(width, device=points.device)
+    j = i + k
+    inside = j < n
+
+    def between(a: Tensor, b: Tensor) -> Tensor:
+        """Return D(a, b), 0 past an end."""
+        a, b = torch.broadcast_tensors(torch.minimum(a, b), torch.maximum(a, b))
+        there = (a >= 0) & (b < n) & (b > a)
+        lag = (b - a - 1).clamp(0, width - 1)
+        return torch.where(there, near[a.clamp(0, n - 1), lag], 0.0)
+
+    first, last = i == 0, j == n - 1
+    increments = points[1:] - points[:-1]
+    increments = increments / increments.norm(dim=1, keepdim=True).clamp(min=1e-300)
+    along = torch.zeros(n, dtype=torch.bool, device=points.device)
+    along[0] = increments[0] @ increments[2] < -_ALONG  # pointing backwards
+    along[n - 2] = increments[n - 2] @ increments[n - 4] < -_ALONG
+    turns = torch.where(first | last, along[:, None] & (k == 1), k >= 1)
+    ends = torch.where(first | last, _QUOTIENT_AT_THE_ENDS, _QUOTIENT)
+    into, out_of = between(i - 1, i), between(j, j + 1)
+    turned_into, turned_out_of = between(i - 1, j), between(i, j + 1)
+    never = torch.zeros_like(ends)
+    far = inside & (k >= 2)
+    without_i, without_j = between(i - 1, i + 1), between(j - 1, j + 1)
+    after_i, before_j = between(i, i + 1), between(j - 1, j)
+    middle = ~first & ~last
+    least = torch.minimum(into, after_i)
+    step_before, step_after = between(i - 2, i - 1), between(i + 1, i + 2)
+    steps_around = torch.minimum(
+        torch.where(i < 2, step_after, step_before), torch.where(i > n - 3, step_before, step_after)
+    )
+    ordinary = torch.maximum(without_i, steps_around)
+    stranger = (i > 0) & (i < n - 1) & (k == 0) & (ordinary < _STRANGER * least)
+    if 4 * int(stranger.sum()) > n:
+        stranger &= False
+    return [
+        _Moves("turn", into + out_of, turned_into + turned_out_of, torch.where(inside & turns, ends, never)),
+        _Moves(
+            "exchange",
+            into + after_i + before_j + out_of,
+            turned_into + between(i + 1, j) + between(i, j - 1) + turned_out_of,
+            torch.where(far, ends, never),
+        ),
+        _Moves(
+            "put later",
+            into + after_i + out_of,
+            without_i + between(i, j) + turned_out_of,
+            torch.where(far & middle, _QUOTIENT, never),
+        ),
+        _Moves(
+            "put earlier",
+            before_j + out_of + into,
+            without_j + turned_into + between(i, j),
+            torch.where(far & middle, _QUOTIENT, never),
+        ),
+        _Moves(
+            "take out",
+            least + torch.zeros_like(ends),
+            without_i + torch.zeros_like(ends),
+            torch.where(stranger, _STRANGER, never),
+        ),
+    ]
+
+
+def _limit(dimensions: float) -> float:
+    """Return the quotient that noise in so many dimensions falls below with p ≈ 1e-7."""
+    return math.exp(-16 / dimensions**0.7) if dimensions > 4 else 0.0
+
+
+def _dimensions(points: Float[Tensor, "n d"], kind: str, i: int, j: int) -> float:
+    """Estimate the number of dimensions in which the path around a move fluctuates.
+
+    Cosines of independent increments have the variance 1/d, around a mean that changes slowly (1 on a line). So 2/d is
+    the mean square of their differences between neighbouring pairs; increments that share a point are not compared,
+    and those that the move replaces are left out.
+    """
+    replaced = {
+        "turn": {i - 1, j},
+        "exchange": {i - 1, i, j - 1, j},
+        "put later": {i - 1, i, j},
+        "put earlier": {j - 1, j, i - 1},
+        "take out": {i - 1, i},
+    }[kind]
+    replaced &= set(range(len(points) - 1))
+    edges = [e for e in range(len(points) - 1) if e not in replaced]
+    edges = sorted(sorted(edges, key=lambda e: min(abs(e - i), abs(e - j)))[:_AROUND])
+    at = torch.tensor(edges, device=points.device)
+    steps = points[at + 1] - points[at]
+    if kind == "turn":  # within the stretch, increments point backwards
+        steps = torch.where(((at >= i) & (at < j))[:, None], -steps, steps)
+    steps = steps / steps.norm(dim=1, keepdim=True).clamp(min=1e-300)
+    cosines = steps @ steps.T
+    apart = (at[:, None] - at).abs() >= 2
+    pairs = apart[:, 1:] & apart[:, :-1]
+    differences = (cosines[:, 1:] - cosines[:, :-1])[pairs]
+    if len(differences) < 2:
+        return 0.0
+    large = sorted(replaced)
+    moved = points[[e + 1 for e in large]] - points[large]
+    moved = moved / moved.norm(dim=1, keepdim=True).clamp(min=1e-300)
+    spread = 3 / max(
+        float((moved**4).sum(1).max()), 1e-300
+    )  # as many normal numbers; few have changed if it is small
+    return min(2 / max(float(differences.square().mean()), 1e-12), spread)
 
 
 @dataclass(frozen=True)
@@ -184,8 +343,9 @@ class WeightsAudit:
         to_previous: approximate Euclidean distance of the weights to those of the previous checkpoint; NaN for the
             first.
         to_first: approximate distance to the first checkpoint.
-        identical_to: the earliest step with exactly the same weights; None if there is no earlier one.
-        out_of_order: see :func:`out_of_order`.
+        identical_to: the earliest other step with exactly the same weights; None if there is none.
+        out_of_order: see :func:`out_of_order`; of identical weights, only those that are not at their place.
+        tensors_out_of_order: names of tensors that are out of order in a checkpoint that is in order as a whole.
         finite: whether all weights are finite.
     """
 
@@ -194,11 +354,15 @@ class WeightsAudit:
     to_first: tuple[float, ...]
     identical_to: tuple[int | None, ...]
     out_of_order: tuple[bool, ...]
+    tensors_out_of_order: tuple[tuple[str, ...], ...]
     finite: tuple[bool, ...]
 
 
 def audit_weights(
-    steps: Sequence[int], digests: Sequence[str], sketches: Float64[Tensor, "n size"]
+    steps: Sequence[int],
+    digests: Sequence[str],
+    sketches: Float64[Tensor, "n size"],
+    tensors: Mapping[str, tuple[Sequence[str], Float64[Tensor, "n 61"]]] | None = None,
 ) -> WeightsAudit:
     """Audit a series of checkpoints: identical weights, weights out of order, weights that are not finite.
 
@@ -206,6 +370,7 @@ def audit_weights(
         steps: increasing numbers of updates.
         digests: a hash of each checkpoint's weights.
         sketches: :func:`weights_sketch` of each checkpoint.
+        tensors: by name, a hash and the :func:`tensor_sketches` of a tensor in each checkpoint; NaN where unknown.
 
     Raises:
         ValueError: if lengths differ, or if steps do not increase.
@@ -214,7 +379,7 @@ def audit_weights(
         >>> sketches = torch.tensor([0.0, 1.0, 2.0, 2.0], dtype=torch.float64)[:, None]
         >>> audit = audit_weights([0, 10, 20, 30], ["a", "b", "c", "c"], sketches)
         >>> audit.identical_to, audit.to_first
-        ((None, None, None, 20), (0.0, 1.0, 2.0, 2.0))
+        ((None, None, 30, 20), (0.0, 1.0, 2.0, 2.0))
     """
     if not len(steps) == len(digests) == len(sketches):
         raise ValueError(
@@ -223,17 +388,83 @@ def audit_weights(
         )
     if any(b <= a for a, b in itertools.pairwise(steps)):
         raise ValueError(f"expected increasing steps, got {list(steps)}")
-    first_with: dict[str, int] = {}
-    identical = [first_with.setdefault(digest, step) for step, digest in zip(steps, digests, strict=True)]
+    same: dict[str, list[int]] = {}
+    for step, digest in zip(steps, digests, strict=True):
+        same.setdefault(digest, []).append(step)
     finite = sketches.isfinite().all(1)
-    flags = torch.zeros(len(steps), dtype=torch.bool)
-    flags[finite] = out_of_order(sketches[finite])
+    wrong, unclear = _misplaced(digests, sketches, finite.nonzero().flatten().tolist())
+    names: list[list[str]] = [[] for _ in steps]
+    for name, (hashes, points) in (tensors or {}).items():
+        known = points.isfinite().all(1).nonzero().flatten().tolist()
+        judged = [at for at in known if at not in wrong | unclear]
+        for at in _misplaced(hashes, points, judged, chance=True)[0]:
+            names[at].append(name)
     to_previous = (sketches[1:] - sketches[:-1]).norm(dim=1)
     return WeightsAudit(
         steps=tuple(steps),
         to_previous=(float("nan"), *to_previous.tolist())[: len(steps)],
         to_first=tuple((sketches - sketches[:1]).norm(dim=1).tolist()),
-        identical_to=tuple(None if a == step else a for a, step in zip(identical, steps, strict=True)),
-        out_of_order=tuple(flags.tolist()),
+        identical_to=tuple(
+            next((other for other in same[digest] if other != step), None)
+            for step, digest in zip(steps, digests, strict=True)
+        ),
+        out_of_order=tuple(at in wrong for at in range(len(steps))),
+        tensors_out_of_order=tuple(map(tuple, names)),
         finite=tuple(finite.tolist()),
     )
+
+
+def _misplaced(
+    digests: Sequence[str], points: Float[Tensor, "n d"], judged: Sequence[int], *, chance: bool = False
+) -> tuple[set[int], set[int]]:
+    """Return the places of weights that are out of order, and those of identical ones of which either may be.
+
+    Weights that stay the same for a while, as if frozen, are one place. If they return after others, one is wrong:
+    the one that is further from its neighbours, if by a factor of 2; otherwise this is not decided.
+
+    Args:
+        digests: hashes of the weights.
+        points: sketches of them.
+        judged: places to judge, in order.
+        chance: whether identical weights may be a coincidence, as of a few numbers of low precision: not if, between
+            them, half of the numbers of the sketch, and at least 8, have changed.
+    """
+    runs = [list(run) for _, run in itertools.groupby(judged, key=lambda at: digests[at])]
+    firsts = [run[0] for run in runs]
+    places: dict[str, list[int]] = {}
+    for place, at in enumerate(firsts):
+        places.setdefault(digests[at], []).append(place)
+    wrong: set[int] = set()
+    unclear: set[int] = set()
+    path = points[firsts]
+    for several in places.values():
+        if len(several) == 1 or (chance and not _changed_between(path, several)):
+            continue
+        detours = [_detour(path, place, several) for place in several]
+        stays = [place for place, detour in zip(several, detours, strict=True) if detour <= 2 * min(detours)]
+        if len(stays) == 1:
+            wrong.update(set(several) - set(stays))
+        else:
+            unclear.update(several)
+    rest = [place for place in range(len(firsts)) if place not in wrong | unclear]
+    flags = out_of_order(path[rest])
+    wrong |= {place for place, flag in zip(rest, flags.tolist(), strict=True) if flag}
+    return {at for place in wrong for at in runs[place]}, {at for place in unclear for at in runs[place]}
+
+
+def _changed_between(points: Float[Tensor, "n d"], several: Sequence[int]) -> bool:
+    """Return whether most numbers of the sketch differ from those of identical weights somewhere between these."""
+    own = points[several[0]]
+    changed = (points[several[0] : several[-1]] != own).sum(1).max()
+    return int(changed) >= max(8, int((own != 0).sum()) / 2)
+
+
+def _detour(points: Float[Tensor, "n d"], place: int, several: Sequence[int]) -> float:
+    """Return by how much a path is shorter without a place, in squared distances; at an end, its distance."""
+    others = [at for at in range(len(points)) if at not in several]
+    before = max((at for at in others if at < place), default=None)
+    after = min((at for at in others if at > place), default=None)
+    around = [at for at in (before, after) if at is not None]
+    lengths = (points[around] - points[place]).square().sum(1).sum()
+    across = (points[around[0]] - points[around[-1]]).square().sum()
+    return max(float(lengths - across), 0.0)

@@ -1,4 +1,4 @@
-"""Interactions of pairs of words as sums over coalitions of the other words: all of them, drawn ones, or one."""
+"""Interactions of pairs of words as sums over coalitions of the other words: all of them, or drawn ones."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lmdyn.analysis.interdependence.coalitions import Game, Outputs
-from lmdyn.analysis.interdependence.shapley import Index, size_weights
+from lmdyn.analysis.interdependence.shapley import size_weights
 
 __all__ = [
     "Norms",
@@ -17,11 +17,13 @@ __all__ = [
     "PairwiseShapley",
     "drawn_means",
     "exact_sums",
-    "in_context",
     "norms_of_all",
 ]
 
 _BLOCKS = 16  # of draws; the standard error comes from their means
+
+Norms = dict[tuple[str, int], Tensor]
+"""‖v(N)‖ of each output and sentence, at the position read for each player."""
 
 
 @dataclass(frozen=True)
@@ -43,23 +45,25 @@ class PairwiseShapley:
 
 
 class PairValues:
-    """Values of pairs, collected game by game."""
+    """Values of pairs relative to ‖v(N)‖, collected game by game."""
 
-    def __init__(self, batch: int, words: int, max_distance: int) -> None:
+    def __init__(self, batch: int, words: int, max_distance: int, norms: Norms) -> None:
         self._shape = (batch, words, max_distance)
+        self._norms = norms
         self._value: dict[str, Tensor] = {}
         self._error: dict[str, Tensor] = {}
         self._exact = torch.zeros(self._shape, dtype=torch.bool)
 
-    def put(self, name: str, game: Game, value: Tensor, error: Tensor | None, exact: bool = False) -> None:
-        """Store the values of all pairs of a game."""
+    def put(self, name: str, game: Game, norm: Tensor, error: Tensor | None = None) -> None:
+        """Store ‖I‖ of all pairs of a game, and its standard error; None if it is exact."""
         left, right = game.number[game.left], game.number[game.right]
         at = (torch.full_like(left, game.sentence), left, right - left - 1)
-        empty = torch.full(self._shape, torch.nan, dtype=torch.float64)
-        self._value.setdefault(name, empty)[at] = value.cpu()
-        error = torch.where(value.isnan(), value, 0.0) if error is None else error
-        self._error.setdefault(name, empty.clone())[at] = error.cpu()
-        self._exact[at] = exact
+        whole = self._norms[name, game.sentence][game.right.to(norm.device)]
+        values = norm, torch.zeros_like(norm) if error is None else error
+        for stored, of in zip((self._value, self._error), values, strict=True):
+            empty = torch.full(self._shape, torch.nan, dtype=torch.float64)
+            stored.setdefault(name, empty)[at] = torch.where(whole > 0, of / whole, torch.nan).cpu()
+        self._exact[at] = error is None
 
     def of(self, name: str) -> PairwiseShapley:
         """Return all stored values of an output."""
@@ -67,11 +71,6 @@ class PairValues:
         return PairwiseShapley(
             self._value.get(name, empty), self._error.get(name, empty.clone()), self._exact.clone()
         )
-
-
-Norms = dict[
-    tuple[str, int], Tensor
-]  # ‖v(N)‖ of each output and sentence, at the position read for each player
 
 
 def norms_of_all(outputs: Outputs, games: Sequence[Game]) -> Norms:
@@ -88,11 +87,6 @@ def norms_of_all(outputs: Outputs, games: Sequence[Game]) -> Norms:
     }
 
 
-def _relative(norm: Tensor, whole: Tensor) -> Tensor:
-    """Divide a norm by that of v(N); NaN if the latter is 0."""
-    return torch.where(whole > 0, norm / whole, torch.nan)
-
-
 def _turned(game: Game) -> tuple[Bool[Tensor, "rows players"], Int[Tensor, "pairs 4"]]:
     """Return which players are toggled in each row (none, each one, both of each pair), and the rows of each pair."""
     one, of = torch.cat([game.left, game.right]).unique(return_inverse=True)
@@ -105,45 +99,21 @@ def _turned(game: Game) -> tuple[Bool[Tensor, "rows players"], Int[Tensor, "pair
 
 
 def _differences(
-    outputs: Outputs, games: Sequence[Game], present: Sequence[Bool[Tensor, "sets players"]]
-) -> list[dict[str, Float[Tensor, "sets pairs d"]]]:
-    """Compute δ of each pair of each game, with S a set of the present players without the pair."""
-    sentence, kept, row, position, sizes = [], [], [], [], []
-    before = 0
-    for game, sets in zip(games, present, strict=True):
-        turned, of_pair = _turned(game)
-        coalitions = sets[:, None] ^ turned  # (sets, rows, players)
-        kept.append(game.kept(coalitions.flatten(0, 1)))
-        sentence.append(torch.full((len(kept[-1]),), game.sentence))
-        reads = before + len(turned) * torch.arange(len(sets))[:, None, None] + of_pair
-        row.append(reads.flatten())
-        position.append(game.read[game.right][None, :, None].expand_as(reads).flatten())
-        sizes.append(reads.numel())
-        before += len(kept[-1])
-    found = outputs.at(torch.cat(sentence), torch.cat(kept), torch.cat(row), torch.cat(position))
-    parts = {name: v.split(sizes) for name, v in found.items()}
-    differences = []
-    for i, (game, sets) in enumerate(zip(games, present, strict=True)):
-        # without toggling, both or neither of the two are present; the same holds with both toggled, not with one
-        # toggled
-        same = (sets[:, game.left] == sets[:, game.right]).double() * 2 - 1
-        sign = same[..., None] * torch.tensor([1.0, -1.0, -1.0, 1.0], dtype=torch.float64)
-        shape = (len(sets), len(game.left), 4, -1)
-        differences.append(
-            {name: (v[i].view(shape) * sign[..., None].to(v[i].device)).sum(2) for name, v in parts.items()}
-        )
-    return differences
-
-
-def in_context(outputs: Outputs, games: Sequence[Game], found: PairValues, norms: Norms) -> None:
-    """Evaluate the four coalitions with all other words present, for several sentences at once."""
-    rows = [1 + game.players + len(game.left) for game in games]
-    for group in _groups(games, rows, outputs.max_rows):
-        everyone = [torch.ones(1, game.players, dtype=torch.bool) for game in group]
-        for game, delta in zip(group, _differences(outputs, group, everyone), strict=True):
-            for name, v in delta.items():
-                whole = norms[name, game.sentence][game.right.to(v.device)]
-                found.put(name, game, _relative(torch.linalg.vector_norm(v[0], dim=1), whole), None)
+    outputs: Outputs, game: Game, sets: Bool[Tensor, "sets players"]
+) -> dict[str, Float[Tensor, "sets pairs d"]]:
+    """Compute δ of each pair of a game, with S a set of the present players without the pair."""
+    turned, of_pair = _turned(game)
+    kept = game.kept((sets[:, None] ^ turned).flatten(0, 1))
+    reads = len(turned) * torch.arange(len(sets))[:, None, None] + of_pair  # (sets, pairs, 4)
+    position = game.read[game.right][None, :, None].expand_as(reads)
+    sentence = torch.full((len(kept),), game.sentence)
+    found = outputs.at(sentence, kept, reads.flatten(), position.flatten())
+    # both or neither of the two are present if none or both are toggled
+    same = (sets[:, game.left] == sets[:, game.right]).double() * 2 - 1
+    sign = same[..., None] * torch.tensor([1.0, -1.0, -1.0, 1.0], dtype=torch.float64)
+    return {
+        name: (v.view(*reads.shape, -1) * sign[..., None].to(v.device)).sum(2) for name, v in found.items()
+    }
 
 
 def _groups(games: Sequence[Game], rows: Sequence[int], most: int) -> Iterator[list[Game]]:
@@ -160,21 +130,17 @@ def _groups(games: Sequence[Game], rows: Sequence[int], most: int) -> Iterator[l
         yield group
 
 
-def exact_sums(
-    outputs: Outputs, games: Sequence[Game], index: Index, found: PairValues, norms: Norms
-) -> None:
+def exact_sums(outputs: Outputs, games: Sequence[Game], found: PairValues) -> None:
     """Sum over all subsets: the pairs of a game have at most its players."""
     rows = [1 << int(game.visible().max()) for game in games]
     cut = [int(game.read[int(game.right.max())]) + 1 if game.causal else len(game.token) for game in games]
     for time in sorted(set(cut)):
         these = [i for i, end in enumerate(cut) if end == time]
         for group in _groups([games[i] for i in these], [rows[i] for i in these], outputs.max_rows):
-            _exact_group(outputs, group, time, index, found, norms)
+            _exact_group(outputs, group, time, found)
 
 
-def _exact_group(
-    outputs: Outputs, games: Sequence[Game], time: int, index: Index, found: PairValues, norms: Norms
-) -> None:
+def _exact_group(outputs: Outputs, games: Sequence[Game], time: int, found: PairValues) -> None:
     sentence, kept, row, position, where = [], [], [], [], []
     members: list[Tensor] = []
     before = 0
@@ -200,19 +166,14 @@ def _exact_group(
             bits = there[: 2 << r if game.causal else None, :n].double()
             left, right = bits[:, chosen.left].T, bits[:, r]
             size = (bits.sum(1) - left - right).long()  # of S
-            weight = size_weights(n, index) / torch.tensor([math.comb(n - 2, k) for k in range(n - 1)])
+            weight = size_weights(n, "taylor") / torch.tensor([math.comb(n - 2, k) for k in range(n - 1)])
             signed = weight[size] * torch.where(left == right, 1.0, -1.0)  # (pairs, coalitions)
             for name, part in parts.items():
                 v = next(part)
-                interaction = signed.to(v) @ v
-                whole = norms[name, game.sentence][r].expand(len(interaction))
-                norm = torch.linalg.vector_norm(interaction, dim=1)
-                found.put(name, chosen, _relative(norm, whole), None, exact=True)
+                found.put(name, chosen, torch.linalg.vector_norm(signed.to(v) @ v, dim=1))
 
 
-def drawn_means(
-    outputs: Outputs, game: Game, index: Index, samples: int, seed: int, found: PairValues, norms: Norms
-) -> None:
+def drawn_means(outputs: Outputs, game: Game, samples: int, seed: int, found: PairValues) -> None:
     """Average over drawn sets and their complements."""
     if len(game.left) == 0:
         return
@@ -231,11 +192,11 @@ def drawn_means(
     visible = game.visible()
     tilt = torch.zeros(len(visible), game.players - 1, dtype=torch.float64)
     for n in visible.unique().tolist():
-        tilt[visible == n, : n - 1] = size_weights(n, index) * (n - 1)
+        tilt[visible == n, : n - 1] = size_weights(n, "taylor") * (n - 1)
     means: dict[str, Tensor] = {}
     order = torch.arange(blocks).repeat(strata)
     for some, block in zip(sets.flatten(0, 1).split(at_once), order.split(at_once), strict=True):
-        (delta,) = _differences(outputs, [game], [some.flatten(0, 1)])
+        delta = _differences(outputs, game, some.flatten(0, 1))
         weight = _of_sizes(game, some.flatten(0, 1), tilt)
         for name, v in delta.items():
             mean = means.setdefault(name, v.new_zeros(blocks, *v.shape[1:]))
@@ -243,9 +204,7 @@ def drawn_means(
             for k, of in zip(block.tolist(), drawn, strict=True):
                 mean[k] += of
     for name, mean in means.items():
-        whole = norms[name, game.sentence][game.right.to(mean.device)]
-        value, error = _norm_of_mean(mean)
-        found.put(name, game, _relative(value, whole), _relative(error, whole))
+        found.put(name, game, *_norm_of_mean(mean))
 
 
 def _of_sizes(game: Game, sets: Tensor, tilt: Tensor) -> Float[Tensor, "sets pairs"]:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.interdependence.shapley import check_output, described
+from lmdyn.analysis.interdependence.shapley import check_output
 from lmdyn.analysis.statistics.precision import exact_float
 
 __all__ = ["Forward", "Game", "Outputs", "Reading", "games_of", "named_outputs", "reading_of"]
@@ -110,30 +110,15 @@ class Game:
         return torch.cat([present, always], -1)[..., self.token]  # index -1 is the last column
 
 
-def games_of(inputs: Tensor, words: Tensor | None, max_distance: int, reading: Reading) -> list[Game]:
+def games_of(words: Int[Tensor, "batch time"], max_distance: int, reading: Reading) -> list[Game]:
     """Return the game of each sentence, or raise a ValueError."""
-    ids = inputs.ndim == 2 and not inputs.is_floating_point() and inputs.dtype != torch.bool
-    if not ids and not (inputs.ndim == 3 and inputs.is_floating_point()):
-        raise ValueError(
-            "inputs must be (batch, time) integer ids or (batch, time, dim) floating vectors, got "
-            f"{described(inputs)}: group sentences of equal length"
-        )
-    shape = inputs.shape[:2]
-    if words is None:
-        words = torch.arange(shape[1]).expand(shape)
-    if words.shape != shape or words.is_floating_point() or words.dtype == torch.bool:
-        raise ValueError(
-            f"words must be integers of shape {tuple(shape)}, got {described(words)}: pass the number of each "
-            "token's word"
-        )
     games = []
     for b, row in enumerate(words.cpu()):
         numbers = row[row >= 0]
         if bool((numbers[1:] < numbers[:-1]).any()):
             raise ValueError(
-                f"words must increase along the sentence, those of sentence {b} are {row.tolist()}: a word's "
-                "tokens must be "
-                "together"
+                f"words must increase along the sentence, those of sentence {b} are {row.tolist()}: a word's tokens "
+                "must be together"
             )
         number, of = numbers.unique(return_inverse=True)
         token = torch.full_like(row, -1)
@@ -154,7 +139,7 @@ class Outputs:
         self,
         forward: Forward,
         inputs: Tensor,
-        baseline: Tensor | None,
+        baseline: Tensor,
         max_rows: int,
         causal: bool,
     ) -> None:
@@ -207,35 +192,16 @@ class Outputs:
             self.inputs[:, : kept.shape[1]][sentence.to(self.inputs.device)],
             kept.to(self.inputs.device),
         )
-        if self.baseline is not None:
-            rows = torch.where(here if tokens.ndim == 2 else here[..., None], tokens, self.baseline)
-            answered = self.call(rows)
-            return {n: self._finite(v[row.to(v.device), position.to(v.device)]) for n, v in answered.items()}
-        length = kept.sum(1)
-        moved = kept.long().cumsum(1)[row, position] - 1  # the last present word up to the position
-        found: dict[str, Tensor] = {}
-        for n in length[length > 0].unique().tolist():  # v of the empty set is 0
-            these = length == n
-            rows = tokens[these.to(here.device)]
-            rows = rows[here[these.to(here.device)]].view(-1, n, *tokens.shape[2:])
-            reads = (these[row] & (moved >= 0)).nonzero()[:, 0]
-            place = these.long().cumsum(0)[row[reads]] - 1
-            for name, v in self.call(rows).items():
-                values = self._finite(v[place.to(v.device), moved[reads].to(v.device)])
-                whole = found.setdefault(name, values.new_zeros(len(row), values.shape[1]))
-                whole[reads.to(v.device)] = values
-        nothing = {name: torch.zeros(len(row), d, dtype=torch.float64) for name, d in self.widths.items()}
-        return found or nothing
+        rows = torch.where(here if tokens.ndim == 2 else here[..., None], tokens, self.baseline)
+        found = {}
+        for name, v in self.call(rows).items():
+            found[name] = exact_float(v[row.to(v.device), position.to(v.device)])
+            if not bool(found[name].isfinite().all()):
+                raise ValueError("forward returned NaN or infinite values: check the model and the baseline")
+        return found
 
     def call(self, rows: Tensor) -> dict[str, Tensor]:
         """Return the outputs of forward, by name."""
         named = named_outputs(self.forward(rows), rows, self.widths or None)
         self.widths = {name: v.shape[2] for name, v in named.items()}
         return named
-
-    @staticmethod
-    def _finite(v: Tensor) -> Tensor:
-        v = exact_float(v)
-        if not bool(v.isfinite().all()):
-            raise ValueError("forward returned NaN or infinite values: check the model and the baseline")
-        return v

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -112,18 +112,12 @@ def contextual_decomposition(
         (torch.Size([5, 2, 5, 4]), True)
     """
     layers = lstm_layers(lstm)
-    if focus.dtype != torch.bool or focus.ndim not in (2, 3) or focus.shape[-2:] != inputs.shape[:2]:
-        raise ValueError(
-            f"expected a boolean focus of (batch, time) = {tuple(inputs.shape[:2])}, or with an axis of masks first, "
-            f"got {focus.dtype} {tuple(focus.shape)}"
-        )
-    if variant not in ("published", "released", "generalized"):
-        raise ValueError(f"expected variant published, released or generalized, got {variant!r}")
+    check_variant(variant)
     check_inputs(layers, inputs)
     steps = real_steps(mask, inputs)
     before = initial_state(layers, inputs, state)
-    several = (focus if focus.ndim == 3 else focus[None]) & steps
-    masks, (batch, time) = len(several), inputs.shape[:2]
+    several = focus.reshape(-1, *steps.shape) & steps
+    masks, _, time = several.shape
     own_bias = several if variant != "released" else several & (several.flip(-1).cumsum(-1).flip(-1) > 1)
     projected = F.linear(inputs, layers[0].w_in)
     states = [_split_zero(h.expand(masks, *h.shape), c.expand(masks, *c.shape)) for h, c in before]
@@ -143,11 +137,18 @@ def contextual_decomposition(
     error = torch.stack(
         [(parts.sum(0) - h * steps[..., None]).abs().max() for parts, h in zip(hidden, truth, strict=True)]
     ).max()
-    shape = (batch, time) if focus.ndim == 2 else (masks, batch, time)
     relevant_h, irrelevant_h, relevant_c, irrelevant_c = (
-        tuple(part[side].view(*shape, -1) for part in parts) for parts in (hidden, cells) for side in (0, 1)
+        tuple(part[side].view(*focus.shape, -1) for part in parts)
+        for parts in (hidden, cells)
+        for side in (0, 1)
     )
     return Decomposition(relevant_h, irrelevant_h, relevant_c, irrelevant_c, error)
+
+
+def check_variant(variant: str) -> None:
+    """Raise an error for an unknown variant."""
+    if variant not in get_args(Variant):
+        raise ValueError(f"expected variant published, released or generalized, got {variant!r}")
 
 
 def _split_zero(h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lmdyn.analysis.interdependence.decomposition import Variant, contextual_decomposition, squash
+from lmdyn.analysis.interdependence.decomposition import (
+    Variant,
+    check_variant,
+    contextual_decomposition,
+    squash,
+)
 from lmdyn.analysis.interdependence.lstm import (
     LSTMLayer,
     State,
@@ -64,13 +69,6 @@ def decompositional_interdependence(
         >>> di.shape, bool((di > 0).all())
         (torch.Size([2, 1]), True)
     """
-    if left.shape != right.shape or left.shape[-2:] != inputs.shape[:2]:
-        raise ValueError(
-            f"expected left and right of (batch, time) = {tuple(inputs.shape[:2])}, or with an axis of pairs first, "
-            f"got {tuple(left.shape)} and {tuple(right.shape)}"
-        )
-    if left.dtype != torch.bool or right.dtype != torch.bool:
-        raise ValueError(f"expected boolean left and right, got {left.dtype} and {right.dtype}")
     if decoder is not None:
         check_decoder(decoder, lstm_layers(lstm))
     both = left & right
@@ -174,8 +172,7 @@ def pairwise_interdependence(
         raise ValueError(
             f"expected max_distance and max_rows of at least 1, got {max_distance} and {max_rows}"
         )
-    if variant not in ("published", "released", "generalized"):
-        raise ValueError(f"expected variant published, released or generalized, got {variant!r}")
+    check_variant(variant)
     layers = lstm_layers(lstm)
     check_inputs(layers, inputs)
     if decoder is not None:

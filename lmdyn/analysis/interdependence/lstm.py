@@ -11,9 +11,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 __all__ = [
-    "LSTMLayer", "State", "check_decoder", "check_inputs", "initial_state", "lstm_layers", "real_steps", "run_layers",
+    "LSTMLayer",
+    "State",
+    "check_decoder",
+    "check_inputs",
+    "initial_state",
+    "lstm_layers",
+    "real_steps",
+    "run_layers",
     "state_gradients",
-]  # fmt: skip
+]
 
 State = tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
 """The state before the first word: as ``nn.LSTM`` takes it, or a pair (h, c) for each layer."""
@@ -52,13 +59,6 @@ class LSTMLayer:
         found, h_n, c_n = torch.lstm(x, (h[None], c[None]), weights, True, 1, 0.0, False, False, True)
         return found, h_n[0], c_n[0]
 
-    def cell(
-        self, z: Float[Tensor, "*shape gates"], c: Float[Tensor, "*shape hidden"]
-    ) -> tuple[Tensor, Tensor]:
-        """Compute the next (h, c) from preactivations and cell state."""
-        c = self.next_cell(z, c)
-        return self.output(z, c), c
-
     def next_cell(self, z: Float[Tensor, "*shape gates"], c: Float[Tensor, "*shape hidden"]) -> Tensor:
         """Compute the next cell state, σ(f) c + σ(i) tanh(g)."""
         i, f, g, _ = z.chunk(4, -1)
@@ -90,9 +90,8 @@ def lstm_layers(lstm: nn.Module | Iterable[nn.Module]) -> list[LSTMLayer]:
     for module in modules:
         if not isinstance(module, nn.LSTM):
             raise TypeError(
-                f"expected torch.nn.LSTM or a stack of them, got {type(module).__name__}: the decomposition "
-                "requires the "
-                "LSTM's gates; for other models use shapley_interaction"
+                f"expected torch.nn.LSTM or a stack of them, got {type(module).__name__}: the decomposition requires "
+                "the LSTM's gates; for other models use shapley_interaction"
             )
         if module.bidirectional or module.proj_size:
             raise ValueError(
@@ -115,10 +114,8 @@ def lstm_layers(lstm: nn.Module | Iterable[nn.Module]) -> list[LSTMLayer]:
 def check_inputs(layers: list[LSTMLayer], inputs: Tensor) -> None:
     """Raise an error if the size or precision of the word vectors does not match the weights."""
     weights = layers[0].w_in
-    if inputs.ndim != 3 or inputs.numel() == 0:
-        raise ValueError(
-            f"expected word vectors (batch, time, inputs) of at least one word, got {tuple(inputs.shape)}"
-        )
+    if inputs.numel() == 0:
+        raise ValueError(f"expected word vectors of at least one word, got {tuple(inputs.shape)}")
     if weights.dtype not in (torch.float32, torch.float64):
         raise ValueError(
             f"expected an LSTM in float32 or float64, got {weights.dtype}: in lower precision the parts do not add up"
@@ -184,15 +181,10 @@ def real_steps(
     """Return the mask of the steps that hold a word; without a mask, all steps do.
 
     Raises:
-        ValueError: if the shape of the mask is wrong, or if padding comes before a word.
+        ValueError: if padding comes before a word.
     """
     if mask is None:
         return torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
-    if mask.shape != inputs.shape[:2]:
-        raise ValueError(
-            f"expected a mask of {tuple(inputs.shape[:2])} (batch, time), got {tuple(mask.shape)}"
-        )
-    mask = mask.bool()
     if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
         raise ValueError("the mask has padding before a word: pad on the right")
     return mask
@@ -239,23 +231,17 @@ def state_gradients(
     layers = lstm_layers(lstm)
     check_inputs(layers, inputs)
     check_decoder(decoder, layers)
-    if labels.shape != inputs.shape[:2]:
-        raise ValueError(
-            f"expected labels of {tuple(inputs.shape[:2])} (batch, time), got {tuple(labels.shape)}"
-        )
     if of not in ("hidden", "cell"):
         raise ValueError(f"of must be 'hidden' or 'cell', got {of!r}")
     rows = len(inputs)
     with torch.enable_grad():
         pairs = initial_state(layers, inputs, state)
         top, cells = [], []
-        for step in inputs.detach().unbind(1):
-            below = step
+        for below in inputs.detach().unbind(1):
             for k, layer in enumerate(layers):
                 h, c = pairs[k]
-                z = F.linear(below, layer.w_in.detach(), layer.bias.detach()) + F.linear(
-                    h, layer.w_rec.detach()
-                )
+                w_in, w_rec, bias = (w.detach() for w in (layer.w_in, layer.w_rec, layer.bias))
+                z = F.linear(below, w_in, bias) + F.linear(h, w_rec)
                 c = layer.next_cell(z, c)
                 if layer is layers[-1]:
                     c = c if c.requires_grad else c.requires_grad_()
@@ -263,11 +249,8 @@ def state_gradients(
                 below = layer.output(z, c)
                 pairs[k] = (below, c)
             top.append(below)
-        logits = F.linear(
-            torch.stack(top, 1),
-            decoder.weight.detach(),
-            None if decoder.bias is None else decoder.bias.detach(),
-        )
+        bias = None if decoder.bias is None else decoder.bias.detach()
+        logits = F.linear(torch.stack(top, 1), decoder.weight.detach(), bias)
         error = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
         gradients = torch.autograd.grad(error, top if of == "hidden" else cells, allow_unused=True)
     return torch.stack(

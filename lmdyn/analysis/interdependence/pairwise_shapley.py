@@ -3,85 +3,39 @@
 Computed in float64, on the device of the model's outputs, and without gradients.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, overload
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lmdyn.analysis.interdependence.coalition_sums import (
     PairValues,
-    PairwiseShapley,
     drawn_means,
     exact_sums,
-    in_context,
     norms_of_all,
 )
 from lmdyn.analysis.interdependence.coalitions import Forward, Outputs, Reading, games_of
-from lmdyn.analysis.interdependence.shapley import INDICES, Index, check_baseline
+from lmdyn.analysis.interdependence.shapley import check_baseline
 
-__all__ = ["Coalitions", "pairwise_shapley_interaction"]
-
-Coalitions = Literal["all", "context"]
-"""The sets S of the other words: ``all`` of them, with the weights of the index, or only the full ``context``."""
-
-
-@overload
-def pairwise_shapley_interaction(
-    forward: Callable[[Tensor], Tensor],
-    inputs: Tensor,
-    max_distance: int,
-    *,
-    baseline: Tensor | int | float | None = None,
-    absence: Literal["replace", "delete"] = "replace",
-    words: Int[Tensor, "batch time"] | None = None,
-    reading: Reading = "causal",
-    index: Index = "taylor",
-    coalitions: Coalitions = "all",
-    exact_up_to: int = 10,
-    samples: int = 64,
-    max_rows: int = 256,
-    seed: int | Sequence[int] = 0,
-) -> PairwiseShapley: ...
-
-
-@overload
-def pairwise_shapley_interaction(
-    forward: Callable[[Tensor], Mapping[str, Tensor]],
-    inputs: Tensor,
-    max_distance: int,
-    *,
-    baseline: Tensor | int | float | None = None,
-    absence: Literal["replace", "delete"] = "replace",
-    words: Int[Tensor, "batch time"] | None = None,
-    reading: Reading = "causal",
-    index: Index = "taylor",
-    coalitions: Coalitions = "all",
-    exact_up_to: int = 10,
-    samples: int = 64,
-    max_rows: int = 256,
-    seed: int | Sequence[int] = 0,
-) -> dict[str, PairwiseShapley]: ...
+__all__ = ["pairwise_shapley_interaction"]
 
 
 @torch.no_grad()
 def pairwise_shapley_interaction(
     forward: Forward,
-    inputs: Tensor,
+    inputs: Int[Tensor, "batch time"] | Float[Tensor, "batch time dim"],
     max_distance: int,
     *,
-    baseline: Tensor | int | float | None = None,
-    absence: Literal["replace", "delete"] = "replace",
+    baseline: Tensor | int | float,
     words: Int[Tensor, "batch time"] | None = None,
     reading: Reading = "causal",
-    index: Index = "taylor",
-    coalitions: Coalitions = "all",
     exact_up_to: int = 10,
     samples: int = 64,
     max_rows: int = 256,
     seed: int | Sequence[int] = 0,
-) -> PairwiseShapley | dict[str, PairwiseShapley]:
+) -> Any:
     """Compute ‖I(l, r)‖ / ‖v(N)‖ for pairs of words at most ``max_distance`` apart, at the later word r, in any model.
 
     The players are the words that are visible at r: all up to r in a ``causal`` model, all of the sentence in a
@@ -90,20 +44,15 @@ def pairwise_shapley_interaction(
 
         δ(S) = v(S ∪ lr) − v(S ∪ l) − v(S ∪ r) + v(S)
 
-    The weights are w(S) = (2/n) / C(n − 1, |S|) for taylor and w(S) = |S|! (n − |S| − 2)! / (n − 1)! for grabisch. The
-    value is 0 if the contributions of both words add up. In a game that is won by the players of a set T that contains
-    both words, and by no smaller set, I is 1 / C(|T|, 2) for taylor and 1 / (|T| − 1) for grabisch.
-    ``coalitions="context"`` is not such an index: it is ‖δ(N without l and r)‖ / ‖v(N)‖, the joint effect of both
-    words with all others present, at about one row per pair.
-
-    An absent word is replaced at its position. With ``absence="delete"`` it is removed, which moves all later words to
-    other positions; if r itself is removed, the last word before it is read, and if none is left, v is 0.
+    The weights are those of the Shapley–Taylor index, w(S) = (2/n) / C(n − 1, |S|); for other weights, and for spans,
+    see :func:`~lmdyn.analysis.shapley_interaction`. The value is 0 if the contributions of both words add up. In a game
+    that is won by the players of a set T that contains both words, and by no smaller set, I is 1 / C(|T|, 2).
 
     What pairs have in common is computed once. With at most ``exact_up_to`` players the sum is exact, and the 2ⁿ
     coalitions of the first n words serve all their pairs. With more players, sets T of words are drawn: each word is
     present with probability u, and u is uniform from 0 to 1, so the other players of *every* pair form a subset of
     uniform size. T serves all pairs, with at most one row for each word and each pair that is toggled. Each T is drawn
-    with its complement, which makes the joint effects of three words exact (grabisch).
+    with its complement.
 
     The variance of the noise, which increases the square of the norm, is subtracted (the result is at least 0). The
     standard error is that of this square, so it also covers small interactions. Values below the standard error are
@@ -115,14 +64,11 @@ def pairwise_shapley_interaction(
         inputs: (batch, time) ids or (batch, time, dim) vectors of sentences of equal length, without padding.
         max_distance: maximum distance r − l of the words of a pair, at least 1.
         baseline: replaces each token of an absent word: an id, such as that of the mask token, or a (dim,) vector,
-            such as the mean embedding. None with ``absence="delete"``.
-        absence: ``replace`` or ``delete``.
+            such as the mean embedding.
         words: number of the word that each token belongs to, in increasing order; -1 for tokens that are always
             present, such as special ones. By default, each token is a word. Pairs with a number that has no token are
             NaN.
         reading: the words that the model sees at a position; :func:`~lmdyn.analysis.reading_of` measures it.
-        index: see :data:`~lmdyn.analysis.interdependence.shapley.Index`.
-        coalitions: see :data:`Coalitions`.
         exact_up_to: maximum number of players for which all subsets are evaluated.
         samples: number of sets T that are drawn otherwise; rounded up to pairs, and from 32 on to a multiple of 32.
         max_rows: maximum number of rows in one call of ``forward``, which bounds the memory; use more on a GPU. Draws
@@ -131,13 +77,13 @@ def pairwise_shapley_interaction(
             generators are not used.
 
     Returns:
-        The interactions; by name if ``forward`` returns outputs by name.
+        The interactions, :class:`~lmdyn.analysis.PairwiseShapley`; by name if ``forward`` returns outputs by name.
 
     Raises:
-        ValueError: if arguments are out of range or have a wrong shape or type, or if outputs are NaN or infinite.
+        ValueError: if arguments are out of range, or if outputs have a wrong shape, or are NaN or infinite.
 
-    Reference: Sundararajan et al. 2020, "The Shapley Taylor Interaction Index" (taylor); Grabisch & Roubens 1999
-    (grabisch); measured in language models, relative to v(N), by Singhvi et al. 2024; Owen 1972 for draws by u.
+    Reference: Sundararajan et al. 2020, "The Shapley Taylor Interaction Index"; measured in language models, relative
+    to v(N), by Singhvi et al. 2024; Owen 1972 for draws by u.
 
     Example:
         >>> model = lambda x: x.cumsum(1) + x[:, :1] * x[:, 1:2]  # words 0 and 1 also interact
@@ -154,45 +100,31 @@ def pairwise_shapley_interaction(
     ):
         if number < least:
             raise ValueError(f"{name} must be at least {least}, got {number}")
-    for name, choice, known in (
-        ("absence", absence, ("replace", "delete")),
-        ("reading", reading, ("causal", "bidirectional")),
-        ("index", index, INDICES),
-        ("coalitions", coalitions, ("all", "context")),
-    ):
-        if choice not in known:
-            raise ValueError(f"expected {name} {' or '.join(known)}, got {choice!r}")
+    if reading not in ("causal", "bidirectional"):
+        raise ValueError(f"expected reading causal or bidirectional, got {reading!r}")
     if exact_up_to > _MOST_EXACT:
         raise ValueError(
             f"exact_up_to must be at most {_MOST_EXACT}, got {exact_up_to}, which requires 2^{exact_up_to} coalitions "
             "of a sentence; longer sentences are sampled"
         )
-    games = games_of(inputs, words, max_distance, reading)
+    if words is None:
+        words = torch.arange(inputs.shape[1]).expand(inputs.shape[:2])
+    games = games_of(words, max_distance, reading)
     seeds = [seed + b for b in range(len(inputs))] if isinstance(seed, int) else list(seed)
     if len(seeds) != len(inputs):
         raise ValueError(f"expected one seed or one for each of {len(inputs)} sentences, got {len(seeds)}")
-    if (baseline is None) != (absence == "delete"):
-        raise ValueError(
-            f"absence {absence!r} with baseline {baseline!r}: pass a baseline for 'replace', and None for 'delete'"
-        )
-    if baseline is not None:
-        baseline = check_baseline(inputs, baseline, inputs.shape[2:])
+    baseline = check_baseline(inputs, baseline, inputs.shape[2:])
     outputs = Outputs(forward, inputs, baseline, max_rows, reading == "causal")
-    found = PairValues(
-        len(inputs), max((1 + int(g.number[-1]) for g in games if g.players), default=0), max_distance
-    )
+    width = max((1 + int(g.number[-1]) for g in games if g.players), default=0)
     games = [game for game in games if len(game.left)]
     if not games:
         outputs.call(inputs)  # finds the names of the outputs
-    elif coalitions == "context":
-        in_context(outputs, games, found, norms_of_all(outputs, games))
-    else:
-        norms = norms_of_all(outputs, games)
-        few = [game.where(game.visible() <= exact_up_to) for game in games]
-        exact_sums(outputs, [game for game in few if len(game.left)], index, found, norms)
-        for game in games:
-            many = game.where(game.visible() > exact_up_to)
-            drawn_means(outputs, many, index, samples, seeds[game.sentence], found, norms)
+    found = PairValues(len(inputs), width, max_distance, norms_of_all(outputs, games) if games else {})
+    few = [game.where(game.visible() <= exact_up_to) for game in games]
+    exact_sums(outputs, [game for game in few if len(game.left)], found)
+    for game in games:
+        many = game.where(game.visible() > exact_up_to)
+        drawn_means(outputs, many, samples, seeds[game.sentence], found)
     answer = {name: found.of(name) for name in outputs.widths}
     return answer[""] if list(answer) == [""] else answer
 

@@ -6,18 +6,22 @@ Computed in float64, on the device of the model's outputs, and without gradients
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lmdyn.analysis.statistics.precision import exact_float
 
 __all__ = [
-    "INDICES", "Index", "ShapleyInteraction", "check_baseline", "check_output", "described", "shapley_interaction",
+    "Index",
+    "ShapleyInteraction",
+    "check_baseline",
+    "check_output",
+    "shapley_interaction",
     "size_weights",
-]  # fmt: skip
+]
 
 Index = Literal["taylor", "grabisch"]
 """Weights of the coalitions of the other players; n is the number of players, S a coalition without the pair.
@@ -26,8 +30,6 @@ Index = Literal["taylor", "grabisch"]
 among all pairs, so that the indices and each player's own contribution add up to v(N) − v(∅). Small S weigh more.
 ``grabisch``: the Shapley interaction index, |S|! (n − |S| − 2)! / (n − 1)!: every size of S has the same weight.
 """
-
-INDICES = ("taylor", "grabisch")
 
 _BLOCKS = 64  # of draws; the standard error comes from their sums, so memory does not grow with the draws
 _ROUNDING = 4  # a joint contribution below this many units of rounding of the outputs counts as none
@@ -58,13 +60,13 @@ class ShapleyInteraction:
 @torch.no_grad()
 def shapley_interaction(
     forward: Callable[[Tensor], Tensor],
-    inputs: Tensor,
-    left: Tensor,
-    right: Tensor,
+    inputs: Int[Tensor, "time"] | Float[Tensor, "time dim"],
+    left: Bool[Tensor, "time"],
+    right: Bool[Tensor, "time"],
     *,
     baseline: Tensor | int | float,
     at: int | None = None,
-    others: Tensor | None = None,
+    others: Bool[Tensor, "time"] | None = None,
     exact_up_to: int = 10,
     samples: int = 512,
     max_rows: int = 1024,
@@ -118,9 +120,9 @@ def shapley_interaction(
         relative_to: ``joint``, the norm of φ(AB), or ``whole``, the norm of the output with nothing absent.
 
     Raises:
-        ValueError: if spans overlap or are empty; if masks, inputs, baseline or outputs have a wrong shape or type; if
-            outputs are NaN or infinite; if ``at`` is outside the sentence; if there are fewer than 2 samples or 4
-            rows, or ``exact_up_to`` is negative; if the index is unknown.
+        ValueError: if spans overlap or are empty; if baseline or outputs have a wrong shape or type; if outputs are NaN
+            or infinite; if ``at`` is outside the sentence; if there are fewer than 2 samples or 4 rows, or
+            ``exact_up_to`` is negative; if the index is unknown.
 
     Reference: Grabisch & Roubens 1999, "An axiomatic approach to the concept of interaction among players in
     cooperative games" (I); Marichal et al. 2007, "Axiomatic characterizations of generalized values" (φ); normalised
@@ -145,14 +147,14 @@ def shapley_interaction(
     ):
         if number < least:
             raise ValueError(f"{name} must be at least {least}, got {number}")
-    if index not in INDICES or relative_to not in ("joint", "whole"):
+    if index not in get_args(Index) or relative_to not in ("joint", "whole"):
         raise ValueError(
             "expected index taylor or grabisch and relative_to joint or whole, got "
             f"{index!r} and {relative_to!r}"
         )
-    baseline = _check_inputs(inputs, baseline)
+    baseline = check_baseline(inputs, baseline, inputs.shape[1:])
     time = len(inputs)
-    left, right, players = _check_masks(time, left, right, others)
+    left, right, players = _checked_spans(left.cpu(), right.cpu(), others)
     at = int((left | right).nonzero()[-1]) if at is None else at
     if not 0 <= at < time:
         raise ValueError(f"at must be a position from 0 to {time - 1}, got {at}: count from the start")
@@ -187,17 +189,6 @@ def shapley_interaction(
     )
 
 
-def _check_inputs(inputs: Tensor, baseline: Tensor | int | float) -> Tensor:
-    """Return the baseline in the type of the inputs, or raise a ValueError."""
-    ids = inputs.ndim == 1 and not inputs.is_floating_point() and inputs.dtype != torch.bool
-    if not ids and not (inputs.ndim == 2 and inputs.is_floating_point()):
-        raise ValueError(
-            "inputs must be of one sentence, (time,) integer ids or (time, dim) floating vectors, "
-            f"got {described(inputs)}: pass the sentences of a batch one by one"
-        )
-    return check_baseline(inputs, baseline, inputs.shape[1:])
-
-
 def check_baseline(inputs: Tensor, baseline: Tensor | int | float, shape: torch.Size) -> Tensor:
     """Return the baseline in the type of the inputs, as ids or vectors of this shape, or raise a ValueError."""
     ids = not inputs.is_floating_point()
@@ -207,7 +198,7 @@ def check_baseline(inputs: Tensor, baseline: Tensor | int | float, shape: torch.
     same_kind = baseline.is_floating_point() != ids and baseline.dtype != torch.bool
     if baseline.shape != shape or not same_kind:
         raise ValueError(
-            f"baseline must be {wanted} of shape {tuple(shape)}, got {described(baseline)}: "
+            f"baseline must be {wanted} of shape {tuple(shape)}, got {_described(baseline)}: "
             "it replaces each absent position"
         )
     return baseline.to(inputs)
@@ -227,18 +218,10 @@ def size_weights(players: int, index: Index) -> Float[Tensor, "sizes"]:
     return even * 2 * (m + 1 - torch.arange(m + 1, dtype=torch.float64)) / (m + 2)
 
 
-def _check_masks(
-    time: int, left: Tensor, right: Tensor, others: Tensor | None
+def _checked_spans(
+    left: Tensor, right: Tensor, others: Tensor | None
 ) -> tuple[Bool[Tensor, "time"], Bool[Tensor, "time"], Bool[Tensor, "time"]]:
-    """Return both spans and the positions of the other players, on the CPU, or raise a ValueError."""
-    masks = {"left": left, "right": right} | ({} if others is None else {"others": others})
-    for name, mask in masks.items():
-        if mask.shape != (time,) or mask.dtype != torch.bool:
-            raise ValueError(
-                f"{name} must be a boolean mask of shape ({time},), got {described(mask)}: "
-                "True at its positions, for one sentence"
-            )
-    left, right = left.cpu(), right.cpu()
+    """Return both spans and the positions of the other players, or raise a ValueError."""
     for name, mask in (("left", left), ("right", right)):
         if not bool(mask.any()):
             raise ValueError(f"{name} must contain at least one position, got an empty span")
@@ -334,7 +317,7 @@ def check_output(output: object, rows: Tensor, d: int | None) -> None:
         or output.shape[:2] != expected
         or not output.is_floating_point()
     ):
-        got = described(output) if isinstance(output, Tensor) else type(output).__name__
+        got = _described(output) if isinstance(output, Tensor) else type(output).__name__
         raise ValueError(
             f"forward must return a floating tensor of shape ({expected[0]}, {expected[1]}, d) for this many rows, "
             f"got {got}: of a model's output take a field, such as lambda ids: model(ids).last_hidden_state"
@@ -358,6 +341,6 @@ def _standard_error(second: Float[Tensor, "blocks d"], first: Float[Tensor, "blo
     return error
 
 
-def described(tensor: Tensor) -> str:
+def _described(tensor: Tensor) -> str:
     """Describe the type and shape of a tensor for messages."""
     return f"{tensor.dtype} of shape {tuple(tensor.shape)}"

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import shortest_path
+import scipy
 
 __all__ = ["dependency_distances", "off_by_one_distances"]
 
@@ -85,6 +84,6 @@ def _heads(heads: Sequence[int]) -> npt.NDArray[np.int64]:
 
 def _distances(start: npt.NDArray[np.int64], end: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
     """Compute the number of edges between every two of n nodes, -1 if they are not connected."""
-    edges = coo_matrix((np.ones(len(start)), (start, end)), shape=(n, n))
-    distance = shortest_path(edges.tocsr(), directed=False, unweighted=True)
+    edges = scipy.sparse.coo_matrix((np.ones(len(start)), (start, end)), shape=(n, n))
+    distance = scipy.sparse.csgraph.shortest_path(edges.tocsr(), directed=False, unweighted=True)
     return np.where(np.isfinite(distance), distance, -1).astype(np.int64)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +10,7 @@ from jaxtyping import Float
 
 from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
 
-__all__ = ["LossLine", "loss_barrier"]
+__all__ = ["LossLine", "loss_barrier", "rise_over_chord"]
 
 
 def loss_barrier(
@@ -34,15 +35,42 @@ def loss_barrier(
         array(2.5)
     """
     at = np.asarray(alphas, dtype=np.float64)
+    return np.asarray(_over_chord(at, losses)[..., (at >= 0) & (at <= 1)].max(-1))
+
+
+def rise_over_chord(
+    alphas: Sequence[float], losses: Float[np.ndarray, "*batch points"]
+) -> Float[np.ndarray, "*batch"]:
+    """Compute :func:`loss_barrier` without its ends: max over 0 < α < 1, below 0 if the loss is below its chord there.
+
+    Args:
+        alphas: positions, which include 0, 1 and one between them.
+        losses: loss at each position; NaN anywhere gives NaN.
+
+    Raises:
+        ValueError: without the two ends or a position between them, or for another number of losses.
+
+    Example:
+        >>> rise_over_chord([0.0, 0.5, 1.0], np.array([[1.0, 4.0, 2.0], [1.0, 0.5, 2.0]]))
+        array([ 2.5, -1. ])
+    """
+    at = np.asarray(alphas, dtype=np.float64)
+    inner = (at > 0) & (at < 1)
+    if not inner.any():
+        raise ValueError(f"expected a position between 0 and 1, got {list(alphas)}")
+    return np.asarray(_over_chord(at, losses)[..., inner].max(-1))
+
+
+def _over_chord(at: npt.NDArray[np.float64], losses: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Compute how far the loss is above the straight line between its ends, at each position."""
     values = np.asarray(losses, dtype=np.float64)
     ends = [np.flatnonzero(at == end) for end in (0, 1)]
     if not all(len(e) for e in ends):
-        raise ValueError(f"expected positions that include 0 and 1, got {list(alphas)}")
+        raise ValueError(f"expected positions that include 0 and 1, got {at.tolist()}")
     if values.shape[-1] != len(at):
         raise ValueError(f"expected {len(at)} losses, one for each position, got {values.shape[-1]}")
     first, last = (values[..., e[0], None] for e in ends)
-    inside = (at >= 0) & (at <= 1)
-    return np.asarray((values - ((1 - at) * first + at * last))[..., inside].max(-1))
+    return np.asarray(values - ((1 - at) * first + at * last))
 
 
 @dataclass(frozen=True)
@@ -75,6 +103,11 @@ class LossLine:
         return float(loss_barrier(self.alphas, self.losses))
 
     @property
+    def rise(self) -> float:
+        """The :func:`rise_over_chord`, nats."""
+        return float(rise_over_chord(self.alphas, self.losses))
+
+    @property
     def blocks(self) -> int:
         """Number of blocks that have tokens."""
         return int((self.tokens > 0).sum())
@@ -85,8 +118,18 @@ class LossLine:
         The same text is read at all positions, so that what differs from block to block only by its difficulty
         cancels. The lower end is at least 0.
         """
+        resampled = loss_barrier(self.alphas, self._resampled(bootstrap, seed))
+        low, high = map(float, basic_interval(self.barrier, resampled, confidence))
+        return max(0.0, low) if low == low else low, high
+
+    def rise_interval(self, bootstrap: int, confidence: float, *, seed: int) -> tuple[float, float]:
+        """Compute the same interval of the rise, whose ends may be below 0."""
+        resampled = rise_over_chord(self.alphas, self._resampled(bootstrap, seed))
+        low, high = basic_interval(self.rise, resampled, confidence)
+        return float(low), float(high)
+
+    def _resampled(self, bootstrap: int, seed: int) -> npt.NDArray[np.float64]:
+        """Return the losses at each position of resampled texts, (resamplings, points)."""
         kept = self.tokens > 0
         drawn = draw_blocks(int(kept.sum()), bootstrap, seed)
-        means = (drawn @ self.sums[:, kept].T) / (drawn @ self.tokens[kept])[:, None]
-        low, high = basic_interval(self.barrier, loss_barrier(self.alphas, means), confidence)
-        return max(0.0, float(low)) if float(low) == float(low) else float(low), float(high)
+        return np.asarray((drawn @ self.sums[:, kept].T) / (drawn @ self.tokens[kept])[:, None])

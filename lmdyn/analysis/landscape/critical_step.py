@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from scipy.optimize import brentq
+import scipy
 
 __all__ = ["critical_step"]
 
@@ -79,4 +79,4 @@ def critical_step(
         found = change(step) / step
         return found if found < float("inf") else abs(start) / step + 1.0
 
-    return float(brentq(slope, low, high, xtol=tolerance * low / 10, rtol=tolerance / 10))
+    return float(scipy.optimize.brentq(slope, low, high, xtol=tolerance * low / 10, rtol=tolerance / 10))

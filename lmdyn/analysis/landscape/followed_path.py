@@ -1,5 +1,6 @@
 """The path of a training, followed update by update, and the sums of allocations over its lines."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +36,8 @@ class AllocationSums:
         loss_change: sum of the changes of the loss in nats.
         gross_change: the same without their signs: an update that raises the loss does not cancel one that lowers it.
         gross_residual: sum of the residuals of the lines, without their signs.
+        errors: sums of the lines' estimated errors of the parts: of single entries, and of ``parts``.
+        sizes: sums of the absolute values of the same parts.
         total: sum of the allocations.
         first_order: sum of the allocations to first order.
         parts: allocation by division of the tokens, parameter and application, by class.
@@ -48,8 +51,8 @@ class AllocationSums:
         >>> sums = AllocationSums()
         >>> sums.add(line)
         >>> sums.add(line)
-        >>> sums.lines, sums.loss_change, sums.helping["w"].tolist(), sums.residual
-        (2, -2.0, [2, 4], 0.0)
+        >>> sums.lines, sums.loss_change, sums.helping["w"].tolist(), sums.residual, sums.relative_error
+        (2, -2.0, [2, 4], 0.0, 0.0)
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class AllocationSums:
         self.lines = self.points = 0
         self.loss_change = self.total = self.first_order = 0.0
         self.gross_change = self.gross_residual = 0.0
+        self.errors = self.sizes = (0.0, 0.0)
         self.parts: dict[Key, Tensor] = {}
         self.first_order_parts: dict[Key, Tensor] = {}
         self.helping: dict[str, Tensor] = {}
@@ -72,8 +76,15 @@ class AllocationSums:
 
     @property
     def void(self) -> bool:
-        """Whether the parts are no numbers to use: residuals and changes without their signs, see ``is_void``."""
-        return is_void(self.gross_residual, self.gross_change)
+        """Whether the parts are no numbers to use: residuals, or errors of the parts, see ``is_void``."""
+        pairs = (self.gross_residual, self.gross_change), *zip(self.errors, self.sizes, strict=True)
+        return any(is_void(error, of) for error, of in pairs)
+
+    @property
+    def relative_error(self) -> float:
+        """Estimated errors of the parts, divided by their sizes: of single entries or of ``parts``, the larger one."""
+        shares = [e / size if size else 0.0 for e, size in zip(self.errors, self.sizes, strict=True)]
+        return math.nan if any(map(math.isnan, shares)) else max(shares)
 
     def add(self, line: LineIntegral) -> None:
         """Add a line."""
@@ -82,6 +93,8 @@ class AllocationSums:
         self.loss_change += line.loss_change
         self.gross_change += abs(line.loss_change)
         self.gross_residual += abs(line.residual)
+        self.errors = _added(self.errors, line.errors)
+        self.sizes = _added(self.sizes, line.sizes)
         self.total += line.total
         self.first_order += line.first_order
         for own, given in ((self.parts, line.groups), (self.first_order_parts, line.groups_at_start)):
@@ -104,8 +117,16 @@ class AllocationSums:
     def state(self) -> dict[str, Any]:
         """Return the sums as plain values, for a checkpoint."""
         numbers = (
-            "lines", "points", "loss_change", "gross_change", "gross_residual", "total", "first_order"
-        )  # fmt: skip
+            "lines",
+            "points",
+            "loss_change",
+            "gross_change",
+            "gross_residual",
+            "errors",
+            "sizes",
+            "total",
+            "first_order",
+        )
         keyed = ("parts", "first_order_parts")
         return {
             **{name: getattr(self, name) for name in numbers},
@@ -124,13 +145,17 @@ class AllocationSums:
             setattr(self, name, {tuple(key): part for key, part in value} if keyed else value)
 
 
+def _added(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
+    return a[0] + b[0], a[1] + b[1]
+
+
 class FollowedPath:
     """Allocation along the updates of a training: the line of each, by Simpson's rule at its ends and its middle.
 
     The end of one update is the start of the next: both are computed from one gradient, when the next update is known.
     An update whose end has not been computed yet is open until :meth:`finish`, which costs one more gradient and
-    does not change the sums. An update along which three points do not add up to the change of the loss gets more,
-    as in :func:`~lmdyn.analysis.landscape.line_integral.integrate_line`.
+    does not change the sums. An update for which three points are not enough gets more, as in
+    :func:`~lmdyn.analysis.landscape.line_integral.integrate_line`.
 
     Args:
         sums: sums of the allocations, to which updates are added.

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
 from lmdyn.analysis.statistics.distributed import all_reduce_sum
@@ -156,15 +156,21 @@ class Hessian:
             return found.numpy()
 
         basis = min(self.size, max(2 * count + 1, 20))
-        operator = LinearOperator((self.size, self.size), matvec=multiply, dtype=dtype)
+        operator = scipy.sparse.linalg.LinearOperator((self.size, self.size), matvec=multiply, dtype=dtype)
         start = generator.standard_normal(self.size).astype(dtype)
         restarts = max(1, most_products // max(1, basis - count))
         try:
-            values = eigsh(
-                operator, k=count, which="LA", ncv=basis, tol=tolerance, v0=start, maxiter=restarts,
+            values = scipy.sparse.linalg.eigsh(
+                operator,
+                k=count,
+                which="LA",
+                ncv=basis,
+                tol=tolerance,
+                v0=start,
+                maxiter=restarts,
                 return_eigenvectors=False,
-            )  # fmt: skip
-        except ArpackNoConvergence as error:
+            )
+        except scipy.sparse.linalg.ArpackNoConvergence as error:
             values = error.eigenvalues
         except _NotFiniteError:
             values = np.zeros(0)

@@ -24,12 +24,17 @@ class LossChange:
         first_order: the gradient at the start times the difference, as printed in equation 6.3.
         loss_change: loss at the end less that at the start, in nats.
         points: number of gradients from which the allocation is computed.
+        error: estimated error of the shares in nats, summed over entries without signs.
+        void: whether the shares are no numbers to use: the error exceeds 5 % of the shares, or ``residual`` 5 % of
+            ``loss_change``, and 1e-4 nats.
     """
 
     allocation: Mapping[str, Tensor]
     first_order: Mapping[str, Tensor]
     loss_change: float
     points: int
+    error: float
+    void: bool
 
     @property
     def residual(self) -> float:
@@ -47,9 +52,9 @@ def loss_change_allocation(
 
     A_i = ∫₀¹ ∂_iL(θ₀ + α(θ₁ − θ₀)) dα · (θ₁ − θ₀)_i, by the composite rule of Simpson with at most ``most_points``
     gradients (:func:`~lmdyn.analysis.landscape.line_integral.integrate_line`). Σ_i A_i = L(θ₁) − L(θ₀) holds for any
-    path between the two points: that the sum is right tests the quadrature, not the shares. The shares depend on the
-    path: those along the line between two distant points of a training differ from the sums over its updates, also in
-    sign. A parameter that does not change has the share 0.
+    path between the two points: that the sum is right does not test the shares, which are compared with those of a
+    coarser rule. They depend on the path: those along the line between two distant points of a training differ from the
+    sums over its updates, also in sign. A parameter that does not change has the share 0.
 
     Args:
         gradient: function that returns the loss and its gradient at values of the parameters, such as
@@ -84,7 +89,9 @@ def loss_change_allocation(
         return LinePoint(found.loss, slopes)
 
     integral = integrate_line(point, most_points)
-    return LossChange(integral.slopes, at_start, integral.loss_change, integral.points)
+    return LossChange(
+        integral.slopes, at_start, integral.loss_change, integral.points, integral.errors[0], integral.void
+    )
 
 
 def slopes_of(gradients: Mapping[str, Tensor], moved: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -95,9 +95,14 @@ class TextOnLines:
     ) -> ClassSlopes:
         with at_point(self._module, values or {}):
             return class_slopes(
-                self._module, self._batches(), self._call, moved, self._divisions, repeated=self._repeated,
+                self._module,
+                self._batches(),
+                self._call,
+                moved,
+                self._divisions,
+                repeated=self._repeated,
                 head=self._head,
-            )  # fmt: skip
+            )
 
 
 def moving(moved: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,11 +1,12 @@
 """Hidden units of two networks matched by their weights."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import scipy
 import torch
 from jaxtyping import Int
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from lmdyn.analysis.parameters.exchangeable_units import UnitAxis, UnitGroup, permuted_units
@@ -20,7 +21,8 @@ class MatchedUnits:
 
     Attributes:
         permutations: permutation by name of the group, for :func:`~lmdyn.analysis.permuted_units`.
-        before: inner product of the weights of both networks before matching, divided by their norms.
+        before: inner product of the weights of both networks before matching, divided by their norms; NaN if weights
+            are not finite, and no unit is then moved.
         after: the same after matching.
         sweeps: number of passes over all groups.
     """
@@ -72,6 +74,8 @@ def match_units(
         float(torch.stack([v.square().sum() for v in of.values()]).sum().sqrt()) for of in (mine, theirs)
     ]
     found = {group.name: torch.arange(group.size) for group in groups}
+    if not all(map(math.isfinite, norms)):
+        return MatchedUnits(found, math.nan, math.nan, 0)
     generator = torch.Generator().manual_seed(seed)
 
     within = {name: _within(groups, name) for name in names}
@@ -93,7 +97,7 @@ def match_units(
             cost = torch.zeros(group.size, group.size, dtype=torch.float64)
             for axis in group.axes:
                 cost += _products(mine, theirs, within[axis.parameter], found, group, axis)
-            _, order = linear_sum_assignment(cost.numpy(), maximize=True)
+            _, order = scipy.optimize.linear_sum_assignment(cost.numpy(), maximize=True)
             trial = {**found, group.name: torch.from_numpy(order)}
             own_names = sorted({axis.parameter for axis in group.axes})  # the other products stay
             if alike(trial, own_names) - alike(found, own_names) > 1e-12 * scale:

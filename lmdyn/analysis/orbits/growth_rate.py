@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+import scipy
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy import stats
 from torch import Tensor
 
 from lmdyn.analysis.statistics.precision import unit_size
@@ -104,7 +104,7 @@ def growth_rate(
     reach = torch.zeros_like(mean)
     for most in _BLOCKS:
         of_these, degrees = _block_error(values, known, mean, most)
-        t = torch.tensor(stats.t.ppf(0.5 + confidence / 2, degrees.cpu().numpy()))
+        t = torch.tensor(scipy.stats.t.ppf(0.5 + confidence / 2, degrees.cpu().numpy()))
         error = torch.maximum(error, of_these)
         reach = torch.maximum(reach, t.to(error) * of_these)
     steps = count * tau

@@ -195,9 +195,17 @@ def orbit_kind(
     _measure_closed(f, orbits, found, seed, rows)
     rate = found.rate
     return OrbitKinds(
-        found.kinds, rate.exponent, rate.error, rate.resolution, orbits.steps.cpu(), found.period,
-        *_transients(orbits, found), found.zero_exponents, found.line_change, orbits.x,
-    )  # fmt: skip
+        found.kinds,
+        rate.exponent,
+        rate.error,
+        rate.resolution,
+        orbits.steps.cpu(),
+        found.period,
+        *_transients(orbits, found),
+        found.zero_exponents,
+        found.line_change,
+        orbits.x,
+    )
 
 
 @dataclass

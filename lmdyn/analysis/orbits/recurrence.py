@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lmdyn.analysis.orbits.trajectories import Map, check_precision, repeat, state_norm
 
-__all__ = ["Attractors", "Recurrence", "attractor_types", "attractors"]
+__all__ = ["Attractors", "Recurrence", "attractors"]
 
 
 class Recurrence:
@@ -221,50 +221,6 @@ def attractors(f: Map, x: Float[Tensor, "batch *state"], max_period: int, tolera
         label = torch.where(same & (period > 0) & (label < 0), count, label)
         count += 1
     return Attractors(period, label, tolerance, max_period)
-
-
-def attractor_types(
-    period: Int[Tensor, "batch"],
-    mean_exponent: Float[Tensor, "batch"],
-    resolution: float,
-    recurred: Bool[Tensor, "batch"] | None = None,
-) -> list[str]:
-    """Return the kind of each trajectory at its horizon.
-
-    - "fixed point": period 1; "periodic": a longer period, whatever the exponent;
-    - "chaotic": no recurrence and λ above the resolution;
-    - "quasi-periodic": no recurrence and |λ| within it (also chaos too weak to be distinguished);
-    - "converging": no recurrence yet, but λ is below −resolution;
-    - "undetermined": no recurrence and no exponent (NaN), for example a diverged row.
-
-    Args:
-        period: (batch,) period; 0 without recurrence.
-        mean_exponent: (batch,) mean λ over the last windows before the horizon, in nats per step.
-        resolution: the |λ| below which λ counts as 0: at least the standard error of the mean.
-        recurred: (batch,) whether the state is known to have recurred, though with a period that was not searched for.
-
-    Raises:
-        ValueError: if the resolution is negative.
-
-    Example:
-        >>> attractor_types(torch.tensor([1, 2, 0, 0]), torch.tensor([-0.1, -0.1, 0.3, 1e-5]), resolution=1e-3)
-        ['fixed point', 'periodic', 'chaotic', 'quasi-periodic']
-    """
-    if not resolution >= 0:
-        raise ValueError(f"resolution must be a |λ| of at least 0, got {resolution}")
-
-    def kind(p: int, exponent: float) -> str:
-        if p:
-            return "fixed point" if p == 1 else "periodic"
-        if exponent != exponent:
-            return "undetermined"
-        if abs(exponent) <= resolution:
-            return "quasi-periodic"
-        return "chaotic" if exponent > 0 else "converging"
-
-    if recurred is not None:
-        period = torch.where((period == 0) & recurred, 2, period)  # any period above 1
-    return [kind(p, e) for p, e in zip(period.tolist(), mean_exponent.tolist(), strict=True)]
 
 
 def _near(x: Tensor, y: Tensor, tolerance: float) -> Tensor:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
 from jaxtyping import Bool, Float, Real
-from scipy import stats
 from torch import Tensor
 
 __all__ = ["Survival", "survival"]
@@ -123,7 +123,7 @@ def survival(
     if groups is None:
         low, high = _greenwood(length, ended, times, confidence)
         rate_interval = _rate_interval(beyond, ended, unit, confidence)
-        spread, t = _error_of_mean(length, ended, last), float(stats.norm.ppf(0.5 + confidence / 2))
+        spread, t = _error_of_mean(length, ended, last), float(scipy.stats.norm.ppf(0.5 + confidence / 2))
         mean_interval = (mean - t * spread, mean + t * spread)
         n_groups = len(length)
     else:
@@ -133,29 +133,38 @@ def survival(
         if n_groups < 2:
             raise ValueError(f"an interval over groups requires at least 2 groups, got {n_groups}")
         kept = [of != name for name in names]
-        t = float(stats.t.ppf(0.5 + confidence / 2, n_groups - 1))
+        t = float(scipy.stats.t.ppf(0.5 + confidence / 2, n_groups - 1))
         low, high = _on_cloglog(whole, np.stack([_curve(length[k], ended[k], times) for k in kept]), t)
         rate_interval = _on_log(rate, np.array([_escape_rate(beyond[k], ended[k], unit) for k in kept]), t)
         means = np.array([_restricted_mean(length[k], ended[k], last) for k in kept])
         error = float(_jackknife_error(means))
         mean_interval = (mean - t * error, mean + t * error)
     return Survival(
-        torch.from_numpy(times), torch.from_numpy(whole), torch.from_numpy(low), torch.from_numpy(high),
-        rate, rate_interval, mean, (max(0.0, float(mean_interval[0])), min(last, float(mean_interval[1]))), last,
-        len(length), int(ended.sum()), n_groups,
-    )  # fmt: skip
+        torch.from_numpy(times),
+        torch.from_numpy(whole),
+        torch.from_numpy(low),
+        torch.from_numpy(high),
+        rate,
+        rate_interval,
+        mean,
+        (max(0.0, float(mean_interval[0])), min(last, float(mean_interval[1]))),
+        last,
+        len(length),
+        int(ended.sum()),
+        n_groups,
+    )
 
 
 def _curve(length: Array, ended: npt.NDArray[np.bool_], times: Array) -> Array:
     """Return the share that lasts longer than each of the times."""
-    found = stats.ecdf(stats.CensoredData(uncensored=length[ended], right=length[~ended])).sf
+    found = scipy.stats.ecdf(scipy.stats.CensoredData(uncensored=length[ended], right=length[~ended])).sf
     return np.asarray(found.evaluate(times), dtype=np.float64)
 
 
 def _greenwood(
     length: Array, ended: npt.NDArray[np.bool_], times: Array, confidence: float
 ) -> tuple[Array, Array]:
-    sf = stats.ecdf(stats.CensoredData(uncensored=length[ended], right=length[~ended])).sf
+    sf = scipy.stats.ecdf(scipy.stats.CensoredData(uncensored=length[ended], right=length[~ended])).sf
     with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # if the curve is 1 or 0, it has no interval
         ends = sf.confidence_interval(confidence, method="log-log")
@@ -185,11 +194,11 @@ def _rate_interval(
     if there == 0:
         return float("nan"), float("nan")
     if unit is not None:
-        ends = stats.binomtest(n, round(there / unit)).proportion_ci(confidence)
+        ends = scipy.stats.binomtest(n, round(there / unit)).proportion_ci(confidence)
         return _of_share(float(ends.low), unit), _of_share(float(ends.high), unit)
     tail = (1 - confidence) / 2
-    low = float(stats.chi2.ppf(tail, 2 * n)) / 2 if n else 0.0
-    return low / there, float(stats.chi2.ppf(1 - tail, 2 * n + 2)) / 2 / there
+    low = float(scipy.stats.chi2.ppf(tail, 2 * n)) / 2 if n else 0.0
+    return low / there, float(scipy.stats.chi2.ppf(1 - tail, 2 * n + 2)) / 2 / there
 
 
 def _restricted_mean(length: Array, ended: npt.NDArray[np.bool_], horizon: float) -> float:

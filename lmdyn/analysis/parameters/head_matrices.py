@@ -184,8 +184,19 @@ _SEPARATE = (
 )
 _FUSED = ("c_attn", "qkv_proj", "Wqkv", "qkv", "in_proj", "query_key_value")
 _OUTPUT = (
-    "o_proj", "out_proj", "dense", "out_lin", "o", "c_proj", "wo", "Wo", "output_proj", "out_linear", "to_out", "proj",
-)  # fmt: skip
+    "o_proj",
+    "out_proj",
+    "dense",
+    "out_lin",
+    "o",
+    "c_proj",
+    "wo",
+    "Wo",
+    "output_proj",
+    "out_linear",
+    "to_out",
+    "proj",
+)
 _BY_HEAD = {"GPTNeoX", "Bloom", "Falcon", "Persimmon", "GPTBigCode"}
 _IN_BLOCKS = {"GPT2", "Phi3", "Mpt", "ModernBert"}
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "n_local_heads", "heads", "nhead")

@@ -2,8 +2,7 @@
 
 import numpy as np
 import numpy.typing as npt
-from scipy.interpolate import BSpline
-from scipy.optimize import nnls
+import scipy
 
 __all__ = ["fit_monotone"]
 
@@ -38,7 +37,7 @@ def fit_monotone(x: Array, y: Array, spacing: float) -> Array:
     for sign in (1.0, -1.0):
         # an intercept of any sign is the difference of two positive ones
         design = np.column_stack([np.ones_like(x), -np.ones_like(x), sign * basis])
-        weights, rest = nnls(design, y, maxiter=50 * design.shape[1])
+        weights, rest = scipy.optimize.nnls(design, y, maxiter=50 * design.shape[1])
         fits.append((float(rest), design @ weights))
     return np.asarray(min(fits, key=lambda fit: fit[0])[1])
 
@@ -51,5 +50,5 @@ def _rising(x: Array, spacing: float) -> Array:
     knots = np.concatenate([[low] * _DEGREE, inner, [high] * _DEGREE])
     number = len(knots) - _DEGREE - 1
     # sums of the last B-splines rise monotonically from 0 to 1 (they add up to 1)
-    values = BSpline.design_matrix(np.clip(x, low, high), knots, _DEGREE).toarray()
+    values = scipy.interpolate.BSpline.design_matrix(np.clip(x, low, high), knots, _DEGREE).toarray()
     return np.asarray(values[:, ::-1].cumsum(1)[:, : number - 1])

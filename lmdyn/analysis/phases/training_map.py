@@ -5,13 +5,15 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from hmmlearn.hmm import GaussianHMM
-from sklearn.cluster import kmeans_plusplus
 
 from lmdyn.analysis.statistics.mean_over_seeds import mean_over_seeds
+
+if TYPE_CHECKING:  # these take as long to import as everything else here
+    import hmmlearn.hmm
 
 __all__ = [
     "FOLDS",
@@ -249,13 +251,13 @@ def _held_out(values: Array, scale: Array, number: int, restarts: int, seed: int
     return found
 
 
-def _score(model: GaussianHMM, values: Array) -> Array:
+def _score(model: "hmmlearn.hmm.GaussianHMM", values: Array) -> Array:
     """Return the log-likelihood of each sequence."""
     model.implementation = "log"
     return np.array([model.score(one) for one in values])
 
 
-def _fit(values: Array, number: int, restarts: int, seed: tuple[int, ...]) -> GaussianHMM:
+def _fit(values: Array, number: int, restarts: int, seed: tuple[int, ...]) -> "hmmlearn.hmm.GaussianHMM":
     """Fit to standardised sequences (seeds, steps, measures); the best restart is continued."""
     rows, lengths = values.reshape(-1, values.shape[2]), [values.shape[1]] * len(values)
     starts = np.random.SeedSequence(seed).generate_state(restarts if number > 1 else 1)
@@ -266,7 +268,14 @@ def _fit(values: Array, number: int, restarts: int, seed: tuple[int, ...]) -> Ga
         return _climb(best, rows, lengths)
 
 
-def _begun(rows: Array, lengths: list[int], number: int, start: int) -> GaussianHMM:
+def _begun(rows: Array, lengths: list[int], number: int, start: int) -> "hmmlearn.hmm.GaussianHMM":
+    from sklearn.cluster import kmeans_plusplus
+
+    try:
+        from hmmlearn.hmm import GaussianHMM
+    except ImportError as error:
+        raise ImportError("training maps require hmmlearn: pip install 'lmdyn[claims]'") from error
+
     model = GaussianHMM(
         number,
         "diag",
@@ -281,7 +290,7 @@ def _begun(rows: Array, lengths: list[int], number: int, start: int) -> Gaussian
     return _climb(model, rows, lengths)
 
 
-def _climb(model: GaussianHMM, rows: Array, lengths: list[int]) -> GaussianHMM:
+def _climb(model: "hmmlearn.hmm.GaussianHMM", rows: Array, lengths: list[int]) -> "hmmlearn.hmm.GaussianHMM":
     try:
         model.implementation = "scaling"  # a third of the time
         return model.fit(rows, lengths)

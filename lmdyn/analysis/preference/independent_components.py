@@ -11,8 +11,6 @@ from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
-from sklearn.decomposition import FastICA
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 __all__ = [
@@ -270,6 +268,9 @@ def fast_ica(
         >>> found.converged, torch.allclose(found.unmixing @ found.unmixing.T, torch.eye(2).double())
         (True, True)
     """
+    from sklearn.decomposition import FastICA
+    from sklearn.exceptions import ConvergenceWarning
+
     if not (tolerance > 0 and max_iterations >= 1):
         raise ValueError(
             f"expected a positive tolerance and at least 1 iteration, got {tolerance} and {max_iterations}"

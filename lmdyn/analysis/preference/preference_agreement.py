@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
+import scipy
 
 from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
 from lmdyn.analysis.statistics.correlation import FloatArray, pearson, spearman, unit_values, weighted_pearson
@@ -111,7 +111,7 @@ def compare_preferences(
     if n < 3:
         return Agreement(n, *[nan] * 9)
     weights = draw_blocks(n, resamplings, seed).astype(np.float64)
-    x_ranks, y_ranks = rankdata(x), rankdata(y)
+    x_ranks, y_ranks = scipy.stats.rankdata(x), scipy.stats.rankdata(y)
     r, rho = pearson(x, y), spearman(x, y)
     # a separate stream: the shuffles do not depend on the draws. They do not change means and variances
     random, u, v = np.random.default_rng([seed, 1]), x - x.mean(), y - y.mean()

@@ -22,9 +22,16 @@ from lmdyn.analysis.preference.independent_components import (
 )
 
 __all__ = [
-    "ClusteredWords", "Clustering", "Membership", "Method", "cluster_means", "cluster_name", "cluster_number",
-    "typical_words", "word_clusters",
-]  # fmt: skip
+    "ClusteredWords",
+    "Clustering",
+    "Membership",
+    "Method",
+    "cluster_means",
+    "cluster_name",
+    "cluster_number",
+    "typical_words",
+    "word_clusters",
+]
 
 Method = Literal["amari", "fastica"]
 
@@ -165,9 +172,10 @@ class Clustering:
 
     def __post_init__(self) -> None:
         for name, value, kind in (
-            ("method", self.method, Method), ("whiten", self.whiten, Whiten),
+            ("method", self.method, Method),
+            ("whiten", self.whiten, Whiten),
             ("nonlinearity", self.nonlinearity, Nonlinearity),
-        ):  # fmt: skip
+        ):
             if value not in get_args(kind):
                 raise ValueError(f"{name} must be one of {list(get_args(kind))}, got {value!r}")
         if self.method == "fastica" and self.whiten != "divide":
@@ -178,8 +186,10 @@ class Clustering:
             if number < 1:
                 raise ValueError(f"{name} must be at least 1, got {number}")
         for name, size in (
-            ("threshold", self.threshold), ("learning_rate", self.learning_rate), ("tolerance", self.tolerance),
-        ):  # fmt: skip
+            ("threshold", self.threshold),
+            ("learning_rate", self.learning_rate),
+            ("tolerance", self.tolerance),
+        ):
             if size is not None and not size > 0:
                 raise ValueError(f"{name} must be positive, got {size}")
 

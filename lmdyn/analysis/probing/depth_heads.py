@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.inspection.forward import check_labels
+from lmdyn.analysis.inspection.predictions import hits
 from lmdyn.analysis.probing.state_decoder import StateDecoder
 from lmdyn.analysis.probing.task_metrics import regression_metrics
 from lmdyn.analysis.probing.tower_heads import TowerHead
@@ -64,7 +65,7 @@ def states_at(
 def prediction_scores(logits: Float[Tensor, "n vocab"], labels: Int[Tensor, "n"]) -> Float[Tensor, "n 2"]:
     """Compute whether the label of each position has the highest logit, and −ln p of the label, in nats; float64.
 
-    If logits are not finite, the first is 0 and the second is NaN.
+    Both are NaN if the logits are not finite.
 
     Raises:
         ValueError: on the CPU, if a label is not a class.
@@ -76,10 +77,9 @@ def prediction_scores(logits: Float[Tensor, "n vocab"], labels: Int[Tensor, "n"]
     """
     check_labels(labels, logits.shape[1])
     logits = logits.float() if logits.dtype != torch.float64 else logits
-    finite = logits.isfinite().all(1)
-    right = ((logits.argmax(1) == labels) & finite).double()
+    right = hits(logits, labels).double()
     log_p = logits.log_softmax(1).gather(1, labels[:, None])[:, 0].double()
-    return torch.stack([right, -torch.where(finite, log_p, torch.nan)], 1)
+    return torch.stack([right, torch.where(right.isnan(), torch.nan, -log_p)], 1)
 
 
 @torch.no_grad()

@@ -1,7 +1,10 @@
 """Micro-F1 of edge probes: the definition of an answer, and the score of summed counts."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from lmdyn.analysis.inspection.predictions import hits
 
 __all__ = ["f1_counts", "micro_f1", "one_hot"]
 
@@ -10,7 +13,7 @@ def f1_counts(logits: Tensor, labels: Tensor, multi_label: bool) -> tuple[Tensor
     """Count the right answers and the answers of each of S probes, and the true labels, for some spans.
 
     With one label per span, the answer is the highest logit; with any number of labels, each logit above 0 is an
-    answer. A span with a NaN logit has no right answer.
+    answer. If the highest logit of a span is not finite, the right answers of the probe are NaN, and so is its F1.
 
     Args:
         logits: logits, (S, n, C).
@@ -18,7 +21,7 @@ def f1_counts(logits: Tensor, labels: Tensor, multi_label: bool) -> tuple[Tensor
         multi_label: whether a span can have any number of labels.
 
     Returns:
-        Right answers (S,), answers (S,), and number of true labels.
+        Right answers (S,) float64, answers (S,), and number of true labels.
 
     Raises:
         ValueError: if there are no classes, or if the numbers of labels and spans differ.
@@ -26,19 +29,20 @@ def f1_counts(logits: Tensor, labels: Tensor, multi_label: bool) -> tuple[Tensor
     Example:
         >>> right, answers, gold = f1_counts(torch.tensor([[[2.0, -1.0], [3.0, 1.0]]]), torch.tensor([0, 1]), True)
         >>> right.tolist(), answers.tolist(), gold
-        ([2], [3], 2)
+        ([2.0], [3], 2)
     """
     if logits.shape[-1] == 0 or logits.shape[1] != len(labels):
         raise ValueError(
             f"expected logits (probes, spans, classes) and one label per span, got {tuple(logits.shape)} and "
             f"{len(labels)} labels"
         )
-    known = ~logits.isnan().any(-1)  # a comparison with NaN would also count as an answer
+    answered = (logits > 0).sum((1, 2))
     if not multi_label:
-        right = ((logits.argmax(-1) == labels) & known).sum(1)
-        return right, right.new_full(right.shape, len(labels)), len(labels)
-    answered, gold = logits > 0, one_hot(labels, logits.shape[-1]).bool()
-    return (answered & gold & known[..., None]).sum((1, 2)), answered.sum((1, 2)), int(gold.sum())
+        right = hits(logits, labels.expand(logits.shape[:2])).double().sum(1)
+        return right, torch.full_like(answered, len(labels)), len(labels)
+    gold = one_hot(labels, logits.shape[-1]).bool()
+    right = torch.where(logits.amax(-1).isfinite(), ((logits > 0) & gold).sum(-1).double(), torch.nan).sum(1)
+    return right, answered, int(gold.sum())
 
 
 def micro_f1(tp: Tensor, fp: Tensor, fn: Tensor) -> Tensor:

@@ -233,8 +233,8 @@ def _keep(model: "_Model", optimizer: torch.optim.Optimizer, rows: Tensor) -> No
 @torch.no_grad()
 def _score(model: "_Model", spans: Spans, sites: Tensor, loss: Loss) -> Tensor:
     """Compute micro-F1, (S',) float64 on the CPU."""
-    hits = torch.zeros(len(sites), dtype=torch.long, device=spans.index.device)
-    answers, gold = hits.clone(), 0
+    hits = torch.zeros(len(sites), dtype=torch.float64, device=spans.index.device)
+    answers, gold = hits.long(), 0
     for rows in torch.arange(len(spans), device=spans.index.device).split(_CHUNK):
         z, y = model.logits(spans, rows, sites), spans.labels[rows]
         right, answered, there = f1_counts(z, y, multi_label=loss != "softmax")

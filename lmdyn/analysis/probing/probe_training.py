@@ -13,6 +13,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from lmdyn.analysis.inspection.predictions import hits
+
 __all__ = [
     "DiagnosticClassifier",
     "Targets",
@@ -119,8 +121,9 @@ class Targets:
     @cached_property
     def columns(self) -> Tensor:
         """Column of each label among the classes of all tasks, (n, T); any column of the task for none."""
-        sizes = torch.tensor(self.num_classes, device=self.labels.device)
-        return self.labels.clamp(min=0) + (sizes.cumsum(0) - sizes)
+        sizes = torch.tensor(self.num_classes)
+        first = (sizes.cumsum(0) - sizes).to(self.labels.device, non_blocking=True)
+        return self.labels.clamp(min=0) + first
 
     @property
     def counts(self) -> Tensor:
@@ -297,7 +300,7 @@ def score(probes: Probes, x: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
     correct, nll = [], []
     for task, z in enumerate(probes.logits(x.transpose(0, 1)).split(targets.num_classes, -1)):
         y, labelled = targets.labels[:, task].clamp(min=0), targets.labelled[:, task]
-        correct.append(((z.argmax(-1) == y) & labelled).sum(1))
+        correct.append(torch.where(labelled, hits(z, y.expand(z.shape[:2])), 0).sum(1))
         log_p = z.log_softmax(-1).gather(-1, y.expand(len(z), -1)[..., None])[..., 0]
         nll.append(torch.where(labelled, -log_p, 0).sum(1))
     return torch.stack(correct, 1).cpu().double(), torch.stack(nll, 1).cpu().double()

@@ -10,7 +10,6 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from sklearn.metrics import f1_score, matthews_corrcoef
 from torch import Tensor
 
 from lmdyn.analysis.statistics.correlation import pearson, spearman
@@ -113,6 +112,8 @@ def classification_metrics(
         >>> classification_metrics(torch.tensor([1, 1, 0]), torch.tensor([1, 0, 0]), 2)["accuracy"]
         0.666...
     """
+    from sklearn.metrics import f1_score, matthews_corrcoef
+
     _check_examples(predictions, labels)
     values = {"accuracy": float((predictions == labels).double().mean())}
     if num_labels == 2:

@@ -1,6 +1,6 @@
 """Jackknife of similarity measures over blocks of sentences, computed from sums."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import nan
 
@@ -9,10 +9,10 @@ from torch import Tensor
 from lmdyn.analysis.similarity.cca import ranks_of, svcca_of
 from lmdyn.analysis.similarity.covariance import CrossCovariance
 from lmdyn.analysis.similarity.scatter import Pair
-from lmdyn.analysis.similarity.sweep import MEASURES, measure_of
+from lmdyn.analysis.similarity.sweep import known_measures
 from lmdyn.analysis.statistics.jackknife import Jackknifed, jackknife
 
-__all__ = ["jackknife_similarity"]
+__all__ = ["jackknife_similarity", "value_or_nan"]
 
 
 def jackknife_similarity(
@@ -50,32 +50,26 @@ def jackknife_similarity(
         >>> bool(abs(found.value) < 2 * found.error), found.df
         (True, 19)
     """
-    if unknown := [name for name in measures if measure_of(name) is None]:
-        raise ValueError(f"unknown measure {', '.join(unknown)}: expected {', '.join(MEASURES)} or svcca_<k>")
+    functions = dict(known_measures(measures))
     there = [part for part in parts if part.n]
     if len(there) < 2:
         raise ValueError(f"the jackknife requires at least 2 blocks with samples, got {len(there)}")
     whole = CrossCovariance.combine(there)
-    functions = _functions(measures, whole.pair())
+    if "svcca" in functions:
+        functions["svcca"] = partial(svcca_of, directions=ranks_of(whole.pair()))
     estimate = {name: float(function(whole.pair())) for name, function in functions.items()}
     left_out: dict[str, list[float]] = {name: [] for name in functions}
     for part in there:
-        pair = whole.without(part).pair()
+        rest = whole.without(part)
         for name, function in functions.items():
-            left_out[name].append(_value(function, pair))
+            left_out[name].append(value_or_nan(function, rest))
     sizes = [part.n for part in there]
     return {name: jackknife(estimate[name], left_out[name], sizes) for name in functions}
 
 
-def _functions(measures: Sequence[str], whole: Pair) -> Mapping[str, Callable[[Pair], Tensor]]:
-    functions = {name: function for name in measures if (function := measure_of(name))}
-    if "svcca" in functions:
-        functions["svcca"] = partial(svcca_of, directions=ranks_of(whole))
-    return functions
-
-
-def _value(function: Callable[[Pair], Tensor], pair: Pair) -> float:
+def value_or_nan(function: Callable[[Pair], Tensor], covariance: CrossCovariance) -> float:
+    """Return a measure of some of the blocks; NaN if they have fewer directions than it requires, or are constant."""
     try:
-        return float(function(pair))
-    except ValueError:  # fewer directions without this block, or constant: the error is unknown
+        return float(function(covariance.pair()))
+    except ValueError:
         return nan

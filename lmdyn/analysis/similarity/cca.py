@@ -26,7 +26,7 @@ _TIE = 1e-8  # difference of correlations below which their variates mix
 
 
 def canonical_correlations(
-    x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"], *, variance: float = 1.0, cut: Cut = "variance"
+    x: Float[Tensor, "n d1"], y: Float[Tensor, "n d2"], *, variance: float = 1.0, cut: Cut = "variance"
 ) -> Float[Tensor, "k"]:
     """Compute the canonical correlations ρ₁ ≥ ρ₂ ≥ … of two representations: see :func:`cca` and :func:`svcca`.
 
@@ -50,7 +50,7 @@ def canonical_correlations(
     return correlations_of(Pair.of(x, y), variance, cut)
 
 
-def cca(x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"]) -> Float[Tensor, ""]:
+def cca(x: Float[Tensor, "n d1"], y: Float[Tensor, "n d2"]) -> Float[Tensor, ""]:
     """Compute the mean canonical correlation ρ̄ = (1/k) Σ ρᵢ.
 
     The value is 1 if the smaller of the two feature spaces lies in the other one, as for cca(x, x). For unrelated
@@ -87,7 +87,7 @@ def cca(x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"]) -> Float[Tensor, ""]
 
 def svcca(
     x: Float[Tensor, "n d1"],
-    y: Float[Tensor, "_ d2"],
+    y: Float[Tensor, "n d2"],
     variance: float = 0.99,
     *,
     cut: Cut = "variance",
@@ -133,7 +133,7 @@ def svcca(
 
 
 def svcca_ranks(
-    x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"], variance: float = 0.99, *, cut: Cut = "variance"
+    x: Float[Tensor, "n d1"], y: Float[Tensor, "n d2"], variance: float = 0.99, *, cut: Cut = "variance"
 ) -> tuple[int, int]:
     """Return the number of principal directions that :func:`svcca` keeps on each side.
 
@@ -157,7 +157,7 @@ def svcca_ranks(
     return ranks_of(Pair.of(x, y), variance, cut)
 
 
-def pwcca(x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"]) -> Float[Tensor, ""]:
+def pwcca(x: Float[Tensor, "n d1"], y: Float[Tensor, "n d2"]) -> Float[Tensor, ""]:
     """Compute canonical correlations weighted by the share of ``x`` that their directions explain: Σ αᵢ ρᵢ / Σ αᵢ.
 
     The weights are αᵢ = Σⱼ |⟨hᵢ, xⱼ⟩|, with hᵢ the canonical variates of the centred x (orthonormal in the space of

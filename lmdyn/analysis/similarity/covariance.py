@@ -1,7 +1,8 @@
-"""Covariances of two representations in one streaming pass: CCA, linear CKA and Procrustes of any number of tokens."""
+"""Covariances of representations in one streaming pass: CCA, linear CKA and Procrustes of any number of tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import torch
 from jaxtyping import Float
@@ -31,6 +32,9 @@ class CrossCovariance:
     one c, that of the first rank with samples, before they are added. :meth:`update` does not synchronize with the
     device.
 
+    Args:
+        names: name of each representation in error messages.
+
     Example:
         >>> g = torch.Generator().manual_seed(0)
         >>> x, y = torch.randn(60, 3, generator=g), torch.randn(60, 2, generator=g)
@@ -41,9 +45,12 @@ class CrossCovariance:
         (60, True)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: Sequence[str] = ("x", "y")) -> None:
+        self._names = names
         self._sums: _Sums | None = None
         self._pair: Pair | None = None
+        self._of: tuple[_Sides, int, int] | None = None  # a part of the sums of several representations
+        self._sides: _Sides | None = None
 
     @property
     def n(self) -> int:
@@ -51,7 +58,7 @@ class CrossCovariance:
         return 0 if self._sums is None else int(self._sums.n)
 
     @property
-    def widths(self) -> tuple[int, int]:
+    def widths(self) -> tuple[int, ...]:
         """Dimensions (d₁, d₂); (0, 0) before the first sample."""
         return (0, 0) if self._sums is None else self._sums.widths
 
@@ -91,22 +98,60 @@ class CrossCovariance:
         """
         if len(x) != len(y):
             raise ValueError(f"x has {len(x)} samples and y {len(y)}: row i of both must be the same sample")
-        if len(x) == 0:
+        self.update_all([x, y])
+
+    def update_all(self, parts: Sequence[Float[Tensor, "n _"]]) -> None:
+        """Add n samples of several representations, of which :meth:`between` returns the covariance of any two.
+
+        All pairs of k representations take less time and memory than a covariance for each pair.
+
+        Args:
+            parts: (n, d₁), (n, d₂), … representations of the same samples, two or more.
+
+        Raises:
+            ValueError: if the dimensions are not those of earlier samples, or there is not one name for each.
+        """
+        if len(parts) != len(self._names):
+            raise ValueError(
+                f"expected {len(self._names)} representations ({', '.join(self._names)}), got {len(parts)}"
+            )
+        if len(parts[0]) == 0:
             return
-        v, widths = torch.cat([exact_float(x), exact_float(y)], 1), (x.shape[1], y.shape[1])
+        v, widths = torch.cat([exact_float(part) for part in parts], 1), tuple(p.shape[1] for p in parts)
         if self._sums is None:
             self._sums = _Sums.zeros(v.mean(0), widths)
         elif self._sums.widths != widths:
             raise ValueError(f"expected samples of {self._sums.widths} dimensions as before, got {widths}")
         self._sums.add(v)
-        self._pair = None
+        self._pair = self._sides = None
+
+    def between(self, i: int, j: int) -> "CrossCovariance":
+        """Return the covariance of the i-th and the j-th of the representations of :meth:`update_all`, from 0.
+
+        It shares results that concern only one of the two, such as eigenvectors, with those of other pairs.
+
+        Example:
+            >>> g = torch.Generator().manual_seed(0)
+            >>> x, y, z = (torch.randn(60, d, generator=g) for d in (3, 2, 4))
+            >>> three, two = CrossCovariance(["x", "y", "z"]), CrossCovariance()
+            >>> three.update_all([x, y, z])
+            >>> two.update(x, z)
+            >>> bool((three.between(0, 2).cca() - two.cca()).abs() < 1e-12)
+            True
+        """
+        found = CrossCovariance()
+        if self._sums is not None:
+            if self._sides is None:
+                self._sides = _Sides(self._sums, self._names)
+            found._sums, found._of = self._sums.part(i, j), (self._sides, i, j)
+        return found
 
     def reduce(self) -> None:
         """Sum over ranks; call it once, on every rank, after the last update. A rank may have no samples."""
         rank, world_size = rank_and_world_size()
         if world_size == 1:
             return
-        found: list[tuple[int, int] | None] = [None] * world_size
+        found: list[tuple[int, ...] | None] = [None] * world_size
         torch.distributed.all_gather_object(found, None if self._sums is None else self._sums.widths)
         widths = {width for width in found if width is not None}
         if not widths:
@@ -121,7 +166,7 @@ class CrossCovariance:
         # a broadcast, as a sum of which all terms except one are 0
         centre = all_reduce_sum(sums.centre if rank == source else torch.zeros_like(sums.centre))
         self._sums = sums.about(centre).reduced()
-        self._pair = None
+        self._pair = self._sides = None
 
     @classmethod
     def combine(
@@ -202,7 +247,8 @@ class CrossCovariance:
             ValueError: if there are no samples yet, or if the input is NaN, infinite or constant.
         """
         if self._pair is None:
-            self._pair = self._some().pair()
+            sides, i, j = self._of or (_Sides(self._some(), self._names), 0, 1)
+            self._pair = sides.pair(i, j)
         return self._pair
 
     def canonical_correlations(self, *, variance: float = 1.0, cut: Cut = "variance") -> Float[Tensor, "k"]:
@@ -239,20 +285,20 @@ class CrossCovariance:
 
 @dataclass
 class _Sums:
-    """Sums over samples v = [x | y] − c, with a = (‖x − cₓ‖², ‖y − c_y‖²) for debiased CKA.
+    """Sums over samples v = [x₁ | x₂ | …] − c, with a = (‖x₁ − c₁‖², …) for debiased CKA.
 
     Attributes:
         centre: (d,) c.
-        widths: (d₁, d₂), d = d₁ + d₂.
+        widths: (d₁, …, d_k), of sum d.
         n: () number of samples.
         v: (d,) Σ v.
         vv: (d, d) Σ v vᵀ.
-        aa: (2, 2) Σ a aᵀ.
-        av: (2, d) Σ a vᵀ.
+        aa: (k, k) Σ a aᵀ.
+        av: (k, d) Σ a vᵀ.
     """
 
     centre: Tensor
-    widths: tuple[int, int]
+    widths: tuple[int, ...]
     n: Tensor
     v: Tensor
     vv: Tensor
@@ -260,10 +306,10 @@ class _Sums:
     av: Tensor
 
     @classmethod
-    def zeros(cls, centre: Tensor, widths: tuple[int, int]) -> "_Sums":
-        d = len(centre)
+    def zeros(cls, centre: Tensor, widths: tuple[int, ...]) -> "_Sums":
+        d, k = len(centre), len(widths)
         new = centre.new_zeros
-        return cls(centre, widths, new(()), new(d), new(d, d), new(2, 2), new(2, d))
+        return cls(centre, widths, new(()), new(d), new(d, d), new(k, k), new(k, d))
 
     def _terms(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         return self.n, self.v, self.vv, self.aa, self.av
@@ -287,16 +333,32 @@ class _Sums:
     def reduced(self) -> "_Sums":
         return _Sums(self.centre, self.widths, *(all_reduce_sum(term) for term in self._terms()))
 
+    def part(self, i: int, j: int) -> "_Sums":
+        """Return the sums of two of the representations."""
+        if len(self.widths) == 2 and (i, j) == (0, 1):
+            return self
+        d = torch.cat([torch.arange(len(self.centre)).split(self.widths)[k] for k in (i, j)])
+        d, k = d.to(self.v.device), torch.tensor([i, j], device=self.v.device)
+        return _Sums(
+            self.centre[d],
+            (self.widths[i], self.widths[j]),
+            self.n,
+            self.v[d],
+            self.vv[d[:, None], d],
+            self.aa[k[:, None], k],
+            self.av[k[:, None], d],
+        )
+
     def mean(self) -> Tensor:
         """Mean of the samples, (d,)."""
         return self.centre + self.v / self.n
 
     def about(self, centre: Tensor) -> "_Sums":
-        """Return the same sums of v' = v + δ, δ = c − c': a' = a + 2 D v + q, with δₓ and δ_y in the two rows of D."""
-        delta, (dx, dy) = self.centre - centre, self.widths
-        D = torch.block_diag(delta[None, :dx], delta[None, dx:])
+        """Return the same sums of v' = v + δ, δ = c − c': a' = a + 2 D v + q, with δ₁, δ₂, … in the rows of D."""
+        delta = self.centre - centre
+        D = torch.block_diag(*(part[None] for part in delta.split(self.widths)))
         q = D.square().sum(1)
-        a = torch.stack([block.sum() for block in self.vv.diagonal().split([dx, dy])])
+        a = torch.stack([block.sum() for block in self.vv.diagonal().split(self.widths)])
         Dv, Dvv = D @ self.v, D @ self.vv
         one_sided = 2 * self.av @ D.T + torch.outer(a + 2 * Dv, q)
         return _Sums(
@@ -312,12 +374,27 @@ class _Sums:
             self.av + 2 * Dvv + torch.outer(a + 2 * Dv, delta) + torch.outer(q, self.v + self.n * delta),
         )
 
-    def pair(self) -> Pair:
-        """Return the sums about the mean of all samples, as the sides of a pair."""
-        n, dx = int(self.n), self.widths[0]
-        mean = self.mean()
-        centred = self.about(mean)
-        x = Side("x", n, mean=mean[:dx], scatter=centred.vv[:dx, :dx])
-        y = Side("y", n, mean=mean[dx:], scatter=centred.vv[dx:, dx:])
-        norms = torch.stack([centred.aa[0, 0], centred.aa[1, 1], centred.aa[0, 1]])
-        return Pair(x, y, cross=centred.vv[:dx, dx:], norm_products=norms)
+
+class _Sides:
+    """Representations as sides of pairs, from their sums about the mean of all samples."""
+
+    def __init__(self, sums: _Sums, names: Sequence[str]) -> None:
+        self._names, self._mean = names, sums.mean()
+        self._centred = sums.about(self._mean)
+        self._places = [slice(*ends) for ends in pairwise(accumulate(sums.widths, initial=0))]
+        self._known: dict[int, Side] = {}
+
+    def pair(self, i: int, j: int) -> Pair:
+        """Return two of the representations."""
+        aa = self._centred.aa
+        norms = torch.stack([aa[i, i], aa[j, j], aa[i, j]])
+        return Pair(self._side(i), self._side(j), cross=self._block(i, j), norm_products=norms)
+
+    def _side(self, i: int) -> Side:
+        if i not in self._known:
+            mean = self._mean[self._places[i]]
+            self._known[i] = Side(self._names[i], int(self._centred.n), mean=mean, scatter=self._block(i, i))
+        return self._known[i]
+
+    def _block(self, i: int, j: int) -> Tensor:
+        return self._centred.vv[self._places[i], self._places[j]]

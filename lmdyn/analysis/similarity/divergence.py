@@ -1,13 +1,15 @@
 """Divergence of two distributions, such as the attention of two models."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-__all__ = ["jensen_shannon", "kullback_leibler"]
+from lmdyn.analysis.statistics.distributed import all_reduce_sum
+
+__all__ = ["DivergenceSums", "jensen_shannon", "kullback_leibler"]
 
 
-def kullback_leibler(p: Float[Tensor, "*batch k"], q: Float[Tensor, "*_"]) -> Float[Tensor, "*batch"]:
+def kullback_leibler(p: Float[Tensor, "*batch k"], q: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch"]:
     """Compute the Kullback–Leibler divergence Σ p log(p/q) in nats, from 0 (equal) to ∞ (p > 0 and q = 0 somewhere).
 
     It is not symmetric; 0 log 0 = 0. Computed in float64.
@@ -29,7 +31,7 @@ def kullback_leibler(p: Float[Tensor, "*batch k"], q: Float[Tensor, "*_"]) -> Fl
     return (torch.xlogy(p, p) - torch.xlogy(p, q)).sum(-1).clamp(min=0)
 
 
-def jensen_shannon(p: Float[Tensor, "*batch k"], q: Float[Tensor, "*_"]) -> Float[Tensor, "*batch"]:
+def jensen_shannon(p: Float[Tensor, "*batch k"], q: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch"]:
     """Compute the Jensen–Shannon divergence in nats, from 0 (equal) to log 2 (disjoint).
 
     It is the mean divergence of both distributions from their mean, symmetric and always finite. Computed in float64.
@@ -57,8 +59,6 @@ def _negentropy(p: Tensor) -> Tensor:
 
 
 def _checked(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    if p.shape != q.shape:
-        raise ValueError(f"expected p and q of one shape, got {tuple(p.shape)} and {tuple(q.shape)}")
     p, q = p.double(), q.double()
     for name, v in (("p", p), ("q", q)):
         if not bool(((v.sum(-1) - 1).abs() < 1e-3).all() & (v >= 0).all()):
@@ -66,3 +66,54 @@ def _checked(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
                 f"{name} has rows that are not distributions: expected values >= 0 with a sum of 1"
             )
     return p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True)
+
+
+class DivergenceSums:
+    """Streaming sums of both divergences of distributions, in nats; NaN if a row is not a distribution.
+
+    Example:
+        >>> sums = DivergenceSums()
+        >>> p, q = torch.eye(2)[None], torch.tensor([[[1.0, 0.0], [0.5, 0.5]]])
+        >>> sums.update(p, q, torch.ones(1, 2, dtype=torch.bool))
+        >>> sums.result()["kullback_leibler"]
+        0.34657359027997264
+    """
+
+    def __init__(self) -> None:
+        self._sums = torch.zeros(3, dtype=torch.float64)
+        self.error = ""
+        """Why there is no value."""
+
+    def update(
+        self, p: Float[Tensor, "batch time k"], q: Float[Tensor, "_ _ _"], there: Bool[Tensor, "batch time"]
+    ) -> None:
+        """Add the divergences of distributions p from q.
+
+        Args:
+            p: (batch, time, k) distributions.
+            q: the same of the other model.
+            there: (batch, time) which of them to add.
+
+        Raises:
+            ValueError: if the shapes differ.
+        """
+        if p.shape != q.shape:
+            raise ValueError(
+                f"expected distributions over the same positions, got {tuple(p.shape)} and {tuple(q.shape)}"
+            )
+        p, q = p[there].double(), q[there].double()
+        try:
+            found = [jensen_shannon(p, q).sum(), kullback_leibler(p, q).sum()]
+        except ValueError as error:
+            self.error = str(error)
+            found = [p.new_tensor(torch.nan)] * 2
+        self._sums = self._sums.to(p.device) + torch.stack([*found, p.new_tensor(len(p))])
+
+    def reduce(self) -> None:
+        """Sum over ranks; call it once, on every rank, after the last update."""
+        self._sums = all_reduce_sum(self._sums)
+
+    def result(self) -> dict[str, float]:
+        """Return the mean of each divergence."""
+        js, kl = (self._sums[:2] / self._sums[2]).tolist()
+        return {"jensen_shannon": js, "kullback_leibler": kl}

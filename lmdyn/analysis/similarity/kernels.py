@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lmdyn.analysis.statistics.precision import at_least_float32, exact_float, unit_size
+from lmdyn.analysis.statistics.precision import all_finite, at_least_float32, exact_float, unit_size
 
 __all__ = [
     "KERNELS",
@@ -25,6 +25,9 @@ Structure = str | Callable[[Tensor], Tensor]
 """A name from a table, ``precomputed``, or a function of (n, d) samples that returns an (n, n) matrix."""
 
 _MOST = 10_000  # samples: a matrix of 800 MB
+_FAR = 100  # a squared norm, in squared medians of the distances: two digits of 16 are lost
+_ROWS = 256  # of a matrix, that are changed at a time
+_BY_DIFFERENCES = "donot_use_mm_for_euclid_dist"
 
 
 def linear_kernel(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
@@ -70,28 +73,52 @@ def rbf_kernel(x: Float[Tensor, "n d"], bandwidth: float = 1.0) -> Float[Tensor,
         raise ValueError(
             f"the bandwidth is a distance between two samples: expected at least 2 samples, got {len(x)}"
         )
-    x = unit_size(x.to(at_least_float32(x)))
-    distance = pair_distances(x)
-    if not bool(distance.isfinite().all()):
+    samples = unit_size(exact_float(x))
+    squared, norms = squared_distances(samples)
+    if not bool(norms.isfinite().all()):
         raise ValueError(
             "samples hold NaN or infinite values, or their distances overflow: leave these samples out"
         )
-    median = distance.median()
+    median = pairs_of_rows(squared).median()
+    # products round distances by a share of the norms, which are large only next to those of far samples
+    far = (norms > _FAR * median).nonzero()[:, 0]
+    if len(far) > 1:
+        squared[far[:, None], far] = torch.cdist(
+            samples[far], samples[far], compute_mode=_BY_DIFFERENCES
+        ).square()
+        median = pairs_of_rows(squared).median()
     if not median > 0:
         raise ValueError(
             "more than half of the pairs of samples coincide, so their median distance is 0: drop duplicates, "
             "or pass a kernel with a fixed bandwidth"
         )
-    values = torch.exp(-0.5 * (distance / (bandwidth * median)) ** 2)
-    kernel = torch.zeros(len(x), len(x), dtype=x.dtype, device=x.device)
-    kernel.masked_scatter_(torch.ones_like(kernel, dtype=torch.bool).triu_(1), values)
-    return (kernel + kernel.T).fill_diagonal_(1)
+    kernel = squared.mul_(-0.5 / (bandwidth**2 * median)).exp_()
+    return kernel.fill_diagonal_(1).to(x.device, at_least_float32(x))
 
 
 KERNELS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {"linear": linear_kernel, "cosine": cosine_kernel, "rbf": rbf_kernel}
 )
 """Kernels by name."""
+
+
+def squared_distances(x: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n n"], Float[Tensor, "n"]]:
+    """Compute the squared distances of samples by products of the centred ones, and the squared norms of these.
+
+    The distance of two samples is rounded by a share of their norms: it may be wrong if it is much smaller.
+    """
+    products = _symmetric_products(x - x.mean(0))
+    norms = products.diagonal().clone()
+    for part, own in zip(products.split(_ROWS), norms.split(_ROWS), strict=True):
+        torch.sub(own[:, None] + norms, part, alpha=2, out=part)
+    return products.clamp_(min=0), norms
+
+
+def _symmetric_products(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
+    if x.device.type != "cpu":
+        return x @ x.T
+    samples = x.numpy()  # numpy computes one half and copies it
+    return torch.from_numpy(samples @ samples.T)
 
 
 def pair_distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "pairs"]:
@@ -110,8 +137,7 @@ def pairs_of_rows(matrix: Float[Tensor, "n n"]) -> Float[Tensor, "pairs"]:
     """
     if matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"expected an (n, n) matrix, got shape {tuple(matrix.shape)}")
-    rows, columns = torch.triu_indices(len(matrix), len(matrix), 1, device=matrix.device)
-    return matrix[rows, columns]
+    return torch.cat([row[i + 1 :] for i, row in enumerate(matrix)])
 
 
 def unit_rows(x: Float[Tensor, "n d"], lacking: str) -> Float[Tensor, "n d"]:
@@ -157,31 +183,28 @@ def structure_of(
     structure: Structure,
     table: Mapping[str, Callable[[Tensor], Tensor]],
     chosen: Tensor | None,
-) -> Float[Tensor, "n n"] | Float[Tensor, "pairs"]:
-    """Return the structure of one side in float64: by a name from the table, by a function, or as given.
+) -> Float[Tensor, "n _"]:
+    """Return the structure of one side in float64, a new tensor: by a name from the table, by a function, or as given.
+
+    What the functions of the table return is not checked: an (n, n) matrix, or (n, d) points.
 
     Raises:
         ValueError: if the name is unknown, the matrix has a wrong shape, or the input or the result is NaN or
             infinite.
     """
-    if x.ndim != 2:
-        raise ValueError(
-            f"{name} must be (samples, features), got shape {tuple(x.shape)}: "
-            "flatten batch and time and leave out padding"
-        )
     x = exact_float(x)
     index = None if chosen is None else chosen.to(x.device)
     if structure == "precomputed":
         if x.shape[0] != x.shape[1]:
             raise ValueError(f"{name} is precomputed, so it must be (n, n): got shape {tuple(x.shape)}")
-        found = x if index is None else x[index][:, index]
+        found = x.clone() if index is None else x[index][:, index]
     else:
         if index is not None:
             x = x[index]
-        if not bool(x.isfinite().all()):
+        if not all_finite(x):
             raise ValueError(f"{name} holds NaN or infinite values: drop these samples from both sides")
         if callable(structure):
-            found = exact_float(structure(x))
+            found = exact_float(structure(x)).clone()  # it may be theirs
             if found.shape != (len(x), len(x)):
                 raise ValueError(
                     f"{name}: expected an (n, n) matrix for its {len(x)} samples, got shape {tuple(found.shape)} from "
@@ -192,6 +215,6 @@ def structure_of(
         else:
             known = ", ".join([*table, "precomputed"])
             raise ValueError(f"{name}: expected a function or one of {known}, got {structure!r}")
-    if not bool(found.isfinite().all()):
+    if not all_finite(found):
         raise ValueError(f"the matrix of {name} holds NaN or infinite values")
     return found

@@ -9,7 +9,7 @@ from lmdyn.analysis.similarity.scatter import Pair
 __all__ = ["procrustes"]
 
 
-def procrustes(x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"]) -> Float[Tensor, ""]:
+def procrustes(x: Float[Tensor, "n d1"], y: Float[Tensor, "n d2"]) -> Float[Tensor, ""]:
     """Compute the Procrustes similarity ‖XᵀY‖⁎ / (‖X‖ ‖Y‖) of the centred X and Y (nuclear over Frobenius norms).
 
     This is the cosine between Y and the best rotation of X. It is 1 for representations that agree up to shift,

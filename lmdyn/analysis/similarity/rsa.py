@@ -11,37 +11,39 @@ from lmdyn.analysis.similarity.kernels import (
     Structure,
     pair_distances,
     pairs_of_rows,
+    squared_distances,
     structure_of,
     subsample,
     unit_rows,
 )
-from lmdyn.analysis.statistics.precision import at_least_float32
+from lmdyn.analysis.statistics.precision import at_least_float32, exact_float
 
 __all__ = ["DISSIMILARITIES", "centred_ranks", "rsa"]
 
 
 def _cosine(x: Tensor) -> Tensor:
-    # 1 − cos = ‖u − v‖²/2: exact for small angles, and ties stay ties
-    return pair_distances(unit_rows(x, "zero")).square() / 2
+    return unit_rows(x, "zero")
 
 
 def _correlation(x: Tensor) -> Tensor:
     centred = x - x.mean(1, keepdim=True)
     spread, size = (torch.linalg.vector_norm(v, dim=1, keepdim=True) for v in (centred, x))
     # constant up to the rounding error of its mean
-    unit = unit_rows(torch.where(spread > 1e-14 * size, centred, 0), "constant over its features")
-    return pair_distances(unit).square() / 2
+    return unit_rows(torch.where(spread > 1e-14 * size, centred, 0), "constant over its features")
 
 
 DISSIMILARITIES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {"correlation": _correlation, "cosine": _cosine, "euclidean": pair_distances}
+    {"correlation": _correlation, "cosine": _cosine, "euclidean": exact_float}
 )
-"""Dissimilarities of all pairs by name: 1 − Pearson's r between the features of two samples, 1 − cosine, ‖xᵢ − xⱼ‖."""
+"""Dissimilarities by name, as points whose distances order pairs like them: 1 − Pearson's r between the features of two
+samples and 1 − cosine are half the squared distance of unit vectors."""
+
+_UNSURE = 0.05  # share of pairs above which all are compared by differences, which is faster then
 
 
 def rsa(
     x: Float[Tensor, "n d1"],
-    y: Float[Tensor, "_ d2"],
+    y: Float[Tensor, "n d2"],
     dissimilarity: Structure = "correlation",
     *,
     dissimilarity_y: Structure | None = None,
@@ -84,14 +86,12 @@ def rsa(
         >>> rsa(x, x.flip(0), "euclidean")
         tensor(0.2571, dtype=torch.float64)
     """
-    if len(x) != len(y):
-        raise ValueError(f"x has {len(x)} samples and y {len(y)}: row i of both must be the same sample")
     chosen = subsample(len(x), max_samples, seed, least=3)
     kinds = (dissimilarity, dissimilarity if dissimilarity_y is None else dissimilarity_y)
     ranks = []
     for name, samples, kind in zip("xy", (x, y), kinds, strict=True):
         found = structure_of(name, samples, kind, DISSIMILARITIES, chosen)
-        ranked = centred_ranks(pairs_of_rows(found) if found.ndim == 2 else found)
+        ranked = distance_ranks(found) if kind in DISSIMILARITIES else centred_ranks(pairs_of_rows(found))
         norm = torch.linalg.vector_norm(ranked)
         if not norm > 0:
             raise ValueError(
@@ -109,13 +109,56 @@ def centred_ranks(values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
     Raises:
         ValueError: if a value is NaN, which has no rank.
     """
-    values = values.to(at_least_float32(values))
-    # numpy sorts several times as fast as torch on the CPU
-    order = torch.from_numpy(values.numpy().argsort()) if values.device.type == "cpu" else values.argsort()
-    ordered = values.gather(0, order)
+    ordered, order = _sorted(values.to(at_least_float32(values)))
     if len(ordered) and bool(ordered[-1].isnan()):  # NaN is sorted last
         raise ValueError("expected numbers to rank, got NaN: leave these values out")
-    first = torch.cat([ordered.new_ones(1), ordered.diff()]).nonzero()[:, 0]
-    counts = first.diff(append=first.new_tensor([len(values)]))
-    ranks = (first.double() + (counts.double() - len(values)) / 2).repeat_interleave(counts)
+    return _ranks_of_sorted(ordered, order)
+
+
+def distance_ranks(points: Float[Tensor, "n d"]) -> Float[Tensor, "pairs"]:
+    """Compute :func:`centred_ranks` of :func:`pair_distances` by products of the points, in float64.
+
+    Distances by products are rounded; where this leaves the order of two pairs open, both are computed by differences,
+    so that equal distances, such as those of repeated points, stay equal.
+    """
+    n, d = points.shape
+    if _repeated(points) > _UNSURE / 2 * n:
+        return centred_ranks(pair_distances(points))
+    squared, norms = squared_distances(points)
+    ordered, order = _sorted(pairs_of_rows(squared))
+    rounding = 4 * d * torch.finfo(ordered.dtype).eps * norms.max()
+    near = ordered.diff() <= 2 * rounding
+    unsure = torch.nn.functional.pad(near, (1, 0)) | torch.nn.functional.pad(near, (0, 1))
+    pairs = order[unsure]
+    if len(pairs) > _UNSURE * len(order):
+        return centred_ranks(pair_distances(points))
+    first, second = torch.triu_indices(n, n, 1, device=points.device)[:, pairs]
+    ordered[unsure], again = _sorted((points[first] - points[second]).square().sum(1))
+    order[unsure] = pairs[again]
+    return _ranks_of_sorted(ordered, order)
+
+
+def _repeated(points: Tensor) -> int:
+    """Return about how many points equal another one: these have equal projections on any axis."""
+    axis = torch.linspace(1, 2, points.shape[1], dtype=points.dtype, device=points.device)
+    return int(((points @ axis).sort().values.diff() == 0).sum())
+
+
+def _sorted(values: Tensor) -> tuple[Tensor, Tensor]:
+    if values.device.type != "cpu":
+        ordered, order = values.sort()
+        return ordered, order
+    array = values.numpy()  # several times as fast as torch
+    positions = array.argsort()
+    return torch.from_numpy(array[positions]), torch.from_numpy(positions)
+
+
+def _ranks_of_sorted(ordered: Tensor, order: Tensor) -> Tensor:
+    n = len(ordered)
+    ranks = torch.arange(n, dtype=torch.float64, device=ordered.device) - (n - 1) / 2
+    differs = ordered.diff() != 0
+    if not bool(differs.all()):
+        first = torch.nn.functional.pad(differs, (1, 0), value=True).nonzero()[:, 0]
+        counts = first.diff(append=first.new_tensor([n]))
+        ranks = (first.double() + (counts.double() - n) / 2).repeat_interleave(counts)
     return torch.empty_like(ranks).scatter_(0, order, ranks)

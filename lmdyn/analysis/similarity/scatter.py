@@ -11,7 +11,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lmdyn.analysis.statistics.precision import UNDERFLOW, exact_float, scatter_matrix
+from lmdyn.analysis.statistics.precision import (
+    UNDERFLOW,
+    at_least_float32,
+    exact_float,
+    scatter_matrix,
+    unit_size,
+)
 
 __all__ = [
     "RANK_TOLERANCE",
@@ -130,15 +136,16 @@ class Side:
             raise ValueError(
                 f"the squares of {name} underflow: divide it by its largest value, which changes no similarity"
             )
-        if self.variance <= _CONSTANT**2 * n * float(mean.square().sum()):
+        constant = max(_CONSTANT, torch.finfo(mean.dtype).eps)
+        if self.variance <= constant**2 * n * float(mean.square().sum()):
             raise ValueError(
                 f"{name} is constant over its {n} samples: similarity to it is undefined; "
                 "leave this site out or use samples that differ"
             )
 
     @classmethod
-    def of(cls, name: str, x: Tensor) -> "Side":
-        """Return the side of an (n, d) matrix of any real dtype."""
+    def of(cls, name: str, x: Tensor, dtype: torch.dtype = torch.float64) -> "Side":
+        """Return the side of an (n, d) matrix of any real dtype, computed in ``dtype``."""
         if x.ndim != 2:
             raise ValueError(
                 f"{name} must be (samples, features), got shape {tuple(x.shape)}: "
@@ -146,6 +153,12 @@ class Side:
             )
         if 0 in x.shape:
             raise ValueError(f"{name} is empty: shape {tuple(x.shape)}")
+        if dtype == torch.float32:
+            x = unit_size(x.detach().to(at_least_float32(x))).to(dtype)  # its range is small
+            mean = x.mean(0)
+            samples = x - mean
+            samples -= samples.mean(0)  # the mean is rounded
+            return cls(name, len(x), mean=mean, samples=samples)
         x = exact_float(x)
         mean = x.mean(0)
         return cls(name, len(x), mean=mean, samples=x - mean)
@@ -232,11 +245,11 @@ class Pair:
             self.norm_products = norm_products
 
     @classmethod
-    def of(cls, x: Tensor, y: Tensor) -> "Pair":
-        """Return the pair of two matrices, (n, d₁) and (n, d₂)."""
+    def of(cls, x: Tensor, y: Tensor, dtype: torch.dtype = torch.float64) -> "Pair":
+        """Return the pair of two matrices, (n, d₁) and (n, d₂), computed in ``dtype``."""
         if x.device != y.device:
             raise ValueError(f"x is on {x.device} and y on {y.device}: move one of them")
-        return cls(Side.of("x", x), Side.of("y", y))
+        return cls(Side.of("x", x, dtype), Side.of("y", y, dtype))
 
     @cached_property
     def cross(self) -> Tensor:

@@ -10,11 +10,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lmdyn.analysis.similarity.cca import cca_of, pwcca_of, svcca_of
-from lmdyn.analysis.similarity.cka import linear_cka_of
+from lmdyn.analysis.similarity.cka import kernel_cka, linear_cka_of
 from lmdyn.analysis.similarity.procrustes import procrustes_of
+from lmdyn.analysis.similarity.rsa import rsa
 from lmdyn.analysis.similarity.scatter import Pair, Side
 
-__all__ = ["MEASURES", "measure_of", "sweep"]
+__all__ = ["MEASURES", "SAMPLED", "known_measures", "measure_of", "sweep"]
 
 _FIXED = re.compile(r"svcca_([1-9]\d*)$")
 
@@ -29,6 +30,11 @@ MEASURES: Mapping[str, Callable[[Pair], Tensor]] = MappingProxyType(
     }
 )
 """Measures that require only covariances, as functions of a ``Pair``, by name."""
+
+SAMPLED: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
+    {"kernel_cka": kernel_cka, "rsa": rsa}
+)
+"""Measures of the n × n structure of all samples, as functions of two matrices, by name."""
 
 
 def measure_of(name: str) -> Callable[[Pair], Tensor] | None:
@@ -48,8 +54,20 @@ def measure_of(name: str) -> Callable[[Pair], Tensor] | None:
     return partial(svcca_of, directions=(int(fixed[1]), int(fixed[1]))) if fixed else None
 
 
+def known_measures(names: Sequence[str]) -> dict[str, Callable[[Pair], Tensor]]:
+    """Return the measures of some names, in their order.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    found = {name: function for name in names if (function := measure_of(name)) is not None}
+    if unknown := [name for name in names if name not in found]:
+        raise ValueError(f"unknown measure {', '.join(unknown)}: expected {', '.join(MEASURES)} or svcca_<k>")
+    return found
+
+
 def sweep(
-    xs: Iterable[Tensor], y: Float[Tensor, "n d2"], measures: Sequence[str] = ("svcca",)
+    xs: Iterable[Float[Tensor, "n _"]], y: Float[Tensor, "n d2"], measures: Sequence[str] = ("svcca",)
 ) -> dict[str, Float[Tensor, "pairs"]]:
     """Compute the similarity of many representations to one reference; the values equal those of each measure alone.
 
@@ -73,15 +91,12 @@ def sweep(
         >>> sweep((y[:, :d] for d in (1, 2)), y, ["linear_cka"])
         {'linear_cka': tensor([0.7071, 1.0000], dtype=torch.float64)}
     """
-    functions = {name: measure_of(name) for name in measures}
-    if unknown := [name for name, function in functions.items() if function is None]:
-        raise ValueError(f"unknown measure {', '.join(unknown)}: expected {', '.join(MEASURES)} or svcca_<k>")
+    functions = known_measures(measures)
     reference = Side.of("y", y)
     values: dict[str, list[Tensor]] = {name: [] for name in measures}
     for i, x in enumerate(xs):
         pair = Pair(Side.of(f"xs[{i}]", x), reference)
         for name, function in functions.items():
-            assert function is not None
             values[name].append(function(pair))
     empty = torch.empty(0, dtype=torch.float64)
     return {name: torch.stack(found) if found else empty for name, found in values.items()}

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
+import scipy
 
 __all__ = ["pearson", "somers_d", "spearman", "unit_values", "weighted_pearson"]
 
@@ -98,8 +98,8 @@ def spearman(x: npt.NDArray[Any], y: npt.NDArray[Any], given: Sequence[npt.NDArr
     _check_lengths(x, y, *given)
     if len(x) < 3 or not all(np.isfinite(values).all() for values in (x, y, *given)):
         return float("nan")
-    ranks = [rankdata(values) for values in (x, y)]
-    held = np.stack([np.ones(len(x)), *(rankdata(values) for values in given)], axis=1)
+    ranks = [scipy.stats.rankdata(values) for values in (x, y)]
+    held = np.stack([np.ones(len(x)), *(scipy.stats.rankdata(values) for values in given)], axis=1)
     left = [r - held @ np.linalg.lstsq(held, r, rcond=None)[0] for r in ranks]
     norms = [np.linalg.norm(v) for v in left]
     if any(n <= 1e-9 * np.linalg.norm(r) for n, r in zip(norms, ranks, strict=True)):

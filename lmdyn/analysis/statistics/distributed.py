@@ -1,12 +1,12 @@
 """Sums and small objects over ranks: all communication of analyses between processes."""
 
-from collections.abc import Hashable, Iterable
-from typing import TypeVar, cast
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-__all__ = ["all_reduce_sum", "gather", "rank_and_world_size", "union_over_ranks"]
+__all__ = ["all_reduce_sum", "divided", "gather", "rank_and_world_size", "union_over_ranks"]
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -70,3 +70,27 @@ def union_over_ranks(keys: Iterable[K]) -> tuple[K, ...]:
         ('loss', 'surprisal')
     """
     return tuple(dict.fromkeys(key for of_rank in gather(tuple(keys)) for key in of_rank))
+
+
+def divided(
+    jobs: Iterable[tuple[Callable[[], Any], Callable[[Any], Iterable[T]]]], *, together: bool = False
+) -> list[T]:
+    """Do jobs, divided among ranks, and return all results in the order of the jobs, on every rank.
+
+    Args:
+        jobs: the same on every rank: a function that reads something, and one that yields results from it.
+        together: whether every rank must read what one of them needs, as sharded weights.
+
+    Example:
+        >>> divided([(lambda: 3, range), (lambda: 2, range)])
+        [0, 1, 2, 0, 1]
+    """
+    rank, ranks = rank_and_world_size()
+    own: dict[int, list[T]] = {}
+    for number, (read, results) in enumerate(jobs):
+        mine = number % ranks == rank
+        values = read() if mine or together else None
+        if mine:
+            own[number] = list(results(values))
+    by_job = {number: found for part in gather(own) for number, found in part.items()}
+    return [result for number in sorted(by_job) for result in by_job[number]]

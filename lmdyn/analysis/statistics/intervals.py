@@ -2,7 +2,7 @@
 
 import math
 
-from scipy.special import ndtri
+import scipy
 
 __all__ = ["correlation_interval", "share_interval"]
 
@@ -30,7 +30,7 @@ def correlation_interval(r: float | int, n: int, confidence: float = 0.95) -> tu
         )
     if abs(r) == 1:
         return r, r
-    half = float(ndtri(0.5 + confidence / 2)) / math.sqrt(n - 3)
+    half = float(scipy.special.ndtri(0.5 + confidence / 2)) / math.sqrt(n - 3)
     return math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)
 
 
@@ -57,6 +57,6 @@ def share_interval(p: float | int, n: int, confidence: float = 0.95) -> tuple[fl
         raise ValueError(
             f"expected a share from 0 to 1 of at least one case, got {p} of {n} at confidence {confidence}"
         )
-    z2 = float(ndtri(0.5 + confidence / 2)) ** 2
+    z2 = float(scipy.special.ndtri(0.5 + confidence / 2)) ** 2
     middle, half = p + z2 / (2 * n), math.sqrt(z2 * (p * (1 - p) / n + z2 / (4 * n * n)))
     return max((middle - half) / (1 + z2 / n), 0.0), min((middle + half) / (1 + z2 / n), 1.0)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from scipy.special import stdtr, stdtrit
+import scipy
 
 __all__ = ["Bounds", "EqualSeeds", "MeanOverSeeds", "mean_over_seeds"]
 
@@ -15,12 +15,19 @@ _MOST_CENSORED = 12  # 4096 corners
 class MeanOverSeeds(NamedTuple):
     """A mean over seeds with its two variances.
 
+    Seeds that agree exactly have no variance, and Student's interval has no width. What is known then is a statement
+    about the median of the seeds, by the sign test: if it were at or beyond a bound, all n would lie on the one side of
+    it with a probability of at most 2⁻ⁿ. So five equal seeds do not decide at 95 % (0.031 for one side), and six do
+    (0.016): with fewer, the interval for another seed is infinite.
+
     Attributes:
         mean: mean of the seeds' values.
         seeds_error: standard error of the mean for another seed on the same text: s / √n.
         seeds_df: degrees of freedom of ``seeds_error``, n - 1.
         text_error: standard error for another text and the same models; 0 if it is unknown.
         text_df: degrees of freedom of ``text_error``; infinite for many.
+
+    Reference: Dixon & Mood 1946, "The statistical sign test"; Conover 1999, section 3.4.
     """
 
     mean: float
@@ -48,6 +55,8 @@ class MeanOverSeeds(NamedTuple):
 
     def seeds_interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Return the interval for another seed and the same text."""
+        if self.seeds_error == 0 and self._sign_p > (1 - confidence) / 2:
+            return -math.inf, math.inf
         return _interval(self.mean, self.seeds_error, self.seeds_df, confidence)
 
     def text_interval(self, confidence: float = 0.95) -> tuple[float, float]:
@@ -62,8 +71,16 @@ class MeanOverSeeds(NamedTuple):
         """Return the one-sided p-value of "the mean is not below the bound"."""
         return self._p(bound - self.mean)
 
+    @property
+    def _sign_p(self) -> float:
+        """One-sided p of the sign test of seeds that are all on one side."""
+        return float(2.0 ** -(self.seeds_df + 1))
+
     def _p(self, distance: float) -> float:
-        return max(_tail(distance, self.error, self.df), _tail(distance, self.seeds_error, self.seeds_df))
+        both = _tail(distance, self.error, self.df)
+        if self.seeds_error == 0 and 0 < distance < math.inf:
+            return max(both, self._sign_p)
+        return max(both, _tail(distance, self.seeds_error, self.seeds_df))
 
 
 def _interval(mean: float, error: float, df: float, confidence: float) -> tuple[float, float]:
@@ -72,13 +89,13 @@ def _interval(mean: float, error: float, df: float, confidence: float) -> tuple[
 
 
 def _quantile(df: float, confidence: float) -> float:
-    return float(stdtrit(min(df, 1e9), 0.5 + confidence / 2))
+    return float(scipy.special.stdtrit(min(df, 1e9), 0.5 + confidence / 2))
 
 
 def _tail(distance: float, error: float, df: float) -> float:
     if error == 0 or math.isinf(distance):
         return 0.0 if distance > 0 else 1.0
-    return float(stdtr(min(df, 1e9), -distance / error))
+    return float(scipy.special.stdtr(min(df, 1e9), -distance / error))
 
 
 def mean_over_seeds(
@@ -124,7 +141,7 @@ def mean_over_seeds(
     mean = math.fsum(values) / n if all(math.isfinite(v) for v in values) else math.nan
     spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
     if spread <= 1e-14 * abs(mean):  # rounding error of equal values
-        spread = 0.0
+        mean, spread = float(values[0]), 0.0
     text = math.sqrt(math.fsum(e * e for e in text_errors) / n) if text_errors is not None else 0.0
     df = float(min((d for d in text_df or () if d is not None), default=math.inf))
     return MeanOverSeeds(mean, spread / math.sqrt(n), n - 1.0, text, df)
@@ -135,7 +152,7 @@ class Bounds:
 
     The lower end of a Student interval is concave in the values and the upper one convex, so over all values between
     the bounds their extremes lie at corners, at which each value is one of its bounds; the same holds for the
-    p-values.
+    p-values. Corners at which all values are equal are left out, since those beside them are wider.
 
     For the lower end, a value without an upper bound is replaced by its lower bound c: the mean of min(x, c) is at
     most that of x. The spread of the values beyond c is then unknown, and all n of them exceed a bound near c in 2⁻ⁿ
@@ -185,6 +202,8 @@ class Bounds:
                 for corner in product(*(sorted({a, b}) for a, b in kept))
                 if all(map(math.isfinite, corner))
             ]
+            spread = [corner for corner in self._corners if corner.seeds_error != 0]
+            self._corners = spread or self._corners  # none is spread if all seeds agree exactly
         if not self._corners:  # a value is unbounded
             self._no_low = self._no_high = True
 
@@ -233,38 +252,50 @@ class Bounds:
 
 
 class EqualSeeds:
-    """A mean over seeds with equal values, of a number with a limited range, such as a share.
+    """A mean over seeds with equal values, of a number that is bounded on both sides, such as a share.
 
     Equal values have no variance, and Student's interval has no width: that none of three networks is chaotic does not
-    imply that no network is. From n equal values, it follows that another seed has this value with a probability of at
-    least α^(1/n) (Clopper & Pearson 1934); the rest of the mean may lie at either end of the range.
+    imply that no network is. The bound is exact and assumes nothing of the distribution between ``low`` and ``high``,
+    only that seeds are independent: if the mean is at most b, then by Markov's inequality another seed is at v or above
+    with a probability of at most (b − low) / (v − low), and n seeds are with the n-th power of it. So the mean is above
+    v − (v − low)(1 − α^(1/n)), and correspondingly below. This is the interval of Clopper & Pearson if v is 0 or 1, and
+    the bound of Gaffke for n equal values.
 
     Args:
-        mean: mean over seeds, for the error over texts.
         value: value of each seed.
         n: number of seeds.
         low: smallest possible value of the number.
         high: largest possible value of the number.
+        text_error: standard error over texts, see :class:`MeanOverSeeds`.
+        text_df: its degrees of freedom.
 
     Reference: Clopper & Pearson 1934, "The use of confidence or fiducial limits illustrated in the case of the
-        binomial".
+        binomial"; Phan, Thomas & Learned-Miller 2021, "Towards practical mean bounds for small samples" (of Gaffke's).
 
     Example:
-        >>> zeros = EqualSeeds(Bounds([0, 0, 0], [0, 0, 0]), 0.0, 3, 0.0, 1.0)
+        >>> zeros = EqualSeeds(0.0, 3)
         >>> [round(end, 3) for end in zeros.interval()], round(zeros.p_below(0.5), 3)
         ([0.0, 0.708], 0.125)
     """
 
     def __init__(
-        self, mean: Bounds, value: float | int, n: int, low: float | int = 0.0, high: float | int = 1.0
+        self,
+        value: float | int,
+        n: int,
+        low: float | int = 0.0,
+        high: float | int = 1.0,
+        *,
+        text_error: float = 0.0,
+        text_df: float = math.inf,
     ) -> None:
         if not low <= value <= high or n < 2:
             raise ValueError(f"expected at least two values between {low} and {high}, got {n} of {value}")
-        self._mean, self._value, self._n, self._low, self._high = mean, value, n, low, high
+        self._value, self._n, self._low, self._high = value, n, low, high
+        self._text = text_error, text_df
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Return the wider of the interval of equal values and Student's, which may have an error over texts."""
-        ends = self.seeds_interval(confidence), self._mean.interval(confidence)
+        """Return the wider of the interval of equal values and that over texts."""
+        ends = self.seeds_interval(confidence), self.text_interval(confidence)
         return min(e[0] for e in ends), max(e[1] for e in ends)
 
     def seeds_interval(self, confidence: float = 0.95) -> tuple[float, float]:
@@ -275,15 +306,19 @@ class EqualSeeds:
 
     def text_interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Return the interval for the same models and another text."""
-        return self._mean.text_interval(confidence)
+        return _interval(self._value, *self._text, confidence)
 
     def p_above(self, bound: float | int) -> float:
         """Return the one-sided p-value of "the mean is not above the bound"."""
-        return max(self._p(bound - self._low, self._value - self._low), self._mean.p_above(bound))
+        return max(
+            self._p(bound - self._low, self._value - self._low), _tail(self._value - bound, *self._text)
+        )
 
     def p_below(self, bound: float | int) -> float:
         """Return the one-sided p-value of "the mean is not below the bound"."""
-        return max(self._p(self._high - bound, self._high - self._value), self._mean.p_below(bound))
+        return max(
+            self._p(self._high - bound, self._high - self._value), _tail(bound - self._value, *self._text)
+        )
 
     def _p(self, allowed: float | int, taken: float | int) -> float:
         """Return the probability that all n have the value if at most allowed / taken of all seeds can."""

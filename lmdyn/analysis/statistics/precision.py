@@ -6,7 +6,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["UNDERFLOW", "at_least_float32", "exact_float", "scatter_matrix", "unit_size"]
+__all__ = [
+    "UNDERFLOW",
+    "all_finite",
+    "at_least_float32",
+    "exact_float",
+    "rounding",
+    "scatter_matrix",
+    "unit_size",
+]
 
 UNDERFLOW = 1e-290
 """Sums of squares below this value have lost precision in float64."""
@@ -22,9 +30,24 @@ def at_least_float32(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
+def rounding(dtype: torch.dtype) -> float:
+    """Return the size of deviations, relative to a number, that are rounding errors: 100 spacings of its precision.
+
+    Example:
+        >>> round(rounding(torch.float64) * 1e14, 1)
+        2.2
+    """
+    return 100 * torch.finfo(dtype).eps
+
+
 def exact_float(x: Tensor) -> Tensor:
     """Convert ``x`` to float64 without its graph, on its device, or on the CPU if that device (MPS) has no float64."""
     return x.detach().to(torch.device("cpu") if x.device.type == "mps" else x.device, torch.float64)
+
+
+def all_finite(x: Tensor) -> bool:
+    """Return whether no value is NaN or infinite; faster than ``x.isfinite().all()``."""
+    return not x.numel() or bool(torch.stack(torch.aminmax(x)).isfinite().all())
 
 
 def unit_size(x: Tensor, dim: int | None = None) -> Tensor:
@@ -44,8 +67,12 @@ def unit_size(x: Tensor, dim: int | None = None) -> Tensor:
     if not x.numel():
         return x
     largest = x.abs().max() if dim is None else x.abs().amax(dim, keepdim=True)
-    exponent = torch.frexp(largest).exponent
-    return torch.ldexp(x, torch.where(largest.isfinite(), -exponent, 0))
+    exponent = torch.where(largest.isfinite(), -torch.frexp(largest).exponent, 0)
+    if not bool(exponent.any()):
+        return x
+    half = exponent // 2  # the whole power may be out of range; products are faster than ldexp of all numbers
+    first, second = (torch.ldexp(torch.ones_like(largest), part) for part in (half, exponent - half))
+    return (x * first).mul_(second)
 
 
 def scatter_matrix(v: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from lmdyn.analysis.similarity.covariance import CrossCovariance
-from lmdyn.analysis.statistics.precision import exact_float
+from lmdyn.analysis.statistics.precision import exact_float, unit_size
 
 __all__ = ["TableAlignment", "table_alignment"]
 
@@ -68,13 +69,9 @@ def table_alignment(
             return TableAlignment(torch.nan, torch.nan)
         covariance.update(ours, theirs)
         if ours.shape == theirs.shape:
-            lengths = torch.linalg.vector_norm(ours, dim=-1), torch.linalg.vector_norm(theirs, dim=-1)
-            there = (lengths[0] > 0) & (lengths[1] > 0)
-            units = [
-                part[there] / length[there, None]
-                for part, length in zip((ours, theirs), lengths, strict=True)
-            ]
-            total, counted = total + (units[0] * units[1]).sum().cpu(), counted + there.sum().cpu()
+            units = [normalize(unit_size(part, 1), dim=1) for part in (ours, theirs)]
+            total = total + (units[0] * units[1]).sum().cpu()
+            counted = counted + (ours.any(1) & theirs.any(1)).sum().cpu()
     try:
         cka = float(covariance.linear_cka())
     except ValueError:  # undefined, as its message says

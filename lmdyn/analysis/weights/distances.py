@@ -29,7 +29,7 @@ class WeightDistance:
     angle: float
 
 
-def weight_distance(w: Float[Tensor, "*shape"], reference: Float[Tensor, "..."]) -> WeightDistance:
+def weight_distance(w: Float[Tensor, "*shape"], reference: Float[Tensor, "*shape"]) -> WeightDistance:
     """Compute distance and angle of weights from a reference of the same shape, in float64.
 
     The angle is 2 atan2(‖u − v‖, ‖u + v‖) of the unit vectors u and v, which keeps its digits for small angles, unlike
@@ -50,8 +50,6 @@ def weight_distance(w: Float[Tensor, "*shape"], reference: Float[Tensor, "..."])
         >>> round(found.distance, 4), round(found.relative_distance, 4), round(found.angle, 4)
         (1.4142, 0.7071, 45.0)
     """
-    if w.shape != reference.shape:
-        raise ValueError(f"expected weights of one shape, got {tuple(w.shape)} and {tuple(reference.shape)}")
     own, other, distance = _norms(w, reference, (1.0, 0.0), (0.0, 1.0), (1.0, -1.0))
     if not (math.isfinite(own) and math.isfinite(other)):
         return WeightDistance(math.nan, math.nan, math.nan)

@@ -1,7 +1,8 @@
 """The weight matrices of a module, by name: whole, blocks of fused ones, stacks of experts, token tables."""
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,18 @@ from torch import Tensor, nn
 from lmdyn.analysis.inspection.activations import paths_of, plain_path
 from lmdyn.analysis.parameters.linear_weight import is_linear, linear_shape
 
-__all__ = ["FoundMatrices", "TokenTables", "WeightMatrix", "find_matrices", "token_tables"]
+__all__ = [
+    "FoundMatrices",
+    "TokenTables",
+    "WeightMatrix",
+    "counterparts",
+    "find_matrices",
+    "kinds",
+    "of_equal_shapes",
+    "token_tables",
+]
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)|(?<=_l)\d+|(?<=[a-z])\d+(?=\.)")
 
 _GATES = {  # rows of the fused weights of torch's recurrent layers, in their order
     nn.LSTM: ("input", "forget", "cell", "output"),
@@ -102,6 +114,55 @@ def find_matrices(module: nn.Module) -> FoundMatrices:
         parts = {name: (i * height, (i + 1) * height) for i, name in enumerate(names) if height > 1}
         matrices.append(WeightMatrix(site, full, parameter, stacked, rows, columns, parts))
     return FoundMatrices(tuple(matrices), tuple(notes))
+
+
+def of_equal_shapes(matrices: Iterable[WeightMatrix], entries: int) -> list[list[WeightMatrix]]:
+    """Group matrices of one shape, type and device, which can be decomposed together.
+
+    Args:
+        matrices: the matrices.
+        entries: most entries of a group of several.
+
+    Returns:
+        The groups, in the order of the first matrix of each shape.
+    """
+    groups: dict[Any, list[list[WeightMatrix]]] = {}
+    for m in matrices:
+        same = groups.setdefault((m.rows, m.columns, m.parameter.dtype, m.parameter.device), [[]])
+        held = sum(other.parameter.numel() for other in same[-1])
+        if same[-1] and held + m.parameter.numel() > entries:
+            same.append([])
+        same[-1].append(m)
+    return [group for same in groups.values() for group in same]
+
+
+def counterparts(matrices: Iterable[WeightMatrix], other: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters of the same names and shapes in another module, by names of the matrices.
+
+    Parts of names that wrappers insert do not count; tied parameters have all their names.
+    """
+    theirs = {plain_path(name): p for name, p in other.named_parameters(remove_duplicate=False)}
+    found = {m.name: (m, theirs.get(plain_path(m.name))) for m in matrices}
+    return {name: p for name, (m, p) in found.items() if p is not None and p.shape == m.parameter.shape}
+
+
+def kinds(paths: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return the kind of each path, with ``*`` for numbers, and its first number; "" if its kind has no other one.
+
+    Example:
+        >>> found = kinds(["h.0.attn.c_proj", "h.3.attn.c_proj", "lstm.weight_hh_l1", "wte"])
+        >>> list(found.values())
+        [('h.*.attn.c_proj', '0'), ('h.*.attn.c_proj', '3'), ('lstm.weight_hh_l*', ''), ('wte', '')]
+    """
+    numbers: dict[str, dict[str, str]] = {}
+    for path in paths:
+        found = _NUMBER.search(path)
+        numbers.setdefault(_NUMBER.sub("*", path), {})[path] = found[0] if found else ""
+    return {
+        path: (kind, number if len(set(own.values())) > 1 else "")
+        for kind, own in numbers.items()
+        for path, number in own.items()
+    }
 
 
 @dataclass(frozen=True)

@@ -87,9 +87,9 @@ def _gini_of(row: Tensor) -> Tensor:
     total = weighted = _zero(row)
     below = 0
     for part in _parts(ordered):
-        rank = torch.arange(below + 1, below + len(part) + 1, dtype=torch.float64, device=part.device)
-        total = total + part.sum()
-        weighted = weighted + (part * ((d - rank + 0.5) / d)).sum()
+        largest = d - below - 0.5
+        weights = torch.arange(largest, largest - len(part), -1, dtype=torch.float64, device=part.device)
+        total, weighted = total + part.sum(), weighted + part @ weights.div_(d)
         below += len(part)
     found = (1 - 2 * weighted / total).clamp_min(0)  # NaN for 0/0
     return torch.where(total.isfinite(), found, torch.nan).cpu()
@@ -101,7 +101,7 @@ def _hoyer_of(row: Tensor) -> Tensor:
     taxicab = squares = _zero(row)
     for part in _parts(row):
         unit = part / scale.to(part.device)
-        taxicab, squares = taxicab + unit.abs().sum(), squares + unit.square().sum()
+        taxicab, squares = taxicab + unit.abs().sum(), squares + unit @ unit
     root = math.sqrt(len(row))
     ratio = (taxicab / squares.sqrt()).cpu()
     return ((root - ratio) / (root - 1)).clamp(0, 1)

@@ -6,14 +6,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lmdyn.analysis.parameters.head_matrices import HeadMatrices
 from lmdyn.analysis.statistics.precision import exact_float
 from lmdyn.analysis.weights.sparsity_of_entries import gini, hoyer
 
-__all__ = ["MatrixSpectrum", "matrix_spectrum", "product_spectrum", "singular_values"]
+__all__ = ["MatrixSpectrum", "head_spectra", "matrix_spectrum", "product_spectrum", "singular_values"]
 
 TOLERANCE = 1e-6
 """Share of the largest singular value up to which singular values do not count to the numerical rank."""
 
+_OF_SINGULAR_VALUES = {
+    "mean": "mean_singular_value",
+    "median": "median_singular_value",
+    "variance": "singular_value_variance",
+}
 _ROWS = 8  # rows of a step of the QR decomposition, in multiples of the columns
 
 
@@ -52,6 +58,20 @@ class MatrixSpectrum:
     condition_number: Float[Tensor, "*batch"]
     gini: Float[Tensor, "*batch"]
     hoyer: Float[Tensor, "*batch"]
+
+    def numbers(self, place: int) -> dict[str, float]:
+        """Return the quantities of one matrix of a batch by name, without the singular values.
+
+        Example:
+            >>> found = matrix_spectrum(torch.eye(3)[None]).numbers(0)
+            >>> found["stable_rank"], found["mean_singular_value"]
+            (3.0, 1.0)
+        """
+        return {
+            _OF_SINGULAR_VALUES.get(name, name): float(values[place])
+            for name, values in vars(self).items()
+            if name != "singular_values"
+        }
 
 
 def matrix_spectrum(w: Float[Tensor, "*batch rows cols"]) -> MatrixSpectrum:
@@ -109,6 +129,15 @@ def product_spectrum(
     nothing = torch.full(values.shape[:-1], torch.nan, dtype=torch.float64, device=values.device)
     eps = max(_epsilon(a), _epsilon(b))
     return _spectrum(values, (a.shape[-2], b.shape[-1]), eps, nothing, nothing)
+
+
+def head_spectra(heads: HeadMatrices) -> dict[str, MatrixSpectrum]:
+    """Compute the spectra of the products ``qk`` = qᵀk and ``ov`` = o v of all heads, from their factors."""
+    group = heads.query_group
+    return {
+        "qk": product_spectrum(heads.q.mT, heads.k[group]),
+        "ov": product_spectrum(heads.o, heads.v[group]),
+    }
 
 
 def singular_values(w: Float[Tensor, "*batch rows cols"]) -> Float[Tensor, "*batch k"]:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["MatchedSamples", "match_frequency"]
+__all__ = ["MatchedSamples", "match_frequency", "matched_samples"]
 
 
 @dataclass(frozen=True)
@@ -96,3 +96,24 @@ def _closest_ranges(ranked: Sequence[NDArray[np.float64]], size: int) -> tuple[f
     gap = gaps.min(0)
     i = int(gap.argmin())  # the first of equal gaps: the most frequent
     return float(gap[i]), i, int(candidates[gaps[:, i].argmin(), i])
+
+
+def matched_samples(
+    counts: Int[Tensor, "vocabulary"],
+    first: Bool[Tensor, "vocabulary"],
+    second: Bool[Tensor, "vocabulary"],
+    *,
+    size: int = 120,
+    tolerance: float = 0.05,
+) -> list[Bool[Tensor, "vocabulary"]]:
+    """Return :func:`match_frequency` of two classes of a vocabulary, as the samples that are within each.
+
+    Example:
+        >>> counts, first = torch.tensor([9, 5, 99, 5]), torch.tensor([True, True, False, False])
+        >>> [sample.tolist() for sample in matched_samples(counts, first, ~first, size=1)]
+        [[False, True, False, False], [False, False, False, True]]
+    """
+    ids = [words.nonzero()[:, 0] for words in (first, second)]
+    matched = match_frequency(counts[ids[0]], counts[ids[1]], size=size, tolerance=tolerance)
+    chosen = zip(ids, (matched.first, matched.second), strict=True)
+    return [torch.zeros_like(first).index_fill(0, words[index], True) for words, index in chosen]

@@ -5,9 +5,10 @@ Learning Phenomena; chapter 6 of Saphra 2021.
 """
 
 import math
+from collections.abc import Iterator, Mapping
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lmdyn.analysis.statistics.jackknife import jackknife
@@ -22,8 +23,12 @@ __all__ = [
     "expected_concentration",
     "frequency_correlation",
     "frequency_correlation_error",
+    "mean_entropies",
     "normalized_attention_entropy",
+    "sample_correlations",
     "unigram_entropy",
+    "without_structure",
+    "word_classes",
     "word_tags",
 ]
 
@@ -161,7 +166,7 @@ def normalized_attention_entropy(
     return torch.where(places > 1, entropy / places.clamp(min=2).to(entropy.dtype).log(), torch.nan)
 
 
-def frequency_correlation(means: Float[Tensor, "types"], frequency: Float[Tensor, "_"]) -> float:
+def frequency_correlation(means: Float[Tensor, "types"], frequency: Float[Tensor, "types"]) -> float:
     """Compute the Pearson correlation over word types of a per-word mean with word frequency, ρ of the publication.
 
     With means over the positions at which a word is the *target*, this is ρ←; with means over the positions at which
@@ -179,10 +184,6 @@ def frequency_correlation(means: Float[Tensor, "types"], frequency: Float[Tensor
         >>> round(frequency_correlation(means, counts), 6)
         1.0
     """
-    if means.shape != frequency.shape:
-        raise ValueError(
-            f"expected one mean and one frequency for each word, got {tuple(means.shape)} and {tuple(frequency.shape)}"
-        )
     kept = ~means.isnan()
     if int(kept.sum()) < 3:
         return float("nan")
@@ -195,7 +196,7 @@ def frequency_correlation(means: Float[Tensor, "types"], frequency: Float[Tensor
     return float((centred[0] @ centred[1] / norms.prod()).clamp(-1, 1))
 
 
-def frequency_correlation_error(means: Float[Tensor, "types"], frequency: Float[Tensor, "_"]) -> float:
+def frequency_correlation_error(means: Float[Tensor, "types"], frequency: Float[Tensor, "types"]) -> float:
     """Compute the standard error over word types of :func:`frequency_correlation`, by the delete-one jackknife.
 
     It requires no seed and no resampling. On average it is too large rather than too small (Efron & Stein 1981), also
@@ -230,6 +231,46 @@ def frequency_correlation_error(means: Float[Tensor, "types"], frequency: Float[
     left_out = (x @ y - share * x * y) / (variances[0] * variances[1]).clamp(min=0).sqrt()
     left_out = torch.where(constant, torch.nan, left_out.clamp(-1, 1))
     return float(jackknife(rho, left_out.numpy()).error)
+
+
+def mean_entropies(weights: Float[Tensor, "batch heads time _"]) -> dict[str, Float[Tensor, "batch time"]]:
+    """Return both entropies of attention, means over heads; infinite if they are not finite.
+
+    NaN is left to ``normalized_attention_entropy`` of one position, which is undefined.
+    """
+    found = {
+        "attention_entropy": attention_entropy(weights).mean(1),
+        "normalized_attention_entropy": normalized_attention_entropy(weights).mean(1),
+    }
+    lost = ~found["attention_entropy"].isfinite()
+    return {name: entropy.masked_fill(lost, torch.inf) for name, entropy in found.items()}
+
+
+def sample_correlations(
+    means: Float[Tensor, "types"],
+    lost: Bool[Tensor, "types"],
+    samples: Mapping[str, Bool[Tensor, "types"]],
+    counts: Int[Tensor, "types"],
+) -> Iterator[tuple[str, float, float]]:
+    """Yield ρ within each sample of words and its error, NaN if undefined or if a mean of a word is not finite.
+
+    A sample by frequency (:func:`~lmdyn.analysis.words.frequency_cells.frequency_samples`) of fewer than three words is
+    left out.
+
+    Args:
+        means: (types,) per-word means; NaN leaves a word out.
+        lost: (types,) words whose mean is not finite.
+        samples: words of each sample by name.
+        counts: (types,) occurrences of each word.
+    """
+    frequency = counts.double()
+    for name, sample in samples.items():
+        of_sample = torch.where(sample, means, torch.nan)
+        if bool((sample & lost).any()):
+            yield name, math.nan, math.nan
+        elif not _is_frequency_sample(name) or int((~of_sample.isnan()).sum()) >= 3:
+            rho = frequency_correlation(of_sample, frequency)
+            yield name, rho, frequency_correlation_error(of_sample, frequency)
 
 
 def unigram_entropy(counts: Int[Tensor, "types"]) -> float:
@@ -275,3 +316,45 @@ def word_tags(
         return torch.full(tag_counts.shape[:1], -1, device=tag_counts.device)
     top, tag = tag_counts.max(dim=1)
     return torch.where((2 * top > counts) & (top >= min_count), tag, -1)
+
+
+def word_classes(
+    tag_counts: Mapping[str, Int[Tensor, "types"]],
+    counts: Int[Tensor, "types"],
+    special: Bool[Tensor, "types"],
+    *,
+    min_count: int = 100,
+) -> tuple[list[str], dict[str, Bool[Tensor, "types"]]]:
+    """Return the tag of each word type, empty for none, and the words of open and closed classes.
+
+    Args:
+        tag_counts: (types,) occurrences of each word under each tag, by Universal POS.
+        counts: (types,) occurrences of each word, tagged or not.
+        special: (types,) which of them are no words.
+        min_count: see :func:`word_tags`.
+    """
+    tags = list(tag_counts)
+    tag = word_tags(torch.stack([*tag_counts.values()], 1), counts, min_count=min_count).where(~special, -1)
+    is_open = torch.tensor([name in OPEN_CLASSES for name in tags])[tag]
+    names = [tags[i] if i >= 0 else "" for i in tag.tolist()]
+    return names, {"open": (tag >= 0) & is_open, "closed": (tag >= 0) & ~is_open}
+
+
+def _is_frequency_sample(name: str) -> bool:
+    """Return whether this is the name of a sample by frequency, within or without classes.
+
+    Example:
+        >>> [_is_frequency_sample(name) for name in ("closed_no_top20", "count100", "closed")]
+        [True, True, False]
+    """
+    return name.endswith("no_top20") or name.startswith("count100")
+
+
+def without_structure(
+    widths: Mapping[str, int], counts: Int[Tensor, "types"]
+) -> list[tuple[str, str, float]]:
+    """Return quantity, site and value of χ of vectors at each site, by its width, and of the loss of frequencies."""
+    rows = [("unigram_entropy", "", unigram_entropy(counts))]
+    for site, width in widths.items():
+        rows += [(f"chi_{k}", site, expected_concentration(width, k)) for k in ("uniform", "gaussian")]
+    return rows

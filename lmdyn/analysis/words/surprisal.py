@@ -7,20 +7,22 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.forward import Forward, device_of
 from lmdyn.analysis.inspection.label_convention import model_reading
 from lmdyn.analysis.inspection.predictions import logits_at
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
+
+if TYPE_CHECKING:  # these take as long to import as torch
+    import pandas
+    import transformers
 
 __all__ = ["PseudoLikelihood", "surprisals", "word_surprisals"]
 
@@ -65,7 +67,7 @@ class _Row:
 
 def surprisals(
     module: nn.Module,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: "transformers.PreTrainedTokenizerBase",
     texts: Sequence[str],
     *,
     objective: Literal["causal", "masked"] | None = None,
@@ -74,7 +76,7 @@ def surprisals(
     context: int | None = None,
     batch_tokens: int = 1024,
     forward: Forward | None = None,
-) -> pd.DataFrame:
+) -> "pandas.DataFrame":
     """Compute how surprising each piece of one or more texts is to a language model.
 
     A causal model gives log p(piece | preceding pieces). The first piece follows the token that starts a text
@@ -105,8 +107,9 @@ def surprisals(
     Returns:
         One row for each piece, in the order of the texts: ``text``, ``word_index``, ``word``, ``piece_index``,
         ``piece``, ``log_probability`` (nats), ``surprisal`` (bits), ``rank`` (1 is the most likely piece), ``entropy``
-        (nats) of the model's prediction. Its ``attrs`` hold the ``objective``, ``start`` and ``context`` that were
-        used: ``start`` is a string (None for masked models), ``context`` a number (None without limit).
+        (nats) of the model's prediction; NaN if its logits are not finite, with a warning that counts these pieces. Its
+        ``attrs`` hold the ``objective``, ``start`` and ``context`` that were used: ``start`` is a string (None for
+        masked models), ``context`` a number (None without limit).
 
         A word has no row if the tokenizer drops all its characters, or if they are all in a piece that begins in
         another word; a warning counts these words.
@@ -154,10 +157,13 @@ def surprisals(
             rows = _causal_rows(encoded, before, context)
         else:
             rows = _masked_rows(encoded, _mask(tokenizer), context, pseudo)
-        found = [np.full((len(text.ids), 3), np.nan) for text in encoded]
+        found, broken = [np.full((len(text.ids), 3), np.nan) for text in encoded], 0
         for batch in _batches(rows, batch_tokens):
             for row, values in zip(batch, _ask(module, batch, encoded, device, forward), strict=True):
                 found[row.text][row.asked] = values
+                broken += int(np.isnan(values).all(1).sum())
+    if broken:
+        log.warning("the logits of %d of %d pieces are not finite: they have no number", broken, len(ids))
     _warn_of_unknown(tokenizer, ids)
     _warn_of_words_without_pieces(encoded)
     table = _table(tokenizer, encoded, found)
@@ -166,7 +172,7 @@ def surprisals(
     return table
 
 
-def word_surprisals(pieces: pd.DataFrame, texts: Sequence[str] | None = None) -> pd.DataFrame:
+def word_surprisals(pieces: "pandas.DataFrame", texts: Sequence[str] | None = None) -> "pandas.DataFrame":
     """Sum the pieces of :func:`surprisals` to words.
 
     Args:
@@ -183,20 +189,25 @@ def word_surprisals(pieces: pd.DataFrame, texts: Sequence[str] | None = None) ->
         ValueError: if the texts are not those of the pieces.
 
     Example:
+        >>> import pandas as pd
         >>> columns = dict(text=0, word_index=[0, 0], word="cats", piece_index=[0, 1], piece=["cat", "s"])
         >>> values = dict(log_probability=[-2.0, -1.0], surprisal=[2.885, 1.443], rank=[3, 1], entropy=[1.0, 0.5])
         >>> word_surprisals(pd.DataFrame(columns | values))["log_probability"].tolist()
         [-3.0]
     """
+    import pandas as pd
+
     grouped = pieces.groupby(["text", "word_index"], sort=False)
     sums = grouped[["log_probability", "surprisal"]].sum(skipna=False)
     words = pd.concat(
         [
-            grouped["word"].first(), grouped.size().rename("pieces"), sums,
+            grouped["word"].first(),
+            grouped.size().rename("pieces"),
+            sums,
             grouped[["rank", "entropy"]].nth(0).set_axis(sums.index),
         ],
         axis=1,
-    )  # fmt: skip
+    )
     if texts is not None:
         spelled = {
             (number, i): word for number, text in enumerate(texts) for i, word in enumerate(text.split())
@@ -215,7 +226,7 @@ def word_surprisals(pieces: pd.DataFrame, texts: Sequence[str] | None = None) ->
 # Texts ------------------------------------------------------------------------------------------------------
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> _Encoded:
+def _encode(tokenizer: "transformers.PreTrainedTokenizerBase", text: str) -> _Encoded:
     text = text.rstrip()  # white space after the last word belongs to no word
     encoding = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
     special, ids = encoding["special_tokens_mask"], encoding["input_ids"]
@@ -229,12 +240,19 @@ def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> _Encoded:
     words = [min(bisect.bisect_right(ends, begin), len(spans) - 1) for _, (begin, _) in inner]
     kept = [(i, w) for (i, _), w in zip(inner, words, strict=True) if w >= 0]
     return _Encoded(
-        [i for i, _ in kept], [w for _, w in kept], [text[a:b] for a, b in spans], ids[:first], ids[max(first, last) :]
-    )  # fmt: skip
+        [i for i, _ in kept],
+        [w for _, w in kept],
+        [text[a:b] for a, b in spans],
+        ids[:first],
+        ids[max(first, last) :],
+    )
 
 
 def _objective(
-    module: nn.Module, tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], forward: Forward | None
+    module: nn.Module,
+    tokenizer: "transformers.PreTrainedTokenizerBase",
+    ids: Sequence[int],
+    forward: Forward | None,
 ) -> Literal["causal", "masked"]:
     probe = [ids[i % len(ids)] for i in range(12)]
     batch = {"input_ids": torch.tensor([probe], device=device_of(module))}
@@ -247,7 +265,7 @@ def _objective(
     return "causal"
 
 
-def _context(module: nn.Module, tokenizer: PreTrainedTokenizerBase) -> int | None:
+def _context(module: nn.Module, tokenizer: "transformers.PreTrainedTokenizerBase") -> int | None:
     """Return the maximum number of tokens by configuration, position table and tokenizer; None for no limit."""
     configs = [config for m in module.modules() if (config := getattr(m, "config", None)) is not None]
     names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "block_size")
@@ -262,7 +280,9 @@ def _context(module: nn.Module, tokenizer: PreTrainedTokenizerBase) -> int | Non
     return min((n for n in found if isinstance(n, int) and 4 <= n < 10**9), default=None)
 
 
-def _start(tokenizer: PreTrainedTokenizerBase, start: str | None, before: list[int]) -> list[int]:
+def _start(
+    tokenizer: "transformers.PreTrainedTokenizerBase", start: str | None, before: list[int]
+) -> list[int]:
     """Return the tokens that a causal model reads before a text; ``before`` are those that the tokenizer adds."""
     if start is None:
         if before:
@@ -285,7 +305,7 @@ def _start(tokenizer: PreTrainedTokenizerBase, start: str | None, before: list[i
     return [token]
 
 
-def _mask(tokenizer: PreTrainedTokenizerBase) -> int:
+def _mask(tokenizer: "transformers.PreTrainedTokenizerBase") -> int:
     if tokenizer.mask_token_id is None:
         raise ValueError(
             "the model also reads later tokens, so its tokenizer requires a mask_token, got none"
@@ -367,19 +387,22 @@ def _ask(
     values = torch.stack(
         [log_p.gather(1, targets[:, None])[:, 0].double(), rank.double(), entropy.double()], dim=1
     )
+    values[~logits.amax(-1).isfinite()] = torch.nan  # comparisons with NaN would give rank 1
     return [part.numpy() for part in values.cpu().split([len(row.asked) for row in rows])]
 
 
 # The table --------------------------------------------------------------------------------------------------
 
 
-def _warn_of_unknown(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> None:
+def _warn_of_unknown(tokenizer: "transformers.PreTrainedTokenizerBase", ids: Sequence[int]) -> None:
     unknown = ids.count(tokenizer.unk_token_id) if tokenizer.unk_token_id is not None else 0
     if unknown:
         log.warning(
             "%d of %d pieces are unknown to the tokenizer (%s): they get the probability of that token",
-            unknown, len(ids), tokenizer.unk_token,
-        )  # fmt: skip
+            unknown,
+            len(ids),
+            tokenizer.unk_token,
+        )
 
 
 def _warn_of_words_without_pieces(encoded: Sequence[_Encoded]) -> None:
@@ -389,13 +412,18 @@ def _warn_of_words_without_pieces(encoded: Sequence[_Encoded]) -> None:
         log.warning(
             "%d of %d words have no piece of their own (the tokenizer drops their characters, or has them in a piece "
             "of the word before), so they have no number",
-            without, total,
-        )  # fmt: skip
+            without,
+            total,
+        )
 
 
 def _table(
-    tokenizer: PreTrainedTokenizerBase, encoded: Sequence[_Encoded], found: Sequence[npt.NDArray[np.float64]]
-) -> pd.DataFrame:
+    tokenizer: "transformers.PreTrainedTokenizerBase",
+    encoded: Sequence[_Encoded],
+    found: Sequence[npt.NDArray[np.float64]],
+) -> "pandas.DataFrame":
+    import pandas as pd
+
     parts = []
     for number, (text, values) in enumerate(zip(encoded, found, strict=True)):
         part = pd.DataFrame(values, columns=["log_probability", "rank", "entropy"])
@@ -408,7 +436,4 @@ def _table(
     table = pd.concat(parts, ignore_index=True)
     table["surprisal"] = -table["log_probability"] / math.log(2)
     table["rank"] = table["rank"].astype("Int64")
-    broken = int((~np.isfinite(table["entropy"].to_numpy(float)) & table["rank"].notna()).sum())
-    if broken:
-        log.warning("the logits of %d of %d pieces are not finite", broken, len(table))
     return table[_PIECES]

@@ -1,4 +1,4 @@
-"""Figures of attention: scores by layer over steps, scores and maps of all heads, and heads during training."""
+"""Figures of attention: maps of all heads, and an animation of heads during training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,41 +11,25 @@ from matplotlib.figure import Figure
 
 from lmdyn.analysis.inspection.transformer import layer_number
 from lmdyn.callbacks.observing import figures as fig
-from lmdyn.callbacks.observing.schema import last_step, select, wide
+from lmdyn.runs.schema import last_step, select, wide
 
-__all__ = ["attention_figures", "diagonal_animation"]
+__all__ = ["diagonal_animation", "map_figures"]
 
-_LABELS = {
-    "entropy": "entropy (nats)",
-    "diagonal": "weight on previous and\nfollowing token",
-    "itself": "weight on the token itself",
-    "vertical": "weight on special tokens",
-    "block": "weight within the segment,\nless its share of tokens",
-}
 _SCALE = LogNorm(1e-3, 1, clip=True)  # for all maps: the same at each step
 
 
 @fig.in_style
-def attention_figures(observations: pd.DataFrame) -> dict[str, Figure]:
-    """Draw all figures of the finite observations, none if there are none; for the maps the last step suffices."""
-    observations = _finite(observations)
-    if observations.empty:
-        return {}
-    sites = _in_order(list(observations["site"].unique()))
-    scores = [name for name in _LABELS if observations["quantity"].eq(name).any()]
-    last = last_step(observations)
-    figures = {
-        "by_layer": _by_layer(observations, sites, scores),
-        "heads": _heads(last, sites, [name for name in scores if last["quantity"].eq(name).any()]),
-    }
-    if last["quantity"].eq("map").any():
-        figures["maps"] = _maps(last, sites)
-    return figures
+def map_figures(observations: pd.DataFrame) -> dict[str, Figure]:
+    """Draw the finite maps of all heads at the last step; nothing if there are none."""
+    last = last_step(_finite(observations))
+    maps = select(last, quantity="map")
+    return {"maps": _maps(maps, _in_order(list(maps["site"].unique())))} if len(maps) else {}
 
 
 def _finite(observations: pd.DataFrame) -> pd.DataFrame:
-    """Return scores and maps without those of a diverged model."""
-    return select(observations[np.isfinite(observations["value"])], quantity=[*_LABELS, "map"])
+    """Return observations without those of a diverged model."""
+    finite: pd.DataFrame = observations[np.isfinite(observations["value"])]
+    return finite
 
 
 def _in_order(sites: Sequence[str]) -> list[str]:
@@ -55,33 +39,6 @@ def _in_order(sites: Sequence[str]) -> list[str]:
         return sorted(named, key=layer_number)
     except ValueError:
         return named
-
-
-def _by_layer(observations: pd.DataFrame, sites: Sequence[str], scores: Sequence[str]) -> Figure:
-    """Draw the mean over the heads of each layer, over steps."""
-    panels = fig.new_panels(len(scores), 3.3, 2.9, margin=(1.4, 0))
-    for ax, score in zip(panels, scores, strict=True):
-        rows = select(observations, quantity=score)
-        means = rows.groupby(["site", "step"], observed=True)["value"].mean().reset_index()
-        fig.draw_lines(ax, means, "site", fig.site_styles(sites), label=fig.site_label)
-        ax.set_title(_LABELS[score])
-        fig.set_step_axis(ax, observations["step"])
-    panels.legend(title="mean over heads")
-    return panels.figure
-
-
-def _heads(last: pd.DataFrame, sites: Sequence[str], scores: Sequence[str]) -> Figure:
-    """Draw each score of all heads at one step."""
-    rows = select(last, quantity=scores)
-    heads = int(rows["head"].max()) + 1
-    panels = fig.new_panels(
-        len(scores), 1.7 + 0.2 * heads, 0.9 + 0.2 * len(sites), margin=(1, 0.5), sharey=True
-    )
-    for ax, score in zip(panels, scores, strict=True):
-        fig.show_heads(ax, select(rows, quantity=score), sites)
-        ax.set_title(_LABELS[score])
-    panels.figure.suptitle(f"all heads at step {int(last['step'].iloc[0]):,}")
-    return panels.figure
 
 
 def _map(ax: Axes, rows: pd.DataFrame) -> Any:

@@ -1,7 +1,7 @@
 """What a module offers to Induction: attention weights, losses of the next token, heads that can be ablated."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ class InductionModule:
     Attributes:
         heads: number of heads of each run of an attention site, as captured (``layer1`` or ``layer@0``).
         layouts: matrices of the heads by site; without those that are not read.
-        token_path: embedding and output layer, or why there are none.
+        token_path: embedding and output layer; None if copying is not measured.
         places: output projection by site; empty if heads cannot be ablated.
         widths: (heads, width of a head) by site and run.
         no_losses: why the next token's loss is not defined; empty if it is.
@@ -36,15 +36,10 @@ class InductionModule:
     layouts: Mapping[str, HeadLayout]
     token_path: TokenPath | None
     places: Mapping[str, HeadPlace]
-    widths: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    no_losses: str = ""
-    no_ablation: str = ""
-    no_copying: str = ""
-
-    @property
-    def total(self) -> int:
-        """Number of heads."""
-        return sum(self.heads.values())
+    widths: Mapping[tuple[str, int], tuple[int, int]]
+    no_losses: str
+    no_ablation: str
+    no_copying: str
 
 
 def read_induction(
@@ -71,43 +66,46 @@ def read_induction(
     """
     with torch.no_grad(), capture(module, {}, attention_sites=sites) as seen:
         logits = called_on(module, batch, forward)
-        weights = seen.attentions
-    heads = {name: int(tensor.shape[1]) for name, tensor in weights.items()}
+        heads = {name: int(weights.shape[1]) for name, weights in seen.attentions.items()}
+    runs = {site: [n for name, n in heads.items() if name.partition("@")[0] == site] for site in sites}
     found = find_heads(module, sites)
     layouts = {
         site: layout
         for site, layout in found.layouts.items()
-        if site in sites and all(n == layout.heads for name, n in heads.items() if _site_of(name) == site)
+        if site in sites and all(n == layout.heads for n in runs[site])
     }
-    unread = [
-        f"{site}: {found.left_out.get(path, 'unknown')}"
-        for site, path in sites.items()
-        if site not in layouts
-    ]
-    no_losses = _no_losses(logits, causal, classes)
-    reason = no_losses or ("" if sites else "no attention weights")
-    no_ablation = reason or (f"unknown layouts ({'; '.join(unread)})" if unread else "")
+    unread = {
+        site: found.left_out.get(path, "unknown") for site, path in sites.items() if site not in layouts
+    }
+    unknown = "; ".join(f"{site}: {why}" for site, why in unread.items())
+    no_losses = ""
+    if not causal:
+        no_losses = "one that reads later tokens"
+    elif logits.ndim != 3 or logits.shape[-1] < classes:
+        no_losses = f"logits of all {classes} tokens, got {tuple(logits.shape)}"
+    no_heads = no_losses or ("" if sites else "no attention weights")
+
+    no_ablation = no_heads or (f"unknown layouts ({unknown})" if unknown else "")
     places: dict[str, HeadPlace] = {}
     widths: dict[tuple[str, int], tuple[int, int]] = {}
     if not no_ablation:
-        runs = {site: sum(_site_of(name) == site for name in heads) for site in sites}
-        places = {site: HeadPlace(layouts[site].output, layouts[site].heads, runs[site]) for site in sites}
-        widths, no_ablation = _widths(module, batch, forward, places)
-    no_copying = reason or ("" if layouts else f"unknown layouts ({'; '.join(unread)})")
-    path: TokenPath | str = no_copying
-    if not no_copying:
+        places = {
+            site: HeadPlace(layout.output, layout.heads, len(runs[site])) for site, layout in layouts.items()
+        }
+        try:
+            with torch.no_grad(), head_inputs(module, places) as inputs:
+                called_on(module, batch, forward)
+                inputs.keep()
+            widths = inputs.shapes
+        except RuntimeError as error:  # output projections that are not called
+            no_ablation, places = str(error), {}
+
+    path: TokenPath | str = no_heads or ("" if layouts else f"unknown layouts ({unknown})")
+    if not path:
         width = linear_shape(paths_of(module)[next(iter(layouts.values())).output])[0]
         path = find_token_path(module, batch, width, forward)
-    return InductionModule(
-        heads=heads, layouts=layouts, token_path=None if isinstance(path, str) else path,
-        places={} if no_ablation else places, widths=widths, no_losses=no_losses, no_ablation=no_ablation,
-        no_copying=path if isinstance(path, str) else "; ".join(unread),
-    )  # fmt: skip
-
-
-def _site_of(name: str) -> str:
-    """Return the site of a run: ``layer`` of ``layer@1``."""
-    return name.partition("@")[0]
+    token_path, no_copying = (None, path) if isinstance(path, str) else (path, unknown)
+    return InductionModule(heads, layouts, token_path, places, widths, no_losses, no_ablation, no_copying)
 
 
 def called_on(module: nn.Module, batch: Mapping[str, Any], forward: Forward | None) -> Tensor:
@@ -119,31 +117,9 @@ def called_on(module: nn.Module, batch: Mapping[str, Any], forward: Forward | No
     time = batch["input_ids"].shape[1]
     try:
         with torch.no_grad():
-            logits = logits_of(call_module(module, batch, forward=forward))
+            return logits_of(call_module(module, batch, forward=forward))
     except (IndexError, RuntimeError) as error:
         raise ValueError(
             f"{type(module).__name__} could not read rows of {time} tokens ({type(error).__name__}: "
             f"{' '.join(str(error).split())[:200]}): expected a model of at least as many positions; lower `length`"
         ) from error
-    return logits
-
-
-def _no_losses(logits: Tensor, causal: bool, classes: int) -> str:
-    if not causal:
-        return "predictions that do not depend on later tokens"
-    if logits.ndim != 3 or logits.shape[-1] < classes:
-        return f"logits of all {classes} tokens, got {tuple(logits.shape)}"
-    return ""
-
-
-def _widths(
-    module: nn.Module, batch: Mapping[str, Any], forward: Forward | None, places: Mapping[str, HeadPlace]
-) -> tuple[dict[tuple[str, int], tuple[int, int]], str]:
-    """Return heads and their width by site and run, or why output projections cannot be changed by hooks."""
-    try:
-        with torch.no_grad(), head_inputs(module, places) as inputs:
-            called_on(module, batch, forward)
-            inputs.keep()
-    except RuntimeError as error:
-        return {}, str(error)
-    return inputs.shapes, ""

@@ -3,14 +3,13 @@
 import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple
+from itertools import product
+from typing import Annotated, Any, Literal, NamedTuple
 
 import lightning as L
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int
-from matplotlib.figure import Figure
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
@@ -29,16 +28,17 @@ from lmdyn.analysis.probing.depth_heads import (
 )
 from lmdyn.analysis.probing.state_decoder import RetrainedDecoder, StateDecoder, States, retrain_decoders
 from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
-from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
-from lmdyn.callbacks.conditions.finding import Cost, Foreseen
-from lmdyn.callbacks.dynamics.depth_performance_figures import depth_performance_figures
-from lmdyn.callbacks.dynamics.depth_performance_quantities import DEPTH_PERFORMANCE
-from lmdyn.callbacks.dynamics.masked_tokens import DepthRow, MaskedTokens
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
+from lmdyn.analysis.statistics.grouped import GroupedMeans
+from lmdyn.callbacks.observing.arguments import From
+from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, TrainingPart, to_device
 from lmdyn.callbacks.observing.protocols import FineTuningTasks, objective_of, require
 from lmdyn.callbacks.observing.run import Run, open_data
+from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.training.fine_tuning import Budget, FineTuning, fine_tune, predict, settings_of
+from lmdyn.runs.schema import Quantity
 
 __all__ = ["TIMES", "DepthPerformance"]
 
@@ -46,6 +46,12 @@ log = logging.getLogger(__name__)
 
 TIMES = (0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96)
 """Default times, in addition to the model's own depth."""
+
+_AT_DEPTH = ("<how>/t=<t>", "<how>/mask/t=<t>")
+_SCORES = ("accuracy", "cross_entropy")
+_WHERE = {None: slice(None), "mask": slice(1, 2)}  # groups of positions: others, and those that show the mask
+
+Times = tuple[Annotated[int, From(0)], ...]
 
 
 class DepthPerformance(Observer):
@@ -107,7 +113,6 @@ class DepthPerformance(Observer):
             learning rate is 1e-6 by default, the rest as in ``Downstream``.
         budget: limit on fine-tuning.
         seed: seed of fine-tuning.
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
@@ -124,54 +129,50 @@ class DepthPerformance(Observer):
         (0, 12, 24)
     """
 
+    times: Times | None = None
+    training: HeadTraining = HeadTraining(updates=300, learning_rate=3e-4)
+    start: Literal["own", "random"] = "own"
+    batch_rows: Annotated[int, From(1)] = 32
+    tasks: L.LightningDataModule | None = None
+    readout: ReadoutTraining = ReadoutTraining()
+    fine_tuned_times: Times = ()
+    fine_tuning: Mapping[str, Any] | None = None
+    budget: Budget = Budget(epochs=10)
+    seed: int = 0
+
     uses_labels = True
     reads = "masked"
-
-    recorded = DEPTH_PERFORMANCE
     several_runs = True
-
     not_settings = Observer.not_settings | {"tasks"}
-    legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {"start": "random", "readout.ridge": None, "training.patience": None}
-    )
+    recorded = (
+        Quantity(
+            "accuracy", "Masked tokens with the highest logit, by the fixed or the retrained decoder, at all labelled "
+            "positions or only at mask tokens.", "share", low=0.0, high=1.0, better="higher", tags=_AT_DEPTH,
+            panel="masked_tokens", over="t", floor="floor",
+        ),
+        Quantity("cross_entropy", "Mean −ln p of the masked tokens.", "nats", low=0.0, better="lower", tags=_AT_DEPTH),
+        Quantity(
+            "floor", "Accuracy of the decoder retrained at t = 0, and of the most frequent label.", "share",
+            low=0.0, high=1.0, tags=("retrained", "most_frequent", "<how>/mask"),
+        ),
+        Quantity(
+            "pearson", "Correlation with the scores of the regression task, for frozen states or fine-tuned copies.",
+            low=-1.0, high=1.0, better="higher", tags=("<how>/t=<t>",), panel="similarity", over="t",
+        ),
+        Quantity("depth", "L, the number of times that the model itself applies its layers.", "steps", low=1.0),
+    )  # fmt: skip
 
-    def __init__(
-        self,
-        *,
-        times: Sequence[int] | None = None,
-        training: HeadTraining = HeadTraining(updates=300, learning_rate=3e-4),  # noqa: B008 (frozen)
-        start: Literal["own", "random"] = "own",
-        batch_rows: int = 32,
-        tasks: L.LightningDataModule | None = None,
-        readout: ReadoutTraining = ReadoutTraining(),  # noqa: B008 (frozen)
-        fine_tuned_times: Sequence[int] = (),
-        fine_tuning: Mapping[str, Any] | None = None,
-        budget: Budget = Budget(epochs=10),  # noqa: B008 (frozen)
-        seed: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.remove_ignored_hparams(["tasks"])  # a datamodule
-        self.times = None if times is None else _checked("times", times)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, times in (("times", self.times), ("fine_tuned_times", self.fine_tuned_times)):
+            if times is not None and list(times) != sorted(set(times)):
+                raise ValueError(f"{name} is {list(times)}: expected increasing integers from 0")
         if self.times == ():
             raise ValueError("times is empty: expected numbers from 0, or null for the default")
-        self.fine_tuned_times = _checked("fine_tuned_times", fine_tuned_times)
-        if self.fine_tuned_times and tasks is None:
+        if self.fine_tuned_times and self.tasks is None:
             raise ValueError("fine_tuned_times require a task to fine-tune on: set `tasks`")
-        if batch_rows < 1:
-            raise ValueError(f"batch_rows is {batch_rows}: expected a number from 1")
-        if start not in ("own", "random"):
-            raise ValueError(f"start is {start!r}: expected 'own' or 'random'")
-        if training.patience is not None:
+        if self.training.patience is not None:
             raise ValueError("decoders are trained for a number of updates: remove training.patience")
-        self.training = training
-        self.start = start
-        self.batch_rows = batch_rows
-        self.tasks = tasks
-        self.readout = readout
-        self.fine_tuning = {"learning_rate": 1e-6, **(fine_tuning or {})}
-        self.budget = budget
-        self.seed = seed
         self._training_part: TrainingPart | None = None
         self._task: Any = None
 
@@ -180,9 +181,8 @@ class DepthPerformance(Observer):
     def attach(self, run: Run, *, rank_zero: bool = True, barrier: Callable[[], None] = lambda: None) -> None:
         """Attach to the run, and open the tasks; see :meth:`~lmdyn.callbacks.Observer.attach`."""
         if self.tasks is not None:
-            open_data(
-                self.tasks, run, f"{self.name}: the data of the tasks", rank_zero=rank_zero, barrier=barrier
-            )
+            what = f"{self.name}: the data of the tasks"
+            open_data(self.tasks, run, what, rank_zero=rank_zero, barrier=barrier)
         super().attach(run, rank_zero=rank_zero, barrier=barrier)
 
     def prepare(self) -> None:
@@ -211,22 +211,17 @@ class DepthPerformance(Observer):
 
     def fine_tuning_settings(self) -> FineTuning:
         """Return the settings of fine-tuning."""
-        published = settings_of(self._task.name, "regression", {"all": self.fine_tuning})
+        changed = {"learning_rate": 1e-6, **(self.fine_tuning or {})}
+        published = settings_of(self._task.name, "regression", {"all": changed})
         return self.budget.of(published, len(self._task.train))
 
     def check_module(self, module: nn.Module) -> None:
         """Raise an error for a module that is no masked language model with one encoder, or has too few layers."""
         self._opened(module)
-        if self._task is None:
-            return
-        longest = int(max(e.lengths.max() for e in (self._task.train, *self._task.evaluation.values())))
-        check_positions(
-            module,
-            longest,
-            f"examples of {self._task.name}",
-            "lower max_sequence_length of `tasks`",
-            self.name,
-        )
+        if self._task is not None:
+            longest = int(max(e.lengths.max() for e in (self._task.train, *self._task.evaluation.values())))
+            remedy = "lower max_sequence_length of `tasks`"
+            check_positions(module, longest, f"examples of {self._task.name}", remedy, self.name)
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report the memory of output layers of each time, and of fine-tuned copies."""
@@ -278,11 +273,11 @@ class DepthPerformance(Observer):
     def settings(self) -> dict[str, Any]:
         """The arguments, the content of both splits and of the task, and the settings of fine-tuning."""
         train = self._training_part.fingerprint if self._training_part is not None else None
-        of_task = {}
+        found = {**super().settings, "train_set": train}
         if self._task is not None:
-            of_task["task"] = self._task.fingerprint
-            of_task["fine_tuning"] = vars(self.fine_tuning_settings()) if self.fine_tuned_times else None
-        return {**super().settings, "train_set": train, **of_task}
+            found["task"] = self._task.fingerprint
+            found["fine_tuning"] = vars(self.fine_tuning_settings()) if self.fine_tuned_times else None
+        return found
 
     # ---------------------------------------------------------------- an observation
 
@@ -290,59 +285,67 @@ class DepthPerformance(Observer):
         """Measure masked tokens, then similarity."""
         with exact_products():
             parts = self._opened(module)
-            rows = [DepthRow("depth", "", None, None, float(len(parts.f.maps)))]
-            rows += self._masked_tokens(module, parts)
+            rows = [({}, {"depth": float(len(parts.f.maps))}), *self._masked_tokens(module, parts)]
             if self._task is not None:
                 rows += self._similarity(encoder_of(module), parts.times)
-        broken = sorted({row.t for row in rows if row.t is not None and row.value != row.value})
+        table = tabulate(rows, {"how": "", "where": None, "t": int}, self.name, step, why="")
+        broken = sorted(set(table.loc[table["value"].isna(), "t"].dropna().tolist()))
         if broken and rank_and_world_size()[0] == 0:
-            log.warning(
-                "%s at step %d: states, or results of training on them, are not finite at t = %s",
-                self.name, step, broken,
-            )  # fmt: skip
-        table = pd.DataFrame(rows, columns=list(DepthRow._fields)).assign(site="")
-        table = table[["quantity", "site", "how", "where", "t", "value"]]
-        return table.astype({"where": object, "t": "Int64", "value": "float64"})
+            log.warning("%s at step %d: states or results are not finite at t = %s", self.name, step, broken)
+        return table
 
     @torch.no_grad()
-    def _masked_tokens(self, module: nn.Module, parts: "_Parts") -> list[DepthRow]:
+    def _masked_tokens(self, module: nn.Module, parts: "_Parts") -> Iterator[Row]:
         f, times, decoder, vocab_size = parts
         heads = self._retrained(module, parts)
-        found = MaskedTokens(parts.with_floor, vocab_size)
+        means = GroupedMeans(2, skip_nan=False)
+        counts = torch.zeros(2, vocab_size, dtype=torch.float64)
         for batch, at in self._batches(self.probe_set, device_of(module)):
             positions = batch["labels"] != IGNORED
-            labels = batch["labels"].flatten()[at]
-            scores: dict[str, list[Tensor]] = {"fixed": [], "retrained": []}
+            labels, shown = batch["labels"].flatten()[at], self._show_mask(batch, at)
+            for group in (0, 1):
+                counts[group] += labels[shown == group].bincount(minlength=vocab_size).cpu()
             for t, x in states_at(f, batch, parts.with_floor):
                 fixed = decoder.logits(batch, x, positions, self.forward)
-                scores["fixed"].append(prediction_scores(fixed, labels))
                 head = heads[str(t)]
-                scores["retrained"].append(
-                    head_scores(head, x.flatten(0, 1)[at], labels)
-                    if isinstance(head, TowerHead)
-                    else prediction_scores(head(batch, x, positions), labels)
-                )
-            found.update(labels, self._masked(batch, at), scores)
-        try:
-            return found.rows(times)
-        except ValueError as error:
+                if isinstance(head, TowerHead):
+                    retrained = head_scores(head, x.flatten(0, 1)[at], labels)
+                else:
+                    retrained = prediction_scores(head(batch, x, positions), labels)
+                for how, scores in (("fixed", prediction_scores(fixed, labels)), ("retrained", retrained)):
+                    values = zip(_SCORES, scores.T, strict=True)
+                    means.update(shown, {f"{how} {t} {score}": value for score, value in values})
+        means.reduce()
+        counts = all_reduce_sum(counts)
+        if not counts.any():
             raise ValueError(
-                f"{self.name}: {error}: expected `labels` that are {IGNORED} except at masked tokens"
-            ) from error
+                f"{self.name}: expected labelled positions in the data, got none: expected `labels` that are "
+                f"{IGNORED} except at masked tokens"
+            )
+        for where, groups in _WHERE.items():
+            labels = counts[groups].sum(0)
+            if not labels.any():
+                continue
+            n = labels.sum()
+            mean = {name: float(means.sum(name)[groups].sum() / n) for name in means.names}
+            for how, t in product(("fixed", "retrained"), times):
+                place = {"how": how, "where": where, "t": t}
+                yield place, {score: mean[f"{how} {t} {score}"] for score in _SCORES}
+            yield {"how": "retrained", "where": where}, {"floor": mean["retrained 0 accuracy"]}
+            yield {"how": "most_frequent", "where": where}, {"floor": float(labels.max() / n)}
 
-    def _masked(self, batch: Mapping[str, Any], at: Int[Tensor, "n"]) -> Bool[Tensor, "n"]:
-        """Return which labelled positions show the mask token."""
+    def _show_mask(self, batch: Mapping[str, Any], at: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
+        """Return which labelled positions show the mask token: 0 or 1."""
         mask: int | None = getattr(self.run.tokenizer, "mask_token_id", None)
         ids: Tensor | None = batch.get("input_ids")
         if mask is None or ids is None or ids.shape != batch["labels"].shape:
-            return torch.zeros_like(at, dtype=torch.bool)
-        return ids.flatten()[at] == mask
+            return torch.zeros_like(at)
+        return (ids.flatten()[at] == mask).long()
 
     def _retrained(self, module: nn.Module, parts: "_Parts") -> Mapping[str, TowerHead | RetrainedDecoder]:
         """Return the decoder of each time."""
         assert self._training_part is not None
         train = self._training_part.open()
-        assert train is not None
 
         def updates() -> Iterator[States]:
             some = True
@@ -365,25 +368,22 @@ class DepthPerformance(Observer):
     ) -> Iterator[tuple[dict[str, Any], Int[Tensor, "n"]]]:
         """Yield this rank's batches, and the labelled positions in the flattened batch."""
         for batch in part.batches(*rank_and_world_size()):
-            at = (
-                (batch["labels"] != IGNORED).flatten().nonzero()[:, 0]
-            )  # before the transfer to the device, to avoid synchronization
+            # before the transfer to the device, to avoid synchronization
+            at = (batch["labels"] != IGNORED).flatten().nonzero()[:, 0]
             yield to_device(batch, device), at.to(device, non_blocking=True)
 
-    def _similarity(self, encoder: nn.Module, times: Sequence[int]) -> list[DepthRow]:
+    def _similarity(self, encoder: nn.Module, times: Sequence[int]) -> Iterator[Row]:
         (development,) = self._task.evaluation.values()
         features, targets = pooled_states(encoder, self._task.train, times), _scores(self._task.train)
         readouts = train_linear_readouts(features, targets, self.readout)
         features, scores = pooled_states(encoder, development, times), _scores(development)
-        predictions = readouts(features).double().cpu()
-        rows = [
-            DepthRow("pearson", "frozen", None, t, readout_correlation(p, scores))
-            for t, p in zip(times, predictions, strict=True)
-        ]
+        for t, predicted in zip(times, readouts(features).double().cpu(), strict=True):
+            yield {"how": "frozen", "t": t}, {"pearson": readout_correlation(predicted, scores)}
         rank, world_size = rank_and_world_size()
         mine = {t: self._fine_tuned(encoder, t) for t in self.fine_tuned_times[rank::world_size]}
-        tuned = {t: p for part in gather(mine) for t, p in part.items()}
-        return [*rows, *(DepthRow("pearson", "fine_tuned", None, t, tuned[t]) for t in self.fine_tuned_times)]
+        tuned = {t: pearson for part in gather(mine) for t, pearson in part.items()}
+        for t in self.fine_tuned_times:
+            yield {"how": "fine_tuned", "t": t}, {"pearson": tuned[t]}
 
     def _fine_tuned(self, encoder: nn.Module, t: int) -> float:
         """Return Pearson's correlation of a fine-tuned copy with t layers."""
@@ -392,13 +392,6 @@ class DepthPerformance(Observer):
         model, _ = fine_tune(copied, self._task, self.fine_tuning_settings(), self.seed)
         (development,) = self._task.evaluation.values()
         return readout_correlation(predict(model, self._task, development)[0], _scores(development))
-
-    # ---------------------------------------------------------------- output
-
-    @staticmethod
-    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw accuracy (3A) and Pearson's correlation (3B) over t; at the model's depth and the best t, over steps."""
-        return depth_performance_figures(observations)
 
 
 class _Parts(NamedTuple):
@@ -411,12 +404,6 @@ class _Parts(NamedTuple):
     def with_floor(self) -> tuple[int, ...]:
         """The times, and 0."""
         return tuple(sorted({0, *self.times}))
-
-
-def _checked(name: str, times: Sequence[int]) -> tuple[int, ...]:
-    if any(t != int(t) or t < 0 for t in times) or list(times) != sorted(set(times)):
-        raise ValueError(f"{name} is {list(times)}: expected increasing integers from 0")
-    return tuple(int(t) for t in times)
 
 
 def _scores(examples: Any) -> Float[Tensor, "n"]:

@@ -1,10 +1,10 @@
 """An encoder as a dynamical system: synchronization, Lyapunov exponents, dimension and transient chaos."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import pandas as pd
 import torch
@@ -16,24 +16,24 @@ from lmdyn.analysis.inspection.forward import IGNORED, device_of
 from lmdyn.analysis.inspection.transformer import check_positions
 from lmdyn.analysis.orbits.trajectories import exact_products
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.callbacks.conditions.finding import Cost, Foreseen
 from lmdyn.callbacks.dynamics.dynamics_settings import (
-    NOT_GIVEN,
     DynamicsNumerics,
+    FromTwo,
     LongTerm,
     ShortTerm,
     flat_settings,
-    with_flat,
 )
-from lmdyn.callbacks.dynamics.encoder_dynamics_figures import dynamics_figures
-from lmdyn.callbacks.dynamics.encoder_dynamics_quantities import ENCODER_DYNAMICS
-from lmdyn.callbacks.dynamics.encoder_dynamics_tables import dynamics_tables
-from lmdyn.callbacks.dynamics.encoder_rows import Row
+from lmdyn.callbacks.dynamics.encoder_dynamics_figures import dynamics_figures, dynamics_tables
 from lmdyn.callbacks.dynamics.encoder_runs import EncoderRuns
+from lmdyn.callbacks.observing.arguments import From
+from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.panels import standard_figures
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.protocols import objective_of
 from lmdyn.callbacks.observing.run import announce
+from lmdyn.callbacks.observing.sums import Row, tabulate
+from lmdyn.runs.schema import Quantity
 
 __all__ = ["EncoderDynamics"]
 
@@ -41,35 +41,129 @@ log = logging.getLogger(__name__)
 
 _LONG = 600  # seconds
 
-_COLUMNS = ("length", "term", "width", "kind", "t", "sentence", "token", "key", "component")
-_SCALARS = (
-    "synchronization_offset", "synchronized_share", "deviation_floor", "mean_exponent", "chaotic_share",
-    "censored_share", "transient_length", "sign_change_length", "sign_change_chaotic_share", "switched_share",
-    "attractor_share", "attractors", "largest_attractor_share", "transverse_exponent", "full_map_exponent",
-    "reduced_map_exponent", "peak_effective_dimension", "orbit_share", "orbit_lyapunov_exponent",
-    "full_lyapunov_exponent", "transient_share", "undetermined_transient_share", "ended_share",
-    "restricted_mean_length", "restricted_offset",
-)  # fmt: skip
-
-
+_COLUMNS = {
+    "length": int, "term": None, "width": int, "kind": None, "t": int, "sentence": int, "token": int, "key": int,
+    "component": int,
+}  # fmt: skip
 _CURVES = (
-    "effective_dimension",
-    "share_of_ceiling",
-    "local_exponent",
-    "deviation",
-    "survival",
-    "chaotic_lyapunov_exponent",
-)
+    "effective_dimension", "share_of_ceiling", "local_exponent", "deviation", "survival", "chaotic_lyapunov_exponent",
+)  # fmt: skip
 _LENGTH, _LENGTHS, _SENTENCES = 32, (8, 16, 64), 1000
 """Default, as far as the data allows."""
 
 
-def _unpadded(batch: Mapping[str, Any]) -> Tensor:
-    """Return the lengths of the rows of a batch without padding."""
-    ids = batch["input_ids"]
-    mask = batch.get("attention_mask", torch.ones_like(ids)).bool()
-    lengths: Tensor = mask.sum(1)[mask.all(1)]
-    return lengths
+def _share(name: str, meaning: str, tags: tuple[str, ...] = ("",), **drawn: Any) -> Quantity:
+    return Quantity(name, meaning, "share", low=0.0, high=1.0, tags=tags, **drawn)
+
+
+def _steps(name: str, meaning: str, tags: tuple[str, ...] = ("",), **drawn: Any) -> Quantity:
+    return Quantity(name, meaning, "steps", low=0.0, tags=tags, **drawn)
+
+
+def _rate(name: str, meaning: str, tags: tuple[str, ...] = ("",), **drawn: Any) -> Quantity:
+    return Quantity(name, meaning, "nats/step", tags=tags, **drawn)
+
+
+_BY_LENGTH = ("length=<n>",)
+_LOGGED = (
+    _steps("synchronization_offset", "Mean t at which the tokens of a sentence synchronized.", _BY_LENGTH,
+        panel="offsets", lines="length",
+    ),
+    _share("synchronized_share", "Sentences whose tokens synchronized within the short term.", _BY_LENGTH),
+    _steps(
+        "restricted_offset", "Mean over all sentences of the offset, or of the horizon if they did not synchronize.",
+        _BY_LENGTH,
+    ),
+    Quantity("deviation_floor", "D that rounding maintains among equal tokens.", low=0.0),
+    _rate("mean_exponent", "Mean λ of the windows of chaotic transients, for sentences that have one."),
+    _share("chaotic_share", "Sentences with a chaotic transient, by running means of λ."),
+    _share("censored_share", "Sentences whose transient had not ended at the horizon."),
+    _steps(
+        "transient_length", "Mean until the running mean of λ stays at or below 0, or the state recurs.",
+        ("width=<windows>",),
+    ),
+    _steps("sign_change_length", "Mean number of steps until the most likely change of λ's sign."),
+    _share("sign_change_chaotic_share", "Sentences with a transient by the change of sign."),
+    _share("switched_share", "Sentences that continued with the map of one token."),
+    _share("orbit_share", "Sentences by the kind of their orbit.", ("<kind>",), panel="orbit_kinds", lines="kind"),
+    _rate(
+        "orbit_lyapunov_exponent", "Mean λ over sentences of the part of the trajectory that determines its kind; for "
+        "synchronized sentences that of the map of one token.", panel="over_training",
+    ),
+    _rate("full_lyapunov_exponent", "Mean λ of the full map: for equal tokens the larger of λ and λ⊥."),
+    _share("transient_share", "Sentences whose λ is chaotic, initially or throughout.", panel="over_training"),
+    _share("undetermined_transient_share", "Sentences for which a chaotic transient is undetermined."),
+    _share("ended_share", "Sentences whose chaos ended within the horizon."),
+    _steps(
+        "restricted_mean_length", "Mean length of the chaotic transient up to the horizon, 0 if there is none.",
+        panel="over_training",
+    ),
+    Quantity("attractors", "Number of different fixed points and periodic orbits.", "count", low=0.0),
+    _share("largest_attractor_share", "Sentences that end on the most frequent of these."),
+    _rate(
+        "transverse_exponent", "Mean growth of differences between tokens along synchronized trajectories; below 0 "
+        "they stay synchronized.", panel="over_training",
+    ),
+    _rate("full_map_exponent", "Mean λ of some sentences on the full map, once synchronized."),
+    _rate("reduced_map_exponent", "Mean λ of the same windows of the same sentences on the map of one token."),
+    Quantity(
+        "peak_effective_dimension", "Highest effective dimension of the sentences' states over t.", low=1.0,
+        panel="over_training",
+    ),
+)  # fmt: skip
+# the publication's figures of curves: 2C, 2A, 4A and 4B
+_SHORT: dict[str, Any] = {"panel": "short_term", "over": "t"}
+_TOGETHER: dict[str, Any] = {"panel": "synchronization", "over": "t"}
+_PERTURBED: dict[str, Any] = {"panel": "perturbation", "over": "t"}
+_LONG_TERM: dict[str, Any] = {"panel": "long_term", "over": "t"}
+_OF_SHORT, _OF_LONG = ((("term", (term,)),) for term in ("short", "long"))
+_STORED = (
+    _rate("local_exponent", "λ of the window at t, mean over sentences, of each term.", (), **_SHORT, where=_OF_SHORT),
+    Quantity("deviation", "D(t), mean over sentences.", low=0.0, tags=(), **_SHORT),
+    Quantity(
+        "effective_dimension", "Participation ratio of the sentences' states at t.", low=1.0, tags=(), **_SHORT,
+    ),
+    _share("share_of_ceiling", "Effective dimension over the number of sentences minus one.", ()),
+    _share("survival", "Sentences whose chaotic transient is longer than t.", (), panel="survival", over="t"),
+    Quantity("escape_rate", "Transients that ended, over the total duration of all.", "1/step", low=0.0, tags=()),
+    _rate("chaotic_lyapunov_exponent", "Mean λ over sentences while they are chaotic.", ()),
+    Quantity("stretching", "Factor by which layer t lengthens a perturbation.", low=0.0, tags=()),
+    _rate("depth_exponent", "Mean logarithm of the stretching of the first t layers.", (), **_SHORT),
+    Quantity(
+        "first_element", "First number of a token of the first sentence at t.", tags=(), **_TOGETHER, lines="token",
+    ),
+    Quantity("example_deviation", "D(t) of the first sentence.", low=0.0, tags=(), **_TOGETHER),
+    Quantity("attention", "Attention of the first sentence at t, mean over heads.", low=0.0, high=1.0, tags=()),
+    Quantity(
+        "trajectory", "First number of the first sentence's token once synchronized, and perturbed.", tags=(),
+        **_PERTURBED, lines="kind",
+    ),
+    Quantity("trajectory_difference", "Distance between these two.", low=0.0, tags=(), **_PERTURBED),
+    Quantity("principal_component", "First sentence's token after synchronization, along a component.", tags=()),
+    _steps("sentence_offset", "t at which a sentence's tokens synchronized.", ()),
+    _rate("sentence_local_exponent", "λ of the window at t of a sentence.", (), **_LONG_TERM, lines="sentence"),
+    _steps("sentence_transient_length", "Length of a sentence's transient by running means of λ.", ()),
+    Quantity("sentence_censored", "1 if it had not ended at the horizon, else 0.", low=0.0, high=1.0, tags=()),
+    _rate("sentence_exponent", "Mean λ of a sentence's transient.", ()),
+    _steps("sentence_switched_at", "t at which a sentence continued with the map of one token.", ()),
+    _rate("sentence_orbit_exponent", "λ of the part of a trajectory that determines its kind.", ()),
+    Quantity("sentence_orbit_error", "Block standard error of this λ.", "nats/step", low=0.0, tags=()),
+    Quantity("sentence_orbit_resolution", "|λ| that is not distinguished from 0.", "nats/step", low=0.0, tags=()),
+    _steps("sentence_orbit_steps", "Number of steps for which a trajectory was followed.", ()),
+    _steps("sentence_orbit_length", "Length of its chaotic transient, by the kind of orbit.", ()),
+    Quantity("sentence_orbit_censored", "1 if its end was not observed, else 0.", low=0.0, high=1.0, tags=()),
+    Quantity(
+        "sentence_orbit_transient_undetermined", "1 if a transient is undetermined, else 0.", low=0.0, high=1.0,
+        tags=(),
+    ),
+    _rate("sentence_orbit_chaotic_exponent", "Mean λ while a trajectory is chaotic.", ()),
+    Quantity("sentence_orbit_line_change", "Change of the lines of its spectrum.", low=0.0, tags=()),
+    _rate("sentence_orbit_transverse_exponent", "λ⊥ at the orbit of a sentence of equal tokens.", ()),
+    Quantity(
+        "sentence_zero_one", "K of the 0–1 test against the length T.", low=-1.0, high=1.0, tags=(), panel="zero_one",
+        over="t", lines="sentence",
+    ),
+)  # fmt: skip
 
 
 class EncoderDynamics(Observer):
@@ -90,9 +184,7 @@ class EncoderDynamics(Observer):
     The kind of a trajectory is determined by evidence for each kind, for which it is followed beyond the horizon;
     otherwise it is undetermined. As an independent check only, ``sentence_zero_one`` is K of the 0–1 test of the first
     component of trajectories that were followed to the end, against T (:func:`~lmdyn.analysis.zero_one_test`, at the
-    first lag whose autocorrelation is below 1/e): it does not determine the kind. With ``follow: 0`` in ``long_term``
-    trajectories are classified as in version 0.1, as ``attractor_share``: any λ within ``resolution`` then counts as
-    quasi-periodic.
+    first lag whose autocorrelation is below 1/e): it does not determine the kind.
 
     If the layers differ (BERT, GPT), time is depth, and there is no long term: D, exponents (τ = 1) and effective
     dimension over the layers; ``stretching`` (the factor by which layer t lengthens a perturbation, its geometric mean
@@ -120,8 +212,6 @@ class EncoderDynamics(Observer):
         numerics: perturbation, threshold, precision.
         sites: module path by display name of the layers of a looped model's core; None to find them, see
             :class:`~lmdyn.analysis.EncoderMap`.
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`; and, as in version 0.1, each of the settings above by its name
-            in the observations' files (``short_steps``, ``long_tau``, ``dtype``, …).
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
@@ -130,8 +220,7 @@ class EncoderDynamics(Observer):
     :func:`~lmdyn.analysis.orbit_kind` (``orbit_lyapunov_exponent`` of closed orbits is over whole periods); whether a
     transient is undetermined (λ·steps ≥ 10 before the arrival with an interval of λ that reaches its resolution) and
     ``restricted_mean_length`` by :func:`~lmdyn.analysis.survival`. If none of the ``check`` sentences has
-    synchronized within ``check_steps``, ``transverse_exponent`` is along sentences whose tokens are set equal. Earlier
-    files contain ``orbit_exponent``, which is wrong for closed orbits.
+    synchronized within ``check_steps``, ``transverse_exponent`` is along sentences whose tokens are set equal.
 
     Raises:
         ValueError: for numbers out of range, or windows that do not divide their horizon; when attached or observing,
@@ -143,68 +232,24 @@ class EncoderDynamics(Observer):
         >>> from lmdyn.callbacks import LongTerm
         >>> EncoderDynamics(sentences=100, long_term=LongTerm(steps=20_000)).long_term.tau
         50
-        >>> EncoderDynamics(sentences=100, long_steps=20_000).long_term.steps  # the form of version 0.1
-        20000
     """
 
+    length: FromTwo | None = None
+    lengths: Sequence[FromTwo] | None = None
+    sentences: FromTwo | None = None
+    examples: Annotated[int, From(0)] = 5
+    short_term: ShortTerm = ShortTerm()
+    long_term: LongTerm = LongTerm()
+    numerics: DynamicsNumerics = DynamicsNumerics()
+    sites: Mapping[str, str] | None = None
+
     uses_labels = False
-
-    recorded = ENCODER_DYNAMICS
     several_runs = True
-    legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {
-            "follow": 0,
-            "deviation": "printed",
-            "dimension_sentences": None,
-            "sites": None,
-            "transverse_skip": 0,
-        }
-    )
+    recorded = (*_LOGGED, *_STORED)
 
-    def __init__(
-        self,
-        *,
-        length: int | None = None,
-        lengths: Sequence[int] | None = None,
-        sentences: int | None = None,
-        examples: int = 5,
-        short_term: ShortTerm = ShortTerm(),  # noqa: B008 (frozen)
-        long_term: LongTerm = LongTerm(),  # noqa: B008 (frozen)
-        numerics: DynamicsNumerics = DynamicsNumerics(),  # noqa: B008 (frozen)
-        sites: Mapping[str, str] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        # jsonargparse determines the further arguments from these lines
-        short_term = with_flat(
-            short_term, steps=kwargs.pop("short_steps", NOT_GIVEN), tau=kwargs.pop("short_tau", NOT_GIVEN),
-            sentences=kwargs.pop("short_sentences", NOT_GIVEN),
-            dimension_times=kwargs.pop("dimension_times", NOT_GIVEN),
-            dimension_sentences=kwargs.pop("dimension_sentences", NOT_GIVEN),
-        )  # fmt: skip
-        long_term = with_flat(
-            long_term, steps=kwargs.pop("long_steps", NOT_GIVEN), tau=kwargs.pop("long_tau", NOT_GIVEN),
-            sentences=kwargs.pop("long_sentences", NOT_GIVEN), check=kwargs.pop("check", NOT_GIVEN),
-            check_steps=kwargs.pop("check_steps", NOT_GIVEN), max_period=kwargs.pop("max_period", NOT_GIVEN),
-            tolerance=kwargs.pop("tolerance", NOT_GIVEN), resolution=kwargs.pop("resolution", NOT_GIVEN),
-            follow=kwargs.pop("follow", NOT_GIVEN),
-        )  # fmt: skip
-        numerics = with_flat(
-            numerics, epsilon=kwargs.pop("epsilon", NOT_GIVEN), threshold=kwargs.pop("threshold", NOT_GIVEN),
-            reduced=kwargs.pop("reduced", NOT_GIVEN), dtype=kwargs.pop("dtype", NOT_GIVEN),
-            batch_size=kwargs.pop("batch_size", NOT_GIVEN), seed=kwargs.pop("seed", NOT_GIVEN),
-            deviation=kwargs.pop("deviation", NOT_GIVEN),
-        )  # fmt: skip
-        super().__init__(**kwargs)
-        given = [n for n in (length, sentences, *(lengths or ())) if n is not None]
-        if min(given, default=2) < 2 or examples < 0:
-            raise ValueError(
-                f"expected length, lengths and sentences from 2 and examples from 0, got {length}, "
-                f"{list(lengths or ())}, {sentences} and {examples}"
-            )
-        self.length, self.sentences = length or _LENGTH, sentences or _SENTENCES
-        self.lengths = tuple(sorted({*(_LENGTHS if lengths is None else lengths), self.length}))
-        self.examples, self.core = examples, None if sites is None else dict(sites)
-        self.short_term, self.long_term, self.numerics = short_term, long_term, numerics
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._length, self._lengths, self._number = _LENGTH, (_LENGTH,), _SENTENCES  # until the data is read
         self._rows: dict[str, Tensor] = {}
 
     @property
@@ -213,147 +258,36 @@ class EncoderDynamics(Observer):
         groups = {"short_term", "long_term", "numerics"}
         return {
             **{name: value for name, value in super().settings.items() if name not in groups},
-            "sites": self.core,  # None if they are found: the same in each model of a kind
+            "sites": self.sites,  # None if they are found: the same in each model of a kind
             **flat_settings("short_", self.short_term),
             **flat_settings("long_", self.long_term),
             "transverse_skip": self.long_term.skipped,
             **flat_settings("", self.numerics),
         }
 
+    # ---------------------------------------------------------------- sentences
+
     def prepare(self) -> None:
         """Read the sentences, in the requested number and lengths, or as far as the data allows."""
         rows = [int(n) for batch in self.probe_set.batches() for n in _unpadded(batch)]
         longest = max(rows, default=0)
-        self.length = self.found("length", lambda: min(_LENGTH, longest))
+        self._length = self.found("length", lambda: min(_LENGTH, longest))
         lengths = self.found("lengths", lambda: [n for n in _LENGTHS if n <= longest])
-        self.lengths = tuple(sorted({*lengths, self.length}))
-        there = sum(n >= self.lengths[-1] for n in rows)
-        self.sentences = self.found("sentences", lambda: max(2, min(_SENTENCES, there)))
-        left_out = sorted({*_LENGTHS} - {*self.lengths}) if self.hparams["lengths"] is None else []
-        if left_out or (self.hparams["sentences"] is None and self.sentences < _SENTENCES):
+        self._lengths = tuple(sorted({*lengths, self._length}))
+        there = sum(n >= self._lengths[-1] for n in rows)
+        self._number = self.found("sentences", lambda: max(2, min(_SENTENCES, there)))
+        left_out = sorted({*_LENGTHS} - {*self._lengths}) if self.lengths is None else []
+        if left_out or (self.sentences is None and self._number < _SENTENCES):
             announce(
                 self.name,
-                f"{self.sentences} sentences of up to {self.lengths[-1]} tokens, of {len(rows)} rows without padding"
+                f"{self._number} sentences of up to {self._lengths[-1]} tokens, of {len(rows)} rows without padding"
                 + (f"; lengths {left_out} are left out" if left_out else ""),
             )
         self._rows = self._read()
 
-    def check_module(self, module: nn.Module) -> None:
-        """Raise an error for a module that is no map of token vectors, or cannot read sentences of these lengths."""
-        check_positions(module, self.lengths[-1], "sentences", "remove longer ones from `lengths`", self.name)
-        if self._rows:  # otherwise the data raised an error
-            self._map_of(module, to_device(self._first(self._rows), device_of(module)))
-
-    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Report the memory of the states of all sentences, for each length."""
-        one = to_device(self._first(self._rows), device_of(module))
-        width = self._map_of(module, one).start(one).shape[2]
-        states = self.sentences * (sum(self.lengths) + self.length) * width
-        lengths = " + ".join(map(str, self.lengths))
-        yield Cost(
-            f"states of {self.sentences:,} sentences of {lengths} tokens, {width} numbers each",
-            2 * states * torch.finfo(self.numerics.torch_dtype).bits // 8,
-            "lower `sentences`, or remove large `lengths`",
-        )
-
-    def _first(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the first sentence."""
-        return self._cut({name: row[:1] for name, row in rows.items()}, self.length, 0, 1)
-
-    def _map_of(self, module: nn.Module, one: Mapping[str, Tensor]) -> EncoderMap:
-        try:
-            return EncoderMap(
-                module, one, dtype=self.numerics.torch_dtype, forward=self.forward, sites=self.core
-            )
-        except ValueError as error:
-            raise ValueError(f"{self.name}: {error}") from error
-
-    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
-        """Iterate the map from this rank's sentences, and gather all ranks' numbers."""
-        device = device_of(module)
-        rows = to_device(self._rows, device)
-        with exact_products():
-            found = self._runs(module, rows, step)
-        table = pd.DataFrame([row._asdict() for row in found], columns=list(Row._fields))
-        table.insert(1, "site", "")
-        whole = [c for c in _COLUMNS if c not in ("term", "kind")]
-        types: dict[str, Any] = {
-            **dict.fromkeys(whole, "Int64"),
-            "term": object,
-            "kind": object,
-            "value": "float64",
-        }
-        return table[["quantity", "site", *_COLUMNS, "value"]].astype(types)
-
-    def _runs(self, module: nn.Module, rows: Mapping[str, Tensor], step: int) -> list[Row]:
-        one = self._first(rows)
-        f = self._map_of(module, one)
-        rank, world_size = rank_and_world_size()
-        texts = {n: self._cut(rows, n, rank, world_size) for n in self.lengths}
-        runs = EncoderRuns(
-            f, texts, self._cut(rows, self.length, 0, 1),
-            length=self.length, sentences=self.sentences, examples=self.examples, short_term=self.short_term,
-            long_term=self.long_term, numerics=self.numerics,
-        )  # fmt: skip
-        if not f.shared:
-            return runs.over_depth()
-        eager = EncoderMap(
-            module,
-            one,
-            dtype=self.numerics.torch_dtype,
-            forward=self.forward,
-            attention="eager",
-            sites=self.core,
-        ).of(one)
-        if runs.unreduced:
-            announce(self.name, f"the full map is iterated throughout: {runs.unreduced}")
-        found = runs.example(eager)
-        began = perf_counter()
-        found += runs.short_term()
-        self._say_cost(runs, perf_counter() - began, rank)
-        if not runs.resolved and not runs.unreduced:
-            unresolved = runs.transverse(eager)
-            found.append(unresolved)
-            found += runs.never_together() if unresolved.value > 0 else []
-            if rank == 0:
-                log.warning(
-                    "%s at step %d: equal token vectors diverge to a deviation of %.1e, not below the threshold of "
-                    "%.1e: no offsets, and the full map throughout. %s",
-                    self.name, step, runs.floor, self.numerics.threshold,
-                    f"Synchronization is unstable in this model (transverse exponent {unresolved.value:.3f})"
-                    if unresolved.value > 0
-                    else "This precision does not resolve synchronization: use float64"
-                    if runs.floor == runs.floor
-                    else "States are not finite: the model has diverged",
-                )  # fmt: skip
-        found += runs.long_term(eager) if self.long_term.steps else []
-        apart = next((row for row in found if row.quantity == "transverse_exponent"), None)
-        if runs.resolved and apart is not None and apart.value > 0 and rank == 0:
-            log.warning(
-                "%s at step %d: synchronized tokens would diverge (transverse exponent %.3f), which the map of one "
-                "token does not show: observe with `reduced: false`",
-                self.name, step, apart.value,
-            )  # fmt: skip
-        return found
-
-    def _say_cost(self, runs: EncoderRuns, seconds: float, rank: int) -> None:
-        """Warn about a long duration of the long term, estimated by the short one, without a map of one token."""
-        if runs.reduced is not None or not self.long_term.steps or rank != 0:
-            return
-        times = self.long_term.steps / self.short_term.steps
-        most = seconds * times * runs.long_sentences / runs.short_sentences
-        if most > _LONG:
-            log.warning(
-                "%s: %s steps of %d sentences on the full map may take %.1f hours for this observation, and orbits "
-                "of unknown kind up to %d times that; lower `long_term: {steps: …, sentences: …}`",
-                self.name, f"{self.long_term.steps:,}", runs.long_sentences, most / 3600, max(1, self.long_term.follow),
-            )  # fmt: skip
-
-    # ---------------------------------------------------------------- sentences
-
     def _read(self) -> dict[str, Tensor]:
         """Return ``input_ids`` (sentences, longest), and ``token_type_ids`` if the data has them."""
-        longest = self.lengths[-1]
+        longest = self._lengths[-1]
         masked = objective_of(self.data) == "masked"
         kept: dict[str, list[Tensor]] = {"input_ids": [], "token_type_ids": []}
         number, seen = 0, 0
@@ -369,15 +303,15 @@ class EncoderDynamics(Observer):
                     values = ids if name == "input_ids" else batch[name]
                     kept[name].append(torch.cat([values[full, : longest - 1], values[full, -1:]], 1))
             number += int(full.sum())
-            if number >= self.sentences:
+            if number >= self._number:
                 break
-        if number < self.sentences:
+        if number < self._number:
             raise ValueError(
-                f"{self.name}: expected {self.sentences} sentences of {longest} tokens, got {number} of this length "
+                f"{self.name}: expected {self._number} sentences of {longest} tokens, got {number} of this length "
                 f"without padding among {seen} rows of the probe set: pass a `probe` with longer rows "
                 "(sequence_length), or lower `sentences` or `lengths`"
             )
-        return {name: torch.cat(parts)[: self.sentences] for name, parts in kept.items() if parts}
+        return {name: torch.cat(parts)[: self._number] for name, parts in kept.items() if parts}
 
     @staticmethod
     def _cut(rows: Mapping[str, Tensor], length: int, rank: int, world_size: int) -> dict[str, Tensor]:
@@ -385,12 +319,107 @@ class EncoderDynamics(Observer):
         mine = {name: row[rank::world_size] for name, row in rows.items()}
         return {name: torch.cat([row[:, : length - 1], row[:, -1:]], 1) for name, row in mine.items()}
 
+    def _first(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the first sentence."""
+        return self._cut({name: row[:1] for name, row in rows.items()}, self._length, 0, 1)
+
+    # ---------------------------------------------------------------- the module
+
+    def check_module(self, module: nn.Module) -> None:
+        """Raise an error for a module that is no map of token vectors, or cannot read sentences of these lengths."""
+        check_positions(
+            module, self._lengths[-1], "sentences", "remove longer ones from `lengths`", self.name
+        )
+        if self._rows:  # otherwise the data raised an error
+            self._map_of(module, to_device(self._first(self._rows), device_of(module)))
+
+    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+        """Report the memory of the states of all sentences, for each length."""
+        one = to_device(self._first(self._rows), device_of(module))
+        width = self._map_of(module, one).start(one).shape[2]
+        states = self._number * (sum(self._lengths) + self._length) * width
+        lengths = " + ".join(map(str, self._lengths))
+        yield Cost(
+            f"states of {self._number:,} sentences of {lengths} tokens, {width} numbers each",
+            2 * states * torch.finfo(self.numerics.torch_dtype).bits // 8,
+            "lower `sentences`, or remove large `lengths`",
+        )
+
+    def _map_of(self, module: nn.Module, one: Mapping[str, Tensor], attention: str = "sdpa") -> EncoderMap:
+        dtype = self.numerics.torch_dtype
+        try:
+            return EncoderMap(
+                module, one, dtype=dtype, forward=self.forward, attention=attention, sites=self.sites
+            )
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from error
+
+    # ---------------------------------------------------------------- an observation
+
+    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+        """Iterate the map from this rank's sentences, and gather all ranks' numbers."""
+        rows = to_device(self._rows, device_of(module))
+        with exact_products():
+            found = list(self._measured(module, rows, step))
+        return tabulate(found, _COLUMNS, self.name, step, why="")  # NaN: sentences without a transient
+
+    def _measured(self, module: nn.Module, rows: Mapping[str, Tensor], step: int) -> Iterator[Row]:
+        one = self._first(rows)
+        f = self._map_of(module, one)
+        rank, world_size = rank_and_world_size()
+        texts = {n: self._cut(rows, n, rank, world_size) for n in self._lengths}
+        runs = EncoderRuns(
+            f, texts, self._cut(rows, self._length, 0, 1), self._length, self._number, self.examples,
+            self.short_term, self.long_term, self.numerics,
+        )  # fmt: skip
+        if not f.shared:
+            yield from runs.over_depth()
+            return
+        eager = self._map_of(module, one, "eager").of(one)
+        if runs.unreduced:
+            announce(self.name, f"the full map is iterated throughout: {runs.unreduced}")
+        yield from runs.example(eager)
+        began = perf_counter()
+        yield from runs.short_term()
+        self._warn_of_hours(runs, perf_counter() - began)
+        unresolved = not runs.resolved and not runs.unreduced
+        if unresolved:
+            yield runs.transverse(eager)
+            yield from runs.never_together() if runs.apart > 0 else ()
+            self._warn(
+                f"at step {step}: equal token vectors diverge to a deviation of {runs.floor:.1e}, not below the "
+                f"threshold of {self.numerics.threshold:.1e}: no offsets, and the full map throughout. "
+                + _why_unresolved(runs)
+            )
+        if self.long_term.steps:
+            yield from runs.long_term(eager)
+        if not unresolved and runs.apart > 0:
+            self._warn(
+                f"at step {step}: synchronized tokens would diverge (transverse exponent {runs.apart:.3f}), which the "
+                "map of one token does not show: observe with `reduced: false`"
+            )
+
+    def _warn(self, message: str) -> None:
+        if rank_and_world_size()[0] == 0:
+            log.warning("%s %s", self.name, message)
+
+    def _warn_of_hours(self, runs: EncoderRuns, seconds: float) -> None:
+        """Warn about a long duration of the long term, estimated by the short one, without a map of one token."""
+        steps = self.long_term.steps if runs.reduced is None else 0
+        most = seconds * steps / self.short_term.steps * runs.long_sentences / runs.short_sentences
+        if most > _LONG:
+            self._warn(
+                f"may take {most / 3600:.1f} hours for this observation: {steps:,} steps of {runs.long_sentences} "
+                f"sentences on the full map, and up to {self.long_term.follow} times that for orbits of unknown kind; "
+                "lower `long_term: {steps: …, sentences: …}`"
+            )
+
     # ---------------------------------------------------------------- output
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
         """Return the rows of one number per observation, or one per length, width or kind."""
-        return observations["quantity"].isin(_SCALARS)
+        return observations["quantity"].isin([quantity.name for quantity in _LOGGED])
 
     @staticmethod
     def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
@@ -399,12 +428,31 @@ class EncoderDynamics(Observer):
         orbits = observations["quantity"].str.match("sentence_(orbit|zero_one)")
         return observations[EncoderDynamics.is_scalar(observations) | curves | orbits]
 
-    @staticmethod
-    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw synchronization, short and long term, attractors, transient lengths; all of it over training."""
-        return dynamics_figures(observations, settings)
+    @classmethod
+    def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Draw synchronization, short and long term, attractors, transient lengths; numbers over training."""
+        long = (replace(q, **_LONG_TERM, where=_OF_LONG) for q in _STORED if q.name == "local_exponent")
+        several = [*long, *(q for q in _STORED if q.panel == "long_term")]
+        figures = super().figures(observations, settings) | standard_figures(observations, several)
+        return figures | dynamics_figures(observations, int(settings.get("long_tau", 50)))
 
     @staticmethod
     def tables(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
         """Return the numbers of each run."""
-        return dynamics_tables(observations, settings)
+        return dynamics_tables(observations, settings.get("length"))
+
+
+def _why_unresolved(runs: EncoderRuns) -> str:
+    if runs.apart > 0:
+        return f"Synchronization is unstable in this model (transverse exponent {runs.apart:.3f})"
+    if runs.floor == runs.floor:
+        return "This precision does not resolve synchronization: use float64"
+    return "States are not finite: the model has diverged"
+
+
+def _unpadded(batch: Mapping[str, Any]) -> Tensor:
+    """Return the lengths of the rows of a batch without padding."""
+    ids = batch["input_ids"]
+    mask = batch.get("attention_mask", torch.ones_like(ids)).bool()
+    lengths: Tensor = mask.sum(1)[mask.all(1)]
+    return lengths

@@ -1,10 +1,13 @@
-"""Trajectories for ``EncoderDynamics``, and the rows of its records."""
+"""Trajectories for ``EncoderDynamics``, the kinds of their orbits, and the rows of its records."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
@@ -20,22 +23,67 @@ from lmdyn.analysis.dynamics.synchronization import (
 from lmdyn.analysis.dynamics.synchronized_map import synchronized_map, transverse_exponents
 from lmdyn.analysis.geometry.effective_dimension import effective_dimension
 from lmdyn.analysis.orbits.lyapunov import local_lyapunov_exponents, random_perturbation
+from lmdyn.analysis.orbits.orbit_kind import KINDS, orbit_kind
+from lmdyn.analysis.orbits.survival import survival
 from lmdyn.analysis.orbits.trajectories import Map, iterate, part_of
 from lmdyn.analysis.orbits.transients import transient_length
+from lmdyn.analysis.orbits.zero_one_test import decorrelation_lag, zero_one_test
 from lmdyn.analysis.preference.independent_components import UnusableEmbeddingsError, principal_components
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.dynamics.dynamics_settings import DynamicsNumerics, LongTerm, ShortTerm
-from lmdyn.callbacks.dynamics.encoder_orbits import orbit_rows
-from lmdyn.callbacks.dynamics.encoder_rows import Row, gathered, gathered_rows, over_t
+from lmdyn.callbacks.observing.sums import Row
 
-__all__ = ["EncoderRuns"]
+__all__ = ["EncoderRuns", "zero_one_rows"]
 
-WIDTHS = (10, 20, 40)
-"""Windows of the running mean that determines the end of a transient; the middle one is the standard."""
-
+_WIDTHS = (10, 20, 40)  # windows of the running mean that determines the end of a transient
+_WIDTH = 20  # the standard
 _TOKENS, _ATTENTION_EVERY, _PERTURBED_STEPS, _COMPONENT_STEPS, _TRANSVERSE_STEPS = 10, 50, 600, 1000, 200
+_LEAST = 100  # values of a 0–1 test
+_ORBIT = (
+    "exponent", "error", "resolution", "steps", "length", "censored", "transient_undetermined", "chaotic_exponent",
+    "line_change",
+)  # fmt: skip
+_PARTIAL = ("chaotic_exponent", "transverse_exponent")  # NaN if never chaotic, or if tokens differ
 
 
+def _over_t(quantity: str, values: Float[Tensor, "times"], every: int = 1, **place: Any) -> Iterator[Row]:
+    """Yield a row for each t whose value is a number."""
+    for i, value in enumerate(values.tolist()):
+        if value == value:
+            yield {**place, "t": i * every}, {quantity: value}
+
+
+def _by_sentence(quantity: str, values: Float[Tensor, "sentences"], **place: Any) -> Iterator[Row]:
+    for i, value in enumerate(values.tolist()):
+        yield {**place, "sentence": i}, {quantity: value}
+
+
+def _mean_of_all(values: Float[Tensor, "*times sentences"], diverged: Bool[Tensor, "sentences"]) -> Tensor:
+    """Return the mean over the sentences that have a value; NaN if a diverged one has none.
+
+    Sentences that are no longer followed have no value either, and are left out.
+    """
+    lost = (values.isnan() & diverged.to(values.device)).any(-1)
+    return values.nanmean(-1).masked_fill(lost, torch.nan)
+
+
+def _gathered(mine: Tensor) -> Tensor:
+    """Gather the last axis, sentences, of all ranks in order: rank r has the numbers r, r + world size and so on."""
+    parts: Sequence[Tensor] = gather(mine.cpu()) if rank_and_world_size()[1] > 1 else [mine]
+    if len(parts) == 1:
+        return mine
+    whole = torch.empty(*mine.shape[:-1], sum(p.shape[-1] for p in parts), dtype=mine.dtype)
+    for rank, part in enumerate(parts):
+        whole[..., rank :: len(parts)] = part
+    return whole
+
+
+def _gathered_rows(mine: Tensor) -> Tensor:
+    """Gather as :func:`_gathered` along the first axis, on the device of this rank's values."""
+    return _gathered(mine.movedim(0, -1)).movedim(-1, 0).to(mine.device)
+
+
+@dataclass
 class EncoderRuns:
     """All measurements of one module, from this rank's sentences; the rows are those of all ranks, on each.
 
@@ -46,104 +94,141 @@ class EncoderRuns:
         length: tokens per sentence, except for the synchronization offset.
         sentences: number of sentences on all ranks.
         examples: number of sentences whose exponents are recorded individually.
-        short_term: settings of the short term.
-        long_term: settings of the long term.
+        short: settings of the short term.
+        long: settings of the long term.
         numerics: settings of the numerics.
+
+    Attributes:
+        apart: λ⊥ along synchronized trajectories, once it has been measured.
     """
 
-    def __init__(
-        self,
-        f: EncoderMap,
-        texts: Mapping[int, Mapping[str, Tensor]],
-        everyone: Mapping[str, Tensor],
-        *,
-        length: int,
-        sentences: int,
-        examples: int,
-        short_term: ShortTerm,
-        long_term: LongTerm,
-        numerics: DynamicsNumerics,
-    ) -> None:
-        starts = {n: f.start(batch) for n, batch in texts.items()}
-        self.maps = {n: f.of(batch) for n, batch in texts.items()}
-        self.f, self.everyone = self.maps[length], f.of(everyone)
-        self.first, self.one = (
-            f.start({name: t[:1] for name, t in everyone.items()}),
-            self.everyone.part(slice(1)),
-        )
-        self.length, self.sentences, self.examples = length, sentences, examples
-        self.short, self.long, self.numerics = short_term, long_term, numerics
-        self.x = starts[length]
-        self.others = {n: x for n, x in starts.items() if n != length}
-        self.short_sentences = min(sentences, short_term.sentences or sentences)
-        self.dimension_sentences = min(sentences, short_term.dimension_sentences or self.short_sentences)
-        self.long_sentences = min(sentences, long_term.sentences or sentences)
+    f: EncoderMap
+    texts: Mapping[int, Mapping[str, Tensor]]
+    everyone: Mapping[str, Tensor]
+    length: int
+    sentences: int
+    examples: int
+    short: ShortTerm
+    long: LongTerm
+    numerics: DynamicsNumerics
+
+    def __post_init__(self) -> None:
+        f, numerics, sentences = self.f, self.numerics, self.sentences
+        self.others = {n: f.start(batch) for n, batch in self.texts.items()}
+        self.x = self.others.pop(self.length)
+        self.maps = {n: f.of(batch) for n, batch in self.texts.items()}
+        self.f, self.map_of_all = self.maps[self.length], f.of(self.everyone)
+        self.first = f.start({name: t[:1] for name, t in self.everyone.items()})
+        self.one = self.map_of_all.part(slice(1))
+        self.short_sentences = min(sentences, self.short.sentences or sentences)
+        self.dimension_sentences = min(sentences, self.short.dimension_sentences or self.short_sentences)
+        self.long_sentences = min(sentences, self.long.sentences or sentences)
         rank, world_size = rank_and_world_size()
         self.numbers = range(rank, sentences, world_size)
-        self.floor, self.reduced, self.unreduced = float("nan"), None, ""
-        if f.shared:
-            if not f.injected:  # otherwise equal tokens diverge by their texts, not by rounding
-                some = slice(numerics.batch_size)
-                floors = gather(float(deviation_floor(f, self.x[some], 64, numerics.deviation)))
-                self.floor = float(torch.tensor(floors).max())  # NaN if any is
-            if f.injected or self.floor == self.floor:
-                try:
-                    reduced = synchronized_map(f)
-                except ValueError as error:
-                    self.unreduced = str(error)
-                else:
-                    self.reduced = reduced if self.resolved and numerics.reduced else None
+        self.floor, self.reduced, self.unreduced, self.apart = math.nan, None, "", math.nan
+        if not f.shared:
+            return
+        if not f.injected:  # otherwise equal tokens diverge by their texts, not by rounding
+            some = slice(numerics.batch_size)
+            floors = gather(float(deviation_floor(f, self.x[some], 64, numerics.deviation)))
+            self.floor = float(torch.tensor(floors).max())  # NaN if any is
+        if f.injected or self.floor == self.floor:
+            try:
+                reduced = synchronized_map(f)
+            except ValueError as error:
+                self.unreduced = str(error)
+            else:
+                self.reduced = reduced if self.resolved and numerics.reduced else None
 
     @property
     def resolved(self) -> bool:
         """Whether rounding stays below the threshold of synchronization."""
         return self.floor < self.numerics.threshold
 
+    def _mine(self, sentences: int) -> int:
+        """Return how many of the first sentences are this rank's."""
+        return len([n for n in self.numbers if n < sentences])
+
+    def _deviation(self, x: Tensor) -> Tensor:
+        return deviation(x, self.numerics.deviation)
+
+    def _long_run(
+        self,
+        x: Tensor,
+        tau: int,
+        steps: int,
+        *,
+        reduced: Any = None,
+        keep: int = 0,
+        end_recurrent: bool = False,
+    ) -> LongRun:
+        of = self.numerics
+        return long_run(
+            part_of(self.f, slice(len(x))), x, tau, steps, reduced=reduced, epsilon=of.epsilon,
+            threshold=of.threshold, keep=keep, end_recurrent=end_recurrent, tolerance=self.long.tolerance,
+            batch_size=of.batch_size, seed=of.seed, rows=self.numbers[: len(x)], variant=of.deviation,
+        )  # fmt: skip
+
+    def _synchronize(self, f: Map, x: Tensor) -> Synchronization:
+        of = self.numerics
+        mine = part_of(f, slice(len(x)))
+        return synchronize(mine, x, self.short.steps, of.threshold, of.batch_size, of.deviation)
+
     # ---------------------------------------------------------------- models whose layers differ
 
-    def over_depth(self) -> list[Row]:
-        """Return deviation, exponents and effective dimension over the layers."""
-        maps, x = self.f.maps, self.x
+    def over_depth(self) -> Iterator[Row]:
+        """Yield deviation, exponents and effective dimension over the layers.
+
+        ``stretching`` of layer t is the geometric mean over sentences of ‖δ_{t+1}‖/‖δ_t‖; ``depth_exponent`` at t the
+        mean over sentences and over the first t layers of its logarithm, nats per layer.
+        """
+        maps, x, of = self.f.maps, self.x, self.numerics
         path = iterate(maps, x, len(maps), {"deviation": self._deviation})
-        found = local_lyapunov_exponents(
-            maps, x, 1, len(maps), self.numerics.epsilon, seed=self.numerics.seed, rows=self.numbers
-        )
-        rows = over_t("deviation", gathered(path.observables["deviation"]).nanmean(1))
-        rows += over_t("local_exponent", gathered(found.exponents).nanmean(1), term="short")
-        rows += _depth_rows(gathered(found.exponents))
-        dimensions = [self._dimension(x)]
-        for f in maps:
+        found = local_lyapunov_exponents(maps, x, 1, len(maps), of.epsilon, seed=of.seed, rows=self.numbers)
+        diverged, exponents = _gathered(found.diverged), _gathered(found.exponents)
+        yield from _over_t("deviation", _mean_of_all(_gathered(path.observables["deviation"]), diverged))
+        mean = _mean_of_all(exponents, diverged)
+        yield from _over_t("local_exponent", mean, term="short")
+        yield from _over_t("stretching", mean.exp())
+        depths = torch.arange(1, len(exponents) + 1, device=exponents.device)
+        up_to = _mean_of_all(exponents.cumsum(0) / depths[:, None], diverged)
+        for t, value in enumerate(up_to.tolist(), 1):
+            yield {"t": t}, {"depth_exponent": value}
+        dimensions = {0: self._dimension(x)}
+        for t, f in enumerate(maps, 1):
             x = f(x)
-            dimensions.append(self._dimension(x))
-        return rows + _dimension_rows(dict(enumerate(dimensions)), self.sentences)
+            dimensions[t] = self._dimension(x)
+        yield from _dimension_rows(dimensions, self.sentences)
 
     # ---------------------------------------------------------------- short term
 
-    def short_term(self) -> list[Row]:
-        """Return D(t), λ(t), N_eff(t) for t up to ``short_steps``, and the synchronization offset."""
-        short = self.short
-        mine = self._mine(self.short_sentences)
-        run = self._long_run(self.x[:mine], short.tau, short.steps, keep=short.steps)
-        d = gathered(carried_on(run.deviations, torch.zeros(mine), run.switched_at + 1))
-        rows = [] if self.f.injected else [Row("deviation_floor", value=self.floor)]
-        rows += over_t("deviation", d.nanmean(1))
-        rows += over_t("local_exponent", gathered(run.exponents).nanmean(1), every=short.tau, term="short")
-        together = -1
+    def short_term(self) -> Iterator[Row]:
+        """Yield D(t), λ(t), N_eff(t) for t up to ``short.steps``, and the synchronization offset."""
+        short, mine = self.short, self._mine(self.short_sentences)
+        run = self._long_run(self.x[:mine], short.tau, short.steps, reduced=self.reduced, keep=short.steps)
+        d = _gathered(carried_on(run.deviations, torch.zeros(mine), run.switched_at + 1))
+        if not self.f.injected:
+            yield {}, {"deviation_floor": self.floor}
+        diverged = _gathered(run.diverged)
+        yield from _over_t("deviation", _mean_of_all(d, diverged))
+        exponents = _mean_of_all(_gathered(run.exponents), diverged)
+        yield from _over_t("local_exponent", exponents, short.tau, term="short")
+        of, together = self.dimension_sentences, -1  # unknown if it has more sentences
         if self.resolved:
             offset = synchronization_offset(d, self.floor, self.numerics.threshold)
-            rows += _offset_rows(self.length, offset, short.steps)
-            together = int(offset.max()) if bool((offset >= 0).all()) else -1
+            yield from _offset_rows(self.length, offset, diverged, short.steps)
+            if bool((offset >= 0).all()) and of <= self.short_sentences:
+                together = int(offset.max())
             for length, x in self.others.items():
-                offset = gathered(self._synchronize(self.maps[length], x[:mine]).offset)
-                rows += _offset_rows(length, offset, short.steps)
-        of = self.dimension_sentences
-        together = together if of <= self.short_sentences else -1  # unknown for the other sentences
-        return rows + _dimension_rows(self._dimensions(self.x[: self._mine(of)], together), of)
+                found = self._synchronize(self.maps[length], x[:mine])
+                lost = _gathered(~found.token.isfinite().all(1))
+                yield from _offset_rows(length, _gathered(found.offset), lost, short.steps)
+        yield from _dimension_rows(self._dimensions(self.x[: self._mine(of)], together), of)
 
-    def never_together(self) -> list[Row]:
-        """Return the offsets if synchronization is unstable: there are none up to the horizon."""
-        steps = float(self.short.steps)
-        return [Row("restricted_offset", length=n, value=steps) for n in (self.length, *self.others)]
+    def never_together(self) -> Iterator[Row]:
+        """Yield the offsets if synchronization is unstable: there are none up to the horizon."""
+        for n in (self.length, *self.others):
+            yield {"length": n}, {"restricted_offset": float(self.short.steps)}
 
     def _dimensions(self, x: Tensor, together: int) -> dict[int, float]:
         """Return N_eff at each requested t; from ``together`` on, all tokens are equal, and one suffices."""
@@ -157,111 +242,164 @@ class EncoderRuns:
             found[time] = self._dimension(x)
         return found
 
-    def _deviation(self, x: Tensor) -> Tensor:
-        return deviation(x, self.numerics.deviation)
-
     def _step(self, x: Tensor) -> Tensor:
         rows = torch.arange(len(x), device=x.device).split(self.numerics.batch_size)
         return torch.cat([part_of(self.f, part)(x[part]) for part in rows])
 
     def _dimension(self, x: Tensor) -> float:
-        return float(effective_dimension(gathered_rows(x.flatten(1))))
+        return float(effective_dimension(_gathered_rows(x.flatten(1))))
 
     # ---------------------------------------------------------------- long term
 
-    def long_term(self, eager: EncoderMap) -> list[Row]:
-        """Return λ over the long run, transients, attractors; for a sample also λ on the full map."""
-        tau = self.long.tau
-        run = self._long_run(
-            self.x[: self._mine(self.long_sentences)], tau, self.long.steps, end_recurrent=True
-        )
-        exponents = gathered(run.exponents).cpu()
-        recurred_at = gathered(run.recurred_at).cpu()
+    def long_term(self, eager: EncoderMap) -> Iterator[Row]:
+        """Yield λ over the long run, transients, kinds, attractors; for a sample also λ on the full map."""
+        tau, x = self.long.tau, self.x[: self._mine(self.long_sentences)]
+        run = self._long_run(x, tau, self.long.steps, reduced=self.reduced, end_recurrent=True)
+        exponents, recurred_at = _gathered(run.exponents).cpu(), _gathered(run.recurred_at).cpu()
+        diverged = _gathered(run.diverged).cpu()
         # a trajectory that is no longer followed is extended, otherwise the mean would exclude closed ones
-        followed = carried_on(exponents, late_exponents(exponents), gathered(run.ended_at).cpu() // tau)
-        rows = over_t("local_exponent", followed.nanmean(1), every=tau, term="long")
+        followed = carried_on(exponents, late_exponents(exponents), _gathered(run.ended_at).cpu() // tau)
+
+        def known(values: Tensor) -> Tensor:
+            return torch.where(diverged, torch.nan, values.double())
+
+        yield from _over_t("local_exponent", _mean_of_all(followed, diverged), tau, term="long")
         for i in range(min(self.examples, self.long_sentences)):
-            rows += over_t("sentence_local_exponent", exponents[:, i], every=tau, term="long", sentence=i)
-        widths = [w for w in WIDTHS if w <= len(exponents)] or [len(exponents)]
+            yield from _over_t("sentence_local_exponent", exponents[:, i], tau, term="long", sentence=i)
+        widths = [w for w in _WIDTHS if w <= len(exponents)] or [len(exponents)]
         for width in widths:
-            ends = transient_length(exponents, tau, width, recurred_at)
-            rows.append(Row("transient_length", width=width, value=float(ends.length.double().mean())))
-        ends = transient_length(exponents, tau, min(20, len(exponents)), recurred_at)
+            found = transient_length(exponents, tau, width, recurred_at)
+            yield {"width": width}, {"transient_length": float(known(found.length).mean())}
+        found = transient_length(exponents, tau, min(_WIDTH, len(exponents)), recurred_at)
         by_sign = transient_length(exponents, tau, widths[0], recurred_at, "sign_change")
-        chaotic = ends.length > 0
-        switched_at = gathered(run.switched_at).cpu()
-        rows += [
-            Row("mean_exponent", value=float(ends.mean_exponent[chaotic].nanmean())),
-            Row("chaotic_share", value=float(chaotic.double().mean())),
-            Row("censored_share", value=float(ends.censored.double().mean())),
-            Row("sign_change_length", value=float(by_sign.length.double().mean())),
-            Row("sign_change_chaotic_share", value=float((by_sign.length > 0).double().mean())),
-            Row("switched_share", value=float((switched_at >= 0).double().mean())),
-        ]
-        for quantity, values in (
-            ("sentence_transient_length", ends.length),
-            ("sentence_censored", ends.censored),
-            ("sentence_exponent", ends.mean_exponent),
-            ("sentence_switched_at", torch.where(switched_at >= 0, switched_at.double(), torch.nan)),
-        ):
-            rows += [Row(quantity, sentence=i, value=float(v)) for i, v in enumerate(values)]
-        if self.long.follow:
-            rows += orbit_rows(
-                self.f, self.reduced, run, self.long, self.numerics, self.numbers,
-                lambda tokens: self._transverse(eager, tokens).nanmean(0),
-            )  # fmt: skip
-        rows += self._attractors(run, exponents, recurred_at >= 0)
-        return rows + (self._checked(eager) if self.reduced is not None else [])
-
-    def _attractors(self, run: LongRun, exponents: Tensor, recurred: Tensor) -> list[Row]:
-        switched = gathered(run.switched_at).cpu() >= 0
-        parts: list[tuple[Map, Tensor, Tensor]] = [(self.everyone, gathered_rows(run.final_full), ~switched)]
-        if self.reduced is not None:
-            parts.append((self.reduced, gathered_rows(run.final), switched))
-        found = ends(
-            exponents,
-            parts,
-            recurred,
-            max_period=self.long.max_period,
-            tolerance=self.long.tolerance,
-            resolution=self.long.resolution,
+        switched_at = _gathered(run.switched_at).cpu()
+        yield (
+            {},
+            {
+                "mean_exponent": float(_mean_of_all(known(found.mean_exponent), diverged)),
+                "chaotic_share": float(known(found.length > 0).mean()),
+                "censored_share": float(known(found.censored).mean()),
+                "sign_change_length": float(known(by_sign.length).mean()),
+                "sign_change_chaotic_share": float(known(by_sign.length > 0).mean()),
+                "switched_share": float(known(switched_at >= 0).mean()),
+            },
         )
-        # kinds by the rule before 0.3 if requested; otherwise those of `_orbits`
-        kinds = [] if self.long.follow else sorted(set(found.kinds))
-        return [
-            *(Row("attractor_share", kind=kind, value=found.share(kind)) for kind in kinds),
-            Row("attractors", value=found.attractors),
-            Row("largest_attractor_share", value=found.largest_share),
-        ]
+        yield from _by_sentence("sentence_transient_length", known(found.length))
+        yield from _by_sentence("sentence_censored", known(found.censored))
+        yield from _by_sentence("sentence_exponent", found.mean_exponent)
+        switches = torch.where(switched_at >= 0, switched_at.double(), torch.nan)
+        yield from _by_sentence("sentence_switched_at", switches)
+        kinds, every = self._orbits(run, eager)
+        yield from self._orbit_rows(kinds, every, diverged)
+        yield from zero_one_rows(_gathered(run.observed).cpu(), kinds, tau)
+        yield from self._attractors(run, exponents, diverged)
+        if self.reduced is not None and self.long.check:
+            yield from self._checked(eager)
 
-    def _checked(self, eager: EncoderMap) -> list[Row]:
+    def _attractors(self, run: LongRun, exponents: Tensor, diverged: Tensor) -> Iterator[Row]:
+        switched = _gathered(run.switched_at).cpu() >= 0
+        full = (self.map_of_all, _gathered_rows(run.final_full), ~switched)
+        parts: list[tuple[Map, Tensor, Tensor]] = [full]
+        if self.reduced is not None:
+            parts.append((self.reduced, _gathered_rows(run.final), switched))
+        long = self.long
+        found = ends(
+            exponents, parts, max_period=long.max_period, tolerance=long.tolerance, resolution=long.resolution
+        )
+        lost = _nan_if(diverged)  # the ends of diverged ones are unknown
+        yield (
+            {},
+            {"attractors": found.attractors + lost, "largest_attractor_share": found.largest_share + lost},
+        )
+
+    def _orbits(self, run: LongRun, eager: EncoderMap) -> tuple[list[str], dict[str, Tensor]]:
+        """Return the kind of each trajectory, the precision of λ, and the duration of its chaos."""
+        long, switched = self.long, run.switched_at >= 0
+        full: tuple[Map, Tensor, Tensor, Tensor] = (self.f, run.final_full, run.delta_full, ~switched)
+        parts = [full]
+        if self.reduced is not None:
+            parts.append((self.reduced, run.final, run.delta, switched))
+        # a map of specific rows is applied to copies of one, not to some of several
+        size = 1 if self.f.injected else self.numerics.batch_size
+        names = ("kind", *_ORBIT, "transverse_exponent")
+        mine = {name: torch.full((len(switched),), torch.nan, dtype=torch.float64) for name in names}
+        for of, final, delta, where in parts:
+            for rows in where.nonzero()[:, 0].split(size if of is self.f else max(1, len(where))):
+                if not len(rows):
+                    continue
+                # if they are not followed further, what recurred is closed; else they are examined again
+                known = run.recurred_at[rows] >= 0 if long.follow == 1 else None
+                orbits = orbit_kind(
+                    part_of(of, rows), final[rows], 0, tau=long.tau, follow=long.follow,
+                    earlier=run.exponents[:, rows], perturbation=delta[rows], closed=known, max_period=long.max_period,
+                    tolerance=long.tolerance, seed=self.numerics.seed, rows=[self.numbers[i] for i in rows.tolist()],
+                )  # fmt: skip
+                at = rows.cpu()
+                mine["kind"][at] = torch.tensor([KINDS.index(k) for k in orbits.kinds], dtype=torch.float64)
+                for name in _ORBIT:
+                    mine[name][at] = getattr(orbits, name).double().cpu()
+                if of is self.reduced:
+                    mine["transverse_exponent"][at] = self._transverse(eager, orbits.final).nanmean(0).cpu()
+        every = {name: _gathered(values).cpu() for name, values in mine.items()}
+        return [KINDS[int(k)] for k in every.pop("kind")], every
+
+    def _orbit_rows(self, kinds: list[str], every: Mapping[str, Tensor], diverged: Tensor) -> Iterator[Row]:
+        every = {name: values.masked_fill(diverged, torch.nan) for name, values in every.items()}
+        lost = _nan_if(diverged)  # added to means over all
+        for kind in KINDS:
+            yield {"kind": kind}, {"orbit_share": kinds.count(kind) / len(kinds) + lost}
+        for i, kind in enumerate(kinds):
+            values = {name: float(of[i]) for name, of in every.items()}
+            kept = {n: v for n, v in values.items() if n not in _PARTIAL or v == v}
+            yield {"kind": kind, "sentence": i}, {f"sentence_orbit_{n}": v for n, v in kept.items()}
+        exponent, apart, chaotic = every["exponent"], every["transverse_exponent"], every["chaotic_exponent"]
+        # λ of the full map: for equal tokens the larger of λ within these states and λ⊥
+        full = torch.where(apart.isnan(), exponent, torch.maximum(exponent, apart))
+        steps = float(self.long.steps)
+        length = every["length"].where(~diverged, 0.0)
+        unseen = (every["censored"] > 0) | (length > steps)
+        length = length.clamp(max=steps)
+        lasts = survival(length, unseen, horizon=float(length.max()))
+        transient = length > 0
+        numbers = {
+            "orbit_lyapunov_exponent": exponent.nanmean(),
+            "full_lyapunov_exponent": full.nanmean(),
+            "chaotic_lyapunov_exponent": None if bool(chaotic.isnan().all()) else chaotic.nanmean(),
+            "transient_share": transient.double().mean(),
+            "undetermined_transient_share": every["transient_undetermined"].nanmean(),
+            "ended_share": (transient & ~unseen).double().mean(),
+        }
+        yield {}, {name: None if v is None else float(v) + lost for name, v in numbers.items()}
+        for t, value in zip(lasts.times.tolist(), lasts.survival.tolist(), strict=True):
+            yield {"t": int(t)}, {"survival": value + lost}
+        yield (
+            {},
+            {"escape_rate": lasts.escape_rate + lost, "restricted_mean_length": lasts.restricted_mean + lost},
+        )
+
+    def _checked(self, eager: EncoderMap) -> Iterator[Row]:
         """Iterate a sample of sentences also on the full map, with differences between their tokens."""
-        if not self.long.check:
-            return []
         x, tau = self.x[: self._mine(self.long.check)], self.long.tau
-        there = self._long_run(x, tau, self.long.check_steps)
-        full = long_run(
-            self.f, x, tau, self.long.check_steps, epsilon=self.numerics.epsilon,
-            batch_size=self.numerics.batch_size, seed=self.numerics.seed, rows=self.numbers[: len(x)],
-        )  # fmt: skip
+        there, full = (
+            self._long_run(x, tau, self.long.check_steps, reduced=reduced) for reduced in (self.reduced, None)
+        )
         windows = torch.arange(len(there.exponents), device=x.device)[:, None]
         after = (there.switched_at >= 0) & (windows * tau >= there.switched_at)
-        on_both = [gathered(run.exponents.where(after, torch.nan)) for run in (full, there)]
+        on_both = [_gathered(run.exponents.where(after, torch.nan)) for run in (full, there)]
+        means = [float(exponents.nanmean()) for exponents in on_both]
+        yield {}, {"full_map_exponent": means[0], "reduced_map_exponent": means[1]}
+        # if none has synchronized by then, along equal tokens that settle by themselves
         synchronized = torch.where((there.switched_at >= 0)[:, None], there.final, torch.nan)
-        return [
-            Row("full_map_exponent", value=float(on_both[0].nanmean())),
-            Row("reduced_map_exponent", value=float(on_both[1].nanmean())),
-            # if none has synchronized by then, along equal tokens that settle by themselves
-            self.transverse(eager, synchronized if bool(on_both[1].isfinite().any()) else None),
-        ]
+        yield self.transverse(eager, synchronized if bool(on_both[1].isfinite().any()) else None)
 
     def transverse(self, eager: EncoderMap, tokens: Float[Tensor, "some d"] | None = None) -> Row:
         """Return λ⊥ along the trajectories of equal tokens, by default from the mean tokens of some sentences."""
         if tokens is None:
-            settled = iterate(part_of(self.f, slice(4)), _equal(self.x[:4]), _TRANSVERSE_STEPS, {})
+            equal = self.x[:4].double().mean(1, keepdim=True).to(self.x.dtype).expand_as(self.x[:4])
+            settled = iterate(part_of(self.f, slice(4)), equal.contiguous(), _TRANSVERSE_STEPS, {})
             tokens = settled.final.double().mean(1).to(settled.dtype)
-        found = self._transverse(eager, tokens)
-        return Row("transverse_exponent", value=float(gathered(found).nanmean()))
+        self.apart = float(_gathered(self._transverse(eager, tokens)).nanmean())
+        return {}, {"transverse_exponent": self.apart}
 
     def _transverse(
         self, eager: EncoderMap, tokens: Float[Tensor, "some d"]
@@ -271,79 +409,65 @@ class EncoderRuns:
         steps, skipped = max(tau, _TRANSVERSE_STEPS // tau * tau), -(-self.long.skipped // tau)
         return transverse_exponents(eager, tokens, tau, skipped * tau + steps, self.numerics.seed)[skipped:]
 
-    def _long_run(
-        self, x: Tensor, tau: int, steps: int, *, keep: int = 0, end_recurrent: bool = False
-    ) -> LongRun:
-        of = self.numerics
-        return long_run(
-            part_of(self.f, slice(len(x))), x, tau, steps, reduced=self.reduced, epsilon=of.epsilon,
-            threshold=of.threshold, keep=keep, end_recurrent=end_recurrent, tolerance=self.long.tolerance,
-            batch_size=of.batch_size, seed=of.seed, rows=self.numbers[: len(x)], variant=of.deviation,
-        )  # fmt: skip
-
-    def _synchronize(self, f: Map, x: Tensor) -> Synchronization:
-        of = self.numerics
-        mine = part_of(f, slice(len(x)))
-        return synchronize(mine, x, self.short.steps, of.threshold, of.batch_size, of.deviation)
-
-    def _mine(self, sentences: int) -> int:
-        """Return how many of the first sentences are this rank's."""
-        return len([n for n in self.numbers if n < sentences])
-
     # ---------------------------------------------------------------- the first sentence
 
-    def example(self, eager: EncoderMap) -> list[Row]:
-        """Return the first sentence's tokens, deviations and attention over t, also perturbed and as components."""
+    def example(self, eager: EncoderMap) -> Iterator[Row]:
+        """Yield the first sentence's tokens, deviations and attention over t, also perturbed and as components."""
         x, steps = self.first, self.short.steps
-        path = iterate(
-            self.one, x, steps, {"first": lambda x: x[:, :_TOKENS, 0], "deviation": self._deviation}
-        )
-        rows = [
-            row
-            for token in range(min(_TOKENS, x.shape[1]))
-            for row in over_t("first_element", path.observables["first"][:, 0, token], token=token)
-        ]
-        rows += over_t("example_deviation", path.observables["deviation"][:, 0])
+        observables = {"first": lambda x: x[:, :_TOKENS, 0], "deviation": self._deviation}
+        path = iterate(self.one, x, steps, observables).observables
+        for i, values in enumerate(path["first"][:, 0].T):
+            yield from _over_t("first_element", values, token=i)
+        yield from _over_t("example_deviation", path["deviation"][:, 0])
         for t in range(0, steps + 1, _ATTENTION_EVERY):
             weights = _attention(eager, x)
             if weights is None:
                 break
-            rows += [
-                Row("attention", t=t, token=q, key=k, value=value)
-                for q, row in enumerate(weights.tolist())
-                for k, value in enumerate(row)
-            ]
+            for query, row in enumerate(weights.tolist()):
+                for key, value in enumerate(row):
+                    yield {"t": t, "token": query, "key": key}, {"attention": value}
             for _ in range(_ATTENTION_EVERY if t < steps else 0):
                 x = self.one(x)
-        return rows + (self._example_after(self.reduced) if self.reduced is not None else [])
+        if self.reduced is not None:
+            yield from self._example_after(self.reduced)
 
-    def _example_after(self, reduced: Map) -> list[Row]:
-        """Return the first sentence's token after synchronization."""
+    def _example_after(self, reduced: Map) -> Iterator[Row]:
+        """Yield the first sentence's token after synchronization."""
         start = self._synchronize(self.one, self.first)
         if int(start.offset[0]) < 0:
-            return []
+            return
         token = start.token
         small = random_perturbation(token, 1e-4 * float(token.norm()), self.numerics.seed)
+        observables = {
+            "first": lambda x: x[:, :, 0],
+            "apart": lambda x: (x[:, 1] - x[:, 0]).double().norm(dim=1),
+        }
         pair = torch.stack([token, token + small], 1)
-        path = iterate(
-            lambda x: reduced(x[0])[None],
-            pair,
-            _PERTURBED_STEPS,
-            {"first": lambda x: x[:, :, 0], "apart": lambda x: (x[:, 1] - x[:, 0]).double().norm(dim=1)},
-        ).observables
-        rows = over_t("trajectory", path["first"][:, 0, 0], kind="original")
-        rows += over_t("trajectory", path["first"][:, 0, 1], kind="perturbed")
-        rows += over_t("trajectory_difference", path["apart"][:, 0])
+        path = iterate(lambda x: reduced(x[0])[None], pair, _PERTURBED_STEPS, observables).observables
+        for i, kind in enumerate(("original", "perturbed")):
+            yield from _over_t("trajectory", path["first"][:, 0, i], kind=kind)
+        yield from _over_t("trajectory_difference", path["apart"][:, 0])
         states = iterate(reduced, token, _COMPONENT_STEPS, {"x": lambda x: x}).observables["x"][:, 0]
         with suppress(UnusableEmbeddingsError):  # a diverged model
             for i, along in enumerate(principal_components(states, min(3, states.shape[1]), whiten=None).T):
-                rows += over_t("principal_component", along, component=i + 1)
-        return rows
+                yield from _over_t("principal_component", along, component=i + 1)
 
 
-def _equal(x: Float[Tensor, "batch tokens d"]) -> Float[Tensor, "batch tokens d"]:
-    """Set all tokens to their mean."""
-    return x.double().mean(1, keepdim=True).to(x.dtype).expand_as(x).contiguous()
+def _nan_if(diverged: Tensor) -> float:
+    return math.nan if bool(diverged.any()) else 0.0
+
+
+def zero_one_rows(observed: Tensor, kinds: Sequence[str], tau: int) -> Iterator[Row]:
+    """Yield K of the 0–1 test against T, for trajectories followed to the end, at lags that decorrelate them."""
+    for i, (series, kind) in enumerate(zip(observed.T, kinds, strict=True)):
+        every = decorrelation_lag(series) if bool(series.isfinite().all()) else len(series)
+        if len(series) < _LEAST * every:
+            continue
+        found = zero_one_test(series[:, None], every=every)
+        for m, k in zip(found.lengths.tolist(), found.k[:, 0].tolist(), strict=True):
+            if k == k:
+                t = min(m * every, len(series)) * tau
+                yield {"kind": kind, "sentence": i, "t": t}, {"sentence_zero_one": k}
 
 
 def _attention(eager: EncoderMap, x: Float[Tensor, "1 tokens d"]) -> Float[Tensor, "tokens tokens"] | None:
@@ -363,39 +487,27 @@ def _attention(eager: EncoderMap, x: Float[Tensor, "1 tokens d"]) -> Float[Tenso
     return seen[0][0].mean(0) if seen else None
 
 
-def _depth_rows(exponents: Float[Tensor, "layers batch"]) -> list[Row]:
-    """Return the stretching of a perturbation by each layer, and the finite-time exponent up to each depth.
-
-    ``stretching`` of layer t: the geometric mean over sentences of ‖δ_{t+1}‖/‖δ_t‖; ``depth_exponent`` at t: the mean
-    over sentences and over the first t layers of its logarithm, nats per layer.
-    """
-    depths = torch.arange(1, len(exponents) + 1, device=exponents.device)
-    rows = over_t("stretching", exponents.nanmean(1).exp())
-    cumulative = (exponents.cumsum(0) / depths[:, None]).nanmean(1)
-    return rows + [
-        Row("depth_exponent", t=t, value=value)
-        for t, value in zip(depths.tolist(), cumulative.tolist(), strict=True)
-    ]
-
-
-def _offset_rows(length: int, offset: Tensor, steps: int) -> list[Row]:
+def _offset_rows(length: int, offset: Tensor, diverged: Tensor, steps: int) -> Iterator[Row]:
     there = offset >= 0
-    rows = [
-        Row("synchronization_offset", length=length, value=float(offset[there].double().mean())),
-        Row("synchronized_share", length=length, value=float(there.double().mean())),
-        Row(
-            "restricted_offset", length=length, value=float(torch.where(there, offset, steps).double().mean())
-        ),
-    ]
-    return rows + [
-        Row("sentence_offset", length=length, sentence=i, value=float(v) if v >= 0 else float("nan"))
-        for i, v in enumerate(offset.tolist())
-    ]
+    lost = diverged & ~there
+    known, shares, restricted = (
+        torch.where(lost, torch.nan, values.double())
+        for values in (offset, there, torch.where(there, offset, steps))
+    )
+    means = {
+        "synchronization_offset": known[there | lost].mean(),
+        "synchronized_share": shares.mean(),
+        "restricted_offset": restricted.mean(),
+    }
+    yield {"length": length}, {name: float(value) for name, value in means.items()}
+    offsets = torch.where(there, offset.double(), torch.nan)
+    yield from _by_sentence("sentence_offset", offsets, length=length)
 
 
-def _dimension_rows(dimensions: Mapping[int, float], sentences: int) -> list[Row]:
-    rows = [Row("effective_dimension", t=t, value=value) for t, value in dimensions.items()]
-    # for n sentences it is at most n − 1: a value near that reflects the number of sentences
-    rows += [Row("share_of_ceiling", t=t, value=value / (sentences - 1)) for t, value in dimensions.items()]
+def _dimension_rows(dimensions: Mapping[int, float], sentences: int) -> Iterator[Row]:
+    for t, value in dimensions.items():
+        yield {"t": t}, {"effective_dimension": value}
+    for t, value in dimensions.items():  # for n sentences it is at most n − 1
+        yield {"t": t}, {"share_of_ceiling": value / (sentences - 1)}
     known = [value for value in dimensions.values() if value == value]
-    return [*rows, Row("peak_effective_dimension", value=max(known, default=float("nan")))]
+    yield {}, {"peak_effective_dimension": max(known, default=math.nan)}

@@ -1,14 +1,12 @@
 """Geometry of a model's activations by step: ranks, intrinsic dimension, anisotropy, outliers, attention sinks."""
 
-import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Annotated, Any
 
 import numpy as np
-import pandas as pd
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.attention.first_token import FirstTokenSums
@@ -17,24 +15,90 @@ from lmdyn.analysis.geometry.rectifiers import UnitSigns, find_rectifiers
 from lmdyn.analysis.geometry.sampled_rows import SampledRows
 from lmdyn.analysis.geometry.spectrum import power_law, white_noise_rank
 from lmdyn.analysis.geometry.vector_sums import VectorGeometry, VectorSums
-from lmdyn.analysis.inspection.activations import resolve_sites
 from lmdyn.analysis.inspection.forward import device_of
-from lmdyn.analysis.inspection.sites import match_sites
-from lmdyn.analysis.statistics.distributed import rank_and_world_size, union_over_ranks
-from lmdyn.callbacks.conditions.amounts import count_tokens, site_widths
-from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
-from lmdyn.callbacks.geometry.geometry_figures import geometry_figures
-from lmdyn.callbacks.geometry.geometry_quantities import GEOMETRY, OF_SAMPLE, OF_VECTORS, PARTS
+from lmdyn.callbacks.observing.amounts import count_tokens, site_widths
+from lmdyn.callbacks.observing.arguments import From
+from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.probe import ObservedBatch, to_device, token_vectors
 from lmdyn.callbacks.observing.run import announce
-from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, StreamingObserver, given_sites
+from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, Sites, StreamingObserver, Watched
+from lmdyn.callbacks.observing.sums import Row, Sums
 from lmdyn.callbacks.observing.token_groups import token_hash
+from lmdyn.runs.schema import Quantity
 
 __all__ = ["Geometry"]
 
-log = logging.getLogger(__name__)
-
 _ENOUGH = 4  # vectors for each dimension, below which RankMe is far from its value for many
+_PARTS = {"intrinsic_dimension": 1, "intrinsic_dimension_half": 2, "intrinsic_dimension_quarter": 4}
+_AT = ("<site>/<over>",)
+
+_OF_VECTORS = (
+    Quantity("vectors", "Number of vectors.", "count", low=1.0, tags=_AT),
+    Quantity(
+        "rankme", "RankMe: exponential entropy of the singular values of the uncentred vectors.", low=1.0, tags=_AT,
+        panel="ranks", short="RankMe (singular values,\nuncentred)", floor="rankme_white_noise",
+    ),
+    Quantity(
+        "rankme_covariance", "Exponential entropy of the eigenvalues of the centred covariance.", low=1.0, tags=_AT,
+        panel="ranks", short="RankMe (eigenvalues of\nthe covariance)",
+    ),
+    Quantity("rankme_white_noise", "RankMe of as many Gaussian vectors of the same width.", low=1.0, tags=_AT),
+    Quantity(
+        "participation_ratio", "(Σλ)²/Σλ² of the eigenvalues of the centred covariance.", low=1.0, tags=_AT,
+        panel="ranks", short="participation ratio",
+    ),
+    Quantity(
+        "alpha", "Exponent α of λ_i ~ i^−α over the range of indices, by least squares.", low=0.0, tags=_AT,
+        panel="ranks", short="exponent α of λᵢ ~ i^−α",
+    ),
+    Quantity("alpha_error", "Standard error of alpha, from the residuals of the line.", low=0.0, tags=_AT),
+    Quantity("alpha_r2", "Share of the variance of ln λ that the power law explains.", low=0.0, high=1.0, tags=_AT),
+    Quantity("anisotropy", "Mean cosine of all pairs of vectors.", low=-1.0, high=1.0, tags=_AT, panel="outliers"),
+    Quantity(
+        "token_kurtosis", "Excess kurtosis over a vector's components, mean over vectors.", low=-2.0, tags=_AT,
+        panel="outliers", short="excess kurtosis over the\ncomponents of a vector",
+    ),
+    Quantity(
+        "unit_kurtosis", "Excess kurtosis of a unit over vectors, mean over units.", low=-2.0, tags=_AT,
+        panel="outliers", short="excess kurtosis of a unit\nover vectors",
+    ),
+    Quantity("largest_magnitude", "Largest magnitude of any unit in any vector.", low=0.0, tags=_AT),
+)  # fmt: skip
+_OF_SAMPLE = (
+    Quantity("distinct_vectors", "Number of distinct vectors in the sample.", "count", low=1.0, tags=_AT),
+    Quantity(
+        "intrinsic_dimension", "TwoNN intrinsic dimension of the distinct vectors of the sample.", low=0.0, tags=_AT,
+        panel="dimension",
+    ),
+    Quantity("intrinsic_dimension_half", "The same of half of them.", low=0.0, tags=_AT, panel="dimension"),
+    Quantity("intrinsic_dimension_quarter", "The same of a quarter of them.", low=0.0, tags=_AT, panel="dimension"),
+    Quantity("median_magnitude", "Median magnitude of all units in all vectors of the sample.", low=0.0, tags=_AT),
+    Quantity(
+        "largest_to_median", "Largest magnitude of all vectors over the sample's median magnitude.", low=1.0, tags=_AT,
+        panel="outliers", short="largest over median\nmagnitude",
+    ),
+)  # fmt: skip
+_OF_UNITS = (
+    Quantity(
+        "dead_units", "Share of units of an activation function that are above 0 for no token.", "share", low=0.0,
+        high=1.0, tags=_AT, panel="units", short="units above 0 for no token",
+    ),
+    Quantity(
+        "always_on_units", "Share of units of an activation function that are above 0 for all tokens.", "share",
+        low=0.0, high=1.0, tags=_AT, panel="units", short="units above 0 for all tokens",
+    ),
+)  # fmt: skip
+_OF_ATTENTION = (
+    Quantity(
+        "first_token_attention", "Mean weight of a head's queries on the first token of their sequence.", low=0.0,
+        high=1.0, tags=("<attention_site>/head=<head>",), panel="first_token", short="weight on the first token",
+        floor="first_token_equal",
+    ),
+    Quantity(
+        "first_token_equal", "Mean weight on the first token for equal weights on all positions that a query sees.",
+        low=0.0, high=1.0, tags=("<attention_site>",),
+    ),
+)  # fmt: skip
 
 
 class Geometry(StreamingObserver):
@@ -64,7 +128,6 @@ class Geometry(StreamingObserver):
             for all.
         max_samples: number of vectors, drawn by ``seed``, for the intrinsic dimension and the median magnitude.
         seed: seed of the sample.
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
@@ -77,60 +140,34 @@ class Geometry(StreamingObserver):
         (attention to the first token).
     """
 
+    sites: Sites = None
+    activation_functions: Sites = "auto"
+    attention_sites: Sites = None
+    alpha_range: tuple[Annotated[int, From(1)], int | None] = (3, 100)
+    max_samples: Annotated[int, From(10 * max(_PARTS.values()))] = (
+        500  # of which a quarter is enough for an estimate
+    )
+    seed: int = 0
+
     uses_labels = False
     sharded = True
+    watches = (
+        Watched("sites", LSTM_SITES),
+        Watched("activation_functions", {}),
+        Watched("attention_sites", {}, attention=True),
+    )
+    columns = {"over": "", "head": int}
+    recorded = (*_OF_VECTORS, *_OF_SAMPLE, *_OF_UNITS, *_OF_ATTENTION)
 
-    recorded = GEOMETRY
-    default_sites = LSTM_SITES
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        power_law(torch.ones(1), *self.alpha_range)  # checks the range
 
-    def __init__(
-        self,
-        *,
-        sites: Mapping[str, str] | str | None = None,
-        activation_functions: Mapping[str, str] | str | None = "auto",
-        attention_sites: Mapping[str, str] | str | None = None,
-        alpha_range: Sequence[int | None] = (3, 100),
-        max_samples: int = 500,
-        seed: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        if len(alpha_range) != 2 or alpha_range[0] is None:
-            raise ValueError(f"alpha_range is {list(alpha_range)}: expected a first and a last index")
-        power_law(torch.ones(1), alpha_range[0], alpha_range[1])  # checks them
-        if max_samples < 10 * max(PARTS.values()):
-            raise ValueError(
-                f"max_samples is {max_samples}: expected at least {10 * max(PARTS.values())}, of which a quarter is "
-                "enough for an estimate of the intrinsic dimension"
-            )
-        self.sites = given_sites(sites, LSTM_SITES)
-        self.activation_functions = given_sites(activation_functions, {})
-        self.attention_sites = given_sites(attention_sites, {})
-        self.alpha_range = alpha_range[0], alpha_range[1]
-        self.max_samples, self.seed = max_samples, seed
-        self.vector_sites: Mapping[str, str] = self.sites
-
-    def check_module(self, module: nn.Module) -> None:
-        """Find the sites and the activation functions; raise an error for paths that are not modules."""
-        super().check_module(module)
-        self.vector_sites = dict(self.sites)
-        self._found["activation_functions"] = functions = self._activation_functions(module)
-        if both := functions.keys() & self.vector_sites.keys():
-            raise ValueError(
-                f"{self.name}: expected different names of sites and activation functions, got {sorted(both)} for both"
-            )
-        self.activation_functions = functions
-        self.sites = {**self.vector_sites, **functions}
-
-    def _activation_functions(self, module: nn.Module) -> dict[str, str]:
-        choice = self.hparams["activation_functions"]
-        if choice is None:
-            return {}
-        if isinstance(choice, Mapping):
-            resolve_sites(module, choice)
-            return dict(choice)
-        if choice != "auto":
-            return match_sites(module, choice)
+    def find_sites(self, module: nn.Module, watched: Watched) -> None:
+        """Find also the activation functions that rectify."""
+        if watched.argument != "activation_functions" or self.activation_functions != "auto":
+            super().find_sites(module, watched)
+            return
         batch = next(iter(self.probe_set.batches()), None)
         found = {} if batch is None else find_rectifiers(
             module, to_device(batch, device_of(module)), self.forward
@@ -141,11 +178,11 @@ class Geometry(StreamingObserver):
             f"activation functions found: {names}" if found else "no activation functions that are modules and rectify "
             "were found: dead and always-on units are left out",
         )  # fmt: skip
-        return found
+        self._found["activation_functions"] = found
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report fewer vectors than a few for each dimension, and the memory of sums and samples."""
-        widths = site_widths(module, self.probe_set, self.vector_sites, self.forward)
+        widths = site_widths(module, self.probe_set, self.paths("sites"), self.forward)
         widest = max(widths.values(), default=0)
         needed = _ENOUGH * widest
         tokens = count_tokens(self.probe_set, needed)
@@ -156,157 +193,87 @@ class Geometry(StreamingObserver):
                 "observe more text (`max_tokens`, `probe`), or compare with rankme_white_noise",
                 stops=False,
             )
-        groups = 2 * len(widths)  # all and last
-        sums = sum(3 * width**2 + 2048 * width for width in widths.values())
-        yield Cost(
-            f"covariances of {groups} sets of up to {widest} dimensions",
-            2 * 8 * sums,
-            "observe fewer `sites`",
-        )
+        sets = 2 * len(widths)  # all and last
+        sums = 2 * 8 * sum(3 * width**2 + 2048 * width for width in widths.values())
+        yield Cost(f"covariances of {sets} sets of up to {widest} dimensions", sums, "observe fewer `sites`")
         samples = 2 * 4 * 2 * self.max_samples * sum(widths.values()) + 4 * 8 * self.max_samples**2
         yield Cost(
-            f"samples of {groups} sets, and distances of {self.max_samples}²", samples, "lower `max_samples`"
+            f"samples of {sets} sets, and distances of {self.max_samples}²", samples, "lower `max_samples`"
         )
 
-    def accumulator(self, module: nn.Module, step: int) -> "_Sums":
-        """Return an accumulator of sums and samples of each site."""
-        return _Sums(self, step)
+    def sums(self) -> Mapping[str, Callable[[], Any]]:
+        """Return sums of vectors, samples of them, signs of units, and weights on first tokens."""
+        sample = partial(SampledRows, self.max_samples)
+        return {"vectors": VectorSums, "sample": sample, "signs": UnitSigns, "first": FirstTokenSums}
 
-    @staticmethod
-    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw ranks, intrinsic dimensions, outliers, units and attention to the first token over steps."""
-        return geometry_figures(observations, list(settings["sites"] or []))
-
-
-class _Sums:
-    """Sums and samples of the vectors of each site, over all tokens and over last ones."""
-
-    def __init__(self, observer: Geometry, step: int) -> None:
-        self._observer, self._step = observer, step
-        self._vectors: dict[tuple[str, str], VectorSums] = {}
-        self._samples = {over: SampledRows(observer.max_samples) for over in ("all", "last")}
-        self._signs: dict[str, UnitSigns] = {}
-        self._first = FirstTokenSums()
-        self._broken: list[str] = []
-
-    def update(self, seen: ObservedBatch) -> None:
-        observer, mask = self._observer, seen.tokens
-        whole = bool(mask.all())
-        keys = token_hash(seen, observer.seed)
-        own = {n: a for n, a in seen.activations.items() if n.split("@")[0] in observer.sites}
-        vectors = {name: token_vectors(name, a, mask) for name, a in own.items()}
-        rows = {name: x.flatten(0, 1) if whole else x[mask] for name, x in vectors.items()}
-        for name in rows:
-            if name.split("@")[0] in observer.activation_functions:
-                self._signs.setdefault(name, UnitSigns()).update(rows[name])
-        sites = [name for name in rows if name.split("@")[0] in observer.vector_sites]
-        self._add("all", keys.flatten() if whole else keys[mask], {name: rows[name] for name in sites})
+    def update(self, seen: ObservedBatch, sums: Sums) -> None:
+        """Add a batch: vectors of all tokens and of last ones, signs of units, attention to the first token."""
+        mask = seen.tokens
+        keys = token_hash(seen, self.seed)
+        sites = self.at("sites", seen.activations)
+        vectors = {name: token_vectors(name, x, mask) for name, x in sites.items()}
+        everything = slice(None) if bool(mask.all()) else mask.flatten()
+        rows = {name: x.flatten(0, 1)[everything] for name, x in vectors.items()}
+        sets = {"all": (keys.flatten()[everything], rows)}
         if "continues" not in seen.batch:
             row, last = torch.arange(len(mask), device=mask.device), _last(mask)
-            if not whole:
-                there = mask.any(1)
-                row, last = row[there], last[there]
-            self._add("last", keys[row, last], {name: vectors[name][row, last] for name in sites})
-        # other observers of the same pass may use other sites
-        attention = {n: a for n, a in seen.attentions.items() if n.split("@")[0] in observer.attention_sites}
-        self._first.update(attention, mask)
+            if not isinstance(everything, slice):
+                row, last = row[mask.any(1)], last[mask.any(1)]
+            sets["last"] = (keys[row, last], {name: x[row, last] for name, x in vectors.items()})
+        for over, (own, of_sites) in sets.items():
+            for name, x in of_sites.items():
+                sums["vectors", name, over].update(x)
+            sums["sample", over].update(own, of_sites)
+        for name, x in self.at("activation_functions", seen.activations).items():
+            sums["signs", name].update(token_vectors(name, x, mask).flatten(0, 1)[everything])
+        sums["first"].update(seen.attentions, mask)
 
-    def _add(self, over: str, keys: Tensor, rows: Mapping[str, Tensor]) -> None:
-        for name, x in rows.items():
-            self._vectors.setdefault((over, name), VectorSums()).update(x)
-        self._samples[over].update(keys, rows)
-
-    def table(self) -> pd.DataFrame:
-        rows: list[dict[str, Any]] = []
-        self._reduce()
-        if not self._vectors and not self._signs and not self._first.result():
-            raise ValueError(
-                f"{self._observer.name}: the probe set is empty: expected at least one batch to observe"
-            )
-        for (over, site), sums in self._vectors.items():
-            rows += self._of_site(over, site, sums.result())
-        for site, signs in self._signs.items():
+    def rows(self, sums: Sums) -> Iterator[Row]:
+        """Yield the numbers of each set of vectors, of units and of heads."""
+        samples = {over: sample for (over,), sample in sums.of("sample")}
+        for (site, over), total in sums.of("vectors"):
+            found = total.result()
+            if found.n:
+                place = {"site": site, "over": over}
+                yield place, self._of_vectors(found, samples[over].rows(site).cpu(), over)
+        for (site,), signs in sums.of("signs"):
             if (units := signs.result()) is not None:
-                self._check(site, not math.isnan(units.dead))
-                place = {"site": site, "over": "all"}
-                rows.append({"quantity": "dead_units", **place, "value": units.dead})
-                rows.append({"quantity": "always_on_units", **place, "value": units.always_on})
-        for site, found in self._first.result().items():
-            self._check(site, not bool(found.weights.isnan().any()))
-            for head, weight in enumerate(found.weights.tolist()):
-                rows.append(
-                    {"quantity": "first_token_attention", "site": site, "head": head, "value": weight}
+                yield (
+                    {"site": site, "over": "all"},
+                    {"dead_units": units.dead, "always_on_units": units.always_on},
                 )
-            rows.append({"quantity": "first_token_equal", "site": site, "value": found.equal})
-        self._warn()
-        table = pd.DataFrame(rows).reindex(columns=["quantity", "site", "over", "head", "value"])
-        return table.fillna({"over": ""}).astype({"head": "Int64", "value": "float64"})
+        for site, first in sums["first"].result().items():
+            for head, weight in enumerate(first.weights.tolist()):
+                yield {"site": site, "head": head}, {"first_token_attention": weight}
+            yield {"site": site}, {"first_token_equal": first.equal}
 
-    def _reduce(self) -> None:
-        """Sum over ranks, of which some may have no data."""
-        for key in union_over_ranks(self._vectors):
-            self._vectors.setdefault(key, VectorSums()).reduce()
-        for sample in self._samples.values():
-            sample.reduce()
-        for site in union_over_ranks(self._signs):
-            self._signs.setdefault(site, UnitSigns()).reduce()
-        self._first.reduce()
-
-    def _of_site(self, over: str, site: str, found: VectorGeometry) -> list[dict[str, Any]]:
-        """Return the rows of a set of vectors: without those that are not defined, or all as NaN."""
-        if not found.n:
-            return []
-        self._check(site, found.finite)
+    def _of_vectors(self, found: VectorGeometry, sample: Tensor, over: str) -> dict[str, float | None]:
+        """Return the numbers of a set of vectors: None if they are not defined, all NaN if vectors are not finite."""
+        if not found.finite:
+            names = [quantity.name for quantity in (*_OF_VECTORS, *_OF_SAMPLE)]
+            return {**dict.fromkeys(names, math.nan), "vectors": found.n}
         if over == "last" and found.n < _ENOUGH * found.width:
             announce(
-                self._observer.name,
+                self.name,
                 f"{found.n} last tokens for {found.width} dimensions: their ranks are bounded by the text",
             )
-        if found.finite:
-            values = {**self._of_vectors(found), **self._of_sample(over, site, found.largest)}
-            values = {name: value for name, value in values.items() if math.isfinite(value)}
-        else:
-            names = [q.name for q in (*OF_VECTORS, *OF_SAMPLE)]
-            values = {**dict.fromkeys(names, math.nan), "vectors": found.n}
-        return [{"quantity": q, "site": site, "over": over, "value": value} for q, value in values.items()]
-
-    def _of_vectors(self, found: VectorGeometry) -> dict[str, float]:
         values: dict[str, float] = {"vectors": found.n}
         if (spectrum := found.spectrum) is not None:
             values["rankme"] = float(spectrum.rankme())
             values["rankme_covariance"] = float(spectrum.rankme("covariance"))
             values["rankme_white_noise"] = white_noise_rank(found.n, found.width)
             values["participation_ratio"] = float(spectrum.participation_ratio)
-            if (line := power_law(spectrum.eigenvalues, *self._observer.alpha_range)) is not None:
+            if (line := power_law(spectrum.eigenvalues, *self.alpha_range)) is not None:
                 values |= {"alpha": line.exponent, "alpha_error": line.error, "alpha_r2": line.r2}
         values["anisotropy"] = found.anisotropy
         values["token_kurtosis"], values["unit_kurtosis"] = found.token_kurtosis, found.unit_kurtosis
         values["largest_magnitude"] = found.largest
-        return values
-
-    def _of_sample(self, over: str, site: str, largest: float) -> dict[str, float]:
-        rows = self._samples[over].rows(site).cpu()
-        dimension = intrinsic_dimension(rows, list(PARTS.values()))
-        values = {
-            "distinct_vectors": float(dimension.distinct),
-            **dict(zip(PARTS, dimension.dimensions, strict=True)),
-        }
-        magnitudes = rows.abs().float().flatten().numpy()
-        values["median_magnitude"] = median = float(np.median(magnitudes))
-        if median > 0:
-            values["largest_to_median"] = largest / median
-        return values
-
-    def _check(self, site: str, finite: bool) -> None:
-        if not finite and site not in self._broken:
-            self._broken.append(site)
-
-    def _warn(self) -> None:
-        if self._broken and rank_and_world_size()[0] == 0:
-            log.warning(
-                "%s: activations are not finite at step %d in %s: the model has diverged",
-                self._observer.name, self._step, self._broken,
-            )  # fmt: skip
+        dimension = intrinsic_dimension(sample, list(_PARTS.values()))
+        values["distinct_vectors"] = float(dimension.distinct)
+        values |= dict(zip(_PARTS, dimension.dimensions, strict=True))
+        values["median_magnitude"] = median = float(np.median(sample.abs().float().flatten().numpy()))
+        values["largest_to_median"] = found.largest / median if median > 0 else math.nan
+        return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
 def _last(mask: Tensor) -> Tensor:

@@ -1,32 +1,39 @@
 """Mean vectors of words and classes over training: how they differentiate, and their pictures by PCA and MDS."""
 
-import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+import torch
+from jaxtyping import Int
 from matplotlib.figure import Figure
-from torch import nn
+from torch import Tensor, nn
 
-from lmdyn.analysis.geometry.group_variance import GroupSums, GroupVectors, group_variance, nested_variance
-from lmdyn.analysis.statistics.distributed import rank_and_world_size, union_over_ranks
-from lmdyn.callbacks.conditions.amounts import site_widths
-from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
-from lmdyn.callbacks.geometry.trajectory_figures import pictured_rows, trajectory_figures
-from lmdyn.callbacks.geometry.trajectory_groups import WORD, ChosenGroups, choose_groups
+from lmdyn.analysis.geometry.group_cells import GroupCells
+from lmdyn.analysis.geometry.group_variance import GroupSums, GroupVectors, group_variance
+from lmdyn.analysis.inspection.batches import text_of
+from lmdyn.callbacks.geometry.trajectory_figures import pictured_rows, pictures
+from lmdyn.callbacks.observing.amounts import site_widths
+from lmdyn.callbacks.observing.arguments import From
+from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
-from lmdyn.callbacks.observing.schema import Quantity
-from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, StreamingObserver, given_sites
-from lmdyn.callbacks.observing.token_groups import gold_layers
+from lmdyn.callbacks.observing.run import announce
+from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, Sites, StreamingObserver, Watched
+from lmdyn.callbacks.observing.sums import Sums
+from lmdyn.callbacks.observing.token_groups import gold_layers, token_names
+from lmdyn.runs.schema import Quantity
 
 __all__ = ["MOST_NUMBERS", "Trajectory"]
 
-log = logging.getLogger(__name__)
-
 MOST_NUMBERS = 500_000
 """Most numbers of mean vectors in one observation, each a row: groups times dimensions, over sites; about 4 MB."""
+
+_WORD = "word"  # the grouping by word
+_MOST_NAMES = 8  # groups that are left out and named in a message
 
 _AT = ("<site>/<by>",)
 _OF_LEVELS = ("<site>/<by>/<parent>",)
@@ -45,6 +52,17 @@ _OF_TREE = {
     "fine_floor": "fine_floor",
     "tree_variance": "variance",
 }
+
+
+@dataclass(frozen=True)
+class _Grouping:
+    """Groups of tokens by a layer, or by word: their names, numbers of tokens, and most frequent coarse labels."""
+
+    by: str
+    names: Sequence[str]
+    counts: Sequence[int]
+    parents: Sequence[str]
+    cells: GroupCells
 
 
 class Trajectory(StreamingObserver):
@@ -69,7 +87,6 @@ class Trajectory(StreamingObserver):
             of the vocabulary.
         layers: annotated layers of the probe set whose values are groups; by default ``upos`` if available.
         min_count: least number of tokens of a group; groups with fewer are left out, and named.
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`. The means are stored and not logged.
 
@@ -80,31 +97,38 @@ class Trajectory(StreamingObserver):
     Reference: Saphra 2021, section 3.2 and figure 3.4; Saxe et al. 2019; Rogers & McClelland 2004.
     """
 
+    sites: Sites = None
+    words: Annotated[int, From(0)] | Sequence[str] = 24
+    layers: Sequence[str] | None = None
+    min_count: Annotated[int, From(1)] = 10
+
     uses_labels = False
     sharded = True
-    default_sites = LSTM_SITES
+    watches = (Watched("sites", LSTM_SITES),)
+    columns = {"by": "", "group": "", "parent": "", "dimension": int}
     figure_rows = staticmethod(pictured_rows)
-
     recorded = (
         Quantity(
             "between_share", "Share of the variance of tokens' vectors between groups.", "share", low=0.0, high=1.0,
-            tags=_AT,
+            tags=_AT, panel="groups", lines="site", short="variance between groups", floor="between_floor",
         ),
         Quantity(
             "separation", "Distance of two groups' means over that of two tokens of one group (root mean squares).",
-            low=0.0, tags=_AT,
+            low=0.0, tags=_AT, panel="groups", short="distance between over\ndistance within", floor="separation_floor",
         ),
         Quantity(
             "planar_share", "Share of the variance of the groups' means in two principal directions.", "share",
-            low=0.0, high=1.0, tags=_AT,
+            low=0.0, high=1.0, tags=_AT, panel="groups", short="variance of means\nin two directions",
         ),
         Quantity(
             "coarse_share", "Share of the variance between values of the first layer, of the tokens of a tree.",
-            "share", low=0.0, high=1.0, tags=_OF_LEVELS,
+            "share", low=0.0, high=1.0, tags=_OF_LEVELS, panel="differentiation", lines="site",
+            short="between coarse groups", floor="coarse_floor",
         ),
         Quantity(
             "fine_share", "Share of the variance between groups within one value of the first layer.", "share",
-            low=0.0, high=1.0, tags=_OF_LEVELS,
+            low=0.0, high=1.0, tags=_OF_LEVELS, panel="differentiation", short="between fine groups\nof a coarse one",
+            floor="fine_floor",
         ),
         Quantity("between_floor", "between_share of random groups.", "share", low=0.0, high=1.0, tags=()),
         Quantity("separation_floor", "separation of random groups.", low=0.0, tags=()),
@@ -116,59 +140,161 @@ class Trajectory(StreamingObserver):
         Quantity("count", "Number of tokens of a group.", "count", low=1.0, tags=()),
     )  # fmt: skip
 
-    def __init__(
-        self,
-        *,
-        sites: Mapping[str, str] | str | None = None,
-        words: int | Sequence[str] = 24,
-        layers: Sequence[str] | None = None,
-        min_count: int = 10,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        if isinstance(words, int) and words < 0:
-            raise ValueError(f"words is {words}: expected a number from 0, or a list of words")
-        if not isinstance(words, int) and (isinstance(words, str) or len(set(words)) != len(list(words))):
-            raise ValueError(f"words is {words!r}: expected a list of different words, or a number")
-        if min_count < 1:
-            raise ValueError(f"min_count is {min_count}: expected a number from 1")
-        self.sites = given_sites(sites, LSTM_SITES)
-        self.words = words if isinstance(words, int) else tuple(words)
-        self.layers = tuple(layers or ())
-        self.min_count = min_count
-        self.groups: ChosenGroups | None = None
-
     def prepare(self) -> None:
-        """Choose the groups."""
-        self.layers = gold_layers(self, "groups")
-        if WORD in self.layers:
+        """Count the tokens of the probe set, and choose groups of enough tokens; those left out are announced."""
+        layers = gold_layers(self, "groups")
+        if _WORD in layers:
             raise ValueError(
-                f"{self.name}: expected layers with other names than {WORD!r}, that of groups by word"
+                f"{self.name}: expected layers with other names than {_WORD!r}, that of groups by word"
             )
-        self.groups = choose_groups(self, self.words, self.layers, self.min_count)
+        known, tokenizer = self.probe_set.label_names, self.run.tokenizer
+        self.special = torch.tensor([] if tokenizer is None else tokenizer.all_special_ids, dtype=torch.int64)
+        self.coarse = layers[0] if layers else ""
+        self.coarse_names = [*known.get(self.coarse, ()), ""]  # the last one is none
+        sizes = {_WORD: 0 if tokenizer is None else len(tokenizer)} if self.words else {}
+        sizes |= {layer: len(known[layer]) for layer in layers}
+        self.groupings: list[_Grouping] = []
+        self.cells = 0
+        for by, counts in self._counted(sizes).items():
+            names = self._token_names(len(counts)) if by == _WORD else list(known[by])
+            values = self._values(by, names, counts.sum(1))
+            if len(values) < 2:
+                announce(self.name, f"no two groups by {by} have {self.min_count} tokens: they are left out")
+                continue
+            of_tree = by == _WORD and self.coarse
+            most = counts[values, :-1].argmax(1) if of_tree else torch.full_like(values, -1)
+            self.groupings.append(
+                _Grouping(
+                    by,
+                    [names[value] for value in values.tolist()],
+                    counts[values].sum(1).tolist(),
+                    [self.coarse_names[label] for label in most.tolist()],
+                    GroupCells.of(counts, values, self.min_count, self.cells),
+                )
+            )
+            self.cells += len(self.groupings[-1].cells.group)
+        if not self.groupings:
+            raise ValueError(
+                f"{self.name}: no grouping has two groups of at least {self.min_count} tokens: observe more text, "
+                "lower `min_count`, or choose `words` or `layers`"
+            )
+
+    def _counted(self, sizes: Mapping[str, int]) -> dict[str, Int[Tensor, "values labels"]]:
+        """Count the tokens of each value and coarse label, by grouping; there may be more words than are known."""
+        labels = len(self.coarse_names)
+        counts = {by: torch.zeros(size * labels, dtype=torch.int64) for by, size in sizes.items()}
+        for batch in self.probe_set.batches():
+            for by, numbers in self._numbers(batch, counts).items():
+                found = torch.bincount(numbers[numbers >= 0].cpu(), minlength=len(counts[by]))
+                found[: len(counts[by])] += counts[by]
+                counts[by] = found
+        padded = (nn.functional.pad(count, (0, -len(count) % labels)) for count in counts.values())
+        return {by: count.reshape(-1, labels) for by, count in zip(counts, padded, strict=True)}
+
+    def _numbers(
+        self, batch: Mapping[str, Any], groupings: Iterable[str]
+    ) -> dict[str, Int[Tensor, "batch time"]]:
+        """Return the number of each token's value and coarse label, by grouping; −1 for tokens of no group."""
+        ids, mask, none = text_of(batch), batch.get("attention_mask"), len(self.coarse_names) - 1
+        there = (ids >= 0) & ~torch.isin(ids, self.special.to(ids.device))
+        if mask is not None:
+            there = there & mask.bool()
+
+        def of(by: str) -> Tensor:
+            if not isinstance(value := ids if by == _WORD else batch.get(by), Tensor):
+                raise ValueError(f"{self.name}: expected batches with the layer {by!r}, got {sorted(batch)}")
+            return value.long()
+
+        label = of(self.coarse) if self.coarse else ids.new_full(ids.shape, none)
+        label = label.where((label >= 0) & (label < none), none)
+        values = {by: of(by) for by in groupings}
+        return {
+            by: (value * (none + 1) + label).where(there & (value >= 0), -1) for by, value in values.items()
+        }
+
+    def _token_names(self, size: int) -> list[str]:
+        names, counts = token_names(self.run.tokenizer, size), self.run.token_counts
+        if self.run.tokenizer is None and counts is not None:
+            names[: len(counts)] = map(str, counts["token"][:size])
+        return names
+
+    def _values(self, by: str, names: Sequence[str], total: Int[Tensor, "values"]) -> Int[Tensor, "groups"]:
+        """Return the values that are groups: the chosen words, or those of a layer with enough tokens."""
+        enough = total >= self.min_count
+        if by == _WORD and not isinstance(self.words, Sequence):
+            often = total.argsort(descending=True, stable=True)[: self.words]
+            return often[enough[often]]
+        if by == _WORD:
+            assert isinstance(self.words, Sequence)
+            number = {name: i for i, name in enumerate(names)}
+            counts = {word: int(total[number[word]]) if word in number else 0 for word in self.words}
+            if seldom := {word: count for word, count in counts.items() if count < self.min_count}:
+                raise ValueError(
+                    f"{self.name}: expected words with at least {self.min_count} tokens, got {seldom}: choose others, "
+                    f"tokens of the vocabulary as {list(names[:10])}, lower `min_count`, or observe more text"
+                )
+            return torch.tensor([number[word] for word in counts])
+        if few := [name for name, there in zip(names, enough.tolist(), strict=True) if not there]:
+            announce(
+                self.name,
+                f"{len(few)} groups by {by} with fewer than {self.min_count} tokens are left out: "
+                f"{', '.join(few[:_MOST_NAMES])}",
+            )
+        return enough.nonzero()[:, 0]
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report more numbers than an observation may keep, and the memory of sums."""
-        assert self.groups is not None
-        widths = site_widths(module, self.probe_set, self.sites, self.forward)
-        numbers = self.groups.kept * sum(widths.values())
-        if numbers > MOST_NUMBERS:
-            groups = MOST_NUMBERS // max(1, sum(widths.values()))
+        widths = site_widths(module, self.probe_set, self.paths("sites"), self.forward)
+        dimensions = sum(widths.values())
+        kept = sum(len(grouping.names) for grouping in self.groupings)
+        if kept * dimensions > MOST_NUMBERS:
             yield expected(
                 f"at most {MOST_NUMBERS:,} numbers to keep",
-                f"{numbers:,}: {self.groups.kept} groups of {sum(widths.values()):,} dimensions at {len(widths)} sites",
-                f"observe fewer `sites`, or at most {groups} groups by `words` and `layers`",
+                f"{kept * dimensions:,}: {kept} groups of {dimensions:,} dimensions at {len(widths)} sites",
+                f"observe fewer `sites`, or at most {MOST_NUMBERS // dimensions} groups by `words` and `layers`",
                 of="observation",
             )
         yield Cost(
-            f"sums of {self.groups.number} groups at {len(widths)} sites",
-            3 * 8 * self.groups.number * sum(widths.values()),
+            f"sums of {self.cells} groups at {len(widths)} sites",
+            3 * 8 * self.cells * dimensions,
             "observe fewer `sites` or `words`",
         )
 
-    def accumulator(self, module: nn.Module, step: int) -> "_Sums":
-        """Return an accumulator of the sums of each group at each site."""
-        return _Sums(self, step)
+    def sums(self) -> Mapping[str, Callable[[], Any]]:
+        """Return sums of vectors by cell."""
+        return {"cells": partial(GroupSums, self.cells)}
+
+    def update(self, seen: ObservedBatch, sums: Sums) -> None:
+        """Add the vectors of a batch to the cells of their tokens."""
+        numbers = self._numbers(seen.batch, [grouping.by for grouping in self.groupings])
+        cells = [grouping.cells.find(numbers[grouping.by]) for grouping in self.groupings]
+        index = torch.stack(cells, -1).flatten(0, 1)
+        for name, activation in self.at("sites", seen.activations).items():
+            sums["cells", name].update(token_vectors(name, activation, seen.tokens).flatten(0, 1), index)
+
+    def rows(self, sums: Sums) -> Iterator[pd.DataFrame]:
+        """Yield counts of tokens, and variances and means of groups at each site."""
+        for grouping in self.groupings:
+            of_tokens = {"group": grouping.names, "value": grouping.counts}
+            yield pd.DataFrame({"quantity": "count", "by": grouping.by, **of_tokens})
+        for (site,), total in sums.of("cells"):
+            found = total.result()
+            yield self._variances(found).assign(site=site)
+            for grouping in self.groupings if found.finite else ():
+                yield _means(grouping, found).assign(site=site)
+
+    def _variances(self, found: GroupVectors) -> pd.DataFrame:
+        rows: list[tuple[str, str, str, float]] = []
+        for g in self.groupings:
+            of_all = group_variance(g.cells.groups(found))
+            rows += [(quantity, g.by, "", getattr(of_all, name)) for quantity, name in _OF_ALL.items()]
+        for g in self.groupings:
+            tree = None if g.by == self.coarse else g.cells.tree(found)
+            if tree is not None:
+                rows += [(q, g.by, self.coarse, getattr(tree, name)) for q, name in _OF_TREE.items()]
+        if found.finite:
+            rows = [row for row in rows if math.isfinite(row[-1])]
+        return pd.DataFrame(rows, columns=["quantity", "by", "parent", "value"])
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
@@ -181,77 +307,17 @@ class Trajectory(StreamingObserver):
         """Return the rows for a record of a run: all except the means."""
         return observations[observations["quantity"].ne("mean")]
 
-    @staticmethod
-    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+    @classmethod
+    def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Draw variances between groups over steps, and pictures of the groups at up to 8 steps."""
-        return trajectory_figures(observations, list(settings["sites"] or []))
+        return super().figures(observations, settings) | pictures(observations)
 
 
-class _Sums:
-    """Sums of the vectors of each group at each site."""
-
-    def __init__(self, observer: Trajectory, step: int) -> None:
-        assert observer.groups is not None
-        self._observer, self._step, self._groups = observer, step, observer.groups
-        self._sums: dict[str, GroupSums] = {}
-
-    def update(self, seen: ObservedBatch) -> None:
-        index = self._groups.of(seen.batch, seen.tokens).flatten(0, 1)
-        for name, activation in seen.activations.items():
-            if name.split("@")[0] in self._observer.sites:  # other observers of the pass may use others
-                x = token_vectors(name, activation, seen.tokens).flatten(0, 1)
-                self._sums.setdefault(name, GroupSums(self._groups.number)).update(x, index)
-
-    def table(self) -> pd.DataFrame:
-        parts = [
-            pd.DataFrame({"quantity": "count", "site": "", "by": g.by, "group": g.names, "value": g.counts})
-            for g in self._groups.groupings
-        ]
-        broken = []
-        for site in union_over_ranks(self._sums):
-            sums = self._sums.setdefault(site, GroupSums(self._groups.number))
-            sums.reduce()
-            found = sums.result()
-            if not found.finite:
-                broken.append(site)
-            parts.append(self._scalars(site, found))
-            if found.finite:
-                parts += self._means(site, found)
-        if broken and rank_and_world_size()[0] == 0:
-            log.warning(
-                "%s: activations are not finite at step %d in %s: the model has diverged",
-                self._observer.name, self._step, broken,
-            )  # fmt: skip
-        table = pd.concat([part.astype({"value": "float64"}) for part in parts], ignore_index=True)
-        columns = ["quantity", "site", "by", "group", "parent", "dimension", "value"]
-        table = table.reindex(columns=columns).fillna({"group": "", "parent": ""})
-        return table.astype({"dimension": "Int64"})
-
-    def _scalars(self, site: str, found: GroupVectors) -> pd.DataFrame:
-        rows = []
-        for grouping in self._groups.groupings:
-            of_all = group_variance(found.of(grouping.numbers))
-            rows += [(q, grouping.by, "", getattr(of_all, name)) for q, name in _OF_ALL.items()]
-        for tree in self._groups.trees:
-            of_tree = nested_variance(found.of(tree.numbers), tree.parents)
-            rows += [
-                (q, tree.by, self._groups.coarse, getattr(of_tree, name)) for q, name in _OF_TREE.items()
-            ]
-        if found.finite:
-            rows = [row for row in rows if math.isfinite(row[-1])]
-        return pd.DataFrame(rows, columns=["quantity", "by", "parent", "value"]).assign(site=site)
-
-    def _means(self, site: str, found: GroupVectors) -> list[pd.DataFrame]:
-        parts = []
-        for grouping in self._groups.groupings:
-            means = found.of(grouping.numbers).means
-            n, d = means.shape
-            names = {"group": grouping.names, "parent": grouping.parents or [""] * n}
-            parts.append(
-                pd.DataFrame(
-                    {name: np.repeat(np.array(values, dtype=object), d) for name, values in names.items()}
-                )
-                .assign(quantity="mean", site=site, by=grouping.by, value=means.flatten().numpy())
-                .assign(dimension=np.tile(np.arange(d), n))
-            )
-        return parts
+def _means(grouping: _Grouping, found: GroupVectors) -> pd.DataFrame:
+    """Return a row for each dimension of each group's mean."""
+    means = grouping.cells.groups(found).means
+    n, d = means.shape
+    names, parents = (np.array(v, dtype=object).repeat(d) for v in (grouping.names, grouping.parents))
+    dimension, values = np.tile(np.arange(d), n), means.flatten().numpy()
+    of_groups = {"group": names, "parent": parents, "dimension": dimension, "value": values}
+    return pd.DataFrame({"quantity": "mean", "by": grouping.by, **of_groups})

@@ -2,49 +2,94 @@
 
 import itertools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from types import MappingProxyType
-from typing import Any, ClassVar, Literal, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Annotated, Any, Literal
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.interdependence.coalitions import Reading
+from lmdyn.analysis.inspection.forward import device_of
+from lmdyn.analysis.interdependence.coalitions import Reading, reading_of
 from lmdyn.analysis.interdependence.decomposition import Variant
 from lmdyn.analysis.interdependence.interdependence import pairwise_interdependence
-from lmdyn.analysis.interdependence.pairwise_shapley import Coalitions
-from lmdyn.analysis.interdependence.shapley import Index
+from lmdyn.analysis.interdependence.pair_statistics import pair_statistics
+from lmdyn.analysis.interdependence.pairwise_shapley import pairwise_shapley_interaction
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
-from lmdyn.callbacks.conditions.finding import Foreseen
-from lmdyn.callbacks.interdependence.foreseen_pairs import foreseen_pairs
-from lmdyn.callbacks.interdependence.interdependence_figures import beside_figures, interdependence_figures
-from lmdyn.callbacks.interdependence.interdependence_quantities import INTERDEPENDENCE
+from lmdyn.callbacks.interdependence.absent_words import Absence, AbsentWords, Space, absent_token
+from lmdyn.callbacks.interdependence.interdependence_figures import interdependence_figures
 from lmdyn.callbacks.interdependence.lstm_parts import LSTMParts
-from lmdyn.callbacks.interdependence.pair_summary import recorded_rows, summary
-from lmdyn.callbacks.interdependence.shapley_parts import Absence, ShapleyParts, Space, absent_token
-from lmdyn.callbacks.interdependence.token_pairs import TokenPairs
-from lmdyn.callbacks.interdependence.word_pairs import WordPairs, encode_words
+from lmdyn.callbacks.interdependence.sentence_pairs import SentencePairs, TokenBatch
+from lmdyn.callbacks.observing.arguments import From
+from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import AnnotatedText, Sentence
-from lmdyn.callbacks.observing.store import UNDECIDED
+from lmdyn.callbacks.observing.sums import tabulate
+from lmdyn.runs.schema import Quantity
+from lmdyn.runs.store import UNDECIDED
 
 __all__ = ["Interdependence"]
 
 log = logging.getLogger(__name__)
 
-_SHAPLEY = (
-    "index", "coalitions", "absence", "reading", "spaces", "hidden", "embedding", "exact_up_to", "samples", "seed",
-)  # fmt: skip
+_MANY = 100_000_000  # tokens of one observation that cause a warning
+_DISTANCE = ("<site>/distance=<d>",)
+_DI = "interdependence of words d apart"
+_WHOLE = (("syntactic", None), ("pos_class", None))
+_CONTROLS = {
+    "mean_": "Mean over distances of a correlation.",
+    "known_": "A correlation over the pairs of known words (controls).",
+    "off_by_one_": "A correlation with distances in the tree that is shifted by one word (controls).",
+    "shuffled_": "A correlation with distances in the tree of another sentence (controls).",
+}
+"""Meaning by prefix of a correlation's name, which may have several prefixes."""
 
 
-_SCALARS = (
-    "di", "di_low", "di_high", "syntactic_correlation", "frequency_correlation", "partial_correlation",
-    "matched_correlation", "mean_syntactic_correlation", "mean_matched_correlation",
+def _correlation(name: str, meaning: str, tags: tuple[str, ...]) -> Quantity:
+    return Quantity(name, meaning, low=-1.0, high=1.0, tags=tags)
+
+
+_QUANTITIES = (
+    Quantity(
+        "di", f"Mean {_DI}: 0 if contributions add up.", low=0.0, tags=_DISTANCE, panel="over_training",
+        lines="distance", where=_WHOLE, short="mean interdependence (DI)",
+    ),
+    Quantity("di_low", f"Lower end of the 95 % interval of the mean {_DI}.", tags=_DISTANCE),
+    Quantity("di_high", f"Upper end of the 95 % interval of the mean {_DI}.", low=0.0, tags=_DISTANCE),
+    _correlation("syntactic_correlation", f"Spearman's ρ of the {_DI} with syntactic distance.", _DISTANCE),
+    _correlation(
+        "frequency_correlation", f"Spearman's ρ of the {_DI} with the training count of the left or the right word.",
+        (f"{_DISTANCE[0]}/<word>",),
+    ),
+    _correlation(
+        "partial_correlation", f"Spearman's ρ of the {_DI} with syntactic distance, given the ranks of both counts.",
+        _DISTANCE,
+    ),
+    _correlation(
+        "matched_correlation", f"Spearman's ρ of the {_DI} with syntactic distance, among pairs of similar counts.",
+        _DISTANCE,
+    ),
+    _correlation("mean_syntactic_correlation", "Mean of syntactic_correlation over distances.", ("<site>",)),
+    _correlation("mean_matched_correlation", "Mean of matched_correlation over distances.", ("<site>",)),
+    *(_correlation(f"{prefix}<correlation>", meaning, ()) for prefix, meaning in _CONTROLS.items()),
+    *(
+        Quantity(f"{prefix}<correlation>_error", "Standard error over blocks of sentences.", low=0.0, tags=())
+        for prefix in ("", *_CONTROLS)
+    ),
+    Quantity("pairs", "Number of pairs of a mean.", "count", low=0.0, tags=()),
+    Quantity("unknown_pairs", "Pairs left out because of an unknown word.", "count", low=0.0, tags=()),
+    Quantity(
+        "sampling_error", "Root mean square of the pairs' standard errors over drawn coalitions (shapley).", low=0.0,
+        tags=(),
+    ),
 )  # fmt: skip
+_SCALARS = [quantity.name for quantity in _QUANTITIES if quantity.tags]
+
+
+_Backend = tuple[list[str], Callable[[TokenBatch], dict[str, tuple[Tensor, Tensor]]]]
+"""The sites, and a function to the values of a batch and their standard errors, by site: (batch, words, distance)."""
 
 
 class Interdependence(Observer):
@@ -81,12 +126,11 @@ class Interdependence(Observer):
         decoder: path of the linear layer to logits; None for hidden states only (decomposition).
         variant: relevant products (decomposition), ``published``, ``released`` or ``generalized``: see
             :data:`~lmdyn.analysis.interdependence.decomposition.Variant`.
-        index: weights of coalitions (shapley), ``taylor`` or ``grabisch``: see
-            :data:`~lmdyn.analysis.interdependence.shapley.Index`.
-        coalitions: ``all``, or ``context``: only the four with all other words, which is much cheaper, but not a
-            Shapley interaction (shapley).
-        absence: replacement of absent words (shapley): the ``mean`` word vector of the probe set, the ``mask``,
-            ``pad`` or ``unk`` token; ``delete`` removes them, which moves later words.
+        index: weights of coalitions (shapley): ``taylor``; for others, see
+            :func:`~lmdyn.analysis.shapley_interaction`.
+        coalitions: the sets of other words (shapley): ``all``.
+        absence: replacement of absent words (shapley): the ``mean`` word vector of the probe set, or the ``mask``
+            token.
         reading: whether the model sees the words up to a position (``causal``) or all (``bidirectional``), which are
             the players (shapley); None measures it at each observation.
         spaces: spaces to read, ``hidden`` and ``logits`` (shapley). For an encoder-decoder, the encoder's ``hidden``.
@@ -124,113 +168,61 @@ class Interdependence(Observer):
     models); Singhvi et al. 2024 (Shapley interaction of language models).
     """
 
-    uses_labels = False
+    max_distance: Annotated[int, From(1)] = 8
+    min_pairs: Annotated[int, From(1)] = 100
+    max_length: int | None = None
+    longer: Literal["error", "skip"] = "error"
+    unknown: Literal["keep", "skip"] = "keep"
+    controls: bool = False
+    backend: Literal["decomposition", "shapley"] = "decomposition"
+    embedding: str | None = None
+    lstm: str = "lstm"
+    decoder: str | None = "decoder"
+    variant: Variant = "published"
+    index: Literal["taylor"] = "taylor"
+    coalitions: Literal["all"] = "all"
+    absence: Absence = "mean"
+    reading: Reading | None = None
+    spaces: Sequence[Space] = ("hidden", "logits")
+    hidden: str | None = None
+    exact_up_to: Annotated[int, From(0, 20)] = 10
+    samples: Annotated[int, From(2)] = 64
+    seed: int = 0
+    batch_tokens: Annotated[int, From(1)] = 4096
+    max_rows: Annotated[int, From(1)] = 4096
 
-    recorded = INTERDEPENDENCE
+    uses_labels = False
+    recorded = _QUANTITIES
     needs = (AnnotatedText,)
     several_runs = True
     not_settings = Observer.not_settings | {"batch_tokens", "max_rows"}
-    legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {
-            "controls": False, "unknown": "keep", "backend": "decomposition", "index": "taylor", "coalitions": "all",
-            "absence": "mean", "reading": None, "spaces": ["hidden", "logits"], "hidden": None, "exact_up_to": 10,
-            "samples": 64, "seed": 0,
-        }
-    )  # fmt: skip
 
-    def __init__(
-        self,
-        *,
-        max_distance: int = 8,
-        min_pairs: int = 100,
-        max_length: int | None = None,
-        longer: Literal["error", "skip"] = "error",
-        unknown: Literal["keep", "skip"] = "keep",
-        controls: bool = False,
-        backend: Literal["decomposition", "shapley"] = "decomposition",
-        embedding: str | None = None,
-        lstm: str = "lstm",
-        decoder: str | None = "decoder",
-        variant: Variant = "published",
-        index: Index = "taylor",
-        coalitions: Coalitions = "all",
-        absence: Absence = "mean",
-        reading: Reading | None = None,
-        spaces: Sequence[Space] = ("hidden", "logits"),
-        hidden: str | None = None,
-        exact_up_to: int = 10,
-        samples: int = 64,
-        seed: int = 0,
-        batch_tokens: int = 4096,
-        max_rows: int = 4096,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        for name, value, least in (
-            ("max_distance", max_distance, 1),
-            ("min_pairs", min_pairs, 1),
-            ("batch_tokens", batch_tokens, 1),
-            ("max_rows", max_rows, 1),
-            ("samples", samples, 2),
-            ("exact_up_to", exact_up_to, 0),
-        ):
-            if value < least:
-                raise ValueError(f"{name} is {value}: expected a number from {least}")
-        for name, choice, known in (
-            ("unknown", unknown, ("keep", "skip")),
-            ("backend", backend, ("decomposition", "shapley")),
-            ("variant", variant, get_args(Variant)),
-            ("index", index, get_args(Index)),
-            ("coalitions", coalitions, get_args(Coalitions)),
-            ("absence", absence, get_args(Absence)),
-            ("reading", reading, (None, *get_args(Reading))),
-        ):
-            if choice not in known:
-                raise ValueError(f"{name} is {choice!r}: expected one of {list(known)}")
-        if not spaces or not set(spaces) <= set(get_args(Space)):
-            raise ValueError(f"spaces are {list(spaces)}: expected one or both of {list(get_args(Space))}")
-        self.max_distance = max_distance
-        self.min_pairs = min_pairs
-        self.max_length = max_length
-        self.longer = longer
-        self.unknown = unknown
-        self.controls = controls
-        self.backend = backend
-        self.parts = LSTMParts(embedding or "embedding", lstm, decoder)
-        self.variant = variant
-        self.batch_tokens = batch_tokens
-        self.max_rows = max_rows
-        self._shapley: ShapleyParts | None = None
-        self._pairs: WordPairs | TokenPairs | None = None
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.spaces:
+            raise ValueError("spaces are empty: expected hidden, logits, or both")
+        self._pairs: SentencePairs | None = None
 
     def prepare(self) -> None:
         """Read the sentences and list their pairs."""
         data: AnnotatedText = self.data
-        tokenizer = data.tokenizer
-        if self.backend == "shapley":
-            self._shapley = ShapleyParts(
-                self.name, baseline=absent_token(self.hparams["absence"], tokenizer, self.name),
-                batch_tokens=self.batch_tokens, forward=self.forward, **{name: self.hparams[name] for name in _SHAPLEY},
-            )  # fmt: skip
         sentences = self._read(itertools.chain.from_iterable(data.documents(self.split)))
-        counts = None
-        if self.run.token_counts is not None:
-            counts = self.run.token_counts["count"].to_numpy()
-        if self._shapley is None:
-            ids = encode_words(sentences, tokenizer, self.name)
-            self._pairs = WordPairs(
-                sentences, ids, counts, self.max_distance, tokenizer.eos_token_id, self.batch_tokens,
-                tokenizer.unk_token_id, self.controls,
-            )  # fmt: skip
+        counts = self.run.token_counts
+        self._pairs = pairs = SentencePairs(
+            sentences, data.tokenizer, None if counts is None else counts["count"].to_numpy(),
+            max_distance=self.max_distance, batch_tokens=self.batch_tokens, name=self.name,
+            one_token=self.backend == "decomposition", controls=self.controls,
+        )  # fmt: skip
+        self._found["sentences"] = pairs.fingerprint
+        if self.backend == "shapley":
+            baseline = absent_token(self.absence, data.tokenizer, self.name)
+            self._absent = AbsentWords(self.name, pairs, baseline, self.spaces, self.forward)
+            self.found("hidden", lambda: UNDECIDED)
         else:
-            self._pairs = TokenPairs(
-                sentences, tokenizer, counts, self.max_distance, self.batch_tokens, self.name, self.controls
-            )
-            self._shapley.check_cost(self._pairs, self.max_distance)
-        table = self._pairs.table
+            self._lstm = LSTMParts(self.found("embedding", lambda: "embedding"), self.lstm, self.decoder)
         log.info(
             "%s: %d pairs of words in %d sentences; %d pairs have a word that the tokenizer does not know%s",
-            self.name, len(table), len(sentences), int(table["unknown"].sum()),
+            self.name, len(pairs.table), len(sentences), int(pairs.table["unknown"].sum()),
             " and are left out" if self.unknown == "skip" else "",
         )  # fmt: skip
 
@@ -268,109 +260,147 @@ class Interdependence(Observer):
         return sentences
 
     @property
-    def pairs(self) -> WordPairs | TokenPairs:
+    def pairs(self) -> SentencePairs:
         """The observed pairs of words."""
         if self._pairs is None:
             raise RuntimeError(f"{self.name}: not attached to a run")
         return self._pairs
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The arguments, and the content of the sentences with their trees."""
-        settings = super().settings
-        if self.backend == "decomposition":
-            settings["embedding"] = self.parts.embedding
-        elif settings["hidden"] is None:
-            settings["hidden"] = UNDECIDED
-        settings["sentences"] = None if self._pairs is None else self._pairs.fingerprint
-        return settings
-
     def check_module(self, module: nn.Module) -> None:
         """Raise an error for modules that are missing or no LSTM; with backend shapley, try the longest sentence."""
-        pairs, parts = self.pairs, self._shapley
-        if isinstance(pairs, WordPairs) or parts is None:
+        if self.backend == "decomposition":
             try:
-                self.parts.of(module, self.name)
+                self._lstm.of(module, self.name)
             except ValueError as error:
                 raise ValueError(f"{error}; `backend: shapley` supports models of any kind") from error
             return
-        paths: dict[str, Any] = {
-            argument: self.found(argument, partial(parts.find, module, pairs, argument))
-            for argument in ("hidden", "embedding")
-        }
-        self._shapley = replace(parts, **paths)
-        self._shapley.check(module, pairs)
+        try:
+            hidden = self.found("hidden", lambda: self._absent.find(module, "hidden") or UNDECIDED)
+            embedding = self.found("embedding", lambda: self._absent.find(module, "embedding"))
+            self._absent.check(module, hidden, embedding)
+        except (IndexError, RuntimeError) as error:
+            ids = self.pairs.batches[0].ids[0]
+            raise ValueError(
+                f"{self.name}: {type(module).__name__} cannot read a sentence of {len(ids)} tokens with ids up to "
+                f"{int(ids.max())} ({type(error).__name__}: {error}): skip longer sentences by `max_length` with "
+                "`longer: skip`, or use the model's own tokenizer"
+            ) from error
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Report distances with too few pairs, trees without syntactic distances, and unknown frequencies."""
-        yield from foreseen_pairs(self.pairs, self.max_distance, self.min_pairs, self.unknown == "skip")
+        """Report distances with too few pairs, many tokens to read, and the memory of the values of all pairs."""
+        table = self.pairs.table
+        if table["syntactic"].notna().any():
+            table = table[table["syntactic"] >= 0]
+        if self.unknown == "skip":
+            table = table[~table["unknown"]]
+        counts = table.groupby("distance").size().reindex(range(1, self.max_distance + 1), fill_value=0)
+        few = counts[counts < self.min_pairs]
+        if len(few):
+            yield expected(
+                f"{self.min_pairs} pairs of words at each distance up to {self.max_distance}",
+                f"{', '.join(f'{n} at {d}' for d, n in few.items())}",
+                "lower `min_pairs` or `max_distance`, or use more sentences",
+                stops=False,
+            )
+        if self.backend == "shapley" and (tokens := self._tokens_read()) > _MANY:
+            yield expected(
+                f"at most {_MANY:.0e} tokens to read in an observation",
+                f"{tokens:.2g}",
+                "reduce them by `max_tokens`, `max_length` with `longer: skip`, or fewer `samples`",
+                stops=False,
+            )
+        words = self.pairs.words
+        yield Cost(
+            f"values of {words:,} words at {self.max_distance} distances, of two sites, with standard errors",
+            2 * 2 * 8 * words * self.max_distance,
+            "lower `max_tokens`",
+        )
 
+    def _tokens_read(self) -> int:
+        """Return the approximate number of tokens of the coalitions of all sentences."""
+        total = 0
+        for batch in self.pairs.batches:
+            words = batch.words.amax(1) + 1
+            drawn = (words > self.exact_up_to) * self.samples * (1 + words + self.max_distance * words)
+            total += int((2 ** words.clamp(max=self.exact_up_to) + drawn).sum()) * batch.ids.shape[1]
+        return total
+
+    @torch.no_grad()
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Measure DI of all pairs, each rank for some of the sentences, and its means."""
-        pairs = self.pairs
+        pairs, device = self.pairs, device_of(module)
         rank, world_size = rank_and_world_size()
-        found: dict[str, tuple[Tensor, Tensor | None]]
-        if isinstance(pairs, WordPairs):
-            values = self._decomposed(module, pairs, rank, world_size)
-            found = {site: (of, None) for site, of in values.items()}
-        else:
-            assert self._shapley is not None
-            found = {**self._shapley.measure(module, pairs, self.max_distance, rank, world_size)}
+        shape = (2, pairs.words, self.max_distance)  # values and their standard errors
         tables: list[pd.DataFrame] = []
-        for site, parts in found.items():
-            of, errors = (
-                None if part is None else all_reduce_sum(part).flatten().cpu().double().numpy()
-                for part in parts
-            )
-            assert of is not None
-            tables.append(
-                summary(
-                    pairs.table,
-                    site,
-                    of,
-                    self.min_pairs,
-                    errors=errors,
-                    without_unknown=self.unknown == "skip",
-                    controls=self.controls and not tables,  # for hidden states
-                )
-            )
-        return pd.concat(tables, ignore_index=True)
-
-    def _decomposed(
-        self, module: nn.Module, pairs: WordPairs, rank: int, world_size: int
-    ) -> dict[str, Tensor]:
-        """Return DI by the contextual decomposition of an LSTM, (words, max_distance) for each site."""
-        embedding, lstm, decoder = self.parts.of(module, self.name)
-        device = next(module.parameters()).device
-        found: dict[str, Tensor] = {}
-        ids, mask, _ = pairs.batches[0]
-        row = {"input_ids": ids[:1].to(device), "attention_mask": mask[:1].long().to(device)}
-        self.parts.check_forward(module, (embedding, lstm, decoder), row, self.name, self.forward)
-        with torch.no_grad():
+        with ExitStack() as stack:
+            open_backend = self._decomposition if self.backend == "decomposition" else self._interaction
+            sites, read = open_backend(module, stack)
+            found = {site: torch.zeros(shape, dtype=torch.float64) for site in sites}
             for batch in pairs.batches[rank::world_size]:
-                ids, mask, rows = (tensor.to(device, non_blocking=True) for tensor in batch)
-                vectors = embedding(ids)
-                di = pairwise_interdependence(
-                    lstm,
-                    vectors,
-                    self.max_distance,
-                    mask=mask,
-                    decoder=decoder,
-                    variant=self.variant,
-                    max_rows=self.max_rows,
-                )
-                for site, values in (("hidden", di.hidden), ("logits", di.logits)):
-                    if values is not None:
-                        shape = (pairs.words, self.max_distance)
-                        whole = found.setdefault(site, torch.zeros(shape, dtype=values.dtype, device=device))
-                        whole[rows[mask & (rows >= 0)]] = values[mask & (rows >= 0)]
-        if not found:  # a rank without sentences
-            dtype = next(lstm.parameters()).dtype
-            sites = ("hidden",) if decoder is None else ("hidden", "logits")
-            found = {
-                s: torch.zeros(pairs.words, self.max_distance, dtype=dtype, device=device) for s in sites
-            }
-        return found
+                for site, parts in read(batch).items():
+                    values = torch.stack(parts).double().cpu()
+                    for row, first in enumerate(batch.first):
+                        words = int(batch.words[row].max()) + 1
+                        found[site][:, first : first + words] = values[:, row, :words]
+        for site, values in found.items():
+            di, errors = (
+                all_reduce_sum(values.to(device)).flatten(1).cpu().numpy()[:, pairs.table["index"].to_numpy()]
+            )
+            table = pairs.table.assign(di=di)
+            if self.backend == "shapley":
+                table["error"] = errors
+            numbers = pair_statistics(
+                table, self.min_pairs, without_unknown=self.unknown == "skip",
+                controls=self.controls and not tables,  # for hidden states
+            )  # fmt: skip
+            tables.append(numbers.assign(site=site))
+        why = "pairs without a finite value, or one sentence has all pairs of a mean"
+        columns = {"distance": int, "syntactic": int, "pos_class": None, "word": None}
+        return tabulate(tables, columns, self.name, step, why)
+
+    def _decomposition(self, module: nn.Module, stack: ExitStack) -> _Backend:
+        """Return the sites, and a function to DI of a batch by the contextual decomposition of an LSTM."""
+        embedding, lstm, decoder = self._lstm.of(module, self.name)
+        device = device_of(module)
+        ids, mask = (part[:1].to(device) for part in (self.pairs.batches[0].ids, self.pairs.batches[0].mask))
+        row = {"input_ids": ids, "attention_mask": mask.long()}
+        self._lstm.check_forward(module, (embedding, lstm, decoder), row, self.name, self.forward)
+
+        def read(batch: TokenBatch) -> dict[str, tuple[Tensor, Tensor]]:
+            found = pairwise_interdependence(
+                lstm, embedding(batch.ids.to(device)), self.max_distance, mask=batch.mask.to(device), decoder=decoder,
+                variant=self.variant, max_rows=self.max_rows,
+            )  # fmt: skip
+            before = int((batch.words[0] < 0).sum())  # special tokens; the first sentence has no padding
+            values = {"hidden": found.hidden[:, before:]}
+            if found.logits is not None:
+                values["logits"] = found.logits[:, before:]
+            return {site: (of, torch.zeros_like(of)) for site, of in values.items()}
+
+        return (["hidden"] if decoder is None else ["hidden", "logits"]), read
+
+    def _interaction(self, module: nn.Module, stack: ExitStack) -> _Backend:
+        """Return the spaces, and a function to the Shapley interactions of a batch and their standard errors."""
+        device, longest = device_of(module), self.pairs.batches[0].ids
+        hidden, embedding = (self._found.get(name, self.arguments[name]) for name in ("hidden", "embedding"))
+        forward = stack.enter_context(self._absent.opened(module, hidden, embedding))
+        reading = reading_of(forward, longest.to(device))
+        if self.reading == "causal" and reading == "bidirectional":
+            raise ValueError(
+                f"{self.name}: `reading: causal`, but the model's output depends on later words: remove `reading`, or "
+                "set it to bidirectional"
+            )
+
+        def read(batch: TokenBatch) -> dict[str, tuple[Tensor, Tensor]]:
+            found = pairwise_shapley_interaction(
+                forward, batch.ids.to(device), self.max_distance, baseline=self._absent.baseline, words=batch.words,
+                reading=self.reading or reading, exact_up_to=self.exact_up_to, samples=self.samples,
+                max_rows=max(1, self.batch_tokens // batch.ids.shape[1]),
+                seed=[self.seed * 1_000_003 + number for number in batch.numbers],
+            )  # fmt: skip
+            return {site: (of.value, of.standard_error) for site, of in found.items()}
+
+        return list(forward(longest[:1].to(device))), read
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
@@ -380,15 +410,24 @@ class Interdependence(Observer):
 
     @staticmethod
     def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
-        """Return the rows for a record of a run: means and correlations over all classes; more at both ends."""
-        return recorded_rows(observations)
+        """Return the rows that figures over all runs and claims require.
 
-    @staticmethod
-    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw figures 3 and 4 of the publication, and DI over training."""
-        return interdependence_figures(observations)
+        For each observation the means and correlations of hidden states (else of the existing space) over all classes;
+        for the first and the last one those of all spaces, and those by class and by syntactic distance, except for
+        numbers of pairs.
+        """
+        rows, quantity, site = observations, observations["quantity"], observations["site"]
+        of_space = (
+            site.eq("hidden") if site.eq("hidden").any() else site.eq(site.iloc[0] if len(rows) else "")
+        )
+        whole = rows["syntactic"].isna() & rows["pos_class"].isna()
+        ends = rows["step"].isin(
+            [rows["step"].min(), rows["step"].max()]
+        )  # the first is the baseline of the last
+        plain = ~quantity.str.match("(mean_)?(known_|off_by_one_|shuffled_)") & quantity.ne("pairs")
+        return rows[whole & of_space & plain | ends & (whole | of_space & quantity.ne("pairs"))]
 
-    @staticmethod
-    def figures_beside(observations: pd.DataFrame, others: Mapping[str, pd.DataFrame]) -> dict[str, Figure]:
-        """Draw both backends in one figure, if another observer of this class has the decomposition."""
-        return beside_figures(observations, others.get("Interdependence"))
+    @classmethod
+    def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Draw figures 3 and 4 of the publication, and the standard figure, DI over training."""
+        return interdependence_figures(observations) | super().figures(observations, settings)

@@ -24,9 +24,9 @@ class LSTMParts:
         decoder: path of the linear layer to logits; None if none is required.
     """
 
-    embedding: str = "embedding"
-    lstm: str = "lstm"
-    decoder: str | None = "decoder"
+    embedding: str
+    lstm: str
+    decoder: str | None
 
     def of(self, module: nn.Module, observer: str) -> tuple[nn.Module, nn.Module, nn.Linear | None]:
         """Return the checked parts of a module; copies in float32 if it is in half precision.
@@ -35,31 +35,26 @@ class LSTMParts:
             ValueError: for a missing part, a part that is no LSTM, or a decoder that is not linear or of another size;
                 for ``observer``.
         """
-        found: dict[str, Any] = {"decoder": None}
+        if not any(isinstance(m, nn.LSTM) for m in module.modules()):
+            raise ValueError(
+                f"{observer}: expected a module with an LSTM, whose gates are decomposed, got "
+                f"{type(module).__name__} without one"
+            )
+        found: dict[str, Any] = {}
         for name, path in vars(self).items():
-            if path is None:
-                continue
             try:
-                found[name] = module.get_submodule(path)
+                found[name] = None if path is None else module.get_submodule(path)
             except AttributeError as error:
-                if not any(isinstance(m, nn.LSTM) for m in module.modules()):
-                    raise ValueError(
-                        f"{observer}: expected a module with an LSTM, whose gates are decomposed, got "
-                        f"{type(module).__name__} without one"
-                    ) from error
                 raise ValueError(
                     f"{observer}: the module has no {path!r}: set `{name}` to the path of its {name} "
                     f"({', '.join(n for n, _ in module.named_children())})"
                 ) from error
         try:
             layers = lstm_layers(found["lstm"])
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{observer}: {self.lstm!r}: {error}") from error
-        try:
-            if found["decoder"] is not None:
+            if self.decoder is not None:
                 check_decoder(found["decoder"], layers)
-        except ValueError as error:
-            raise ValueError(f"{observer}: {self.decoder!r}: {error}") from error
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{observer}: {error}") from error
         if layers[0].w_rec.dtype not in (torch.float32, torch.float64):
             found = {name: part and copy.deepcopy(part).float() for name, part in found.items()}
         return found["embedding"], found["lstm"], found["decoder"]
@@ -86,9 +81,8 @@ class LSTMParts:
         hidden, _ = run_layers(layers, words, initial_state(layers, words, None))
         found = decoder(hidden[-1]).float()
         tolerance = 1e-3 if next(module.parameters()).dtype in (torch.float32, torch.float64) else 0.1
-        if not torch.allclose(
-            found, logits, rtol=tolerance, atol=tolerance * float(logits.abs().max()), equal_nan=True
-        ):
+        scale = float(logits.nan_to_num(0, 0, 0).abs().max())
+        if not torch.allclose(found, logits, rtol=tolerance, atol=tolerance * scale, equal_nan=True):
             raise ValueError(
                 f"{observer}: the module's logits are not {self.decoder}({self.lstm}({self.embedding}(input_ids))), "
                 f"but differ by up to {float((found - logits).abs().max()):.2g}: other operations are not decomposed"

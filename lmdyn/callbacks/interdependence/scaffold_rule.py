@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -10,6 +10,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from lmdyn.analysis.inspection.predictions import hits
 from lmdyn.analysis.interdependence.decomposition import Variant, contextual_decomposition
 from lmdyn.analysis.interdependence.interdependence import relative_norm
 from lmdyn.analysis.interdependence.lstm import initial_state, lstm_layers, run_layers, state_gradients
@@ -17,9 +18,11 @@ from lmdyn.analysis.statistics.clustered import clustered_means
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks.interdependence.lstm_parts import LSTMParts
 from lmdyn.callbacks.interdependence.scaffold_figures import scaffold_figures
+from lmdyn.callbacks.observing.arguments import From
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import RuleInstances, offers
-from lmdyn.callbacks.observing.schema import Quantity
+from lmdyn.callbacks.observing.sums import Row, tabulate
+from lmdyn.runs.schema import Quantity
 
 __all__ = ["ScaffoldRule"]
 
@@ -72,8 +75,15 @@ class ScaffoldRule(Observer):
     Reference: Saphra & Lopez 2020, section 4, figures 7 to 12 (Saphra 2021, chapter 5).
     """
 
-    uses_labels = False
+    instances: Annotated[int, From(1)] = 1000
+    context: Annotated[int, From(0)] = 20
+    embedding: str = "embedding"
+    lstm: str = "lstm"
+    decoder: str = "decoder"
+    variant: Variant = "published"
 
+    uses_labels = False
+    needs = (RuleInstances,)
     several_runs = True
     recorded = (
         Quantity(
@@ -98,28 +108,10 @@ class ScaffoldRule(Observer):
         Quantity("<quantity>_error", "Standard error over instances, by scaffold.", low=0.0, tags=()),
     )  # fmt: skip
 
-    needs = (RuleInstances,)
-
-    def __init__(
-        self,
-        *,
-        instances: int = 1000,
-        context: int = 20,
-        embedding: str = "embedding",
-        lstm: str = "lstm",
-        decoder: str = "decoder",
-        variant: Variant = "published",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        if instances < 1 or context < 0:
-            raise ValueError(f"expected instances from 1 and context from 0, got {instances} and {context}")
-        self.instances = instances
-        self.context = context
-        self.parts = LSTMParts(embedding, lstm, decoder)
-        self.variant = variant
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._parts = LSTMParts(self.embedding, self.lstm, self.decoder)
         self._examples: dict[str, Tensor] = {}
-        self._language: dict[str, Any] = {}
 
     def prepare(self) -> None:
         """Draw the instances."""
@@ -129,27 +121,23 @@ class ScaffoldRule(Observer):
         self._examples = {d: data.examples(d, self.instances, self.context) for d in ("in", "out")}
         scaffold = "familiar" if data.familiar else "unfamiliar"
         self._language = {"scaffold": scaffold, "length": data.length, "rules": data.n_rules}
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The arguments, and the language."""
-        return {**super().settings, **self._language}
+        self._found |= self._language
 
     def check_module(self, module: nn.Module) -> None:
         """Raise an error for modules that are missing, or no LSTM."""
-        self.parts.of(module, self.name)
+        self._parts.of(module, self.name)
 
     @torch.no_grad()
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Measure all quantities in both domains, each rank for some of the instances."""
-        embedding, lstm, decoder = self.parts.of(module, self.name)
+        embedding, lstm, decoder = self._parts.of(module, self.name)
         assert decoder is not None
         device = decoder.weight.device
         row = {"input_ids": self._examples["in"][:1, :-1].to(device)}
         row["attention_mask"] = torch.ones_like(row["input_ids"])
-        self.parts.check_forward(module, (embedding, lstm, decoder), row, self.name, self.forward)
+        self._parts.check_forward(module, (embedding, lstm, decoder), row, self.name, self.forward)
         rank, world_size = rank_and_world_size()
-        rows: list[tuple[str, str, str, int | None, float]] = []
+        rows: list[Row] = []
         for domain, examples in self._examples.items():
             names = self._quantities()
             values = torch.zeros(len(names), len(examples), dtype=torch.float64, device=device)
@@ -160,13 +148,11 @@ class ScaffoldRule(Observer):
             scaffold = torch.unique(examples[:, self.context + 1 : -1], dim=0, return_inverse=True)[1].numpy()
             for (quantity, focus, words), of in zip(names, each, strict=True):
                 mean = clustered_means(of, np.zeros(len(of), dtype=np.int64), scaffold)
-                rows.append((quantity, domain, focus, words, float(mean.mean[0])))
-                rows.append((f"{quantity}_error", domain, focus, words, float(mean.error[0])))
-        table = pd.DataFrame(rows, columns=["quantity", "site", "focus", "words", "value"])
-        table.insert(2, "scaffold", self._language["scaffold"])
-        for name in ("length", "rules"):
-            table[name] = pd.array([self._language[name]] * len(table), dtype="Int64")
-        return table.astype({"words": "Int64"})
+                place = {"site": domain, "focus": focus, "words": words, **self._language}
+                numbers = {quantity: float(mean.mean[0]), f"{quantity}_error": float(mean.error[0])}
+                rows.append((place, numbers))
+        columns = {"scaffold": "", "focus": "", "words": int, "length": int, "rules": int}
+        return tabulate(rows, columns, self.name, step, "the model has diverged, or there is one scaffold")
 
     def _quantities(self) -> list[tuple[str, str, int | None]]:
         """Return quantity, focus and words of all rows of a domain."""
@@ -201,7 +187,7 @@ class ScaffoldRule(Observer):
         logits = decoder(hidden)
         values: dict[tuple[str, str, int | None], Tensor] = {
             ("probability", "", None): logits.softmax(-1)[..., close],
-            ("accuracy", "", None): logits.argmax(-1) == close,
+            ("accuracy", "", None): hits(logits, close.expand(len(logits))),
             ("rise", "", None): p[k] - p[0],
             ("probability", "open", None): p[0],
             ("probability", "scaffold", None): p[k + 1],

@@ -1,40 +1,32 @@
 """Curvature of the loss over training: eigenvalues and trace of the Hessian, and the critical sharpness."""
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import lightning as L
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lmdyn.analysis.inspection.activations import attention_as
+from lmdyn.analysis.inspection.attention_weights import attention_as
 from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.analysis.landscape.critical_step import critical_step
 from lmdyn.analysis.landscape.hessian import Hessian
 from lmdyn.analysis.landscape.next_update import next_update
 from lmdyn.analysis.parameters.at_point import at_point
 from lmdyn.analysis.parameters.loss_gradient import LossGradient, loss_gradient, losses_of, mean_loss
-from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.callbacks.conditions.finding import Cost, Foreseen
-from lmdyn.callbacks.landscape.curvature_figures import curvature_figures
+from lmdyn.callbacks.observing.arguments import Above, From
+from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import Reader
-from lmdyn.callbacks.observing.schema import Quantity
+from lmdyn.callbacks.observing.sums import Row, tabulate
+from lmdyn.runs.schema import Quantity
 
 __all__ = ["Curvature"]
 
-log = logging.getLogger(__name__)
-
-_DIRECTIONS = ("gradient", "update")
 _RESOLUTION = 3e-7
 """Part of the loss that counts as rounding of float32 in differences of losses."""
-
-Directions = Mapping[str, Mapping[str, Tensor]]
 
 
 class Curvature(Observer):
@@ -59,7 +51,6 @@ class Curvature(Observer):
         tolerance: relative accuracy of the eigenvalues.
         seed: seed of the starting vector and of the random vectors.
         max_tokens: approximate number of tokens to observe; None for all.
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
@@ -71,42 +62,33 @@ class Curvature(Observer):
         networks); Saphra 2021, sections 3.1 and 7.2.1.
     """
 
+    eigenvalues: Annotated[int, From(0)] = 1
+    probes: Literal[0] | Annotated[int, From(2)] = 10
+    directions: Sequence[Literal["gradient", "update"]] = ("gradient",)
+    tolerance: Annotated[float, Above(0, 1)] = 1e-3
+    seed: int = 0
+    max_tokens: Annotated[int, From(1)] | None = 2_000
+
     uses_labels = True
     recorded = (
-        Quantity("eigenvalue", "Eigenvalue of the Hessian, by rank from the largest.", "nats", tags=("<index>",)),
-        Quantity("trace", "Trace of the Hessian, estimated.", "nats"),
+        Quantity(
+            "eigenvalue", "Eigenvalue of the Hessian, by rank from the largest.", "nats", tags=("<index>",),
+            panel="eigenvalues", short="largest eigenvalues", lines="index",
+        ),
+        Quantity("trace", "Trace of the Hessian, estimated.", "nats", panel="curvature"),
         Quantity("trace_error", "Standard error of the trace over random vectors.", "nats", low=0.0),
         Quantity("gradient_norm", "Norm of the gradient of the mean loss.", "nats", low=0.0),
-        Quantity("gradient_curvature", "gᵀHg / gᵀg along the gradient g.", "nats"),
+        Quantity(
+            "gradient_curvature", "gᵀHg / gᵀg along the gradient g.", "nats", panel="curvature",
+            short="along the gradient,\ngᵀHg / gᵀg",
+        ),
         Quantity(
             "critical_sharpness_<direction>",
             "2 / η, for the shortest step η along the direction that does not lower the loss.", "nats", low=0.0,
+            panel="curvature",
         ),
         Quantity("loss", "Mean token loss, of which these are derivatives.", "nats", low=0.0, better="lower"),
     )  # fmt: skip
-
-    def __init__(
-        self,
-        *,
-        eigenvalues: int = 1,
-        probes: int = 10,
-        directions: Sequence[str] = ("gradient",),
-        tolerance: float = 1e-3,
-        seed: int = 0,
-        max_tokens: int | None = 2_000,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(max_tokens=max_tokens, **kwargs)
-        if unknown := [name for name in directions if name not in _DIRECTIONS]:
-            raise ValueError(f"directions are {unknown}: expected some of {list(_DIRECTIONS)}")
-        if eigenvalues < 0 or probes < 0 or probes == 1:
-            raise ValueError(
-                f"expected eigenvalues from 0, and probes 0 or from 2, got {eigenvalues} and {probes}"
-            )
-        if not 0 < tolerance < 1:
-            raise ValueError(f"tolerance is {tolerance}: expected a relative accuracy between 0 and 1")
-        self.eigenvalues, self.probes, self.directions = eigenvalues, probes, tuple(directions)
-        self.tolerance, self.seed = tolerance, seed
 
     def prepare(self) -> None:
         """Raise an error for the direction of the update in replay."""
@@ -117,16 +99,14 @@ class Curvature(Observer):
             )
 
     def check_module(self, module: nn.Module) -> None:
-        """Raise an error for a module without enough trainable parameters."""
-        size = sum(p.numel() for p in _trained(module).values())
-        if size <= self.eigenvalues:
+        """Raise an error for a module without enough trainable parameters, or in half precision."""
+        trained = _trained(module).values()
+        if (size := sum(p.numel() for p in trained)) <= self.eigenvalues:
             raise ValueError(
                 f"{self.name}: expected more than {self.eigenvalues} trainable parameters in {type(module).__name__}, "
                 f"got {size}: unfreeze some, or lower `eigenvalues`"
             )
-
-        half = sorted({str(p.dtype) for p in _trained(module).values() if p.dtype.itemsize < 4})
-        if half:
+        if half := sorted({str(p.dtype) for p in trained if p.dtype.itemsize < 4}):
             raise ValueError(
                 f"{self.name}: expected weights in float32 or float64, since steps that change the loss by little are "
                 f"rounded away in others, got {', '.join(half)}: observe a copy in float32, `module.float()`"
@@ -134,8 +114,8 @@ class Curvature(Observer):
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report the memory of Lanczos' vectors."""
-        parameters = _trained(module).values()
-        size, largest = sum(p.numel() for p in parameters), max(p.element_size() for p in parameters)
+        trained = _trained(module).values()
+        size, largest = sum(p.numel() for p in trained), max(p.element_size() for p in trained)
         if self.eigenvalues:
             vectors = max(2 * self.eigenvalues + 1, 20) + 4
             yield Cost(
@@ -145,27 +125,34 @@ class Curvature(Observer):
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Measure the curvature at the module's weights."""
+        why = "the model has diverged, Lanczos' method did not converge, or no step lowers the loss"
+        with attention_as(module, "eager"), sdpa_kernel(SDPBackend.MATH):  # which has a second derivative
+            return tabulate(self._rows(module), {"index": int}, self.name, step, why)
+
+    def _rows(self, module: nn.Module) -> Iterator[Row]:
         parameters = _trained(module)
-        rows: list[tuple[str, int | None, float]] = []
-        with _twice_differentiable(module):
-            text = loss_gradient(module, self._batches(module), Reader(module, self.forward), parameters)
-            hessian = Hessian(lambda: self._losses(module), list(parameters.values()), float(text.tokens))
-            gradient = torch.cat([g.flatten().cpu() for g in text.gradients.values()])
-            curvature = hessian.along(gradient)
-            rows += [("loss", None, text.loss), ("gradient_norm", None, _norm(text.gradients))]
-            rows += [("gradient_curvature", None, curvature)]
-            if self.eigenvalues:
-                found = hessian.largest(self.eigenvalues, tolerance=self.tolerance, seed=self.seed)
-                rows += [("eigenvalue", i, value) for i, value in enumerate(found, 1)]
-            if self.probes:
-                trace = hessian.trace(self.probes, seed=self.seed)
-                rows += [("trace", None, trace.value), ("trace_error", None, trace.error)]
-            for name, direction in self._directions(module, text, parameters).items():
-                sharpness = self._sharpness(module, text, direction, curvature)
-                rows.append((f"critical_sharpness_{name}", None, sharpness))
-        self._warn(step, rows)
-        table = pd.DataFrame(rows, columns=["quantity", "index", "value"]).assign(site="")
-        return table[["quantity", "site", "index", "value"]].astype({"index": "Int64"})
+        text = loss_gradient(module, self._batches(module), Reader(module, self.forward), parameters)
+        hessian = Hessian(lambda: self._losses(module), list(parameters.values()), float(text.tokens))
+        curvature = hessian.along(torch.cat([g.flatten().cpu() for g in text.gradients.values()]))
+        norm = _norm(text.gradients)
+        yield {}, {"loss": text.loss, "gradient_norm": norm, "gradient_curvature": curvature}
+        if self.eigenvalues:
+            found = hessian.largest(self.eigenvalues, tolerance=self.tolerance, seed=self.seed)
+            for i, value in enumerate(found, 1):
+                yield {"index": i}, {"eigenvalue": value}
+        if self.probes:
+            trace = hessian.trace(self.probes, seed=self.seed)
+            yield {}, {"trace": trace.value, "trace_error": trace.error}
+        directions: dict[str, Mapping[str, Tensor]] = {}
+        if "gradient" in self.directions:
+            directions["gradient"] = text.gradients
+        if "update" in self.directions:
+            optimizer = _optimizer(module, self.name)
+            by_tensor = next_update(optimizer, {p: text.gradients[name] for name, p in parameters.items()})
+            directions["update"] = {n: by_tensor[p] for n, p in parameters.items() if p in by_tensor}
+        for name, direction in directions.items():
+            sharpness = self._sharpness(module, text, direction, curvature)
+            yield {}, {f"critical_sharpness_{name}": sharpness}
 
     def _batches(self, module: nn.Module) -> Iterator[dict[str, Any]]:
         return self.probe_set.of_this_rank(device_of(module))
@@ -174,19 +161,6 @@ class Curvature(Observer):
         read = Reader(module, self.forward)
         for batch in self._batches(module):
             yield losses_of(read(batch), batch).sum()
-
-    def _directions(
-        self, module: nn.Module, text: LossGradient, parameters: Mapping[str, Tensor]
-    ) -> Directions:
-        """Return the directions by name, each by parameter."""
-        found: dict[str, Mapping[str, Tensor]] = {}
-        if "gradient" in self.directions:
-            found["gradient"] = text.gradients
-        if "update" in self.directions:
-            optimizer = _optimizer(module, self.name)
-            by_tensor = next_update(optimizer, {p: text.gradients[name] for name, p in parameters.items()})
-            found["update"] = {name: by_tensor[p] for name, p in parameters.items() if p in by_tensor}
-        return found
 
     def _sharpness(
         self, module: nn.Module, text: LossGradient, direction: Mapping[str, Tensor], curvature: float
@@ -197,9 +171,8 @@ class Curvature(Observer):
         size = _norm(direction)
         if not 0 < size < float("inf"):
             return float("nan")
-        scale = (
-            _norm(text.gradients) / size
-        )  # a first guess is the step of the quadratic loss along the gradient
+        scale = _norm(text.gradients) / size
+        # a first guess is the step of the quadratic loss along the gradient
         first = 2 * scale / curvature if curvature > 0 else 1e-3 * max(_norm(start), 1e-8) / size
 
         def loss(step: float) -> float:
@@ -207,21 +180,7 @@ class Curvature(Observer):
             with at_point(module, point):
                 return mean_loss(self._batches(module), Reader(module, self.forward))
 
-        found = critical_step(loss, first, resolution=_RESOLUTION * abs(text.loss))
-        return 2 / found
-
-    def _warn(self, step: int, rows: Sequence[tuple[str, int | None, float]]) -> None:
-        missing = sorted({name for name, _, value in rows if value != value})
-        if missing and rank_and_world_size()[0] == 0:
-            log.warning(
-                "%s: %s at step %d is NaN: the model has diverged, Lanczos' method did not converge, or no step "
-                "lowers the loss", self.name, ", ".join(missing), step,
-            )  # fmt: skip
-
-    @staticmethod
-    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw eigenvalues and sharpness, and the trace with its error, over steps."""
-        return curvature_figures(observations)
+        return 2 / critical_step(loss, first, resolution=_RESOLUTION * abs(text.loss))
 
 
 def _trained(module: nn.Module) -> dict[str, Tensor]:
@@ -230,13 +189,6 @@ def _trained(module: nn.Module) -> dict[str, Tensor]:
 
 def _norm(tensors: Mapping[str, Tensor]) -> float:
     return float(torch.stack([t.double().square().sum().cpu() for t in tensors.values()]).sum().sqrt())
-
-
-@contextmanager
-def _twice_differentiable(module: nn.Module) -> Iterator[None]:
-    """Compute attention in its plain form, which has a second derivative."""
-    with attention_as(module, "eager"), sdpa_kernel(SDPBackend.MATH):
-        yield
 
 
 def _optimizer(module: nn.Module, whose: str) -> torch.optim.Optimizer:

@@ -2,9 +2,11 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal
+from itertools import product
+from typing import Annotated, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
@@ -12,16 +14,18 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.forward import device_of, logits_of
 from lmdyn.analysis.landscape.barrier import LossLine
-from lmdyn.analysis.landscape.plane import course_of_training, random_plane
+from lmdyn.analysis.landscape.plane import Plane, course_of_training, random_plane
 from lmdyn.analysis.landscape.unit_groups import unit_groups
 from lmdyn.analysis.landscape.unit_matching import match_units
 from lmdyn.analysis.parameters.at_point import at_point, parameter_values, running_statistics
 from lmdyn.analysis.parameters.exchangeable_units import UnitGroup, exchange_error, permuted_units
 from lmdyn.analysis.parameters.line import point_between, point_distance
-from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
-from lmdyn.callbacks.conditions.amounts import parameter_bytes
-from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
+from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.callbacks.landscape.landscape_figures import landscape_figures
+from lmdyn.callbacks.observing import figures as fig
+from lmdyn.callbacks.observing.amounts import parameter_bytes
+from lmdyn.callbacks.observing.arguments import Above, From
+from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ObservedBatch, Reader, Watch, probe_pass, to_device
 from lmdyn.callbacks.observing.reference import (
@@ -33,25 +37,28 @@ from lmdyn.callbacks.observing.reference import (
     which_past,
 )
 from lmdyn.callbacks.observing.run import announce
-from lmdyn.callbacks.observing.schema import Quantity
-from lmdyn.callbacks.observing.token_groups import BLOCKS, SentenceBlocks, bootstrap_settings, enough_blocks
+from lmdyn.callbacks.observing.sums import Row, tabulate
+from lmdyn.callbacks.observing.token_groups import BLOCKS, SentenceBlocks, enough_blocks
+from lmdyn.runs.schema import Quantity
 
 __all__ = ["Landscape"]
 
 log = logging.getLogger(__name__)
 
+Array = npt.NDArray[np.float64]
 Point = dict[str, Tensor]
 _EXCHANGEABLE = 1e-4
 """Largest relative change of the output by permutations of exchangeable units: rounding makes about 1e-5 in float32."""
 _PAIR = ("<reference>/<units>",)
-_COLUMNS = ["quantity", "site", "reference", "units", "alpha", "x", "y", "direction", "at", "value"]
+_COLUMNS = {"reference": "", "units": "", "alpha": "", "x": "", "y": "", "direction": int, "at": int}
 
 
 class Landscape(Observer):
     """Loss of the probe set along straight lines to other models, and in a plane around the model.
 
     A line leads from a reference (α = 0) to the observed model (α = 1), through all parameters. Its barrier is
-    max over α of L(α) − [(1 − α) L(0) + α L(1)]: 0 if the loss is nowhere above the line between its ends. References
+    max over α of L(α) − [(1 − α) L(0) + α L(1)]: 0 if the loss is nowhere above the line between its ends. ``rise`` is
+    the same without the ends of the line, below 0 if the loss is lower than the line between them. References
     are the run's own checkpoints (``OwnInitial``, ``Previous``, ``Earlier``), another seed, or another fork of the
     same checkpoint with another order of data (``Checkpoint``): the barrier between forks by the step of the fork is
     the instability analysis of Frankle et al. 2020.
@@ -69,14 +76,13 @@ class Landscape(Observer):
             unchanged (within 1e-4 of its largest value, at random weights) is checked before the first observation.
         plane: ``random``: two filter-normalised random directions, from −``extent`` to ``extent``; ``course``: the two
             principal directions of the run's checkpoints so far, as far as they reach; None for no plane.
-        plane_size: number of positions along each side of the plane, odd.
+        plane_size: number of positions along each side of the plane; an odd number has the model in the middle.
         extent: half of the side of a random plane, in norms of the weights.
         course_points: maximum number of earlier checkpoints of ``course``, all in memory.
         bootstrap: number of resamplings of sentences (in at most 64 blocks) for intervals of barriers; 0 for none.
         confidence: confidence level of the intervals.
         seed: seed of directions, blocks, bootstrap and matching.
         max_tokens: approximate number of tokens to observe; None for all.
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
@@ -88,11 +94,29 @@ class Landscape(Observer):
         Ainsworth, Hayase & Srinivasa 2023 (matching); Saphra 2021, sections 3.3.1 and 7.2.1.
     """
 
+    reference: Reference | dict[str, Reference] | None = None
+    points: Annotated[int, From(3)] = 11
+    match: bool = False
+    plane: Literal["random", "course"] | None = None
+    plane_size: Annotated[int, From(3)] = 11
+    extent: Annotated[float, Above(0)] = 1.0
+    course_points: Annotated[int, From(2)] = 20
+    bootstrap: Annotated[int, From(0)] = 200
+    confidence: Annotated[float, Above(0, 1)] = 0.95
+    seed: int = 0
+    max_tokens: Annotated[int, From(1)] | None = 5_000
+
     uses_labels = True
     recorded = (
-        Quantity("barrier", "Highest rise of the loss above the line between its ends.", "nats", low=0.0, tags=_PAIR),
+        Quantity(
+            "barrier", "Highest rise of the loss above the line between its ends.", "nats", low=0.0, tags=_PAIR,
+            panel="barriers", lines="reference",
+        ),
         Quantity("barrier_low", "Lower end of the barrier's interval over text.", "nats", low=0.0, tags=_PAIR),
         Quantity("barrier_high", "Upper end of the barrier's interval over text.", "nats", tags=_PAIR),
+        Quantity("rise", "The same between the ends: below 0 if the loss is lower there.", "nats", tags=_PAIR),
+        Quantity("rise_low", "Lower end of the rise's interval over text.", "nats", tags=_PAIR),
+        Quantity("rise_high", "Upper end of the rise's interval over text.", "nats", tags=_PAIR),
         Quantity("distance", "Euclidean distance of all weights from the reference.", low=0.0, tags=_PAIR),
         Quantity(
             "cosine", "Cosine of all weights and those of the reference.", low=-1.0, high=1.0, tags=_PAIR
@@ -108,48 +132,18 @@ class Landscape(Observer):
 
     not_settings = Observer.not_settings | {"reference"}
 
-    def __init__(
-        self,
-        *,
-        reference: Reference | dict[str, Reference] | None = None,
-        points: int = 11,
-        match: bool = False,
-        plane: Literal["random", "course"] | None = None,
-        plane_size: int = 11,
-        extent: float = 1.0,
-        course_points: int = 20,
-        bootstrap: int = 200,
-        confidence: float = 0.95,
-        seed: int = 0,
-        max_tokens: int | None = 5_000,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(max_tokens=max_tokens, **kwargs)
-        if points < 3:
-            raise ValueError(f"points is {points}: expected at least 3 positions on a line")
-        if plane not in (None, "random", "course"):
-            raise ValueError(f"plane is {plane!r}: expected random, course or null")
-        if plane_size < 3 or plane_size % 2 == 0 or not extent > 0:
-            raise ValueError(
-                f"expected plane_size odd and from 3, and extent positive, got {plane_size} and {extent}"
-            )
-        if course_points < 2:
-            raise ValueError(f"course_points is {course_points}: expected at least 2 earlier checkpoints")
-        if reference == {} and plane is None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reference == {} and self.plane is None:
             raise ValueError("expected a reference or a plane, got neither")
-        self.references = (
-            own_past() if reference is None else named_references(reference) if reference else {}
-        )
-        self.own_references = reference is None
-        self.alphas = tuple(np.linspace(0, 1, points).tolist())
-        self.match, self.plane, self.plane_size, self.extent = match, plane, plane_size, extent
-        self.course_points, self.seed = course_points, seed
-        self.bootstrap, self.confidence = bootstrap_settings(bootstrap, confidence)
+        self.references = own_past() if self.reference is None else {}
+        if self.reference:
+            self.references = named_references(self.reference)
         self._groups: tuple[UnitGroup, ...] = ()
 
     def prepare(self) -> None:
         """Raise an error for references that this run cannot provide; say which of its own are the default ones."""
-        if self.own_references:
+        if self.reference is None:
             which = which_past(self.run)
             if not which and self.plane is None:
                 raise ValueError(
@@ -158,13 +152,9 @@ class Landscape(Observer):
                 )
             left_out = "lines are left out: the run saves no checkpoints; attach a ScheduledCheckpoint"
             announce(self.name, f"lines lead to {which}" if which else left_out)
-        for reference in self._all_references():
+        of_plane = [Earlier()] if self.plane == "course" else []
+        for reference in (*self.references.values(), *of_plane):
             reference.check(self.run)
-
-    def _all_references(self) -> Iterator[Reference]:
-        yield from self.references.values()
-        if self.plane == "course":
-            yield Earlier()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -179,41 +169,35 @@ class Landscape(Observer):
                 f"{self.name}: {normed!r} has running statistics of activations, which belong to no point between "
                 "two models: expected a model without batch normalisation"
             )
-        if self.match and self.references:
-            self._find_units(module)
-
-    def _find_units(self, module: nn.Module) -> None:
-        """Find the exchangeable units, and check that their permutations leave the output unchanged."""
         batch = next(iter(self.probe_set.batches()), None)
-        if batch is None:
-            return
-        few = to_device(_first_rows(batch), device_of(module))
+        if self.match and self.references and batch is not None:
+            few = to_device(_first_rows(batch), device_of(module))
+            self._groups = self._exchangeable(module, few)
+
+    def _exchangeable(self, module: nn.Module, few: Mapping[str, Any]) -> tuple[UnitGroup, ...]:
+        """Find the exchangeable units, and check that their permutations leave the output unchanged."""
 
         def run() -> Tensor:
             return logits_of(Reader(module, self.forward)(few))
 
         try:
-            self._groups = unit_groups(module, run)
+            groups = unit_groups(module, run)
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}: set `match: false`") from error
-        change = exchange_error(module, parameter_values(module), self._groups, run, self.seed)
+        change = exchange_error(module, parameter_values(module), groups, run, self.seed)
         if not change <= _EXCHANGEABLE:
             raise ValueError(
                 f"{self.name}: permutations of its units change the output of {type(module).__name__} by "
                 f"{change:.2g} of its largest value: set `match: false`"
             )
+        return groups
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report the memory of copies of the weights, and a course without checkpoints."""
-        copies = 5 * bool(self.references) + (
-            3 + self.course_points if self.plane == "course" else 4 * bool(self.plane)
-        )
-        yield Cost(
-            f"{copies} copies of the weights",
-            copies * parameter_bytes(module),
-            "lower `course_points`",
-            host=False,
-        )
+        of_plane = {"course": 3 + self.course_points, "random": 4, None: 0}[self.plane]
+        copies = 5 * bool(self.references) + of_plane
+        size = copies * parameter_bytes(module)
+        yield Cost(f"{copies} copies of the weights", size, "lower `course_points`")
         if self.match and self.references:
             number = sum(p.numel() for p in module.parameters())
             yield Cost(f"matching of {number:,} weights in float64", 28 * number, "set `match: false`")
@@ -225,96 +209,72 @@ class Landscape(Observer):
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Measure the lines to all references, and the plane."""
+        return tabulate(self._rows(module, step), _COLUMNS, self.name, step)
+
+    def _rows(self, module: nn.Module, step: int) -> Iterator[Row]:
         own = parameter_values(module)
-        rows: list[dict[str, Any]] = []
         for name, reference in self.references.items():
             for part, other in reference.modules(module, self.run, step).items():
-                label = " ".join(word for word in (name, part) if word)
-                rows += self._line(module, own, self._values(other, own), label, step)
-        if self.plane is not None:
-            rows += self._plane_rows(module, own, step)
-        table = pd.DataFrame(rows, columns=_COLUMNS)
-        for name in ("alpha", "x", "y"):  # columns of groups are text or whole numbers
-            table[name] = [f"{value:.9g}" if value == value else "" for value in table[name].astype(float)]
-        table[["reference", "units"]] = table[["reference", "units"]].astype(object).fillna("")
-        return table.assign(site="").astype({"direction": "Int64", "at": "Int64", "value": float})
-
-    def _values(self, other: nn.Module, own: Point) -> Point:
-        """Return the reference's parameters on the devices of the own ones."""
-        found = parameter_values(other)
-        return {name: v.to(own[name].device) if name in own else v for name, v in found.items()}
+                ends = {"own": _values(other, own)}
+                if self.match:
+                    found = match_units(own, ends["own"], self._groups, seed=self.seed)
+                    ends["matched"] = permuted_units(ends["own"], self._groups, found.permutations)
+                for units, start in ends.items():
+                    place = {"reference": " ".join(filter(None, (name, part))), "units": units}
+                    yield from self._line(module, start, own, place, step)
+        if self.plane == "random":
+            side = np.linspace(-self.extent, self.extent, self.plane_size)
+            yield from self._grid(module, random_plane(own, self.seed), side, side)
+        elif self.plane == "course":
+            yield from self._course(module, own, step)
 
     def _line(
-        self, module: nn.Module, own: Point, other: Point, name: str, step: int
-    ) -> list[dict[str, Any]]:
-        ends = {"own": other}
-        if self.match:
-            found = match_units(own, other, self._groups, seed=self.seed)
-            ends["matched"] = permuted_units(other, self._groups, found.permutations)
-        rows: list[dict[str, Any]] = []
-        for units, start in ends.items():
-            sums = [self._sums(module, point_between(start, own, alpha), step) for alpha in self.alphas]
-            line = LossLine(self.alphas, np.stack([s for s, _ in sums]), sums[0][1])
-            apart = point_distance(start, own)
-            values = {"barrier": line.barrier, "distance": apart.distance, "cosine": apart.cosine}
-            if self.bootstrap and enough_blocks(line.blocks, self.name, step):
-                low, high = line.interval(self.bootstrap, self.confidence, seed=self.seed)
-                values |= {"barrier_low": low, "barrier_high": high}
-            about = {"reference": name, "units": units}
-            rows += [{"quantity": quantity, "value": value, **about} for quantity, value in values.items()]
-            rows += [
-                {"quantity": "line_loss", "value": loss, "alpha": alpha, **about}
-                for alpha, loss in zip(self.alphas, line.losses, strict=True)
-            ]
-            if values["barrier"] != values["barrier"] and rank_and_world_size()[0] == 0:
-                log.warning("%s: the loss on the line to %r is not finite at step %d", self.name, name, step)
-        return rows
+        self, module: nn.Module, start: Point, own: Point, place: Mapping[str, str], step: int
+    ) -> Iterator[Row]:
+        alphas = tuple(np.linspace(0, 1, self.points).tolist())
+        sums = [self._sums(module, point_between(start, own, alpha)) for alpha in alphas]
+        line = LossLine(alphas, np.stack([s for s, _ in sums]), sums[0][1])
+        values = {"barrier": line.barrier, "rise": line.rise, **vars(point_distance(start, own))}
+        if self.bootstrap and enough_blocks(line.blocks, self.name, step):
+            how = self.bootstrap, self.confidence
+            values["barrier_low"], values["barrier_high"] = line.interval(*how, seed=self.seed)
+            values["rise_low"], values["rise_high"] = line.rise_interval(*how, seed=self.seed)
+        yield place, values
+        for alpha, loss in zip(alphas, line.losses, strict=True):
+            yield {**place, "alpha": f"{alpha:.9g}"}, {"line_loss": loss}
 
-    def _plane_rows(self, module: nn.Module, own: Point, step: int) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = []
-        if self.plane == "random":
-            plane = random_plane(own, self.seed)
-            sides = [np.linspace(-self.extent, self.extent, self.plane_size)] * 2
-        else:
-            earlier = self._earlier(module, own, step)
-            if len(earlier) < 2:
-                return []
-            try:
-                course = course_of_training([*earlier.values(), own])
-            except ValueError as error:
-                log.warning("%s: no plane at step %d: %s", self.name, step, error)
-                return []
-            plane, sides = course.plane, [_side(course.coordinates[:, i], self.plane_size) for i in (0, 1)]
-            for i, share in enumerate(course.explained, 1):
-                rows.append({"quantity": "explained_variance", "value": share, "direction": i})
-            for at, position in zip([*earlier, step], course.coordinates, strict=True):
-                for i, value in enumerate(position, 1):
-                    rows.append({"quantity": "course_position", "value": value, "direction": i, "at": at})
-        for x in sides[0].tolist():
-            for y in sides[1].tolist():
-                sums, tokens = self._sums(module, plane.at(x, y), step)
-                rows.append({"quantity": "plane_loss", "x": x, "y": y, "value": sums.sum() / tokens.sum()})
-        return rows
+    def _course(self, module: nn.Module, own: Point, step: int) -> Iterator[Row]:
+        """Yield the plane of the run's checkpoints so far, if they span one."""
+        before = list(self.run.checkpoints_before(step))
+        steps = fig.spread_out(before, self.course_points)
+        modules = Earlier(at=steps).modules(module, self.run, step) if len(steps) > 1 else {}
+        if not modules:
+            return
+        try:
+            course = course_of_training([*(_values(m, own) for m in modules.values()), own])
+        except ValueError as error:
+            log.warning("%s: no plane at step %d: %s", self.name, step, error)
+            return
+        for i, share in enumerate(course.explained, 1):
+            yield {"direction": i}, {"explained_variance": share}
+        for at, position in zip([*steps, step], course.coordinates, strict=True):
+            for i, value in enumerate(position, 1):
+                yield {"direction": i, "at": at}, {"course_position": value}
+        sides = (_side(course.coordinates[:, i], self.plane_size) for i in (0, 1))
+        yield from self._grid(module, course.plane, *sides)
 
-    def _earlier(self, module: nn.Module, own: Point, step: int) -> dict[int, Point]:
-        """Return the weights of earlier checkpoints by step."""
-        steps = list(self.run.checkpoints_before(step))
-        if len(steps) > self.course_points:
-            kept = np.linspace(0, len(steps) - 1, self.course_points).round().astype(int)
-            steps = [steps[i] for i in np.unique(kept)]
-        if not steps:
-            return {}
-        modules = Earlier(at=steps).modules(module, self.run, step)
-        return {s: self._values(m, own) for s, m in zip(sorted(steps), modules.values(), strict=True)}
+    def _grid(self, module: nn.Module, plane: Plane, xs: Array, ys: Array) -> Iterator[Row]:
+        for x, y in product(xs.tolist(), ys.tolist()):
+            sums, tokens = self._sums(module, plane.at(x, y))
+            yield {"x": f"{x:.9g}", "y": f"{y:.9g}"}, {"plane_loss": sums.sum() / tokens.sum()}
 
-    def _sums(
-        self, module: nn.Module, point: Point, step: int
-    ) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]":
+    def _sums(self, module: nn.Module, point: Point) -> tuple[Array, Array]:
         """Return the sums of token losses and the numbers of tokens by block, over all ranks, at a point."""
-        consumer = _BlockSums(SentenceBlocks(self.run.tokenizer, self.seed), device_of(module))
+        losses = _BlockLosses(SentenceBlocks(self.run.tokenizer, self.seed))
         with at_point(module, point):
-            probe_pass(module, self.probe_set, [Watch(consumer)], forward=self.forward)
-        sums, tokens = all_reduce_sum(consumer.sums).numpy()
+            probe_pass(module, self.probe_set, [Watch(losses)], forward=self.forward)
+        losses.means.reduce()
+        sums, tokens = losses.means.sum("loss").numpy(), losses.means.count("loss").numpy()
         if not tokens.sum():
             raise ValueError(f"{self.name}: no token of the probe set has a label: expected text with labels")
         return sums, tokens
@@ -324,32 +284,31 @@ class Landscape(Observer):
         """Return all rows except those of positions."""
         return ~observations["quantity"].isin(["line_loss", "plane_loss", "course_position"])
 
-    @staticmethod
-    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw the lines at the last step, barriers over steps, and the plane."""
-        return landscape_figures(observations)
+    @classmethod
+    def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Draw barriers over steps, and the lines and the plane of the last step."""
+        return super().figures(observations, settings) | landscape_figures(observations)
 
 
-class _BlockSums:
-    """Sums of losses and numbers of labelled tokens by block of sentences."""
+class _BlockLosses:
+    """Losses of labelled tokens by block of sentences."""
 
-    def __init__(self, blocks: SentenceBlocks, device: torch.device) -> None:
+    def __init__(self, blocks: SentenceBlocks) -> None:
         self._blocks = blocks
-        self._device = torch.device("cpu") if device.type == "mps" else device
-        self._sums = torch.zeros(2, BLOCKS, dtype=torch.float64, device=self._device)
+        self.means = GroupedMeans(BLOCKS, skip_nan=False)
 
     def update(self, seen: ObservedBatch) -> None:
         block = self._blocks.of(seen)
         if block.shape != seen.labels.shape:  # of an encoder-decoder: a block for each row
             block = block[:, :1].expand_as(seen.labels)
-        block = block.flatten().to(self._device)
-        labelled = (seen.labels >= 0).flatten().to(self._device, torch.float64)
-        losses = seen.losses.flatten().to(self._device).double() * labelled
-        self._sums.index_add_(1, block, torch.stack([losses, labelled]))
+        labelled = torch.where(seen.labels >= 0, block, -1)
+        self.means.update(labelled.flatten(), {"loss": seen.losses.flatten()})
 
-    @property
-    def sums(self) -> Tensor:
-        return self._sums.cpu()
+
+def _values(other: nn.Module, own: Point) -> Point:
+    """Return the parameters of a reference on the devices of the own ones."""
+    found = parameter_values(other)
+    return {name: v.to(own[name].device) if name in own else v for name, v in found.items()}
 
 
 def _first_rows(batch: Mapping[str, Any], number: int = 2) -> dict[str, Any]:
@@ -361,7 +320,7 @@ def _first_rows(batch: Mapping[str, Any], number: int = 2) -> dict[str, Any]:
     }
 
 
-def _side(coordinates: "np.ndarray[Any, Any]", size: int) -> "np.ndarray[Any, Any]":
+def _side(coordinates: Array, size: int) -> Array:
     """Return positions that contain all coordinates, with a margin of a tenth."""
     low, high = float(coordinates.min()), float(coordinates.max())
     margin = 0.1 * max(high - low, 1e-12)

@@ -1,16 +1,17 @@
 """Who pays for a change of the loss: by parameter, layer and class of token (Lan et al. 2019)."""
 
-import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal
 
 import lightning as L
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.activations import observing, plain_path
+from lmdyn.analysis.inspection.activations import observing, paths_of, plain_path
 from lmdyn.analysis.inspection.batches import labels_of
 from lmdyn.analysis.inspection.forward import call_module, device_of, is_sharded
 from lmdyn.analysis.landscape.applications import repeated_modules
@@ -19,32 +20,32 @@ from lmdyn.analysis.landscape.followed_path import AllocationSums, FollowedPath
 from lmdyn.analysis.landscape.linear_head import splits_at
 from lmdyn.analysis.landscape.text_line import TextOnLines
 from lmdyn.analysis.parameters.at_point import parameter_values, running_statistics
-from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.words.sparsity import CLOSED_CLASSES, OPEN_CLASSES, word_tags
-from lmdyn.callbacks.conditions.finding import Cost, Foreseen
-from lmdyn.callbacks.landscape.loss_change_figures import loss_change_figures
-from lmdyn.callbacks.landscape.loss_change_quantities import LOSS_CHANGE
-from lmdyn.callbacks.landscape.loss_change_table import Divisions, Places, first_table, interval_table
+from lmdyn.callbacks.observing.arguments import From
+from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.reference import Previous
 from lmdyn.callbacks.observing.run import announce
-from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, given_sites
+from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, Sites
+from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
     check_bands,
     frequency_bands,
     gold_layers,
 )
+from lmdyn.callbacks.training.updates import updates
+from lmdyn.runs.schema import Quantity
 
 __all__ = ["LossChangeAllocation"]
 
-log = logging.getLogger(__name__)
-
-Allocation = Literal["chord", "path"]
-
 _KINDS = ("embedding", "block", "norm", "logits")
 _MOST_APPLICATIONS = 64  # a cell that runs once for each token is no shared layer
+_OTHER = "other"
+_REST = "rest"
+_FORMS = ("<site>", "<by>/<group>")
+_LAYERS = (("parameter", ("",)), ("by", ("",)))
 
 
 class LossChangeAllocation(Observer):
@@ -55,16 +56,19 @@ class LossChangeAllocation(Observer):
     they do tests the quadrature only (``residual``), not the shares. There are two ways, and two quantities:
 
     - ``chord``: the straight line from the run's preceding scheduled checkpoint to the current weights, by Simpson's
-      rule with 3 to 17 gradients, until the shares add up within 1 % or 1e-4 nats. It is the same in replay. There is
-      none at the first checkpoint. Save checkpoints at the steps of the observations: otherwise the chords do not
-      join, and their sum is not the change of the loss since the start.
+      rule with 3 to 17 gradients, until the estimated errors of the shares are at most 1 % of them or 1e-4 nats
+      (summed without signs), and they add up as closely
+      (:func:`~lmdyn.analysis.landscape.line_integral.integrate_line`). It is the same in replay. There is none at the
+      first checkpoint. Save checkpoints at the steps of the observations: otherwise the chords do not join, and their
+      sum is not the change of the loss since the start.
     - ``path``: the updates themselves, each as a line of its own, summed since the last observation. *Each update*
       costs two gradients of the probe set, more if three points are not enough for it, and each observation one. In
       training only: a replay does not know the updates. Here an observation depends on what came before it, which
       this observer keeps, and saves in full checkpoints.
 
     The shares of the two differ, also in sign. If the residuals of the lines exceed 5 % of their changes of the loss,
-    both added without their signs (and 1e-4 nats), the shares are NaN, with a warning.
+    or the estimated errors of the shares 5 % of the shares, all added without their signs (and 1e-4 nats), the shares
+    are NaN, with a warning.
 
     Each row of a batch is read on its own: a recurrent state is not handed on to the next batch, since it would depend
     on the parameters unseen by the gradient. So ``loss`` is above that of ``LearningCurves`` for recurrent models.
@@ -88,7 +92,6 @@ class LossChangeAllocation(Observer):
             training data if its counts are known.
         most_points: maximum number of gradients of a chord, and of an update of a path: 3, 5, 9 or 17.
         max_tokens: approximate number of tokens to observe; None for all.
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
@@ -101,38 +104,55 @@ class LossChangeAllocation(Observer):
         to 6.3.
     """
 
-    uses_labels = True
-    recorded = LOSS_CHANGE
-    in_step = True
+    allocation: Literal["chord", "path"] = "chord"
+    sites: Sites = None
+    layers: Sequence[str] | None = None
+    bands: Sequence[int] = (10, 100, 1000)
+    frequency: FrequencySource | None = None
+    most_points: Literal[3, 5, 9, 17] = 17
+    max_tokens: Annotated[int, From(1)] | None = 10_000
 
-    def __init__(
-        self,
-        *,
-        allocation: Allocation = "chord",
-        sites: Mapping[str, str] | str | None = None,
-        layers: Sequence[str] | None = None,
-        bands: Sequence[int] = (10, 100, 1000),
-        frequency: FrequencySource | None = None,
-        most_points: int = 17,
-        max_tokens: int | None = 10_000,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(max_tokens=max_tokens, **kwargs)
-        if allocation not in ("chord", "path"):
-            raise ValueError(f"allocation is {allocation!r}: expected 'chord' or 'path'")
-        if most_points not in (3, 5, 9, 17):
-            raise ValueError(f"most_points is {most_points}: expected 3, 5, 9 or 17")
-        self.allocation = allocation
-        self.sites = given_sites(sites, {**LSTM_SITES, "logits": "decoder"})
-        self.layers = tuple(layers or ())
-        self.bands = check_bands(bands)
-        self.frequency = frequency
-        self.most_points = most_points
-        self._divisions = Divisions({}, {})
-        self._band_of: Tensor | None = None
-        self._places = Places({}, {}, "")
-        self._repeated: dict[str, str] = {}
-        self._head: str | None = None
+    uses_labels = True
+    in_step = True
+    columns = {"parameter": "", "by": "", "group": ""}
+    recorded = (
+        Quantity(
+            "loss", "Mean token loss of the probe set, each row read on its own.", "nats", low=0.0, better="lower"
+        ),
+        Quantity("loss_change", "Loss at this step less the loss at the start of the interval.", "nats"),
+        Quantity(
+            "allocation",
+            "Share of the change of the loss: of a layer, an application or a parameter, of a class of tokens, or of a "
+            "class of rows of the embedding; below 0 it helps.",
+            "nats", tags=_FORMS, panel="by_layer", short="share of the change", where=_LAYERS,
+        ),
+        Quantity(
+            "first_order", "The same to first order: gradient at the start times difference.", "nats",
+            tags=("", *_FORMS),
+        ),
+        Quantity("residual", "Error of the quadrature: all allocations less the change of the loss.", "nats"),
+        Quantity(
+            "allocation_error",
+            "Estimated error of the allocations, in that of their sizes, both without signs: of entries or of what is "
+            "recorded, the larger one.",
+            "share", low=0.0,
+        ),
+        Quantity(
+            "gross_change", "Changes of the loss at the updates of a path, without signs.", "nats", low=0.0, tags=()
+        ),
+        Quantity("gross_residual", "Residuals of these updates, without signs.", "nats", low=0.0, tags=()),
+        Quantity(
+            "helping_share", "Entries of the parameters with an allocation below 0, of those with one.", "share",
+            low=0.0, high=1.0, tags=("", "<site>"), panel="helping", short="entries that help", where=_LAYERS,
+        ),
+        Quantity("updates", "Updates from the start of the interval.", "count", low=0.0, tags=()),
+        Quantity("points", "Gradients of the quadrature, over all lines.", "count", low=0.0, tags=()),
+        Quantity("class_tokens", "Tokens of the class in the probe set.", "count", low=0.0, tags=()),
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_bands(self.bands)
         self._path: FollowedPath | None = None
         self._saved: Mapping[str, Any] | None = None
 
@@ -150,17 +170,16 @@ class LossChangeAllocation(Observer):
                 f"{self.name}: allocation 'chord' starts at the run's preceding checkpoint, but none are saved: attach "
                 "a ScheduledCheckpoint, or set `allocation: path`"
             )
-        self.layers = gold_layers(self, "shares")
+        layers = gold_layers(self, "shares")
         names = self.probe_set.label_names
-        tokens = {layer: list(names[layer]) for layer in self.layers}
-        rows: dict[str, tuple[list[str], Tensor]] = {}
+        self._classes: dict[str, Sequence[str]] = {layer: names[layer] for layer in layers}
+        self._vocabulary: dict[str, tuple[Sequence[str], Tensor]] = {}
         if self.bands:
-            bands, self._band_of = frequency_bands(self, self.bands, self.frequency)
-            tokens["rank"] = bands
-            rows["row_rank"] = bands, self._band_of
-        if "upos" in self.layers and (tagged := self._tag_of()) is not None:
-            rows["row_upos"] = tagged
-        self._divisions = Divisions(tokens or {"": [""]}, rows)
+            self._vocabulary["row_rank"] = frequency_bands(self, self.bands, self.frequency)
+            self._classes["rank"] = self._vocabulary["row_rank"][0]
+        if "upos" in layers and (tagged := self._tag_of()) is not None:
+            self._vocabulary["row_upos"] = tagged
+        self._classes = self._classes or {"": [""]}
 
     def _tag_of(self) -> tuple[list[str], Tensor] | None:
         """Return the tags, and the most frequent one of each token in training; None if it is not known."""
@@ -184,17 +203,33 @@ class LossChangeAllocation(Observer):
                 f"{self.name}: {normed!r} has running statistics of activations, which change the loss besides the "
                 "parameters: expected a model without batch normalisation"
             )
-        default = {**LSTM_SITES, "logits": "decoder"}
-        self.sites = self.choose_sites(module, default, kinds=_KINDS)
+        self.choose_sites(module, {**LSTM_SITES, "logits": "decoder"}, kinds=_KINDS)
         batch = to_device(next(self.probe_set.batches()), device_of(module))  # the same on all ranks
         self._repeated = self._shared_layers(repeated_modules(module, lambda: self._call(module, batch)))
-        self._places = Places.of(module, self.sites, self._repeated)
         self._head = self._output_layer(module, batch)
+        self._find_parameters(module)
         if self.allocation == "path":
             announce(
                 self.name,
                 "each update is followed: two gradients of the probe set, or more, in addition to its own",
             )
+
+    def _find_parameters(self, module: nn.Module) -> None:
+        """Find the layer of each parameter, the innermost one around it; the matrix of embeddings, and its rows."""
+        layers = {path: name for name, path in self._repeated.items()}
+        layers |= {plain_path(path): name for name, path in self.paths().items()}
+        self._layer_of: dict[str, str] = {}
+        for name, _ in module.named_parameters():
+            around = [path for path in layers if f"{plain_path(name)}.".startswith(f"{path}.")]
+            self._layer_of[name] = layers[max(around, key=len)] if around else _OTHER
+        modules = paths_of(module)
+        of_tokens = (modules[plain_path(p)] for n, p in self.paths().items() if n.endswith("embedding"))
+        table = next((m.weight for m in of_tokens if isinstance(m, nn.Embedding)), torch.zeros(0))
+        self._table = next((name for name, p in module.named_parameters() if p is table), "")
+        self._row_classes = {}
+        for division, (names, of_token) in self._vocabulary.items():  # it may have rows for no token
+            of_row = F.pad(of_token[: len(table)], (0, max(0, len(table) - len(of_token))), value=-1)
+            self._row_classes[division] = of_row, len(names)
 
     def _call(self, module: nn.Module, batch: Mapping[str, Any]) -> Any:
         return call_module(module, batch, forward=self.forward)
@@ -203,7 +238,7 @@ class LossChangeAllocation(Observer):
         """Return the paths of modules that run several times, by the name of the layer."""
         found: dict[str, str] = {}
         for path, number in repeated.items():
-            inside = [n for n, p in self.sites.items() if f"{plain_path(p)}.".startswith(f"{path}.")]
+            inside = [n for n, p in self.paths().items() if f"{plain_path(p)}.".startswith(f"{path}.")]
             name = inside[0] if inside else path.replace(".", "_") or "module"
             if number > _MOST_APPLICATIONS:
                 announce(
@@ -215,11 +250,11 @@ class LossChangeAllocation(Observer):
 
     def _output_layer(self, module: nn.Module, batch: Mapping[str, Any]) -> str | None:
         """Return the path of the linear layer from which backward passes of classes begin, tried on a batch."""
-        path = plain_path(self.sites.get("logits", ""))
+        path = plain_path(self.paths().get("logits", ""))
         outside = not any(f"{path}.".startswith(f"{p}.") for p in self._repeated.values())
         if path and outside and splits_at(module, batch, lambda b: self._call(module, b), path):
             return path
-        classes = sum(map(len, self._divisions.tokens.values()))
+        classes = sum(map(len, self._classes.values()))
         if classes > 1:
             announce(
                 self.name,
@@ -231,7 +266,7 @@ class LossChangeAllocation(Observer):
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report the memory of the parameters at the ends of a line, and of their shares."""
         size = sum(p.numel() for p in module.parameters())
-        numbers = 64 if self.allocation == "path" else 56
+        numbers = 72 if self.allocation == "path" else 64
         yield Cost(
             f"values, gradients and shares of {size:,} parameters", numbers * size,
             "observe a smaller model, or run on a machine with more memory",
@@ -255,42 +290,107 @@ class LossChangeAllocation(Observer):
                 values = {n: v.to(device_of(module)) for n, v in parameter_values(start).items()}
                 sums.add(text.between(values, parameter_values(module), self.most_points))
             loss = text.loss()
-        if not sums.lines:
-            return first_table(loss)
-        if sums.void and rank_and_world_size()[0] == 0:
-            log.warning(
-                "%s: at step %d the shares add up to %.3g nats, and the loss changes by %.3g (without signs, residuals "
-                "of %.3g and changes of %.3g): they are void%s",
-                self.name, step, sums.total, sums.loss_change, sums.gross_residual, sums.gross_change,
-                "; save checkpoints at more steps" if self.allocation == "chord" else "",
-            )  # fmt: skip
-        return interval_table(sums, loss, updates, text.tokens(), self._divisions, self._places)
+        why = "the model has diverged"
+        if sums.void:
+            remedy = "; save checkpoints at more steps" if self.allocation == "chord" else ""
+            why = (
+                f"the shares add up to {sums.total:.3g} nats, and the loss changes by {sums.loss_change:.3g} (without "
+                f"signs, residuals of {sums.gross_residual:.3g} and changes of {sums.gross_change:.3g}; estimated "
+                f"error of the shares {sums.relative_error:.2g} of them): they are void{remedy}"
+            )
+        return tabulate(self._rows(sums, loss, updates, text), self.columns, self.name, step, why)
 
     def _text(self, module: nn.Module) -> TextOnLines:
         divisions = {
-            name: TokenClasses(len(of), self._class_of(name)) for name, of in self._divisions.tokens.items()
+            division: TokenClasses(len(names), partial(self._class_of, division))
+            for division, names in self._classes.items()
         }
         return TextOnLines(
             module, lambda: self.probe_set.of_this_rank(device_of(module)), lambda batch: self._call(module, batch),
             divisions, repeated=self._repeated, head=self._head,
         )  # fmt: skip
 
-    def _class_of(self, division: str) -> Any:
-        def by_rank(batch: Mapping[str, Any]) -> Tensor:
-            labels = labels_of(batch)
-            assert self._band_of is not None
-            bands = self._band_of.to(labels.device)
-            return torch.where(labels >= 0, bands[labels.clamp(min=0)], -1)
-
+    def _class_of(self, division: str, batch: Mapping[str, Any]) -> Tensor:
+        """Return the class of each token, below 0 for none."""
+        labels = labels_of(batch)
         if division == "rank":
-            return by_rank
-        if division:
-            return lambda batch: batch[f"target_{division}"]
-        return lambda batch: torch.zeros_like(labels_of(batch))
+            bands = self._vocabulary["row_rank"][1].to(labels.device)
+            return torch.where(labels >= 0, bands[labels.clamp(min=0)], -1)
+        return torch.as_tensor(batch[f"target_{division}"]) if division else torch.zeros_like(labels)
 
     def _sums(self) -> AllocationSums:
-        rows = {name: (of_row, len(names)) for name, (names, of_row) in self._divisions.rows.items()}
-        return AllocationSums(self._places.row_classes(rows), self._places.embedding)
+        return AllocationSums(self._row_classes, self._table)
+
+    # ---------------------------------------------------------------- its rows
+
+    def _rows(self, sums: AllocationSums, loss: float, updates: int, text: TextOnLines) -> Iterator[Row]:
+        """Yield the rows of an interval; only the loss of an observation without one before it."""
+        yield {}, {"loss": loss}
+        if not sums.lines:
+            return
+        error = sums.relative_error
+        yield {}, {"loss_change": sums.loss_change, "residual": sums.residual, "allocation_error": error}
+        if sums.lines > 1:  # of one line, they are the same without signs
+            yield {}, {"gross_change": sums.gross_change, "gross_residual": sums.gross_residual}
+        yield {}, {"first_order": sums.first_order, "updates": float(updates), "points": float(sums.points)}
+        tokens = {division: counts.tolist() for division, counts in text.tokens().items()}
+        yield from self._shares("allocation", sums.parts, tokens, void=sums.void)
+        yield from self._shares("first_order", sums.first_order_parts, tokens)
+        for division, numbers in tokens.items():
+            for group, number in _with_rest(self._classes[division], numbers):
+                if division and number:
+                    yield {"by": division, "group": group}, {"class_tokens": number}
+        yield from self._helping(sums)
+        place = {"site": self._layer_of.get(self._table, ""), "parameter": self._table}
+        for division, values in sums.row_parts.items():
+            for group, value in _with_rest(self._vocabulary[division][0], values.tolist()):
+                share = math.nan if sums.void else value
+                yield {**place, "by": division, "group": group}, {"allocation": share}
+
+    def _shares(
+        self,
+        quantity: str,
+        parts: Mapping[tuple[str, str, str], Tensor],
+        tokens: Mapping[str, Sequence[float]],
+        *,
+        void: bool = False,
+    ) -> Iterator[Row]:
+        """Yield the shares of layers, applications and matrices, and those of layers by class; NaN if they are void."""
+        found: dict[tuple[str, str, str], Tensor] = {}
+        still = {  # what did not move has the share 0
+            (division, parameter, ""): torch.zeros(len(names) + 1, dtype=torch.float64)
+            for division, names in self._classes.items()
+            for parameter in self._layer_of
+        }
+        for (division, parameter, application), values in (*still.items(), *parts.items()):
+            layer = self._layer_of[parameter]
+            places = ("", ""), (layer, ""), (layer, parameter), (application or layer, "")
+            for place in dict.fromkeys(places):  # in one order in every process
+                found[division, *place] = found.get((division, *place), 0) + values
+        first = next(iter(self._classes))
+        for (division, site, parameter), values in found.items():
+            at = {"site": site, "parameter": parameter}
+            shares = [math.nan] * len(values) if void else values.tolist()
+            if division == first and site:  # every division adds up to the same
+                yield at, {quantity: math.nan if void else float(values.sum())}
+            if division and not parameter:
+                for (group, share), number in zip(
+                    _with_rest(self._classes[division], shares), tokens[division], strict=True
+                ):
+                    if number:
+                        yield {**at, "by": division, "group": group}, {quantity: share}
+
+    def _helping(self, sums: AllocationSums) -> Iterator[Row]:
+        counts: dict[tuple[str, str], Tensor] = {}
+        for parameter, count in sums.helping.items():
+            layer = self._layer_of[parameter]
+            for place in (("", ""), (layer, ""), (layer, parameter)):
+                counts[place] = counts.get(place, 0) + count
+        for (site, parameter), count in counts.items():
+            below, there = count.tolist()
+            if there:
+                share = math.nan if sums.void else below / there
+                yield {"site": site, "parameter": parameter}, {"helping_share": share}
 
     # ---------------------------------------------------------------- the path
 
@@ -309,7 +409,7 @@ class LossChangeAllocation(Observer):
     def _follow(self, trainer: L.Trainer, module: nn.Module) -> None:
         self.ensure_met(module)
         with observing(module):
-            self._followed(module, trainer.global_step, self._text(module))
+            self._followed(module, updates(trainer), self._text(module))
 
     @property
     def state_key(self) -> str:
@@ -326,7 +426,7 @@ class LossChangeAllocation(Observer):
         """Begin the path; observe the untrained model."""
         if self.allocation == "path":
             self._follow(trainer, pl_module)
-            step = trainer.global_step
+            step = updates(trainer)
             if step and trainer.strategy.broadcast(self.store.path(step).exists()):
                 assert self._path is not None
                 self._path.sums = self._sums()  # the checkpoint was saved before this observation
@@ -360,22 +460,19 @@ class LossChangeAllocation(Observer):
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
         """Return the rows of layers, and those of classes over all layers."""
-        counts = observations["quantity"].isin(
-            ["updates", "points", "class_tokens", "gross_change", "gross_residual"]
-        )
+        stored = [quantity.name for quantity in LossChangeAllocation.recorded if not quantity.tags]
         crossed = observations["by"].ne("") & observations["site"].ne("")
-        return ~counts & ~crossed & observations["parameter"].eq("")
+        return ~observations["quantity"].isin(stored) & ~crossed & observations["parameter"].eq("")
 
     @staticmethod
     def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
         """Return the rows for a record of a run: its scalars, shares of matrices, of layers by class; the intervals."""
-        crossed = observations["quantity"].eq("allocation")
-        intervals = observations["quantity"].isin(
-            ["updates", "class_tokens", "gross_change", "gross_residual"]
-        )
-        return observations[LossChangeAllocation.is_scalar(observations) | crossed | intervals]
+        kept = ["allocation", "updates", "class_tokens", "gross_change", "gross_residual"]
+        return observations[
+            LossChangeAllocation.is_scalar(observations) | observations["quantity"].isin(kept)
+        ]
 
-    @staticmethod
-    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw shares by layer over steps, summed and by interval, and by layer and class in the last interval."""
-        return loss_change_figures(observations, settings.get("allocation", "chord"))
+
+def _with_rest(names: Sequence[str], values: Sequence[float]) -> Iterator[tuple[str, float]]:
+    """Return the values of classes with their names; the last value is of what is in none."""
+    return zip([*names, _REST], values, strict=True)

@@ -25,7 +25,7 @@ from lmdyn.callbacks.observing.drawing.plain_text_figure import (
 )
 from lmdyn.callbacks.observing.drawing.step_axis import mark_rate_drops, set_step_axis
 from lmdyn.callbacks.observing.drawing.style import COLOURS, in_style
-from lmdyn.callbacks.observing.schema import wide
+from lmdyn.runs.schema import wide
 
 __all__ = [
     "COLOURS",
@@ -117,7 +117,7 @@ def new_panels(
     """Create a figure of ``number`` panels in rows of ``most``; unused positions stay empty.
 
     Args:
-        number: number of panels.
+        number: number of panels; with none, the figure says that there are no values.
         width: width of each, inches; less if the whole would be too wide for a report.
         height: height of each, inches.
         most: panels per row.
@@ -125,13 +125,15 @@ def new_panels(
         within: existing subfigure to draw in; None creates a figure.
         **subplots: see :meth:`matplotlib.figure.Figure.subplots`.
     """
-    columns = min(most, number)
-    rows = -(-number // columns)
+    columns = max(1, min(most, number))
+    rows = max(1, -(-number // columns))
     width = min(width, (_WIDEST - margin[0]) / columns)
     place = within or PlainTextFigure(width * columns + margin[0], height * rows + margin[1])
     grid = place.subplots(rows, columns, squeeze=False, **subplots)
     for ax in grid.flat[number:]:
         ax.set_axis_off()
+    if number == 0:
+        say_why_empty(grid[0, 0], "no values")
     return Panels(place.figure, grid, number)
 
 
@@ -180,6 +182,9 @@ def show_heads(
         label: label of the colour bar.
         **image: see :meth:`matplotlib.axes.Axes.imshow`.
     """
+    if not len(rows):
+        say_why_empty(axes, "no values")
+        return
     heads = range(int(rows["head"].max()) + 1)
     values = wide(rows, "head", "site").reindex(index=list(sites), columns=heads)
     drawn = show_image(axes, values.to_numpy(dtype=float), **{"aspect": "auto", "cmap": "viridis", **image})

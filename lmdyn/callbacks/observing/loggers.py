@@ -1,12 +1,14 @@
 """Output of observations to the loggers: scalars and figures. An error in it does not end the training."""
 
+import gc
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,12 +19,14 @@ from matplotlib.figure import Figure
 from lmdyn.callbacks.observing.drawing.stacked_panels import stacked_pixels
 from lmdyn.callbacks.observing.drawing.tensorboard_charts import know_charts_of, log_charts, takes_charts
 from lmdyn.callbacks.observing.figures import MOST_STEPS, pixels, spread_out
-from lmdyn.callbacks.observing.schema import Quantity, declarations, group_columns, is_number_column
-from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.training.lightning_internals import logged_name
+from lmdyn.runs.schema import Quantity, declarations, group_columns, is_number_column
+from lmdyn.runs.store import ObservationStore
 
 __all__ = [
+    "LiveFigures",
     "Published",
+    "draw",
     "know_charts",
     "log_figure",
     "publish",
@@ -33,12 +37,15 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+LogFigures = bool | Literal["every"]
+"""Whether figures are drawn for loggers: at the end and seldom before it (:class:`LiveFigures`), or at every step."""
+
 
 class Published(Protocol):
     """Interface of an observer for publishing its observations: see :class:`~lmdyn.callbacks.Observer`."""
 
     name: str
-    log_figures: bool
+    log_figures: LogFigures
     figure_rows: Any
     recorded: ClassVar[tuple[Quantity, ...]]
 
@@ -88,13 +95,10 @@ def scalar_tags(name: str, observation: pd.DataFrame) -> dict[str, float]:
 
 
 def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], step: int) -> None:
-    """Send an observation's scalars to every logger, and its figures to loggers of images.
+    """Send an observation's scalars to every logger, and draw figures if the observer draws them at each observation.
 
-    If there are more than 300 observations, figures show 300, evenly spaced, including the last. An error does not end
-    the
-    run: it is logged with its traceback, once for each observer and failed output. The observation is already stored,
-        so
-    ``lmdyn report`` can draw its figures later.
+    An error does not end the run: it is logged with its traceback, once for each observer and failed output. The
+    observation is already stored, so ``lmdyn report`` can draw its figures later.
     """
     with _survived(observer, "its scalars"):
         scalars = _scalars(observer, table)
@@ -107,19 +111,70 @@ def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], st
                     logger.save()  # otherwise it buffers rows until a step that ends in 99, or the end
                 if takes_charts(logger):
                     log_charts(logger, observer.name, declarations(observer), scalars)
-    with _survived(observer, "its figures"):
-        if observer.log_figures and any(map(takes_images, loggers)):
-            steps = [s for s in observer.store.steps() if s <= step]
-            # as in a report: drawing all at each step would take quadratic time
-            drawn = frozenset(spread_out(steps, MOST_STEPS))
-            rows = observer.figure_rows
-            observations = observer.store.read(
-                steps=drawn, where=rows(sorted(drawn)) if callable(rows) else rows
-            )
-            figures = observer.figures(observations, observer.settings)
-            for name, figure in figures.items():
-                with _survived(observer, f"figure {name!r}"):
-                    log_figure(loggers, f"{observer.name}/{name}", figure, step)
+    if observer.log_figures == "every":
+        draw(observer, loggers, step)
+
+
+def draw(observer: Published, loggers: Sequence[Any], step: int) -> None:
+    """Send figures of the observations up to a step to loggers of images, with errors as in :func:`publish`.
+
+    If there are more than 300 observations, figures show 300, evenly spaced, including the last.
+    """
+    if not observer.log_figures or not any(map(takes_images, loggers)):
+        return
+    with _survived(observer, "its figures"), _no_collection():
+        steps = [s for s in observer.store.steps() if s <= step]
+        # as in a report: drawing all of them takes long
+        drawn = spread_out(steps, MOST_STEPS)
+        rows = observer.figure_rows
+        observations = observer.store.read(
+            steps=frozenset(drawn), where=rows(drawn) if callable(rows) else rows
+        )
+        for name, figure in observer.figures(observations, observer.settings).items():
+            with _survived(observer, f"figure {name!r}"):
+                log_figure(loggers, f"{observer.name}/{name}", figure, step)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect no garbage meanwhile: figures are so many objects that searches for it take a fifth of the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+class LiveFigures:
+    """Decides when a training draws its figures: at its end, and before it as seldom as they are slow.
+
+    Figures of several observers take seconds, as long as many training steps. They are drawn only after 100 times as
+    long as the last time took. The first drawing is assumed to take 6 seconds: 10 minutes pass before it.
+    """
+
+    def __init__(self) -> None:
+        self._undrawn: dict[Published, int] = {}
+        self._next = time.monotonic() + _WAIT * _FIRST_S
+
+    def observed(self, observers: Sequence[Published], loggers: Sequence[Any], step: int) -> None:
+        """Note new observations; draw the figures of all observers that have any, if it is time to."""
+        self._undrawn |= dict.fromkeys((o for o in observers if o.log_figures is True), step)
+        if time.monotonic() >= self._next:
+            began = time.monotonic()
+            for observer in list(self._undrawn):
+                self.finish(observer, loggers)
+            self._next = time.monotonic() + _WAIT * (time.monotonic() - began)
+
+    def finish(self, observer: Published, loggers: Sequence[Any]) -> None:
+        """Draw the figures of an observer, if they do not show its last observation."""
+        if (step := self._undrawn.pop(observer, None)) is not None:
+            draw(observer, loggers, step)
+
+
+_WAIT = 100  # times the duration of the last drawing: figures take 1 % of the time
+_FIRST_S = 6.0
 
 
 def _scalars(observer: Published, table: pd.DataFrame) -> dict[str, float]:

@@ -3,19 +3,22 @@
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, ClassVar, Literal, get_args
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, dataclass_transform, get_args
 
 import lightning as L
 import pandas as pd
-from lightning.pytorch.core.mixins.hparams_mixin import HyperparametersMixin
 from matplotlib.figure import Figure
 from torch import nn
 
 from lmdyn.analysis.inspection.activations import observing
-from lmdyn.analysis.inspection.forward import Forward, Renamed, device_of
+from lmdyn.analysis.inspection.forward import Renamed, device_of
 from lmdyn.analysis.inspection.label_convention import LabelConvention
-from lmdyn.callbacks.conditions.finding import Cost, Foreseen, heed
+from lmdyn.analysis.inspection.transformer import is_encoder_decoder
+from lmdyn.callbacks.observing.arguments import From, check_fields, recording_arguments
+from lmdyn.callbacks.observing.findings import Cost, Foreseen, heed
+from lmdyn.callbacks.observing.loggers import LogFigures
+from lmdyn.callbacks.observing.panels import standard_figures
 from lmdyn.callbacks.observing.probe import ProbeSet
 from lmdyn.callbacks.observing.protocols import require
 from lmdyn.callbacks.observing.reading import (
@@ -25,31 +28,31 @@ from lmdyn.callbacks.observing.reading import (
     declared_labels,
     read_module,
 )
-from lmdyn.callbacks.observing.recording import Passes, check_names, observe_due
+from lmdyn.callbacks.observing.recording import Passes, check_names, finish_figures, observe_due
 from lmdyn.callbacks.observing.run import (
     Run,
     announce,
-    check_arguments,
+    check_name,
     forget_announced,
     open_data,
     snake_case,
     split_loader,
-)
-from lmdyn.callbacks.observing.schema import Quantity, tidy
-from lmdyn.callbacks.observing.store import (
-    UNDECIDED,
-    ObservationStore,
-    canonical_settings,
-    plain_setting,
-    public_name,
 )
 from lmdyn.callbacks.training.lightning_internals import (
     callbacks_of,
     shards_weights,
     tree_leaves,
 )
-from lmdyn.callbacks.training.observation_schedule import Progress, Steps
 from lmdyn.callbacks.training.resume import at_epoch_start
+from lmdyn.callbacks.training.updates import count_updates, updates
+from lmdyn.runs.schedule import Progress, Steps
+from lmdyn.runs.schema import Quantity, tidy
+from lmdyn.runs.store import (
+    UNDECIDED,
+    ObservationStore,
+    plain_setting,
+    public_name,
+)
 
 __all__ = ["Observer"]
 
@@ -60,11 +63,15 @@ _OF_DATA = frozenset({"split", "max_tokens", "forward", "batch"})
 _UNATTACHED = "{}: not attached to a run: a Trainer attaches it in setup; otherwise call attach()"
 
 
-class Observer(HyperparametersMixin, L.Callback, ABC):
+@dataclass_transform(kw_only_default=True, eq_default=False)
+@dataclass(kw_only=True, eq=False, repr=False)
+class Observer(L.Callback, ABC):
     """Observes a module at chosen steps without any effect on its training.
 
-    A subclass implements :meth:`measure` (or, as a :class:`~lmdyn.callbacks.StreamingObserver`, ``accumulator``) and
-    :meth:`figures`. All observations are made in :meth:`observe`, during training and in replay.
+    A subclass implements :meth:`measure`, or, as a :class:`~lmdyn.callbacks.StreamingObserver`, what one pass over its
+    data requires. Its arguments are annotated fields, ``max_samples: Annotated[int, From(40)] = 500``, as in a
+    dataclass; they are checked by their annotations, and are the settings of its observations. All observations are
+    made in :meth:`observe`, during training and in replay.
 
     Args:
         schedule: steps of observations.
@@ -79,19 +86,24 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             for tuples indices, from 0. Not required for common names, pairs of ids and labels, and tensors of ids.
         labels: ``aligned`` (``labels[b, t]`` belongs to ``logits[b, t]``), ``next`` (to ``logits[b, t - 1]``, as in
             causal models of transformers), or ``auto``: the convention that the data declares, otherwise measured once.
-        log_figures: whether to draw the figures for the attached loggers at each observation.
+        log_figures: whether to draw the figures for the attached loggers: at the end of training, and before it so
+            seldom that they take 1 % of the time; ``every`` draws them at each observation.
 
     Raises:
         ValueError: for an unknown split or label convention, or a name that is not a valid folder name.
     """
 
-    figure_rows: Any = None
+    if TYPE_CHECKING:  # class attributes, which may depend on arguments
+        figure_rows: Any = None
+        reads_data: bool = True
+    else:
+        figure_rows, reads_data = None, True
     """Rows that :meth:`figures` requires, as a ``pyarrow.compute`` expression over the columns; None for all.
 
     A function of the drawn steps that returns one, if the rows depend on them.
     """
 
-    several_runs: bool = False
+    several_runs: ClassVar[bool] = False
     """Whether :meth:`figures` can also draw several runs: their tables concatenated, with a column ``run``."""
 
     recorded: ClassVar[tuple[Quantity, ...]] = ()
@@ -100,26 +112,14 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     not_settings: ClassVar[frozenset[str]] = frozenset({"schedule", "name", "probe", "log_figures"})
     """Arguments that do not affect the numbers: they are excluded from the settings that a file contains."""
 
-    legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"labels": "aligned"})
-    """For each argument added after the observer's first release, the value that its absence in a file implies."""
-
-    renamed_settings: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Current names of arguments by their former names in files."""
-
     needs: ClassVar[tuple[type, ...]] = ()
     """Protocols of :mod:`~lmdyn.callbacks.observing.protocols` that :meth:`attach` requires of its data."""
 
     uses_labels: ClassVar[bool | None] = None
     """Whether numbers depend on the labels of the probe set, which must then be known; None: only if there are any."""
 
-    reads_data: bool = True
-    """Whether it reads a probe set; if not, its run needs no data, and its settings contain no label convention."""
-
     reads: ClassVar[Literal["masked", "causal"] | None] = None
     """The only supported kind of model, determined by measurement: the other kind raises an error; None for both."""
-
-    costs: Sequence[Cost] = ()
-    """Memory that an observation requires, known after it has read its module."""
 
     in_step: ClassVar[bool] = False
     """Whether all ranks make the same number of forward passes, as sharded modules require; true for probe passes."""
@@ -127,35 +127,47 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     sharded: ClassVar[bool] = False
     """Whether a test shows that its numbers for a module with sharded weights equal those of one process."""
 
-    def __init__(
-        self,
-        *,
-        schedule: Steps = Steps(),  # noqa: B008 (frozen)
-        name: str | None = None,
-        probe: L.LightningDataModule | None = None,
-        split: str = "validation",
-        max_tokens: int | None = None,
-        forward: str | Callable[[nn.Module, Mapping[str, Any]], Any] | None = None,
-        batch: Mapping[str, str | int] | None = None,
-        labels: Labels = "auto",
-        log_figures: bool = True,
-    ) -> None:
-        super().__init__()
-        self.save_hyperparameters(ignore=["probe"], logger=False)
-        self.schedule, self.name = schedule, name or snake_case(type(self).__name__)
-        check_arguments(self.name, schedule, split, labels, batch)
-        self.probe, self.split, self.max_tokens = probe, split, max_tokens
-        self.batch = None if batch is None else dict(batch)
-        renamed = [(name, key) for name, key in (batch or {}).items() if isinstance(key, str)]
-        self.forward: Forward | None = Renamed(tuple(renamed)) if forward is None and renamed else forward
-        self.labels: LabelConvention | None = None if labels == "auto" else labels
-        self.log_figures = log_figures
+    schedule: Steps = Steps()  # noqa: RUF009 (frozen)
+    if TYPE_CHECKING:
+        name: str = ""
+    else:
+        name: str | None = None  # the default is determined in __post_init__
+    probe: L.LightningDataModule | None = None
+    split: Literal["train", "validation", "test"] = "validation"
+    max_tokens: Annotated[int, From(1)] | None = None
+    forward: str | Callable[[nn.Module, Mapping[str, Any]], Any] | None = None
+    batch: Mapping[str, str | int] | None = None
+    labels: Labels = "auto"
+    log_figures: LogFigures = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = recording_arguments(cls.__init__)  # type: ignore[method-assign]
+        elif not hasattr(cls.__init__, "__wrapped__"):  # no class before has a constructor of its own
+            dataclass(kw_only=True, eq=False, repr=False)(cls)
+
+    def __post_init__(self) -> None:
+        probe, self.probe = self.probe, None  # from Python, any loader
+        check_fields(self)
+        self.probe = probe
+        self.name = self.name or snake_case(type(self).__name__)
+        check_name(self.name)
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        self.arguments: dict[str, Any] = {**given, **vars(self).pop("_own_arguments", {})}
+        # memory that an observation requires, known after it has read its module
+        self.costs: Sequence[Cost] = ()
+        renamed = [(name, key) for name, key in (self.batch or {}).items() if isinstance(key, str)]
+        if self.forward is None and renamed:
+            self.forward = Renamed(tuple(renamed))
+        self.convention: LabelConvention | None = None if self.labels == "auto" else self.labels
         self._run: Run | None = None
         self._probe_set: ProbeSet | None = None
         self._known_hashes: Collection[str] = ()  # fingerprints of the probe sets of existing observations
         self._store: ObservationStore | None = None
         self.seen_step: int | None = None
         self._met = False
+        self._decodes = False  # until the module is met
         self._found: dict[str, Any] = {}  # settings determined by the observer because they were not given
 
     # ---------------------------------------------------------------- implemented by subclasses
@@ -167,10 +179,15 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         Called on every rank, inside ``observing(module)``; every rank returns the same, reduced, numbers.
         """
 
-    @staticmethod
-    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw figures of all observations so far, by name; ``settings`` are the observer's own."""
-        return {}
+    @classmethod
+    def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Draw figures of all observations so far, by name: by default, the panels that quantities declare.
+
+        Args:
+            observations: all observations, or at most some hundred steps of them.
+            settings: the observer's own.
+        """
+        return standard_figures(observations, cls.recorded, list(settings.get("sites") or []))
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
@@ -192,10 +209,10 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         with observing(module):  # a DataLoader uses the global random generator
             if not self._met and self.reads_data:
                 labels = read_module(
-                    module, self.probe_set, self.forward, self.run.tokenizer, whose=self.name, labels=self.labels,
+                    module, self.probe_set, self.forward, self.run.tokenizer, whose=self.name, labels=self.convention,
                     uses_labels=self.uses_labels, kind=self.reads, one_pass=self.in_step,
                 )  # fmt: skip
-                self._set_labels(labels)
+                self._set_labels(labels, is_encoder_decoder(module))
             self.check_module(module)
             if not self._met:
                 self.costs = heed(self.name, self.foresee(module), device_of(module))
@@ -207,30 +224,38 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         if not self._met:
             self.meet(module)
 
-    def _set_labels(self, convention: LabelConvention | None) -> None:
-        """Set the label convention; data prepared with another one is prepared again."""
+    def _set_labels(self, convention: LabelConvention | None, decodes: bool) -> None:
+        """Set which logits and which text labels belong to; data prepared with others is prepared again."""
         shifts = convention == "next" and self.probe_set.labels != "next"
-        self.labels = convention
-        if shifts:
+        self.convention, self._decodes = convention, decodes
+        if shifts or decodes:
             self._probe_set = self.part(self.split, self.max_tokens)
             self.prepare()
 
     def found(self, argument: str, find: Callable[[], Any]) -> Any:
         """Return an argument, or, if it is None, the determined value, which is then a setting of the observations."""
-        if self.hparams[argument] is None:
+        if self.arguments[argument] is None:
             self._found[argument] = find()
-        return self._found.get(argument, self.hparams[argument])
+        return self._found.get(argument, self.arguments[argument])
 
     def choose_sites(
-        self, module: nn.Module, default: Mapping[str, str] | None, **options: Any
+        self,
+        module: nn.Module,
+        default: Mapping[str, str] | None,
+        argument: str | None = None,
+        **options: Any,
     ) -> dict[str, str]:
-        """Return the sites of ``sites`` or ``attention_sites``, given or found: a setting of the observations."""
-        argument = "attention_sites" if options.get("attention") else "sites"
-        choice: SiteChoice = self.hparams.get(argument)
+        """Return the sites of an argument, given or found: a setting of the observations."""
+        argument = argument or ("attention_sites" if options.get("attention") else "sites")
+        choice: SiteChoice = self.arguments.get(argument)
         self._found[argument] = sites = choose_sites(
             choice, default, module, lambda: self.probe_set, self.forward, whose=self.name, **options
         )
         return sites
+
+    def paths(self, argument: str = "sites") -> Mapping[str, str]:
+        """Return the module paths of an argument that chooses sites by display name, for the module that was met."""
+        return self._found.get(argument) or {}
 
     # ---------------------------------------------------------------- observing
 
@@ -249,9 +274,9 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             RuntimeError: if the observer is not attached to a run.
         """
         at = step if isinstance(step, Progress) else Progress(step)
-        self.ensure_met(module)
+        passes = passes or Passes([self], module)
         with observing(module):
-            measured = (passes or Passes([self])).table(self, module, at.step)
+            measured = passes.table(self, module, at.step)
         return tidy(measured, at)
 
     @property
@@ -288,8 +313,9 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         loader = split_loader(self.data, split, self.name, chosen=split == self.split)
         given = ProbeSet(
             loader, max_tokens=max_tokens, identity=(id(self.data), split), names=self.batch,
-            labels=self.labels or "aligned",
+            labels=self.convention or "aligned", decodes=self._decodes,
         )  # fmt: skip
+        given.data = self.data
         if (part := given.recut(self._known_hashes)) is not given and split == self.split:
             announce(self.name, f"batch_size has changed; {split} data is observed in the previous batches")
         return part
@@ -308,15 +334,15 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     def settings(self) -> dict[str, Any]:
         """Settings that affect the numbers: the arguments, and the content of the probe set."""
         left_out = self.not_settings if self.reads_data else self.not_settings | _OF_DATA
-        settings = {k: plain_setting(v) for k, v in self.hparams.items() if k not in left_out}
+        settings = {k: plain_setting(v) for k, v in self.arguments.items() if k not in left_out}
         settings |= {
-            k: UNDECIDED for k in _SITES if k in settings and isinstance(self.hparams[k], str | None)
+            k: UNDECIDED for k in _SITES if k in settings and isinstance(self.arguments[k], str | None)
         }
         settings |= {k: UNDECIDED for k in ("embedding", "components") if settings.get(k, "") is None}
         if settings.get("batch", "") is None:
             del settings["batch"]  # the batches use their own names
         settings |= {k: plain_setting(v) for k, v in self._found.items()}
-        settings |= {"labels": self.labels or UNDECIDED}
+        settings |= {"labels": self.convention or UNDECIDED}
         if self.uses_labels is False or not self.reads_data:
             del settings["labels"]
         if (probe := self._probe_set) is not None and probe.fingerprint is not None:
@@ -331,21 +357,11 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         folder = self.run.log_dir / "observations" / self.name
         if self._store is None or self._store.folder != folder:  # a store caches its checks
             observer = public_name(type(self))
-            self._store = ObservationStore(folder, observer, self._own_settings, self._as_today)
+            self._store = ObservationStore(folder, observer, self._own_settings)
         return self._store
 
     def _own_settings(self) -> dict[str, Any]:
         return self.settings
-
-    def _as_today(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert settings from a file to those that this version would write."""
-        found = canonical_settings(type(self), settings)
-        for name, value in self._found.items():  # a default that older files do not contain
-            if found.get(name) is None and self.hparams.get(name) is None:
-                found[name] = plain_setting(value)
-        if self.uses_labels is False or not self.reads_data:
-            found.pop("labels", None)
-        return found
 
     def attach(self, run: Run, *, rank_zero: bool = True, barrier: Callable[[], None] = lambda: None) -> None:
         """Attach to a run: load the probe set and check the settings. Called in a Trainer's setup and in replay.
@@ -360,7 +376,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
                 :attr:`needs`, or if the run's folder contains observations with other settings.
         """
         self._run, self._store = run, None
-        self._met = False
+        self._met = self._decodes = False
         forget_announced(self.name)
         if self.reads_data:
             self._attach_data(run, rank_zero, barrier)
@@ -377,20 +393,20 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         if isinstance(data, L.LightningDataModule) and self.probe is not None:
             stage = "test" if self.split == "test" else "fit"
             open_data(data, run, f"{self.name}: the probe set", stage, rank_zero=rank_zero, barrier=barrier)
-        given = self.hparams.get("labels", "auto")
-        self.labels = None if given == "auto" else given
+        given = self.labels
+        self.convention = None if given == "auto" else given
         settings = self.store.about().get("settings", {})
         self._known_hashes = {found for found in tree_leaves(settings) if isinstance(found, str)}
-        if self.labels is None:  # a replay uses the label convention of the existing observations
+        if self.convention is None:  # a replay uses the label convention of the existing observations
             recorded = settings.get("labels")
-            self.labels = recorded if recorded in get_args(LabelConvention) else None
+            self.convention = recorded if recorded in get_args(LabelConvention) else None
         self._probe_set = self.part(self.split, self.max_tokens)
         declared = declared_labels(self._probe_set)
         if given != "auto" and declared not in (None, given):
             raise ValueError(
                 f"{self.name}: expected labels {declared!r}, as the data declares, got {given!r}: remove the setting"
             )
-        self.labels = self.labels or declared
+        self.convention = self.convention or declared
         require(self.needs, self.name, datamodule=data, loader=self._probe_set.loader)
 
     # ---------------------------------------------------------------- training hooks
@@ -400,6 +416,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         if stage != "fit":
             return
         self.seen_step = None  # reset for a new fit
+        count_updates(trainer)
         check_names(_observers(trainer))
         self.attach(
             Run.of(trainer, pl_module), rank_zero=trainer.is_global_zero, barrier=trainer.strategy.barrier
@@ -419,7 +436,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         """Observe the untrained model; after resuming, make an observation of this step that is missing."""
         for observer in _observers(trainer):
             observer.ensure_met(pl_module)
-        if (step := trainer.global_step) > 0 and trainer.strategy.broadcast(self.store.path(step).exists()):
+        if (step := updates(trainer)) > 0 and trainer.strategy.broadcast(self.store.path(step).exists()):
             self.seen_step = step  # batches that accumulate gradients precede the next step
         epoch_end = step > 0 and at_epoch_start(trainer)
 
@@ -433,16 +450,28 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Observe if the schedule contains this step."""
-        if self.seen_step != trainer.global_step and trainer.global_step in self.schedule:
-            observe_due(_observers(trainer), trainer, pl_module, lambda o: trainer.global_step in o.schedule)
+        step = updates(trainer)
+        if self.seen_step != step and step in self.schedule:
+            observe_due(_observers(trainer), trainer, pl_module, lambda o: step in o.schedule)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Observe if epochs are scheduled."""
         observe_due(_observers(trainer), trainer, pl_module, lambda o: o.schedule.epochs)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Observe the last step if it is scheduled."""
+        """Observe the last step if it is scheduled, and draw the figures."""
         observe_due(_observers(trainer), trainer, pl_module, lambda o: o.schedule.last)
+        finish_figures(self, trainer)
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Observe the untrained model if there was no batch to train on, as with ``max_steps: 0``.
+
+        Lightning then skips all hooks of training.
+        """
+        if trainer.global_step == 0:
+            for observer in _observers(trainer):
+                observer.ensure_met(pl_module)
+            observe_due(_observers(trainer), trainer, pl_module, lambda o: 0 in o.schedule or o.schedule.last)
 
 
 def _observers(trainer: L.Trainer) -> list[Observer]:

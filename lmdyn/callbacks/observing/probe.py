@@ -20,6 +20,7 @@ from lmdyn.analysis.inspection.batches import (
     named_batch,
     next_token_labels,
     own_copy,
+    text_labels,
     text_of,
     whole_numbers,
 )
@@ -116,12 +117,13 @@ class ProbeSet:
             ranks take whole streams), a torch ``DataLoader`` (ranks take every n-th batch of its dataset, in
             order, independent of its sampler), or any re-iterable of batches.
         max_tokens: approximate number of tokens to observe: exact for streams, in whole batches otherwise.
-        identity: observers whose probe sets have equal identities share a pass; by default the loader's ``fingerprint``
-            if it has one.
+        identity: observers of data of equal identity share a pass; by default that of the loader, or its
+            ``fingerprint`` if it has one.
         names: names of the entries in the batches by their names in lmdyn; see
             :func:`~lmdyn.analysis.inspection.batches.named_batch`.
         labels: ``next`` converts labels that causal models of transformers shift inside to those of
             :func:`~lmdyn.analysis.inspection.batches.next_token_labels`.
+        decodes: whether labels belong to the text of a decoder, and not to ``input_ids``.
 
     Raises:
         ValueError: if ``max_tokens`` is below 1.
@@ -141,6 +143,7 @@ class ProbeSet:
         identity: object = None,
         names: Mapping[str, str | int] | None = None,
         labels: LabelConvention = "aligned",
+        decodes: bool = False,
     ) -> None:
         if max_tokens is not None and max_tokens < 1:
             raise ValueError(
@@ -151,8 +154,9 @@ class ProbeSet:
                 "expected a probe set that can be iterated over again, got an iterator: pass a list or a DataLoader"
             )
         self.max_tokens = max_tokens
+        limited: int | None = None
         if max_tokens is not None and offers(loader, Limitable):
-            loader, self.max_tokens = loader.limit(max_tokens), None
+            loader, self.max_tokens, limited = loader.limit(max_tokens), None, max_tokens
         self.loader = loader
         self.label_names: Mapping[str, Sequence[str]] = (
             loader.label_names if offers(loader, HasLabelNames) else {}
@@ -161,8 +165,13 @@ class ProbeSet:
         self._collate = own_copy(loader.collate_fn) if isinstance(loader, DataLoader) else None
         self.names = names
         self.labels = labels
+        self.decodes = decodes
         read_as = (tuple(sorted(names.items())) if names else (), labels)
-        self.identity = (self.fingerprint or identity or id(loader), self.max_tokens, *read_as)
+        self.data: object = (
+            loader  # a reference to what has the identity, so that no other object gets its id
+        )
+        self.source = (self.fingerprint or (identity or id(loader), limited), *read_as)
+        self.identity = (*self.source, self.max_tokens)
 
     def recut(self, fingerprints: Collection[str]) -> "ProbeSet":
         """Return the same data in the batches that have one of these fingerprints; self if there are none."""
@@ -173,27 +182,40 @@ class ProbeSet:
         ):
             return self
         loader = self.loader.recut(fingerprints)
-        return (
-            self
-            if loader is None
-            else ProbeSet(loader, max_tokens=self.max_tokens, names=self.names, labels=self.labels)
+        if loader is None:
+            return self
+        return ProbeSet(
+            loader, max_tokens=self.max_tokens, names=self.names, labels=self.labels, decodes=self.decodes
         )
 
     def batches(self, rank: int = 0, world_size: int = 1) -> Iterator[dict[str, Any]]:
         """Return the batches of one rank, with the names of Hugging Face and labels aligned with the logits.
 
+        Labels on padding are -100: this is the only place where observers read batches.
+
         Raises:
             ValueError: if the entries of the batches are not known; see ``names``.
         """
-        read = next_token_labels if self.labels == "next" else dict
+        return (batch for _, batch in self.counted(rank, world_size))
+
+    def counted(self, rank: int = 0, world_size: int = 1) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield :meth:`batches`, each with the number of tokens before it, of all ranks; 0 for lmdyn's streams."""
+        for tokens, batch in self.given(rank, world_size):
+            yield (
+                tokens,
+                next_token_labels(batch) if self.labels == "next" else text_labels(batch, self.decodes),
+            )
+
+    def given(self, rank: int = 0, world_size: int = 1) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the batches of :meth:`counted` with their labels as the loader gives them."""
         if offers(self.loader, Shardable):
-            yield from (read(named_batch(b, self.names)) for b in self.loader.shard(rank, world_size))
+            yield from ((0, named_batch(b, self.names)) for b in self.loader.shard(rank, world_size))
             return
         tokens = 0
         for i, given in enumerate(drawn_alike(in_order(self.loader, self._collate))):
             batch = whole_numbers(named_batch(given, self.names))
             if i % world_size == rank:
-                yield read(batch)
+                yield tokens, batch
             tokens += _count_tokens(batch)
             if self.max_tokens is not None and tokens >= self.max_tokens:
                 return
@@ -278,12 +300,14 @@ class Watch:
         sites: module path by display name.
         attention_sites: the same for attention modules whose weights it reads.
         gradients: whether it reads :attr:`ObservedBatch.gradients`.
+        max_tokens: number of tokens, of all ranks, after which it receives no further batches; None for all.
     """
 
     consumer: Consumer
     sites: Mapping[str, str] = field(default_factory=dict)
     attention_sites: Mapping[str, str] = field(default_factory=dict)
     gradients: bool = False
+    max_tokens: int | None = None
 
 
 def probe_pass(
@@ -307,7 +331,7 @@ def probe_pass(
     attention_sites, attention_keys = _united([w.attention_sites for w in watches])
     with capture(module, sites, attention_sites=attention_sites, gradients=gradients) as seen:
         start = torch.zeros(0, dtype=torch.int64)
-        for number, (batch, shown) in enumerate(_in_step(module, probe, rank, world_size)):
+        for number, (batch, before) in enumerate(_in_step(module, probe, rank, world_size)):
             batch = to_device(batch, device)
             size, length = text_of(batch).shape[:2]
             start = continued(batch, start)
@@ -316,7 +340,7 @@ def probe_pass(
                 logits = logits_of(read(batch))
                 losses = token_losses(logits.float(), labels_of(batch)) if gradients else None
             grads = seen.gradients(losses.sum()) if losses is not None else {}
-            if not shown:
+            if before is None:
                 continue
             rows = batch.get("example")  # loaders of examples provide numbers
             if rows is None:
@@ -327,6 +351,8 @@ def probe_pass(
             )  # fmt: skip
             with torch.no_grad():
                 for watch, own, own_attention in zip(watches, site_keys, attention_keys, strict=True):
+                    if watch.max_tokens is not None and before >= watch.max_tokens:
+                        continue
                     view = replace(
                         whole,
                         activations=_named(whole.activations, own),
@@ -377,21 +403,24 @@ def _named(captured: Mapping[str, Tensor], keys: Mapping[str, str]) -> dict[str,
 
 def _in_step(
     module: nn.Module, probe: ProbeSet, rank: int, world_size: int
-) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Yield this rank's batches and whether they count; their number is equal on ranks that share weights."""
+) -> Iterator[tuple[dict[str, Any], int | None]]:
+    """Yield this rank's batches and the tokens before each, None if it does not count.
+
+    The number of batches is equal on ranks that share weights.
+    """
     if world_size == 1 or not is_sharded(module):
-        yield from ((batch, True) for batch in probe.batches(rank, world_size))
+        yield from ((batch, before) for before, batch in probe.counted(rank, world_size))
         return
     own = sum(1 for _ in probe.batches(rank, world_size))
     most = max(gather(own))
     batch: dict[str, Any] | None = None
-    for batch in probe.batches(rank, world_size):
-        yield batch, True
+    for before, batch in probe.counted(rank, world_size):
+        yield batch, before
     if own < most and batch is None:  # a rank without batches
         batch = next(probe.batches())
     for _ in range(most - own):
         assert batch is not None
-        yield batch, False
+        yield batch, None
 
 
 class Reader:

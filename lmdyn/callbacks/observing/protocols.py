@@ -279,7 +279,10 @@ def objective_of(data: object) -> str | None:
 
 
 class Sentence(Protocol):
-    """A sentence of an annotated corpus, such as ``lmdyn.datamodules.Sentence``. Absent layers are None."""
+    """A sentence of an annotated corpus, such as ``lmdyn.datamodules.Sentence``. Absent layers are None.
+
+    A sentence may have its ``text`` as it is written, and then ``word_places()``: start and end of each word in it.
+    """
 
     words: tuple[str, ...]
     heads: tuple[int, ...] | None
@@ -377,7 +380,7 @@ class UnmetNeed:
     Attributes:
         whose: observer that requires it.
         protocol: required protocol.
-        got: class name of the data.
+        got: class name of the data; of a loader that a datamodule made, the datamodule's.
         missing: missing members.
     """
 
@@ -433,8 +436,11 @@ def unmet_needs(
     """
     given = {"datamodule": datamodule, "loader": loader}
     asked = [(protocol, given[CONTRACTS[protocol].of]) for protocol in needs]
+    owner = type(
+        loader if datamodule is None else datamodule
+    ).__name__  # of its loaders, a user knows no class
     return [
-        UnmetNeed(whose, protocol, type(data).__name__, missing)
+        UnmetNeed(whose, protocol, owner, missing)
         for protocol, data in asked
         if data is not None and (missing := _missing(data, protocol))
     ]

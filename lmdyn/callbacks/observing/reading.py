@@ -5,14 +5,14 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import capture, observing, resolve_sites
-from lmdyn.analysis.inspection.batches import seen, text_of, unread_entries
-from lmdyn.analysis.inspection.forward import Forward, call_module, device_of, logits_of
+from lmdyn.analysis.inspection.batches import padding_mask, seen, text_labels, text_of, unread_entries
+from lmdyn.analysis.inspection.forward import IGNORED, Forward, call_module, device_of, logits_of
 from lmdyn.analysis.inspection.label_convention import (
     LabelConvention,
     LabelDecision,
@@ -100,6 +100,8 @@ def read_module(
             "aligned` requires them: add labels, or set `labels: next` for a "
             "causal model, which uses its tokens as labels"
         )
+    if uses_labels is not False:
+        _report_padding(module, probe, tokenizer, whose)
     if labels is not None or (uses_labels is False and not one_pass):
         return labels
     return _decide_labels(module, probe, forward, whose=whose, needed=uses_labels)
@@ -119,6 +121,50 @@ def _decide_labels(
     if found.warning and rank_and_world_size()[0] == 0:
         log.warning("%s: %s", whose, found.warning)
     return found.convention
+
+
+def _report_padding(module: nn.Module, probe: ProbeSet, tokenizer: Any, whose: str) -> None:
+    """Warn, once for all observers of the same data, of labels on padding, and of padding without a mask."""
+    if declared_labels(probe) is None and rank_and_world_size()[0] == 0:
+        what = f"padding of {probe.max_tokens} tokens"
+        _once(module, probe, what, None, lambda: _count_padding(module, probe, tokenizer, whose))
+
+
+def _count_padding(module: nn.Module, probe: ProbeSet, tokenizer: Any, whose: str) -> None:
+    pad, decodes = _pad_id(module, tokenizer), is_encoder_decoder(module)
+    labels = on_padding = rows = padded = 0
+    for _, batch in probe.given():
+        ids, padding = text_of(batch), padding_mask(batch, decodes)
+        of_text = batch.get("labels", ids)
+        if padding is not None:
+            labels += int((of_text != IGNORED).sum())
+            on_padding += int((of_text != IGNORED)[padding].sum())
+        elif ids.shape == of_text.shape and ids.shape[1] > 1 and not decodes:
+            begins, ends = (
+                (ids[:, side] == pad).all(1) & (of_text[:, side] != IGNORED).any(1)
+                for side in (slice(2), slice(-2, None))
+            )
+            rows, padded = rows + len(ids), padded + int((begins | ends).sum())
+    if on_padding:
+        log.warning(
+            "%s: %d of %d labels of the probe set are on padding (attention_mask 0): no observer counts them, but the "
+            "model's own loss does if it is given them: set them to -100",
+            whose, on_padding, labels,
+        )  # fmt: skip
+    if padded:
+        log.warning(
+            "%s: %d of %d rows of the probe set begin or end in two or more padding tokens (id %d), and the batches "
+            "have no attention_mask: they count as text, whose end may be the same token; add an attention_mask, or "
+            "set their labels to -100",
+            whose, padded, rows, pad,
+        )  # fmt: skip
+
+
+def _pad_id(module: nn.Module, tokenizer: Any) -> int:
+    """Return the id of padding by tokenizer or configuration; -1 if neither has one."""
+    configs = (getattr(m, "config", None) for m in module.modules())
+    ids = (getattr(owner, "pad_token_id", None) for owner in (tokenizer, *configs))
+    return next((i for i in ids if isinstance(i, int)), -1)
 
 
 def _check_kind(
@@ -162,7 +208,7 @@ def _measured(module: nn.Module, probe: ProbeSet, forward: Forward | None) -> La
 
     def measure() -> LabelDecision:
         batches = _first_batches(module, probe)
-        labelled = [b if "labels" in b else {**b, "labels": _own_tokens(b)} for b in batches]
+        labelled = [b if "labels" in b else text_labels({**b, "labels": text_of(b)}) for b in batches]
         if all("labels" in b for b in batches):
             return label_convention(module, labelled, forward)
         if unread := unread_entries(batches[0]):
@@ -396,7 +442,7 @@ def _checked_embeddings(module: nn.Module, text: Tensor, tokenizer: Any) -> Iter
 def _first_batches(module: nn.Module, probe: ProbeSet) -> list[dict[str, Any]]:
     """Return the first batches of all ranks together, on the module's device."""
     device = device_of(module)
-    whole = ProbeSet(probe.loader, max_tokens=probe.max_tokens, names=probe.names)
+    whole = ProbeSet(probe.loader, names=probe.names)
     batches: list[dict[str, Any]] = []
     for number, batch in enumerate(whole.batches()):
         labels = batch.get("labels")
@@ -418,22 +464,27 @@ def _labelled(module: nn.Module, probe: ProbeSet) -> bool:
         return False
 
 
-def _own_tokens(batch: Mapping[str, Any]) -> Tensor:
-    ids = text_of(batch)
-    mask = batch.get("attention_mask")
-    return ids if mask is None else ids.masked_fill(mask == 0, -100)
-
-
-_KNOWN: "WeakKeyDictionary[nn.Module, dict[Hashable, tuple[Any, Any]]]" = WeakKeyDictionary()
-"""Results of measurements by module, with the loader on which they were made."""
+_KNOWN: "WeakKeyDictionary[nn.Module, dict[Hashable, tuple[Callable[[], Any], Any]]]" = WeakKeyDictionary()
+"""Results of measurements by module, with a reference to the data on which they were made."""
 
 
 def _once(
     module: nn.Module, probe: ProbeSet, what: str, forward: Forward | None, measure: Callable[[], T]
 ) -> T:
-    """Return a measurement that all observers of a module on the same batches share."""
+    """Return a measurement that all observers of a module on the same data share."""
     known = _KNOWN.setdefault(module, {})
-    key = (what, id(probe.loader), probe.identity, forward)
-    if key not in known:
-        known[key] = (probe.loader, measure())  # keeping the loader reserves its id
-    return cast(T, known[key][1])
+    key = (what, probe.source, forward)
+    of, result = known.get(key, (None, None))
+    # without a fingerprint, data is told apart by its id, which another object gets when it is gone
+    if of is None or (probe.fingerprint is None and of() is not probe.data):
+        result = measure()
+        known[key] = _reference(probe.data), result
+    return cast(T, result)
+
+
+def _reference(data: Any) -> Callable[[], Any]:
+    """Return a weak reference, if possible: data may refer to the trainer, and so to the module."""
+    try:
+        return ref(data)
+    except TypeError:
+        return lambda: data

@@ -2,17 +2,22 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import lightning as L
 import pandas as pd
 from torch import nn
 
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.callbacks.observing.loggers import Published, know_charts, publish
-from lmdyn.callbacks.training.observation_schedule import Progress
+from lmdyn.callbacks.observing.loggers import LiveFigures, Published, know_charts, publish
+from lmdyn.callbacks.training.lightning_internals import write_out
 from lmdyn.callbacks.training.resume import progress
+from lmdyn.callbacks.training.updates import updates
+from lmdyn.runs.schedule import Progress
 
-__all__ = ["Passes", "check_names", "observe_due", "observe_together", "record"]
+__all__ = ["Passes", "check_names", "finish_figures", "observe_due", "observe_together", "record"]
+
+_FIGURES: WeakKeyDictionary[L.Trainer, LiveFigures] = WeakKeyDictionary()
 
 
 class Recorded(Published, Protocol):
@@ -36,10 +41,17 @@ class Recorded(Published, Protocol):
 
 
 class Passes:
-    """Measurements of observers at one step: those of one key are made together when the first is observed."""
+    """Measurements of observers at one step: those of one key are made together when the first is observed.
 
-    def __init__(self, observers: Sequence[Recorded]) -> None:
+    Args:
+        observers: attached observers.
+        module: the module, which all meet first: this determines which of them share a pass, and how it is read.
+    """
+
+    def __init__(self, observers: Sequence[Recorded], module: nn.Module) -> None:
         self._groups: dict[Hashable, list[Recorded]] = {}
+        for observer in observers:
+            observer.ensure_met(module)
         for observer in observers:
             self._groups.setdefault(observer.pass_key, []).append(observer)
         self._tables: dict[int, pd.DataFrame] = {}
@@ -66,9 +78,7 @@ def observe_together(
     Returns:
         One table per observer: see :meth:`Observer.observe`.
     """
-    for observer in observers:  # this determines which of them share a pass
-        observer.ensure_met(module)
-    passes = Passes(observers)
+    passes = Passes(observers, module)
     return [observer.observe(module, step, passes) for observer in observers]
 
 
@@ -88,29 +98,37 @@ def record(
         loggers: loggers for scalars and figures.
         attached: all observers, including those that are not due.
     """
-    for observer in observers:  # this determines which of them share a pass
-        observer.ensure_met(module)
+    passes = Passes(observers, module)
     if rank_and_world_size()[0] == 0:
         know_charts(attached, loggers)
-    passes = Passes(observers)
     for observer in observers:
         table = observer.observe(module, at, passes)
         if rank_and_world_size()[0] == 0:
             observer.store.write(at.step, table)
             publish(observer, table, loggers, at.step)
+            write_out(loggers)  # the observation exists, so a resumed run does not repeat it
 
 
 def observe_due(
     observers: Sequence[Any], trainer: L.Trainer, module: L.LightningModule, due: Callable[[Any], bool]
 ) -> None:
     """Record with all observers that are due and have not seen this step; the first caller does it for all."""
-    step = trainer.global_step
+    step = updates(trainer)
     now = [o for o in observers if o.seen_step != step and due(o)]
     if not now:
         return
     for observer in now:
         observer.seen_step = step
+    figures = _FIGURES.setdefault(trainer, LiveFigures())
     record(now, module, progress(trainer), trainer.loggers, observers)
+    if trainer.is_global_zero:
+        figures.observed(now, trainer.loggers, step)
+
+
+def finish_figures(observer: Recorded, trainer: L.Trainer) -> None:
+    """Draw the figures of an observer at the end of training."""
+    if trainer.is_global_zero and trainer in _FIGURES:
+        _FIGURES[trainer].finish(observer, trainer.loggers)
 
 
 def check_names(observers: Sequence[Recorded]) -> None:

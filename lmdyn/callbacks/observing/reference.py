@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.forward import Forward
 from lmdyn.callbacks.observing.run import Run, snake_case
-from lmdyn.callbacks.training.checkpoint_files import (
+from lmdyn.callbacks.training.lightning_internals import trainer_attributes, tree_leaves
+from lmdyn.callbacks.training.resume import read_tokenizer
+from lmdyn.runs.checkpoint_files import (
     build_module,
     load_weights,
     newest_checkpoint,
     read_checkpoint,
     weights_digest,
 )
-from lmdyn.callbacks.training.lightning_internals import trainer_attributes, tree_leaves
-from lmdyn.callbacks.training.resume import read_tokenizer
 
 __all__ = [
     "Checkpoint",
@@ -66,6 +66,10 @@ class Reference(ABC):
     def example(self, module: nn.Module) -> nn.Module:
         """Return a module like those of :meth:`modules` before they exist: the observed one for its own checkpoints."""
         return module
+
+    def number(self, run: Run) -> int:
+        """Return the number of its modules at the last step, at least 1, as far as it is known: they take memory."""
+        return 1
 
     def named(self, name: str) -> "dict[str, Reference]":
         """Return the references that it represents: itself, under the given name."""
@@ -239,7 +243,7 @@ class OwnFinal(Reference):
     def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
         """Return the last checkpoint in a copy of the module."""
         assert run.checkpoints
-        return {"": _copy_with(module, run.checkpoints[max(run.checkpoints)])}
+        return {"": _copy_with(module, run.checkpoints[max(run.checkpoints)], run)}
 
 
 class _OwnPast(Reference):
@@ -280,7 +284,7 @@ class OwnInitial(_OwnPast):
             if self.optional:
                 return {}
             raise ValueError(self._missing(before))
-        return {"": _copy_with(module, before[0])} if step else {}
+        return {"": _copy_with(module, before[0], run)} if step else {}
 
     @staticmethod
     def _missing(steps: Mapping[int, Path]) -> str:
@@ -303,7 +307,7 @@ class Previous(_OwnPast):
     def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
         """Return the preceding checkpoint in a copy of the module."""
         before = run.checkpoints_before(step)
-        return {"": _copy_with(module, before[max(before)])} if before else {}
+        return {"": _copy_with(module, before[max(before)], run)} if before else {}
 
 
 class Earlier(_OwnPast):
@@ -326,11 +330,15 @@ class Earlier(_OwnPast):
         """Return the steps of the argument."""
         return {"class": "Earlier", "at": self.at}
 
+    def number(self, run: Run) -> int:
+        """Return the number of earlier checkpoints, as far as they are known."""
+        return max(1, sum(self.at is None or s in self.at for s in list(run.checkpoints or {})[:-1]))
+
     def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
         """Return the earlier checkpoints, each in a copy of the module."""
         before = run.checkpoints_before(step)
         return {
-            f"step {s}": _copy_with(module, path)
+            f"step {s}": _copy_with(module, path, run)
             for s, path in before.items()
             if self.at is None or s in self.at
         }
@@ -350,7 +358,7 @@ def which_past(run: Run) -> str:
     )
 
 
-def _copy_with(module: nn.Module, path: Path) -> nn.Module:
+def _copy_with(module: nn.Module, path: Path, run: Run) -> nn.Module:
     """Copy a module with the weights of a checkpoint, frozen; the trainer of a LightningModule is not copied."""
     memo: dict[int, Any] = {id(v): None for v in trainer_attributes(module).values()}
     for part in module.modules():  # tensors with a graph that training stored as attributes, such as a loss
@@ -358,7 +366,7 @@ def _copy_with(module: nn.Module, path: Path) -> nn.Module:
         leaves = (leaf for v in kept for leaf in tree_leaves(v))
         memo |= {id(t): t.detach() for t in leaves if isinstance(t, Tensor) and not t.is_leaf}
     copied = copy.deepcopy(module, memo)
-    load_weights(copied, read_checkpoint(path)["state_dict"], path)
+    load_weights(copied, read_checkpoint(path, run.stored_names)["state_dict"], path)
     return copied.eval().requires_grad_(False)
 
 

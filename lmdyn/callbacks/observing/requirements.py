@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import observing
-from lmdyn.callbacks.conditions.finding import Cost, Finding, ForeseenError, What
-from lmdyn.callbacks.conditions.machine import most_allocated
+from lmdyn.callbacks.observing.findings import Cost, Finding, ForeseenError, What
+from lmdyn.callbacks.observing.memory import most_allocated
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.probe import ProbeSet, Watch, probe_pass
+from lmdyn.callbacks.observing.probe import ProbeSet, probe_pass
 from lmdyn.callbacks.observing.protocols import UnmetNeedsError
 from lmdyn.callbacks.observing.reading import read_module
 from lmdyn.callbacks.observing.run import Run
@@ -169,9 +169,7 @@ def _try(observer: Observer, module: nn.Module) -> list[Cost]:
             "the probe set is empty: pass a `probe` or validation data with batches to the observer"
         )
     if isinstance(observer, StreamingObserver):
-        watch = Watch(
-            observer.accumulator(module, 0), observer.sites, observer.attention_sites, observer.gradients
-        )
+        watch = observer.watch(module, 0)
         taken = most_allocated(
             lambda: probe_pass(module, ProbeSet([batch]), [watch], forward=observer.forward)
         )

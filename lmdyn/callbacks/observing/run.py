@@ -12,16 +12,18 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DataLoader
 
 from lmdyn.callbacks.observing.protocols import PARTS, HasSplits, HasTokenizer, members, offers
-from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint, checkpoint_step
+from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.training.lightning_internals import callbacks_of, datamodule_of, validation_source
-from lmdyn.callbacks.training.observation_schedule import Steps
 from lmdyn.callbacks.training.resume import token_counts_of, tokenizer_of
+from lmdyn.callbacks.training.run_folder import run_folder
+from lmdyn.runs.checkpoint_files import checkpoint_step
+from lmdyn.runs.hub_checkpoints import StoredNames
 
 __all__ = [
     "Run",
     "announce",
     "announced",
-    "check_arguments",
+    "check_name",
     "forget_announced",
     "open_data",
     "snake_case",
@@ -41,6 +43,7 @@ class Run:
         datamodule: the run's own datamodule, or another provider of its validation set, the default probe set.
         checkpoints: in replay, all checkpoints of the run by step; None during training.
         checkpoint_folder: folder in which the run saves weights on schedule; None if it saves none.
+        stored_names: names of the weights in the checkpoints, if these have Hugging Face's format.
     """
 
     log_dir: Path
@@ -49,6 +52,7 @@ class Run:
     datamodule: Any = None
     checkpoints: Mapping[int, Path] | None = None
     checkpoint_folder: Path | None = None
+    stored_names: StoredNames | None = None
 
     @classmethod
     def of(cls, trainer: L.Trainer, module: L.LightningModule) -> "Run":
@@ -57,7 +61,7 @@ class Run:
         data = validation_source(trainer, module) if data is None else data
         savers = (c for c in callbacks_of(trainer) if isinstance(c, ScheduledCheckpoint) and c.weights_only)
         return cls(
-            log_dir=Path(trainer.log_dir or trainer.default_root_dir),
+            log_dir=run_folder(trainer),
             tokenizer=tokenizer_of(data, module),
             token_counts=token_counts_of(data),
             datamodule=data,
@@ -81,28 +85,13 @@ class Run:
 _LONGEST = 200  # bytes; file systems allow 255 for a name
 
 
-def check_arguments(name: str, schedule: Any, split: str, labels: str, batch: Any) -> None:
-    """Check the types and names of the arguments of an observer.
-
-    Raises:
-        ValueError: for an invalid folder name, an unknown split or an unknown label convention.
-        TypeError: if ``schedule`` is no schedule, or if ``batch`` is no mapping of names.
-    """
+def check_name(name: str) -> None:
+    """Raise a ValueError for a name that is not a valid folder name."""
     if not re.fullmatch(r"[\w.\-]+", name) or name in (".", ".."):
         raise ValueError(f"name is {name!r}: expected a folder name of letters, digits, '_', '-' and '.'")
     if (size := len(name.encode())) > _LONGEST:
         raise ValueError(
             f"name {name[:40]}… has {size} bytes: expected a folder name of at most {_LONGEST} bytes"
-        )
-    if not isinstance(schedule, Steps):
-        raise TypeError(f"schedule is {schedule!r}: expected Steps, such as Steps(every=100, per_decade=4)")
-    if split not in PARTS:
-        raise ValueError(f"split is {split!r}: expected 'train', 'validation' or 'test'")
-    if labels not in ("auto", "aligned", "next"):
-        raise ValueError(f"labels is {labels!r}: expected one of ['auto', 'aligned', 'next']")
-    if batch is not None and not isinstance(batch, Mapping):
-        raise TypeError(
-            f"batch is {batch!r}: expected names of its entries, such as {{input_ids: idx, labels: targets}}"
         )
 
 

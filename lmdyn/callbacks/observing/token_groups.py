@@ -12,12 +12,14 @@ from torch import Tensor
 from lmdyn.analysis.inspection.batches import text_of
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.statistics.hashing import splitmix64
+from lmdyn.analysis.words.frequency_cells import BLOCKS, LEAST_BLOCKS, frequency_ranks
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ObservedBatch
 from lmdyn.callbacks.observing.run import announce
 
 __all__ = [
     "BLOCKS",
+    "LEAST_BLOCKS",
     "FrequencySource",
     "SentenceBlocks",
     "band_names",
@@ -32,6 +34,7 @@ __all__ = [
     "special_tokens",
     "token_frequencies",
     "token_hash",
+    "token_names",
 ]
 
 log = logging.getLogger(__name__)
@@ -112,19 +115,11 @@ def special_tokens(observer: Observer, size: int) -> Bool[Tensor, "vocabulary"]:
     return special
 
 
-def frequency_ranks(
-    counts: Int[Tensor, "vocabulary"], special: Bool[Tensor, "vocabulary"]
-) -> Int[Tensor, "vocabulary"]:
-    """Return the frequency rank of each token id, 1 for the most frequent; 0 for special tokens. Ties by id.
-
-    Example:
-        >>> frequency_ranks(torch.tensor([9, 5, 7]), torch.tensor([True, False, False]))
-        tensor([0, 2, 1])
-    """
-    order = torch.argsort(torch.where(special, -1, counts), descending=True, stable=True)
-    ranks = torch.empty_like(counts)
-    ranks[order] = torch.arange(1, len(counts) + 1)
-    return torch.where(special, 0, ranks)
+def token_names(tokenizer: Any, size: int) -> list[str]:
+    """Return the text of each token id; the number of an id that the tokenizer does not have."""
+    known = 0 if tokenizer is None else min(size, len(tokenizer))
+    names = tokenizer.convert_ids_to_tokens(list(range(known))) if known else []
+    return [*map(str, names), *map(str, range(known, size))]
 
 
 def frequency_bands(
@@ -192,10 +187,6 @@ def gold_layers(observer: Observer, what: str) -> tuple[str, ...]:
     return layers
 
 
-BLOCKS = 64
-_LEAST = 5
-
-
 class SentenceBlocks:
     """Block of each token's sentence: a hash of the sentence's position, equal for any number of ranks.
 
@@ -211,6 +202,9 @@ class SentenceBlocks:
         self._ends = sorted({end for end in ends if end is not None})
         self._seed = seed
         self._sentence: Tensor | None = None
+
+    def reduce(self) -> None:
+        """Do nothing: there is no sum; part of the interface of :class:`Sums`."""
 
     def of(self, seen: ObservedBatch) -> Int[Tensor, "batch time"]:
         """Return the block of each token of the next batch of a pass, from 0 to 63."""
@@ -233,13 +227,13 @@ def bootstrap_settings(bootstrap: int, confidence: float) -> tuple[int, float]:
 
 def enough_blocks(blocks: int, name: str, step: int) -> bool:
     """Return whether there are enough blocks to resample, at least 5; if not, log a warning."""
-    if blocks < _LEAST and rank_and_world_size()[0] == 0:
+    if blocks < LEAST_BLOCKS and rank_and_world_size()[0] == 0:
         log.warning(
             "%s at step %d: no intervals from %d blocks of sentences, at least %d are required: observe more text, or "
             "text whose sentences end in the tokenizer's end-of-sentence token",
-            name, step, blocks, _LEAST,
+            name, step, blocks, LEAST_BLOCKS,
         )  # fmt: skip
-    return blocks >= _LEAST
+    return blocks >= LEAST_BLOCKS
 
 
 def sentence_numbers(

@@ -1,14 +1,14 @@
 """Preference of words for a tower of a two-tower language model, and its emergence in training."""
 
 import hashlib
-import logging
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, get_args
+from typing import Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import torch
 from jaxtyping import Int
@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from lmdyn.analysis.inspection.activations import resolve_sites
 from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.analysis.preference.preference import (
+    Pair,
     PreferenceVariant,
     leading_towers,
+    most_frequent_tag,
     preference_standard_error,
     split_half_reliability,
     token_preference,
@@ -27,32 +29,37 @@ from lmdyn.analysis.preference.preference import (
 from lmdyn.analysis.preference.tower_predictions import Predictions
 from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.analysis.statistics.correlation import pearson, spearman
-from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.callbacks.conditions.amounts import site_widths
-from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
+from lmdyn.callbacks.observing.amounts import count_types, site_widths
+from lmdyn.callbacks.observing.arguments import From
+from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import TrainingPart
 from lmdyn.callbacks.observing.protocols import objective_of
 from lmdyn.callbacks.observing.reference import Previous
-from lmdyn.callbacks.observing.store import ObservationStore
+from lmdyn.callbacks.observing.run import announce
+from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
     frequency_ranks,
     special_tokens,
     token_frequencies,
+    token_names,
 )
 from lmdyn.callbacks.preference.tower_preference_figures import preference_figures
-from lmdyn.callbacks.preference.tower_preference_quantities import TOWER_PREFERENCE
-from lmdyn.callbacks.preference.tower_preference_tables import preference_tables
-from lmdyn.callbacks.preference.tower_reader import TowerReader, tags_in, tags_of
-from lmdyn.callbacks.training.checkpoint_files import weights_digest
+from lmdyn.callbacks.preference.tower_preference_tables import over_training, preference_tables
+from lmdyn.callbacks.preference.tower_reader import TowerReader
+from lmdyn.runs.checkpoint_files import weights_digest
+from lmdyn.runs.schema import Quantity, select
+from lmdyn.runs.store import ObservationStore
 
-__all__ = ["TowerPreference"]
-
-log = logging.getLogger(__name__)
+__all__ = ["TOWERS", "TowerPreference"]
 
 TOWERS: Mapping[str, str] = {"tower1": "encodings.0", "tower2": "encodings.1"}
 """Encodings of the two towers of a ``TwoTowerLanguageModel``."""
+
+_LEAST = 3  # words of a correlation
+_COLUMNS = {"by": "", "group": "", "upos": None}
+_REFERENCE = ("reference/<name>",)
 
 
 class TowerPreference(Observer):
@@ -75,10 +82,10 @@ class TowerPreference(Observer):
 
     Rows by word (``by`` is ``token``) are stored but not logged, for the ``top`` most frequent words that occur at
     least ``min_count`` times in the validation text: ``preference`` (the column ``upos`` has the word's most frequent
-    tag, in
-    the training data, else in a probe set with ``target_upos``), ``count``, the word's frequency, and
-    ``standard_error`` of the variant ``mean_probability``. Two instances are
-    compared by a report of both runs: ``lmdyn report RUN1 RUN2 --out FOLDER``.
+    tag, in the training data, else in a probe set with ``target_upos``), ``count``, the word's frequency, and
+    ``standard_error`` of the variant ``mean_probability``. A number that is not defined has no row, such as a
+    correlation with a constant preference. Two instances are compared by a report of both runs:
+    ``lmdyn report RUN1 RUN2 --out FOLDER``.
 
     Args:
         sites: module paths of the towers' encodings by name, two or more.
@@ -98,7 +105,6 @@ class TowerPreference(Observer):
         references: folders of other runs, by name; correlate with the last preference that each recorded.
         seed: seed of the halves of the text, for the reliability.
         second_seed: seed of the initial weights of a second training of the output layers; None for no second training.
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
@@ -111,71 +117,82 @@ class TowerPreference(Observer):
 
     Example:
         >>> from lmdyn.analysis import HeadTraining
-        >>> TowerPreference(training=HeadTraining(updates=100), top=1000).sites
+        >>> TowerPreference(training=HeadTraining(updates=100), top=1000).towers
         {'tower1': 'encodings.0', 'tower2': 'encodings.1'}
     """
 
+    sites: Mapping[str, str] | None = None
+    training: HeadTraining = HeadTraining(updates=300)
+    batch_rows: Annotated[int, From(1)] = 32
+    variant: PreferenceVariant = "mean_probability"
+    top: Annotated[int, From(_LEAST)] = 5000
+    min_count: Annotated[int, From(1)] = 5
+    frequency: FrequencySource | None = None
+    previous: bool = False
+    references: Mapping[str, str] | None = None
+    seed: int = 0
+    second_seed: int | None = None
+
     uses_labels = True
-
-    recorded = TOWER_PREFERENCE
     several_runs = True
+    recorded = (
+        Quantity(
+            "mean_probability", "Mean probability of the word, over all positions, of the output layer of each tower, "
+            "in the order of the sites.", low=0.0, high=1.0, better="higher", tags=("tower/<number>",),
+        ),
+        Quantity(
+            "head_loss", "Mean −ln p of the output layer.", "nats", low=0.0, better="lower", tags=("tower/<number>",),
+        ),
+        Quantity("primary_tower", "Number of the tower with the higher mean probability.", low=1.0),
+        Quantity(
+            "spread", "Standard deviation of the preference over words.", "nats", low=0.0, panel="over_training",
+            short="spread of preference",
+        ),
+        Quantity(
+            "reliability", "Reliability of the preference, from two halves of the text (Spearman–Brown): only the "
+            "noise of the text; that of an untrained model may be near 1.", high=1.0, panel="over_training",
+            short="split-half reliability",
+        ),
+        Quantity(
+            "head_reliability", "Pearson's correlation of the preferences by output layers of two seeds (second_seed).",
+            low=-1.0, high=1.0, panel="over_training", short="correlation of output\nlayers of two seeds",
+        ),
+        Quantity(
+            "frequency_rank_correlation", "Spearman's correlation with the frequency rank, 1 for the most frequent "
+            "word.", low=-1.0, high=1.0, panel="over_training", short="correlation with\nfrequency rank",
+        ),
+        Quantity(
+            "preference", "Logarithm of the ratio of the towers' mean probabilities, above 0 if the primary one is "
+            "better: mean of words by their most frequent tag; stored by word.", "nats", tags=("upos/<tag>",),
+            panel="tags_over_training", short="mean preference by tag", lines="group", where=(("by", ("upos",)),),
+        ),
+        Quantity(
+            "correlation", "Pearson's correlation with the preference of a reference.", low=-1.0, high=1.0,
+            tags=_REFERENCE, panel="agreement_over_training", short="Pearson's correlation\nof preference",
+            lines="group",
+        ),
+        Quantity(
+            "rank_correlation", "Spearman's correlation with that preference.", low=-1.0, high=1.0, tags=_REFERENCE,
+            panel="agreement_over_training", short="Spearman's correlation\nof preference", lines="group",
+        ),
+        Quantity("count", "Occurrences of a word in the text of the frequencies.", "count", low=1.0, tags=()),
+        Quantity("standard_error", "Standard error of a word's preference, over texts.", "nats", low=0.0, tags=()),
+    )  # fmt: skip
 
-    legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {"second_seed": None, "training.patience": None}
-    )
-
-    def __init__(
-        self,
-        *,
-        sites: Mapping[str, str] | None = None,
-        training: HeadTraining = HeadTraining(updates=300),  # noqa: B008 (frozen)
-        batch_rows: int = 32,
-        variant: PreferenceVariant = "mean_probability",
-        top: int = 5000,
-        min_count: int = 5,
-        frequency: FrequencySource | None = None,
-        previous: bool = False,
-        references: Mapping[str, str] | None = None,
-        seed: int = 0,
-        second_seed: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.sites = dict(TOWERS if sites is None else sites)
-        if len(self.sites) < 2:
-            raise ValueError(f"expected the sites of two towers or more, got {list(self.sites)}")
-        if variant not in get_args(PreferenceVariant):
-            raise ValueError(f"variant is {variant!r}: expected one of {list(get_args(PreferenceVariant))}")
-        if frequency is not None and frequency not in get_args(FrequencySource):
-            raise ValueError(f"frequency is {frequency!r}: expected one of {list(get_args(FrequencySource))}")
-        if batch_rows < 1 or top < 3 or min_count < 1 or training.updates < 1:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.towers: dict[str, str] = self.found("sites", lambda: dict(TOWERS))
+        if len(self.towers) < 2:
+            raise ValueError(f"expected the sites of two towers or more, got {list(self.towers)}")
+        if self.second_seed == self.training.seed:
             raise ValueError(
-                "expected batch_rows, min_count and training.updates from 1 and top from 3, got "
-                f"{batch_rows}, {min_count}, {training.updates}, {top}"
+                f"second_seed is {self.second_seed}, equal to training.seed, which gives the same output layers: use "
+                "another"
             )
-        if second_seed == training.seed:
-            raise ValueError(
-                f"second_seed is {second_seed}, equal to training.seed, which gives the same output layers: use another"
-            )
-        if "previous" in (references or {}):
+        if "previous" in (self.references or {}):
             raise ValueError(
                 "a reference is named 'previous', which is the name of the run's preceding checkpoint: use another"
             )
-        self.training = training
-        self.batch_rows = batch_rows
-        self.variant: PreferenceVariant = variant
-        self.top = top
-        self.min_count = min_count
-        self.frequency = frequency
-        self.previous = Previous() if previous else None
-        self.references = dict(references or {})
-        self.seed = seed
-        self.second_seed = second_seed
-        self._training_part: TrainingPart | None = None
-        self._reader: TowerReader | None = None
-        self._recorded: dict[str, pd.Series[float]] = {}
-        self._digests: dict[str, str] = {}
-        self._known: dict[str, Predictions] = {}
 
     # ---------------------------------------------------------------- before training
 
@@ -192,184 +209,171 @@ class TowerPreference(Observer):
                 f"{self.name}: the model is trained for the objective {own!r}, but the probe is for {objective!r}: use "
                 "the same for both, otherwise a position would have to predict a token that it reads"
             )
-        if self.previous is not None:
-            self.previous.check(self.run)
-        self._known.clear()
-        counts = token_frequencies(self, self.frequency)
-        special = special_tokens(self, len(counts))
-        frequency_rank = frequency_ranks(counts, special)
-        self._counts = counts
-        self._eligible = (frequency_rank > 0) & (frequency_rank <= self.top) & (counts > 0)
-        self._words = np.array(
-            self.run.tokenizer.convert_ids_to_tokens(list(range(len(counts)))), dtype=object
-        )
-        known = tags_of(self.run.token_counts, len(counts))
-        self._tags = known if known is not None else tags_in(self.probe_set, len(counts), self.name)
+        if self.previous:
+            Previous().check(self.run)
+        self._known: dict[str, Predictions] = {}
+        self._counts = token_frequencies(self, self.frequency)
+        size = len(self._counts)
+        ranks = frequency_ranks(self._counts, special_tokens(self, size))
+        self._eligible = (ranks > 0) & (ranks <= self.top) & (self._counts > 0)
+        self._words = np.array(token_names(self.run.tokenizer, size), dtype=object)
+        self._tags = self._most_frequent_tags(size)
         mask_id = self.run.tokenizer.mask_token_id if objective == "masked" else None
-        self._reader = TowerReader(self.sites, self.forward, mask_id, len(counts), self.seed)
-        for name, folder in self.references.items():
-            self._recorded[name], self._digests[name] = self._read(name, Path(folder).expanduser())
+        self._reader = TowerReader(self.towers, self.forward, mask_id, size, self.seed)
+        self._recorded = {name: self._read(name, folder) for name, folder in (self.references or {}).items()}
+        digests = {name: _digest(recorded) for name, recorded in self._recorded.items()}
+        self._found |= {"train_set": self._training_part.fingerprint, "references": digests}
 
-    def _read(self, name: str, folder: Path) -> "tuple[pd.Series[float], str]":
-        """Return the last preference that another run recorded, by word, and a hash of it."""
-        store = ObservationStore(folder / "observations" / self.name)
-        steps = store.steps()
-        if not steps:
+    def _most_frequent_tags(self, size: int) -> Any:
+        """Return the most frequent tag of each token type, in training or in the probe set; None without tags."""
+        counted = self.run.token_counts
+        names = [] if counted is None else [c for c in counted.columns if c not in ("token", "count")]
+        if counted is not None and names and len(counted) >= size:
+            counts = torch.from_numpy(counted[names].to_numpy(dtype="int64")[:size].copy())
+        else:
+            names = list(self.probe_set.label_names.get("upos") or [])
+            counts = torch.zeros(size * len(names), dtype=torch.int64)
+            for batch in self.probe_set.batches() if names else ():
+                if "target_upos" not in batch:
+                    return None
+                labels, tags = batch["labels"].cpu(), batch["target_upos"].cpu()
+                known = (labels >= 0) & (labels < size) & (tags >= 0)
+                counts += torch.bincount(labels[known] * len(names) + tags[known], minlength=len(counts))
+            if not names:
+                return None
+            announce(self.name, "there are no training counts of tags: they are counted in the probe set")
+        best = most_frequent_tag(counts.view(size, len(names)))
+        return np.array([*names, None], dtype=object)[best.numpy()]
+
+    def _read(self, name: str, folder: str) -> "pd.Series[float]":
+        """Return the last preference that another run recorded, by word."""
+        store = ObservationStore(Path(folder).expanduser() / "observations" / self.name)
+        if not (steps := store.steps()):
             raise ValueError(
                 f"{self.name}: reference {name!r} has no observations {store.folder}: observe that run first "
                 f"(`lmdyn analyze {folder}`), under the same name"
             )
-        table = store.read()
-        rows = table[
-            table["step"].eq(steps[-1]) & table["quantity"].eq("preference") & table["by"].eq("token")
-        ]
-        recorded = rows.set_index("group")["value"]
-        digest = hashlib.blake2b(pd.util.hash_pandas_object(recorded).to_numpy().tobytes(), digest_size=16)
-        return recorded, digest.hexdigest()
+        rows = select(store.read(steps=steps[-1:]), quantity="preference", by="token")
+        return rows.set_index("group")["value"]
 
     def check_module(self, module: nn.Module) -> None:
         """Raise an error for sites that are not modules, and for default sites that omit a tower."""
-        if self.sites == TOWERS and not set(TOWERS.values()) & {path for path, _ in module.named_modules()}:
+        paths = {path for path, _ in module.named_modules()}
+        if self.towers == TOWERS and not set(TOWERS.values()) & paths:
             raise ValueError(
                 f"{self.name} compares towers, that is, parallel encoders, but {type(module).__name__} has none at "
                 f"{', '.join(TOWERS.values())}: name the sites of their encodings by `sites`"
             )
-        resolve_sites(module, self.sites)
-        self.found("sites", lambda: self.sites)
+        resolve_sites(module, self.towers)
         further = f"encodings.{len(TOWERS)}"
-        if self.sites == TOWERS and further in dict(module.named_modules()):
+        if self.towers == TOWERS and further in paths:
             raise ValueError(
                 f"{self.name}: the module has a third tower, {further}: name the sites of all towers by `sites`"
             )
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report fewer than the three words that a correlation requires; output layers and their optimizer."""
-        counts = torch.zeros_like(self._counts)
-        for batch in self.probe_set.batches():
-            labels, size = batch["labels"], len(counts)
-            counts += torch.bincount(labels[(labels >= 0) & (labels < size)].cpu(), minlength=size)
-        words = int((self._eligible & (counts >= self.min_count)).sum())
-        if words < 3:
+        left_out = (~self._eligible).nonzero()[:, 0].tolist()
+        words = count_types(self.probe_set, "labels", _LEAST, self.min_count, left_out)
+        if words < _LEAST:
             yield expected(
                 f"three of the {self.top} most frequent words with {self.min_count} occurrences in the probe set",
                 f"{words}",
                 "lower `min_count`, or observe more text",
             )
-        widths = site_widths(module, self.probe_set, self.sites, self.forward)
-        size = len(counts) * (sum(widths.values()) + len(widths))
+        widths = site_widths(module, self.probe_set, self.towers, self.forward)
+        size = len(self._counts) * (sum(widths.values()) + len(widths))
         yield Cost(
-            f"{len(widths)} output layers for {len(counts):,} words, with gradients and Adam's two moments",
+            f"{len(widths)} output layers for {len(self._counts):,} words, with gradients and Adam's two moments",
             4 * 4 * size,
         )
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The arguments, the content of both splits, and the records of the references."""
-        train = self._training_part.fingerprint if self._training_part is not None else None
-        return {**super().settings, "sites": self.sites, "train_set": train, "references": self._digests}
 
     # ---------------------------------------------------------------- an observation
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Train the output layers, average their probabilities, and compare them."""
+        why = "encodings, or the output layers trained on them, are not finite"
+        return tabulate(self._rows(module, step), _COLUMNS, self.name, step, why)
+
+    def _rows(self, module: nn.Module, step: int) -> Iterator[Row]:
+        towers = [{"by": "tower", "group": str(k + 1)} for k in range(len(self.towers))]
         found = self._predictions(module)
-        towers = [str(k + 1) for k in range(len(self.sites))]
-        if found is None:
-            if rank_and_world_size()[0] == 0:
-                log.warning(
-                    "%s at step %d: encodings or the output layers trained on them are not finite: no preference",
-                    self.name, step,
-                )  # fmt: skip
-            return _table([_Row("head_loss", "tower", tower, float("nan")) for tower in towers])
-        rows = [
-            _Row(quantity, "tower", tower, float(value))
-            for quantity, values in (
-                ("mean_probability", found.mean_probability),
-                ("head_loss", found.cross_entropy),
-            )
-            for tower, value in zip(towers, values, strict=True)
-        ]
-        pair = leading_towers(found)._asdict()
-        rows.append(_Row("primary_tower", "", "", pair["primary"] + 1.0))
-        chosen = self._chosen(found, **pair)
-        preference = token_preference(found, self.variant, **pair)
-        values = preference[chosen].numpy()
-        rows += self._overall(found, pair, chosen, values)
+        if found is None:  # encodings or output layers are not finite
+            yield from ((tower, {"head_loss": math.nan}) for tower in towers)
+            return
+        means = {"mean_probability": found.mean_probability, "head_loss": found.cross_entropy}
+        for quantity, values in means.items():
+            yield from ((tower, {quantity: v}) for tower, v in zip(towers, values.tolist(), strict=True))
+        pair = leading_towers(found)
+        yield {}, {"primary_tower": pair.primary + 1}
+        chosen = self._chosen(found, pair)
+        preference = self._preference(found, pair)[chosen].numpy()
+        yield from self._of_words_together(found, pair, chosen, preference)
         if self.second_seed is not None:
-            rows.append(self._head_reliability(module, pair, chosen, values))
+            again = self._trained(module, replace(self.training, seed=self.second_seed))
+            if again is None:
+                yield {}, {"head_reliability": math.nan}
+            else:
+                theirs = self._preference(again, pair)[chosen].numpy()
+                yield {}, {"head_reliability": _correlations(preference, theirs)["correlation"]}
         for name, recorded in self._recorded.items():
             theirs = recorded.reindex(self._words[chosen]).to_numpy(dtype="float64")
-            rows += _correlations(name, values, theirs)
-        if self.previous is not None:
-            rows += self._with_previous(found, module, step)
-        errors = None
-        if self.variant == "mean_probability":
-            errors = preference_standard_error(found, **pair)[chosen].numpy()
-        words, counts = self._words[chosen], self._counts[chosen].numpy()
-        tags = self._tags[chosen] if self._tags is not None else [None] * len(words)
-        for i, (word, tag) in enumerate(zip(words, tags, strict=True)):
-            rows.append(_Row("preference", "token", word, float(values[i]), tag))
-            rows.append(_Row("count", "token", word, float(counts[i])))
-            if errors is not None:
-                rows.append(_Row("standard_error", "token", word, float(errors[i])))
-        return _table(rows)
+            yield {"by": "reference", "group": name}, _correlations(preference, theirs)
+        if self.previous:
+            yield from self._with_previous(found, module, step)
+        yield from self._of_each_word(found, pair, chosen, preference)
 
-    def _chosen(self, found: Predictions, primary: int, other: int) -> Int[Tensor, "n"]:
+    def _preference(self, found: Predictions, pair: Pair) -> Tensor:
+        return token_preference(found, self.variant, primary=pair.primary, other=pair.other)
+
+    def _chosen(self, found: Predictions, pair: Pair) -> Int[Tensor, "n"]:
         """Return the observed words, the most frequent first."""
-        preference = token_preference(found, self.variant, primary=primary, other=other)
-        chosen = (self._eligible & (found.count >= self.min_count) & preference.isfinite()).nonzero()[:, 0]
+        finite = self._preference(found, pair).isfinite()
+        chosen = (self._eligible & (found.count >= self.min_count) & finite).nonzero()[:, 0]
         return chosen[torch.argsort(self._counts[chosen], descending=True, stable=True)]
 
-    def _overall(
-        self, found: Predictions, pair: Mapping[str, int], chosen: Int[Tensor, "n"], values: Any
-    ) -> list["_Row"]:
-        rows = []
-        if len(values) > 1:
-            rows.append(_Row("spread", "", "", float(values.std(ddof=1))))
+    def _of_words_together(
+        self, found: Predictions, pair: Pair, chosen: Int[Tensor, "n"], preference: "npt.NDArray[np.float64]"
+    ) -> Iterator[Row]:
+        if len(preference) > 1:
+            yield {}, {"spread": float(preference.std(ddof=1))}
         if self.variant != "printed":
-            reliability = split_half_reliability(found, chosen, self.variant, **pair).reliability
-            rows.append(_Row("reliability", "", "", reliability))
+            halves = split_half_reliability(found, chosen, self.variant, **pair._asdict())
+            yield {}, {"reliability": _if_defined(halves.reliability)}
         ranks = -self._counts[chosen].numpy()  # order of their ranks: the most frequent is the first
-        rows.append(_Row("frequency_rank_correlation", "", "", spearman(values, ranks)))
+        yield {}, {"frequency_rank_correlation": _if_defined(spearman(preference, ranks))}
         if self._tags is not None:
-            by_tag = pd.Series(values).groupby(self._tags[chosen]).mean()
-            rows += [_Row("preference", "upos", str(tag), float(mean)) for tag, mean in by_tag.items()]
-        return rows
+            by_tag = pd.Series(preference).groupby(self._tags[chosen]).mean()
+            for tag, mean in by_tag.items():
+                yield {"by": "upos", "group": str(tag)}, {"preference": mean}
 
-    def _head_reliability(
-        self, module: nn.Module, pair: Mapping[str, int], chosen: Int[Tensor, "n"], values: Any
-    ) -> "_Row":
-        """Correlate the preference with that of output layers of another seed, with the towers in the same order."""
-        assert self.second_seed is not None
-        again = self._trained(module, replace(self.training, seed=self.second_seed))
-        r = float("nan")
-        if again is not None:
-            theirs = token_preference(again, self.variant, **pair)[chosen].numpy()
-            both = np.isfinite(values) & np.isfinite(theirs)
-            r = pearson(values[both], theirs[both])
-        return _Row("head_reliability", "", "", r)
+    def _of_each_word(
+        self, found: Predictions, pair: Pair, chosen: Int[Tensor, "n"], preference: "npt.NDArray[np.float64]"
+    ) -> Iterator[Row]:
+        further = {"count": self._counts[chosen].tolist()}
+        if self.variant == "mean_probability":
+            further["standard_error"] = preference_standard_error(found, **pair._asdict())[chosen].tolist()
+        tags = self._tags[chosen] if self._tags is not None else [None] * len(chosen)
+        for i, (word, tag) in enumerate(zip(self._words[chosen], tags, strict=True)):
+            place = {"by": "token", "group": word}
+            yield {**place, "upos": tag}, {"preference": preference[i]}
+            yield place, {quantity: _if_defined(values[i]) for quantity, values in further.items()}
 
-    def _with_previous(self, found: Predictions, module: nn.Module, step: int) -> list["_Row"]:
-        assert self.previous is not None
-        rows: list[_Row] = []
-        pair = {"primary": 0, "other": 1} if len(self.sites) == 2 else leading_towers(found)._asdict()
-        for before in self.previous.modules(module, self.run, step).values():
-            device = device_of(module)
-            theirs = self._predictions(before.to(device))
+    def _with_previous(self, found: Predictions, module: nn.Module, step: int) -> Iterator[Row]:
+        pair = Pair(0, 1) if len(self.towers) == 2 else leading_towers(found)
+        for before in Previous().modules(module, self.run, step).values():
+            theirs = self._predictions(before.to(device_of(module)))
             if theirs is not None:
-                chosen = self._chosen(found, **pair)
-                now, then = (
-                    token_preference(p, self.variant, **pair)[chosen].numpy() for p in (found, theirs)
-                )
-                rows += _correlations("previous", now, then)
-        return rows
+                chosen = self._chosen(found, pair)
+                now, then = (self._preference(p, pair)[chosen].numpy() for p in (found, theirs))
+                yield {"by": "reference", "group": "previous"}, _correlations(now, then)
 
     def _predictions(self, module: nn.Module) -> Predictions | None:
         """Return the predictions of the towers, which depend only on the weights.
 
         If ``previous`` is set, the last two are cached: one is the previous one of the next.
         """
-        key = weights_digest(module.state_dict()) if self.previous is not None else ""
+        key = weights_digest(module.state_dict()) if self.previous else ""
         if key in self._known:
             return self._known[key]
         found = self._trained(module, self.training)
@@ -378,11 +382,8 @@ class TowerPreference(Observer):
         return found
 
     def _trained(self, module: nn.Module, training: HeadTraining) -> Predictions | None:
-        assert self._reader is not None
-        assert self._training_part is not None
-        return self._reader.predictions(
-            module, self._training_part.open(), self.probe_set, training, printed=self.variant == "printed"
-        )
+        train, printed = self._training_part.open(), self.variant == "printed"
+        return self._reader.predictions(module, train, self.probe_set, training, printed=printed)
 
     # ---------------------------------------------------------------- output
 
@@ -405,10 +406,11 @@ class TowerPreference(Observer):
         kept.loc[of_words, "value"] = kept.loc[of_words, "value"].astype("float32").astype("float64")
         return kept
 
-    @staticmethod
-    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw preference of frequent words, by part of speech, by frequency, over training, and between runs."""
-        return preference_figures(observations, settings)
+    @classmethod
+    def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Draw figures 3, 4 and 8 of the publication, and preference over training."""
+        figures = preference_figures(observations, settings)
+        return figures | super().figures(over_training(observations, settings), settings)
 
     @staticmethod
     def tables(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
@@ -416,24 +418,16 @@ class TowerPreference(Observer):
         return preference_tables(observations, settings)
 
 
-class _Row(NamedTuple):
-    quantity: str
-    by: str
-    group: str
-    value: float
-    upos: str | None = None
+def _if_defined(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
-def _table(rows: list[_Row]) -> pd.DataFrame:
-    table = pd.DataFrame(rows, columns=list(_Row._fields))
-    table.insert(1, "site", "")
-    return table[["quantity", "site", "by", "group", "upos", "value"]].astype(
-        {"value": "float64", "upos": object}
-    )
-
-
-def _correlations(name: str, ours: Any, theirs: Any) -> list[_Row]:
+def _correlations(ours: Any, theirs: Any) -> dict[str, float | None]:
     both = np.isfinite(ours) & np.isfinite(theirs)
     found = {"correlation": pearson, "rank_correlation": spearman}
-    values = {quantity: f(ours[both], theirs[both]) for quantity, f in found.items()}
-    return [_Row(quantity, "reference", name, value) for quantity, value in values.items()]
+    return {quantity: _if_defined(f(ours[both], theirs[both])) for quantity, f in found.items()}
+
+
+def _digest(recorded: "pd.Series[float]") -> str:
+    hashes = pd.util.hash_pandas_object(recorded).to_numpy().tobytes()
+    return hashlib.blake2b(hashes, digest_size=16).hexdigest()

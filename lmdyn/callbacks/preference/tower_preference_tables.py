@@ -1,6 +1,7 @@
 """Tables of He & Toyoizumi 2022 on token preference, for one or several runs."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
@@ -10,9 +11,9 @@ import pandas as pd
 from lmdyn.analysis.preference.preference_agreement import compare_preferences
 from lmdyn.analysis.statistics.correlation import pearson, spearman
 from lmdyn.callbacks.observing.figures import named_runs
-from lmdyn.callbacks.observing.schema import last_step, select, wide
+from lmdyn.runs.schema import last_step, select, wide
 
-__all__ = ["BEFORE", "FREQUENCY_RANK", "LAST", "TAGS", "last_types", "preference_tables", "top_types"]
+__all__ = ["FREQUENCY_RANK", "TAGS", "last_types", "over_training", "preference_tables"]
 
 _TOP = 5000  # default: rarer types are noise (section 5.1)
 
@@ -20,16 +21,15 @@ FREQUENCY_RANK = "rank by frequency (of the types compared)"
 """1 is the most frequent type, so that rare types with larger preference give a positive correlation. The publication
 has 0.16 to 0.22 in table 4 and does not state which end is 1."""
 
-BEFORE, LAST = "the observation before", "the last observation"
-"""Groups of correlations between the steps of one run."""
+TAGS = ("PROPN", "NOUN", "ADJ", "AUX", "ADP", "ADV", "VERB", "DET", "PRON", "NUM", "SCONJ", "CCONJ", "PART")
+"""Drawn tags: first those of the publication's figure 4, in its order, then further ones."""
 
-_PUBLISHED = ("PROPN", "NOUN", "ADJ", "AUX", "ADP", "ADV", "VERB")  # of figure 4, in its order
-TAGS = (*_PUBLISHED, "DET", "PRON", "NUM", "SCONJ", "CCONJ", "PART")
-"""Drawn tags: those of the publication, and further ones that may have enough types."""
+_SCALARS = ("spread", "reliability", "head_reliability", "frequency_rank_correlation")
+_OF_A_SIGN = ("preference", "correlation", "rank_correlation", "frequency_rank_correlation")
 
 
 def preference_tables(
-    observations: pd.DataFrame, settings: Mapping[str, Any] | None = None, *, resamplings: int = 1000
+    observations: pd.DataFrame, settings: Mapping[str, Any], *, resamplings: int = 1000
 ) -> dict[str, pd.DataFrame]:
     """Return tables 2 and 4, preference by part of speech, information on each run, and all of it over training.
 
@@ -48,33 +48,25 @@ def preference_tables(
         (Spearman 1904), NaN if a reliability is missing or not above 0; it may exceed 1 by chance. For more than one
         step ``over_training``: ``step, quantity, group, value``, relative to the tower that is primary at the end.
     """
-    several = "run" in observations
-    observations = named_runs(observations)
-    types = last_types(observations, settings)
-    tables = {"instances": _instances(observations, types)}
+    named = named_runs(observations)
+    types = last_types(named, settings)
+    tables = {"instances": _instances(named, types)}
     if types:
-        pairs = _pairs(types, _reliability(observations), resamplings)
+        pairs = _pairs(types, _reliability(named), resamplings)
         tables["frequency"] = _rank_matrix(types, pairs)
         if len(types) > 1:
             tables["correlations"] = pairs
-        if observations.groupby("run")["step"].nunique().max() > 1:
-            tables["over_training"] = _over_training(observations, types)
+        if len(course := over_training(named, settings)):
+            tables["over_training"] = course.drop(columns=["site", "by"])
     if any(of["upos"].notna().any() for of in types.values()):
         tables["by_upos"] = _means_by_upos(types)
-    if not several:
+    if "run" not in observations:
         for name in tables.keys() & {"instances", "by_upos", "over_training"}:
             tables[name] = tables[name].drop(columns="run")
     return tables
 
 
-def top_types(settings: Mapping[str, Any] | None) -> int:
-    """Return the maximum number of compared types."""
-    return int((settings or {}).get("top", _TOP))
-
-
-def last_types(
-    observations: pd.DataFrame, settings: Mapping[str, Any] | None = None
-) -> dict[str, pd.DataFrame]:
+def last_types(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """Return, for each run, the most frequent types of its last observation with types, in order of frequency.
 
     Columns are ``preference, standard_error, count, upos, rank``, the index is the token; ``rank`` is the rank among
@@ -83,18 +75,15 @@ def last_types(
     rows = select(observations, by="token").dropna(subset="value")
     found = {}
     for run, of in rows.groupby("run", sort=False):
-        scored = select(of, quantity="preference")
+        scored = last_step(select(of, quantity="preference")).set_index("group")
         if scored.empty:
             continue
-        of = of[of["step"].eq(scored["step"].max())]
-        scored = select(of, quantity="preference").set_index("group")
-        columns = {
-            quantity: select(of, quantity=quantity).set_index("group")["value"]
-            for quantity in ("preference", "standard_error", "count")
-        }
-        table = pd.DataFrame({**columns, "upos": scored["upos"]}).loc[scored.index]
+        of = select(of, step=scored["step"].iloc[0])
+        table = pd.DataFrame({"preference": scored["value"], "upos": scored["upos"]})
+        for quantity in ("standard_error", "count"):
+            table[quantity] = select(of, quantity=quantity).set_index("group")["value"]
         table = table.fillna({"count": 0.0}).sort_values("count", ascending=False, kind="stable")
-        table = table.head(top_types(settings))
+        table = table.head(settings.get("top", _TOP))
         found[str(run)] = table.assign(rank=np.arange(1, len(table) + 1))
     return found
 
@@ -117,23 +106,16 @@ def _pairs(
         both = types[first].join(types[second]["preference"].rename("other"), how="inner")
         columns = (both[name].to_numpy(dtype=np.float64) for name in ("preference", "other", "count"))
         of = compare_preferences(*columns, top=max(1, len(both)), resamplings=resamplings)
-        told = reliability.reindex([first, second]).to_numpy()
-        noise = np.sqrt(told.prod()) if (told > 0).all() else np.nan
+        known = reliability.reindex([first, second]).to_numpy()
+        noise = np.sqrt(known.prod()) if (known > 0).all() else np.nan
         rows.append(
-            {
-                "first": first, "second": second, "types": of.types,
-                "pearson": of.pearson, "pearson_low": of.pearson_low, "pearson_high": of.pearson_high,
-                "pearson_disattenuated": of.pearson / noise,
-                "spearman": of.spearman, "spearman_low": of.spearman_low, "spearman_high": of.spearman_high,
-                "spearman_given_frequency": of.spearman_given_frequency,
-                "shuffled": of.shuffled, "shuffled_high": of.shuffled_high,
-            }
-        )  # fmt: skip
+            {"first": first, "second": second, **asdict(of), "pearson_disattenuated": of.pearson / noise}
+        )
     return pd.DataFrame(rows)
 
 
 def _rank_matrix(types: Mapping[str, pd.DataFrame], pairs: pd.DataFrame) -> pd.DataFrame:
-    """Return table 4: Spearman's correlations of runs, and of each with the frequency rank of its own types."""
+    """Return Spearman's correlations of table 4: of runs, and of each with the rank by frequency."""
     names = [*types, FREQUENCY_RANK]
     matrix = pd.DataFrame(np.eye(len(names)), index=pd.Index(names), columns=names)
     for _, pair in pairs.iterrows():
@@ -148,92 +130,70 @@ def _rank_matrix(types: Mapping[str, pd.DataFrame], pairs: pd.DataFrame) -> pd.D
 def _means_by_upos(types: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     rows = []
     for run, of in types.items():
-        of = of.dropna(subset="upos")
-        there = [tag for tag in TAGS if of["upos"].eq(tag).any()]
-        for tag in [*there, *sorted(set(of["upos"]) - set(there))]:
-            scores = of["preference"][of["upos"].eq(tag)]
-            rows.append((run, tag, scores.mean(), scores.gt(0).mean(), len(scores)))
+        scores = dict(iter(of.groupby("upos")["preference"]))  # sorted by name
+        for tag in [*(tag for tag in TAGS if tag in scores), *(tag for tag in scores if tag not in TAGS)]:
+            of_tag = scores[tag]
+            rows.append((run, tag, of_tag.mean(), of_tag.gt(0).mean(), len(of_tag)))
     columns = ["run", "upos", "mean_preference", "share_to_primary", "types"]
     return pd.DataFrame(rows, columns=columns)
 
 
 def _instances(observations: pd.DataFrame, types: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the numbers of each run at its last step: those of each tower, and single ones."""
     rows = []
     for run, of in observations.groupby("run", sort=False):
         of = last_step(of)
-        row: dict[str, Any] = {"run": run, "step": int(of["step"].max())}
-        for quantity in ("head_loss", "mean_probability"):
-            by_tower = select(of, quantity=quantity, by="tower")
-            row |= {f"{quantity}_{t}": v for t, v in zip(by_tower["group"], by_tower["value"], strict=True)}
-        for quantity in ("primary_tower", "spread", "reliability"):
-            found = select(of, quantity=quantity)["value"]
-            row[quantity] = found.iloc[0] if len(found) else np.nan
-        rows.append({**row, "types": len(types.get(str(run), ()))})
-    table = pd.DataFrame(rows)
-    return table.astype({"primary_tower": "Int64"})
+        towers, single = select(of, by="tower"), select(of, quantity=("primary_tower", *_SCALARS))
+        names = [*(towers["quantity"].astype(str) + "_" + towers["group"].astype(str)), *single["quantity"]]
+        numbers = dict(zip(names, [*towers["value"], *single["value"]], strict=True))
+        rows.append({"run": run, "step": of["step"].max(), **numbers, "types": len(types.get(str(run), ()))})
+    return pd.DataFrame(rows)
 
 
-# ---------------------------------------------------------------- over training
-
-
-def _over_training(observations: pd.DataFrame, types: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def over_training(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
     """Return mean preference by tag, single numbers per step, and correlations between steps, in one orientation.
 
-    Rows are the recorded ones, and: ``orientation``, −1 if another tower was primary than at the end, which
-    reversed the values; ``correlation`` and ``rank_correlation`` with the previous observation and with the last one.
+    Scores and correlations are relative to the tower that is primary at the end; correlations with the previous
+    checkpoint use the towers in their order, independent of the primary one.
+
+    Returns:
+        Columns ``run, step, quantity, site, by, group, value``: the recorded rows; ``orientation``, −1 if another
+        tower was primary than at the end, which reversed the values, NaN if others were compared; ``correlation`` and
+        ``rank_correlation`` with the previous observation and with the last one. Empty for a single step.
     """
-    orientation = _orientation(observations)
-    oriented = _oriented(observations, orientation)
-    single = oriented["quantity"].isin(("spread", "reliability", "frequency_rank_correlation"))
-    kept = single | oriented["by"].isin(("upos", "reference"))
-    parts = (
-        orientation.assign(quantity="orientation", group="").rename(columns={"sign": "value"}),
-        oriented[kept],
-        _between_steps(oriented, types),
-    )
-    columns = ["run", "step", "quantity", "group", "value"]
-    table = pd.concat([part[columns].astype({"group": str}) for part in parts], ignore_index=True)
-    order = {run: i for i, run in enumerate(dict.fromkeys(observations["run"]))}
-    return table.sort_values(
-        ["run", "quantity", "group", "step"], kind="stable", ignore_index=True,
-        key=lambda column: column.map(order) if column.name == "run" else column,
-    )  # fmt: skip
+    observations = named_runs(observations)
+    runs = list(dict.fromkeys(observations["run"]))
+    steps = observations[["run", "step"]].drop_duplicates()
+    sign = steps.merge(_signs(observations), on=["run", "step"], how="left")
+    table = observations.merge(sign, on=["run", "step"])
+    turn = table["quantity"].isin(_OF_A_SIGN) & table["group"].ne("previous")
+    table["value"] = table["value"].where(~turn, table["value"] * table["sign"])
+    kept = table["quantity"].isin(_SCALARS) | table["by"].isin(("upos", "reference"))
+    orientation = sign.rename(columns={"sign": "value"}).assign(quantity="orientation", by="", group="")
+    between = _between_steps(table, last_types(observations, settings))
+    columns = ["run", "step", "quantity", "site", "by", "group", "value"]
+    found = pd.concat([orientation, table[kept], between], ignore_index=True).assign(site="")[columns]
+    several = found.groupby("run")["step"].transform("nunique").max() > 1
+    found["run"] = pd.Categorical(found["run"], runs)  # sorted in this order
+    found = found.sort_values(["run", "quantity", "group", "step"], kind="stable", ignore_index=True)
+    return found.astype({"run": object, "value": "float64"})[: len(found) if several else 0]
 
 
-def _orientation(observations: pd.DataFrame) -> pd.DataFrame:
-    """Return ``sign`` for each ``run`` and ``step``: 1 as at the end, −1 if the two towers were reversed.
+def _signs(observations: pd.DataFrame) -> pd.DataFrame:
+    """Return ``sign`` for each ``run`` and ``step``: 1 as at the end, −1 if the two towers were reversed, else NaN.
 
-    NaN if there are none, or, for more than two towers, if others were compared than at the last step.
+    The primary tower has the highest mean probability, and is compared with the next.
     """
-    pairs = _pairs_of_towers(observations)
-    last = pairs.sort_values("step").groupby("run")[["primary", "other"]].last()
-    final = last.loc[pairs["run"]].to_numpy()
-    now = pairs[["primary", "other"]].to_numpy()
-    same, turned = (now == final).all(1), (now == final[:, ::-1]).all(1)
-    pairs = pairs.assign(sign=np.select([same, turned], [1.0, -1.0], np.nan))[["run", "step", "sign"]]
-    return observations[["run", "step"]].drop_duplicates().merge(pairs, on=["run", "step"], how="left")
-
-
-def _oriented(observations: pd.DataFrame, orientation: pd.DataFrame) -> pd.DataFrame:
-    """Return scores and correlations relative to the tower that is primary at the end.
-
-    Correlations with the previous checkpoint use the towers in their order, independent of the primary one.
-    """
-    table = observations.merge(orientation, on=["run", "step"], how="left")
-    ours = ("preference", "correlation", "rank_correlation", "frequency_rank_correlation")
-    turn = table["quantity"].isin(ours) & table["group"].ne("previous")
-    return table.assign(value=table["value"].where(~turn, table["value"] * table["sign"]))
-
-
-def _pairs_of_towers(observations: pd.DataFrame) -> pd.DataFrame:
-    """Return, for each step, the primary tower and the one compared with it, of the next highest mean probability."""
-    means = select(observations, quantity="mean_probability", by="tower")
-    primary = select(observations, quantity="primary_tower").dropna(subset="value")
-    primary = primary[["run", "step"]].assign(primary=primary["value"].astype(int).astype(str))
-    others = means[["run", "step", "group", "value"]].merge(primary, on=["run", "step"])
-    others = others[others["group"].ne(others["primary"])]
-    others = others.sort_values("value", ascending=False, kind="stable").drop_duplicates(["run", "step"])
-    return others.rename(columns={"group": "other"})[["run", "step", "primary", "other"]]
+    means = select(observations, quantity="mean_probability", by="tower").dropna(subset="value")
+    means = means.sort_values(["step", "value"], ascending=[True, False], kind="stable")
+    place = means.groupby(["run", "step"]).cumcount()
+    best = means.assign(place=place)[place.lt(2)]
+    pairs = best.pivot(index=["run", "step"], columns="place", values="group")  # noqa: PD010 (text)
+    now = pairs.to_numpy(dtype=object)
+    end = pairs.groupby("run").last().loc[pairs.index.get_level_values("run")].to_numpy(dtype=object)
+    same, turned = (now == end).all(1), (now == end[:, ::-1]).all(1)
+    signs = np.select([same, turned], [1.0, -1.0], np.nan)
+    return pairs.index.to_frame(index=False).assign(sign=signs)
 
 
 def _between_steps(oriented: pd.DataFrame, types: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -242,13 +202,12 @@ def _between_steps(oriented: pd.DataFrame, types: Mapping[str, pd.DataFrame]) ->
     found = []
     for run, last in types.items():
         table = wide(select(rows, run=run), "step", "group").reindex(last.index).sort_index(axis=1)
-        steps, scores = list(table), table.to_numpy(dtype=np.float64).T
-        for i, step in enumerate(steps):
-            others = {LAST: -1} | ({BEFORE: i - 1} if i else {})
-            for other, j in others.items():
+        scores = table.to_numpy(dtype=np.float64).T
+        for i, step in enumerate(table):
+            before = {"the observation before": i - 1} if i else {}
+            for other, j in ({"the last observation": -1} | before).items():
                 both = np.isfinite(scores[i]) & np.isfinite(scores[j])
                 x, y = scores[i][both], scores[j][both]
-                found.append((run, step, "correlation", other, pearson(x, y)))
-                rank = spearman(x, y) if len(x) > 2 else np.nan
-                found.append((run, step, "rank_correlation", other, rank))
-    return pd.DataFrame(found, columns=["run", "step", "quantity", "group", "value"])
+                found.append((run, step, "correlation", "reference", other, pearson(x, y)))
+                found.append((run, step, "rank_correlation", "reference", other, spearman(x, y)))
+    return pd.DataFrame(found, columns=["run", "step", "quantity", "by", "group", "value"])

@@ -1,13 +1,12 @@
 """Clusters of words in a model's static embeddings during training."""
 
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Any
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 import pandas as pd
 import pyarrow.compute as pc
-import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor, nn
@@ -21,33 +20,39 @@ from lmdyn.analysis.preference.word_clusters import (
     word_clusters,
 )
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.callbacks.conditions.finding import Cost, Foreseen
+from lmdyn.callbacks.observing.arguments import Above, From
+from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.reading import choose_sites
 from lmdyn.callbacks.observing.reference import has_module
 from lmdyn.callbacks.observing.run import announce
-from lmdyn.callbacks.observing.schema import Quantity
+from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
     frequency_ranks,
     special_tokens,
     token_frequencies,
+    token_names,
 )
 from lmdyn.callbacks.preference.word_clusters_figures import (
     cluster_figures,
     cluster_preferences,
     cluster_table,
 )
+from lmdyn.runs.schema import Quantity
 
 __all__ = ["WordClusters"]
 
 log = logging.getLogger(__name__)
 
+_COLUMNS = {"by": "", "group": "", "token": ""}
 _BY_WORD = ["membership", "component_value", "count"]
 _MOST = 7  # clusters of a word: the distribution ends with the group "7+"
-
-
 _COMPONENTS = 128  # by default, if width and number of words are sufficient
+
+
+def _newest_words(steps: Sequence[int]) -> pc.Expression:
+    return ~pc.field("quantity").isin(_BY_WORD) | (pc.field("step") == steps[-1])
 
 
 class WordClusters(Observer):
@@ -80,7 +85,6 @@ class WordClusters(Observer):
         frequency: ``train`` (counts in the training data) or ``probe`` (targets in the probe set); by default
             the first if it is known.
         seed: seed of FastICA's initial state.
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
@@ -96,11 +100,31 @@ class WordClusters(Observer):
         2.5
     """
 
-    uses_labels = False
+    embedding: str | None = None
+    words: Annotated[int, From(2)] = 5000
+    components: Annotated[int, From(1)] | None = None
+    method: Method = "amari"
+    whiten: Whiten = "divide"
+    nonlinearity: Nonlinearity = "bounded"
+    learning_rate: Annotated[float, Above(0)] = 0.01
+    max_iterations: Annotated[int, From(1)] = 20_000
+    threshold: Annotated[float, Above(0)] = 2.5
+    matrix_words: Annotated[int, From(0)] = 500
+    frequency: FrequencySource | None = None
+    seed: int = 0
 
+    uses_labels = False
+    several_runs = True
+    figure_rows = staticmethod(_newest_words)  # for loggers: reading all matrices would take long
     recorded = (
-        Quantity("within_one", "Values within one standard deviation.", "share", low=0.0, high=1.0),
-        Quantity("mean_clusters", "Mean number of clusters per word.", "count", low=0.0),
+        Quantity(
+            "within_one", "Values within one standard deviation.", "share", low=0.0, high=1.0, panel="over_training",
+            short="values within ±1\nstandard deviation",
+        ),
+        Quantity(
+            "mean_clusters", "Mean number of clusters per word.", "count", low=0.0, panel="over_training",
+            short="clusters that a word\nbelongs to, mean",
+        ),
         Quantity(
             "share_of_words", "Words that belong to 0, 1, …, 6 or 7+ clusters.", "share", low=0.0, high=1.0,
             tags=("clusters/<number>",),
@@ -112,97 +136,80 @@ class WordClusters(Observer):
         Quantity("count", "Occurrences of a word in the text of the frequencies.", "count", low=1.0, tags=()),
     )  # fmt: skip
 
-    several_runs = True
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.words <= (self.components or 1):
+            raise ValueError(f"words is {self.words}: expected more than `components`, {self.components}")
+        _ = self.clustering  # checks the combination of settings
 
-    def __init__(
-        self,
-        *,
-        embedding: str | None = None,
-        words: int = 5000,
-        components: int | None = None,
-        method: Method = "amari",
-        whiten: Whiten = "divide",
-        nonlinearity: Nonlinearity = "bounded",
-        learning_rate: float = 0.01,
-        max_iterations: int = 20_000,
-        threshold: float = 2.5,
-        matrix_words: int = 500,
-        frequency: FrequencySource | None = None,
-        seed: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.clustering = Clustering(
-            components=_COMPONENTS if components is None else components,
-            method=method,
-            whiten=whiten,
-            nonlinearity=nonlinearity,
-            learning_rate=learning_rate,
-            max_iterations=max_iterations,
-            threshold=threshold,
-            seed=seed,
+    @property
+    def clustering(self) -> Clustering:
+        """Settings of the clustering, with as many components as the module that was met allows."""
+        return Clustering(
+            components=self._found.get("components", self.components or _COMPONENTS),
+            method=self.method,
+            whiten=self.whiten,
+            nonlinearity=self.nonlinearity,
+            learning_rate=self.learning_rate,
+            max_iterations=self.max_iterations,
+            threshold=self.threshold,
+            seed=self.seed,
         )
-        for name, number, least in (
-            ("words", words, (1 if components is None else components) + 1),
-            ("matrix_words", matrix_words, 0),
-        ):
-            if number < least:
-                raise ValueError(f"{name} is {number}: expected a number from {least}")
-        self.embedding = embedding or "embedding"
-        self.words = words
-        self.matrix_words = matrix_words
-        self.frequency = frequency
-        self._ids = torch.empty(0, dtype=torch.int64)
-        self._counts = self._ids
-        self._tokens: list[str] = []
-        self._size = 0
-
-    # ---------------------------------------------------------------- before training
 
     def prepare(self) -> None:
         """Find the most frequent words."""
         counts = token_frequencies(self, self.frequency)
         self._size = len(counts)
-        ranks = frequency_ranks(counts, special_tokens(self, len(counts)))
+        ranks = frequency_ranks(counts, special_tokens(self, self._size))
         found = ((ranks > 0) & (ranks <= self.words) & (counts > 0)).nonzero()[:, 0]
         self._ids = found[ranks[found].argsort()]
-        self._counts = counts[self._ids]
-        self._tokens = self._names(self._ids.tolist())
-        components = 1 if self.hparams["components"] is None else self.clustering.components
-        if len(self._ids) <= components:
+        self._counts = counts[self._ids].tolist()
+        names = token_names(self.run.tokenizer, self._size)
+        if self.run.tokenizer is None and self.run.token_counts is not None:
+            names = [str(token) for token in self.run.token_counts["token"]]
+        self._tokens = [names[i] for i in self._ids.tolist()]
+        if len(self._ids) <= (components := self.components or 1):
             raise ValueError(
                 f"{self.name}: {len(self._ids)} words occur, too few for {components} components: set "
                 f"fewer `components`, at most {max(0, len(self._ids) - 1)}"
             )
-        if len(self._ids) < self.words and rank_and_world_size()[0] == 0:
-            log.info(
-                "%s: %d words occur, fewer than `words`, which is %d", self.name, len(self._ids), self.words
-            )
-
-    def _names(self, ids: list[int]) -> list[str]:
-        if self.run.tokenizer is not None:
-            return [str(token) for token in self.run.tokenizer.convert_ids_to_tokens(ids)]
-        if self.run.token_counts is not None:
-            return [str(token) for token in self.run.token_counts["token"].iloc[ids]]
-        return [str(i) for i in ids]
 
     def check_module(self, module: nn.Module) -> None:
         """Raise an error unless the path is an embedding of the vocabulary and at least as wide as the components."""
-        self._find_embedding(module)
-        width = self._weight(module).shape[1]
-        if self.hparams["components"] is None:
-            most = min(_COMPONENTS, width, len(self._ids) - 1)
-            if most < _COMPONENTS:
-                announce(
-                    self.name, f"{most} components: there are {len(self._ids)} words, {width} numbers each"
-                )
-            self.clustering = replace(self.clustering, components=most)
-            self._found["components"] = most
-        components = self.clustering.components
+        path = self.found("embedding", lambda: self._find_embedding(module))
+        width, words = self._weight(module).shape[1], len(self._ids)
+        most = min(_COMPONENTS, width, words - 1)
+        components = self.found("components", lambda: most)
+        if self.components is None and most < _COMPONENTS:
+            announce(self.name, f"{most} components: there are {words} words, {width} numbers each")
         if width < components:
             raise ValueError(
-                f"{self.name}: {self.embedding!r} has width {width}, got {components} components: lower `components`"
+                f"{self.name}: {path!r} has width {width}, got {components} components: lower `components`"
             )
+
+    def _find_embedding(self, module: nn.Module) -> str:
+        """Return ``embedding`` if the module has it, or the token embedding that is found."""
+        if has_module(module, "embedding"):
+            return "embedding"
+        sites = choose_sites(
+            "auto", None, module, lambda: self.probe_set, self.forward, whose=self.name, kinds=("embedding",)
+        )
+        return next(iter(sites.values()))
+
+    def _weight(self, module: nn.Module) -> Float[Tensor, "vocabulary d"]:
+        path = str(self._found.get("embedding", self.embedding))
+        weights = {name: getattr(m, "weight", None) for name, m in module.named_modules()}
+        matrices = {name: w for name, w in weights.items() if isinstance(w, Tensor) and w.ndim == 2}
+        if path in matrices and len(matrices[path]) >= self._size:
+            return matrices[path].detach()
+        there = [name for name, w in matrices.items() if len(w) == self._size]
+        got = "no such module" if path not in weights else type(module.get_submodule(path)).__name__
+        if isinstance(weight := weights.get(path), Tensor):
+            got += f" with a weight of shape {tuple(weight.shape)}"
+        raise ValueError(
+            f"{self.name}: expected a module with a row for each of {self._size} token ids at {path!r}, got {got}: set "
+            f"`embedding` to one of {there}"
+        )
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report the memory of embeddings and components of the words."""
@@ -213,111 +220,35 @@ class WordClusters(Observer):
             "lower `words` or `components`",
         )
 
-    def _find_embedding(self, module: nn.Module) -> None:
-        """Return the given path, ``embedding`` if the module has it, or the token embedding that is found."""
-        if self.hparams["embedding"] is None and "embedding" not in self._found:
-            found = self.embedding
-            if not has_module(module, found):
-                sites = choose_sites(
-                    "auto", None, module, lambda: self.probe_set, self.forward,
-                    whose=self.name, kinds=("embedding",),
-                )  # fmt: skip
-                found = next(iter(sites.values()))
-            self.embedding = self._found["embedding"] = found
-
-    def _weight(self, module: nn.Module) -> Float[Tensor, "vocabulary d"]:
-        found = dict(module.named_modules()).get(self.embedding)
-        weight = getattr(found, "weight", None)
-        if isinstance(weight, Tensor) and weight.ndim == 2 and len(weight) >= self._size:
-            return weight.detach()
-        there = [
-            name
-            for name, m in module.named_modules()
-            if isinstance(w := getattr(m, "weight", None), Tensor) and w.ndim == 2 and len(w) == self._size
-        ]
-        got = (
-            "no such module"
-            if found is None
-            else f"{type(found).__name__} with a weight of shape {tuple(weight.shape)}"
-            if isinstance(weight, Tensor)
-            else f"{type(found).__name__} without a weight"
-        )
-        raise ValueError(
-            f"{self.name}: expected a module with a row for each of {self._size} token ids at {self.embedding!r}, got "
-            f"{got}: set `embedding` to one of {there}"
-        )
-
-    # ---------------------------------------------------------------- observing
-
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Cluster the words by their embeddings; every rank does the same."""
-        self.check_module(module)
-        # during training, only the newest matrix is drawn: reading all of them would take long
-        self.figure_rows = ~pc.field("quantity").isin(_BY_WORD) | (pc.field("step") == step)
         weight = self._weight(module)
         try:
             clusters = word_clusters(weight[self._ids.to(weight.device)], self.clustering)
         except UnusableEmbeddingsError as error:
-            self._warn("%s: no clusters at step %d: %s", self.name, step, error)
-            return self._table(None)
-        if not clusters.converged:
-            self._warn(
+            return tabulate(_scalars(None), _COLUMNS, self.name, step, why=str(error))
+        if not clusters.converged and rank_and_world_size()[0] == 0:
+            log.warning(
                 "%s: not converged at step %d after %d iterations (residual %.3g): raise `max_iterations`, or "
                 "use another learning rate",
                 self.name, step, clusters.iterations, clusters.residual,
             )  # fmt: skip
-        return self._table(clusters)
+        rows: list[Row | pd.DataFrame] = [*_scalars(clusters), *self._rows_by_word(clusters)]
+        return tabulate(rows, _COLUMNS, self.name, step)
 
-    @staticmethod
-    def _warn(message: str, *arguments: Any) -> None:
-        if rank_and_world_size()[0] == 0:
-            log.warning(message, *arguments)
-
-    def _table(self, clusters: ClusteredWords | None) -> pd.DataFrame:
-        nan = float("nan")
-        shares = clusters.shares(_MOST).tolist() if clusters else [nan] * (_MOST + 1)
-        names = [*map(str, range(_MOST)), f"{_MOST}+"]
-        scalars = [
-            ("within_one", "", "", clusters.within_one if clusters else nan),
-            ("mean_clusters", "", "", clusters.mean_clusters if clusters else nan),
-            *(("share_of_words", "clusters", *pair) for pair in zip(names, shares, strict=True)),
-            ("converged", "", "", float(clusters.converged) if clusters else 0.0),
-            ("iterations", "", "", float(clusters.iterations) if clusters else nan),
-        ]
-        parts = [pd.DataFrame(scalars, columns=["quantity", "by", "group", "value"]).assign(token="")]
-        if clusters is not None:
-            tokens = pd.Series(self._tokens, dtype=object)
-            clusters_named = pd.Series([cluster_name(c) for c in range(clusters.number)], dtype=object)
-            parts.append(
-                pd.DataFrame(
-                    {
-                        "quantity": "membership",
-                        "by": "cluster",
-                        "group": clusters_named.iloc[clusters.cluster.numpy()].to_numpy(),
-                        "token": tokens.iloc[clusters.word.numpy()].to_numpy(),
-                        "value": clusters.value.numpy(),
-                    }
-                )
-            )
-            matrix = clusters.values[: self.matrix_words]
-            n, k = matrix.shape
-            parts.append(
-                pd.DataFrame(
-                    {
-                        "quantity": "component_value",
-                        "by": "component",
-                        "group": [str(c) for c in range(k) for _ in range(n)],
-                        "token": self._tokens[:n] * k,
-                        "value": matrix.T.flatten().numpy(),
-                    }
-                )
-            )
-            count = {"quantity": "count", "by": "token", "group": "", "token": self._tokens}
-            parts.append(pd.DataFrame(count | {"value": self._counts.numpy()}))
-        table = pd.concat([part.astype({"value": "float64"}) for part in parts], ignore_index=True)
-        return table.assign(site="")[["quantity", "site", "by", "group", "token", "value"]]
-
-    # ---------------------------------------------------------------- output
+    def _rows_by_word(self, clusters: ClusteredWords) -> Iterator[pd.DataFrame]:
+        """Yield each word's values in its clusters, the matrix of the most frequent words, and their counts."""
+        names = [cluster_name(c) for c in clusters.cluster.tolist()]
+        tokens = [self._tokens[word] for word in clusters.word.tolist()]
+        members = pd.DataFrame({"group": names, "token": tokens, "value": clusters.value.numpy()})
+        yield members.assign(quantity="membership", by="cluster")
+        matrix = clusters.values[: self.matrix_words].T
+        k, n = matrix.shape
+        groups = [str(c) for c in range(k) for _ in range(n)]
+        cells = {"group": groups, "token": self._tokens[:n] * k, "value": matrix.flatten().numpy()}
+        yield pd.DataFrame(cells).assign(quantity="component_value", by="component")
+        counts = pd.DataFrame({"token": self._tokens, "value": self._counts})
+        yield counts.assign(quantity="count", by="token")
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
@@ -337,10 +268,10 @@ class WordClusters(Observer):
         kept.loc[of_words, "value"] = kept.loc[of_words, "value"].transform("sign")
         return kept
 
-    @staticmethod
-    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw figures 5 to 7 of the publication at the last step, curves over training, and several runs."""
-        return cluster_figures(observations)
+    @classmethod
+    def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Draw figures 5 to 7 of the publication at the last step, and curves over training; also of several runs."""
+        return cluster_figures(observations) | super().figures(observations, settings)
 
     @staticmethod
     def tables(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
@@ -355,3 +286,15 @@ class WordClusters(Observer):
         if "TowerPreference" not in others:
             return {}
         return cluster_preferences(observations, others["TowerPreference"])
+
+
+def _scalars(clusters: ClusteredWords | None) -> Iterator[Row]:
+    """Yield the numbers of all words together; NaN without clusters."""
+    nan, names = math.nan, [*map(str, range(_MOST)), f"{_MOST}+"]
+    within_one, mean = (clusters.within_one, clusters.mean_clusters) if clusters else (nan, nan)
+    yield {}, {"within_one": within_one, "mean_clusters": mean}
+    shares = clusters.shares(_MOST).tolist() if clusters else [nan] * len(names)
+    for name, share in zip(names, shares, strict=True):
+        yield {"by": "clusters", "group": name}, {"share_of_words": share}
+    converged, iterations = (clusters.converged, clusters.iterations) if clusters else (False, nan)
+    yield {}, {"converged": float(converged), "iterations": iterations}

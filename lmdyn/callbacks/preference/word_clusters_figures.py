@@ -5,7 +5,6 @@ import logging
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -17,48 +16,38 @@ from lmdyn.analysis.preference.word_clusters import (
     typical_words,
 )
 from lmdyn.callbacks.observing import figures as fig
-from lmdyn.callbacks.observing.schema import last_step, select, wide
+from lmdyn.runs.schema import last_step, select, wide
 
 __all__ = ["cluster_figures", "cluster_preferences", "cluster_table"]
 
 log = logging.getLogger(__name__)
 
-_AUTHORS = "He & Toyoizumi 2022"
 _PUBLISHED = {0: 0.13, 1: 0.45}  # share of words by number of clusters, section 5.3
 _PUBLISHED_MEAN = 1.45
-_PUBLISHED_WITHIN_ONE = 0.80
-_WITHIN_ONE = {_AUTHORS: _PUBLISHED_WITHIN_ONE, "a Laplace variable": 0.757, "a Gaussian variable": 0.683}
 _CLOUDS = 3
 _CLOUD_WORDS = 60
+_CLOUD_COLOURS = ("#1f4e79", "#7a3b00", "#2b5d34")
 _LARGEST = 22  # clusters of table 3
 _TYPICAL = 5
 
 
 @fig.in_style
 def cluster_figures(observations: pd.DataFrame) -> dict[str, Figure]:
-    """Draw all figures that the observations allow, for one run or several (a column ``run``).
+    """Draw the figures of the last observations, of one run or several (a column ``run``); none without clusters.
 
     Returns:
-        ``matrix`` (figure 5) and ``word_clouds`` (figure 7) of the first run's last observation;
-        ``clusters_per_word`` (figure 6) of every run's last; ``over_training`` if there are two or more steps.
+        ``matrix`` (figure 5) and ``word_clouds`` (figure 7) of the first run, ``clusters_per_word`` (figure 6).
     """
-    several = "run" in observations
-    observations = fig.named_runs(observations)
-    runs = list(dict.fromkeys(observations["run"]))
-    last = {run: last_step(select(observations, run=run)) for run in runs}
-    clustered = {run: rows for run, rows in last.items() if rows["quantity"].eq("count").any()}
-    figures = {}
-    if clustered:
-        first, rows = next(iter(clustered.items()))
-        of = fig.of_run(first, f"step {_step(rows)}", several)
-        if rows["quantity"].eq("component_value").any():
-            figures["matrix"] = _matrix(rows, of)
-        figures["clusters_per_word"] = _clusters_per_word(clustered)
-        clouds = _word_clouds(rows, of)
-        if clouds is not None:
-            figures["word_clouds"] = clouds
-    if len(set(observations["step"])) > 1:
-        figures["over_training"] = _over_training(observations)
+    last = _clustered(observations)
+    if not last:
+        return {}
+    run, rows = next(iter(last.items()))
+    of = fig.of_run(run, f"step {_step(rows)}", "run" in observations)
+    figures = {"clusters_per_word": _clusters_per_word(last)}
+    if rows["quantity"].eq("component_value").any():
+        figures["matrix"] = _matrix(rows, of)
+    if (clouds := _word_clouds(rows, of)) is not None:
+        figures["word_clouds"] = clouds
     return figures
 
 
@@ -68,8 +57,8 @@ def cluster_table(observations: pd.DataFrame) -> dict[str, pd.DataFrame]:
     Returns: ``clusters``: ``cluster``, ``words`` (their number), ``typical`` (those of the largest values),
         ``frequent`` (the most frequent ones). Empty if there are no clusters.
     """
-    rows = _first(fig.named_runs(observations))
-    return {} if rows is None else {"clusters": _largest(*_members(rows))}
+    last = _clustered(observations)
+    return {"clusters": _largest(*_members(next(iter(last.values()))))} if last else {}
 
 
 def cluster_preferences(observations: pd.DataFrame, preferences: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -87,49 +76,39 @@ def cluster_preferences(observations: pd.DataFrame, preferences: pd.DataFrame) -
         have one, and its ``rank`` (1 for the largest); in descending order of the first run's. Empty if either
         is missing.
     """
-    rows = _first(fig.named_runs(observations))
+    last = _clustered(observations)
     preferences = fig.named_runs(select(preferences, quantity="preference", by="token"))
-    if rows is None or preferences.empty:
+    if not last or preferences.empty:
         return {}
-    clusters, counts = _members(rows)
+    clusters, counts = _members(next(iter(last.values())))
     table = _largest(clusters, counts)
+    numbers = [cluster_number(name) for name in table["cluster"]]
     runs = list(dict.fromkeys(preferences["run"]))
     for run in runs:
         scores = last_step(select(preferences, run=run)).set_index("group")["value"]
         of_word = torch.from_numpy(scores.reindex(counts.index).to_numpy(dtype=np.float64, copy=True))
         means, _ = cluster_means(clusters, of_word)
-        mean = pd.Series(means[[cluster_number(name) for name in table["cluster"]]].numpy())
         ending = f" {run}" if len(runs) > 1 else ""
-        table[f"preference{ending}"] = mean
+        table[f"preference{ending}"] = mean = pd.Series(means[numbers].numpy())
         table[f"rank{ending}"] = mean.rank(ascending=False, method="min").astype("Int64")
-    order = table[next(c for c in table if str(c).startswith("preference"))]
-    order = order.sort_values(ascending=False, kind="stable")
-    return {"preference": table.loc[order.index].reset_index(drop=True)}
+    first = "preference" if len(runs) == 1 else f"preference {runs[0]}"
+    return {"preference": table.sort_values(first, ascending=False, kind="stable", ignore_index=True)}
 
 
-# ---------------------------------------------------------------- content of the observations
-
-
-def _first(observations: pd.DataFrame) -> pd.DataFrame | None:
-    """Return the last observation of the first run; None if it has no clusters."""
-    if observations.empty:
-        return None
-    rows = last_step(select(observations, run=observations["run"].iloc[0]))
-    return rows if rows["quantity"].eq("membership").any() else None
+def _clustered(observations: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the finite rows of each run's last observation, if it has clusters."""
+    finite = fig.named_runs(observations[np.isfinite(observations["value"])])
+    last = {str(run): last_step(rows) for run, rows in finite.groupby("run", sort=False)}
+    return {run: rows for run, rows in last.items() if rows["quantity"].eq("count").any()}
 
 
 def _step(rows: pd.DataFrame) -> str:
     return f"{int(rows['step'].iloc[0]):,}"
 
 
-def _counts(rows: pd.DataFrame) -> "pd.Series[float]":
-    """Return the number of occurrences of each word, most frequent first."""
-    return select(rows, quantity="count").set_index("token")["value"]
-
-
 def _members(rows: pd.DataFrame) -> "tuple[Membership, pd.Series[float]]":
-    """Return the clusters of the rows, with words numbered by frequency, and the occurrences of each word."""
-    counts = _counts(rows)
+    """Return the clusters of the rows, and the occurrences of each word; words are numbered by frequency."""
+    counts = select(rows, quantity="count").set_index("token")["value"]
     members = select(rows, quantity="membership")
     cluster = np.array([cluster_number(str(name)) for name in members["group"]], dtype=np.int64)
     found = Membership(
@@ -155,15 +134,12 @@ def _largest(clusters: Membership, counts: "pd.Series[float]") -> pd.DataFrame:
     return table[table["words"] > 0]
 
 
-# ---------------------------------------------------------------- figures
-
-
 def _matrix(rows: pd.DataFrame, of: str) -> Figure:
     """Draw figure 5: words by frequency, components, values in colour."""
     values = select(rows, quantity="component_value")
     matrix = wide(values, "token", "group", sort=False).loc[values["group"].unique()]
     y = matrix.to_numpy(dtype=float)
-    limit = max(2.5, float(np.quantile(np.abs(y), 0.999)))
+    limit = max(2.5, float(np.nanquantile(np.abs(y), 0.999)))
     figure, ax = fig.new_figure(10.0, 4.6)
     image = fig.show_image(ax,
         y, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit,
@@ -173,10 +149,8 @@ def _matrix(rows: pd.DataFrame, of: str) -> Figure:
     ax.set_ylabel("independent component")
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, nbins=10))
-    figure.colorbar(
-        image, ax=ax, label="value (standard deviations of the component)",
-        extend="both" if np.abs(y).max() > limit else "neither",
-    )  # fmt: skip
+    label = "value (standard deviations of the component)"
+    figure.colorbar(image, ax=ax, label=label, extend="both" if (np.abs(y) > limit).any() else "neither")
     ax.set_title(f"the {y.shape[1]} most frequent words after ICA, {of}")
     return figure
 
@@ -184,19 +158,18 @@ def _matrix(rows: pd.DataFrame, of: str) -> Figure:
 def _clusters_per_word(last: dict[str, pd.DataFrame]) -> Figure:
     """Draw figure 6: share of words by number of clusters, with adjacent bars for several runs."""
     figure, ax = fig.new_figure(7.6 + 2.4 * (len(last) > 1), 4.0)
-    width, groups = 0.8 / len(last), list[str]()
+    width = 0.8 / len(last)
     for i, (run, rows) in enumerate(last.items()):
-        shares = select(rows, quantity="share_of_words").set_index("group")["value"]
-        groups = groups or [str(group) for group in shares.index]
-        mean = select(rows, quantity="mean_clusters")["value"].iloc[0]
-        at = np.arange(len(groups)) + (i - (len(last) - 1) / 2) * width
-        heights = shares.reindex(groups).to_numpy()
-        ax.bar(at, heights, width * 0.95, color=fig.line_style(i)["color"], label=f"{run} (mean {mean:.2f})")
+        shares = select(rows, quantity="share_of_words")
+        mean = select(rows, quantity="mean_clusters")["value"].mean()
+        at = np.arange(len(shares)) + (i - (len(last) - 1) / 2) * width
+        label = f"{run} (mean {mean:.2f})"
+        ax.bar(at, shares["value"], width * 0.95, color=fig.line_style(i)["color"], label=label)
+        ax.set_xticks(range(len(shares)), list(shares["group"]))
     ax.plot(
         list(_PUBLISHED), list(_PUBLISHED.values()), "D", color="black", mfc="white", ms=7, ls="none", clip_on=False,
-        label=f"{_AUTHORS}\n(128 components;\nmean {_PUBLISHED_MEAN})",
+        label=f"He & Toyoizumi 2022\n(128 components;\nmean {_PUBLISHED_MEAN})",
     )  # fmt: skip
-    ax.set_xticks(range(len(groups)), groups)
     ax.set_xlabel("clusters that a word belongs to")
     ax.set_ylabel("share of words")
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -214,7 +187,7 @@ def _word_clouds(rows: pd.DataFrame, of: str) -> Figure | None:
     space for others.
     """
     clusters, counts = _members(rows)
-    largest = [cluster_number(name) for name in _largest(clusters, counts)["cluster"][:_CLOUDS]]
+    largest = list(_largest(clusters, counts)["cluster"][:_CLOUDS])
     if not largest:
         return None
     try:
@@ -223,9 +196,8 @@ def _word_clouds(rows: pd.DataFrame, of: str) -> Figure | None:
         log.info("no word clouds: they require the package wordcloud, `pip install 'lmdyn[figures]'`")
         return None
     panels = fig.new_panels(len(largest), max(3.6, 5.6 / len(largest)), 3.4)  # wide enough for the title
-    for i, (ax, cluster) in enumerate(zip(panels, largest, strict=True)):
-        words = counts.iloc[clusters.word[clusters.cluster == cluster].numpy()]
-        colour = _colour(i)
+    for ax, name, colour in zip(panels, largest, _CLOUD_COLOURS, strict=False):
+        words = counts.iloc[clusters.word[clusters.cluster == cluster_number(name)].numpy()]
         cloud = WordCloud(
             width=700, height=560, background_color="white", prefer_horizontal=1.0, relative_scaling=0.5,
             min_font_size=14, max_words=_CLOUD_WORDS, random_state=0, color_func=lambda *_, c=colour, **__: c,
@@ -234,36 +206,6 @@ def _word_clouds(rows: pd.DataFrame, of: str) -> Figure | None:
         cloud.generate_from_frequencies({str(word)[:30]: float(n) for word, n in words.items()})
         fig.show_image(ax, cloud.to_array(), interpolation="bilinear")
         ax.set(xticks=[], yticks=[])
-        ax.set_title(f"cluster {cluster_name(cluster)}: {len(words)} words", loc="center")
-    title = f"the largest clusters, {of}; size grows with frequency"
-    panels.figure.suptitle(title, x=0.01, ha="left")
+        ax.set_title(f"cluster {name}: {len(words)} words", loc="center")
+    panels.figure.suptitle(f"the largest clusters, {of}; size grows with frequency", x=0.01, ha="left")
     return panels.figure
-
-
-def _colour(i: int) -> str:
-    return ("#1f4e79", "#7a3b00", "#2b5d34")[i % 3]
-
-
-def _over_training(observations: pd.DataFrame) -> Figure:
-    """Draw the sparsity of the components, and the number of clusters per word, over steps."""
-    scalars = {
-        "within_one": "share of values within ±1 standard deviation",
-        "mean_clusters": "clusters that a word belongs to, mean",
-    }
-    runs = list(dict.fromkeys(observations["run"]))
-    figure, axes = fig.new_figure(9.4 + 2.2 * (len(runs) > 1), 3.8, ncols=2)
-    for ax, (quantity, label) in zip(axes, scalars.items(), strict=True):
-        rows = select(observations, quantity=quantity)
-        fig.draw_lines(ax, rows, "run", fig.line_styles(runs), ms=4, lw=1.3)
-        ax.set_ylabel(label)
-        fig.set_step_axis(ax, rows["step"])
-    axes[0].set_title("static embeddings after ICA")
-    _levels(axes[0], _WITHIN_ONE)
-    _levels(axes[1], {_AUTHORS: _PUBLISHED_MEAN})
-    fig.outer_legend(axes[1], of=list(axes))
-    return figure
-
-
-def _levels(ax: Axes, levels: dict[str, float]) -> None:
-    for (name, level), style in zip(levels.items(), ("--", ":", "-."), strict=False):
-        ax.axhline(level, lw=1.0, ls=style, color="0.4", zorder=0, label=name)

@@ -2,13 +2,12 @@
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast, get_args
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
-from torch import nn
+from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.transformer import check_positions, encoder_of
 from lmdyn.analysis.probing.task_metrics import (
@@ -19,12 +18,11 @@ from lmdyn.analysis.probing.task_metrics import (
     task_score,
 )
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
-from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
+from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import FineTuningTasks
 from lmdyn.callbacks.observing.run import announce
-from lmdyn.callbacks.probing.downstream_figures import downstream_figures
-from lmdyn.callbacks.probing.downstream_quantities import DOWNSTREAM
+from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.training.fine_tuning import (
     PUBLISHED_WIDTH,
     Budget,
@@ -33,6 +31,7 @@ from lmdyn.callbacks.training.fine_tuning import (
     predict,
     settings_of,
 )
+from lmdyn.runs.schema import Quantity
 
 __all__ = ["PUBLISHED_INIT", "Downstream"]
 
@@ -43,6 +42,11 @@ PUBLISHED_INIT: Mapping[str, str] = {"RTE": "MNLI", "STS-B": "MNLI", "MRPC": "MN
 
 _NOT_AVERAGED = ("WNLI",)
 _RESAMPLES = 200
+_TASK, _TASKS = ("<task>",), ("<tasks>",)
+
+
+def _metric(name: str, meaning: str, unit: str = "", low: float = 0.0) -> Quantity:
+    return Quantity(name, meaning, unit, low=low, high=1.0, better="higher", tags=_TASK)
 
 
 class Downstream(Observer):
@@ -75,8 +79,8 @@ class Downstream(Observer):
         metrics: ``chiang2020`` or ``glue``.
         init_from: for a task, the task whose encoder it starts from; None for the published ones, if both exist.
         seed: seed of heads, orders and dropout.
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`; ``probe`` is required. To use fewer examples, set
-            the probe's ``train_limit`` and ``evaluation_limit``.
+        probe: datamodule with the tasks, required. To use fewer examples, set its ``train_limit`` and
+            ``evaluation_limit``.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
@@ -87,92 +91,102 @@ class Downstream(Observer):
     Reference: Chiang, Huang & Lee 2020, section 5 and appendix E, figures 5, 12 and 13; Wang et al. 2018.
     """
 
-    uses_labels = False
+    tasks: Sequence[str] | None = None
+    fine_tuning: Mapping[str, Mapping[str, Any]] | None = None
+    budget: Budget = Budget()
+    metrics: Metrics = "chiang2020"
+    init_from: Mapping[str, str] | None = None
+    seed: int = 0
 
-    recorded = DOWNSTREAM
+    uses_labels = False
     several_runs = True
     needs = (FineTuningTasks,)
+    recorded = (
+        Quantity(
+            "score", "Score of a task on its development set: an accuracy, an F1 or a correlation.", low=-1.0, high=1.0,
+            better="higher", tags=_TASK, panel="tasks", lines="run", floor="baseline",
+        ),
+        Quantity("score_error", "Standard error of the score over development examples.", low=0.0, tags=_TASK),
+        Quantity("baseline", "Score of predicting without reading.", low=-1.0, high=1.0, tags=_TASK),
+        Quantity(
+            "average", "Mean score of these tasks, joined by +.", low=-1.0, high=1.0, better="higher", tags=_TASKS,
+            panel="average", lines="run", floor="average_baseline",
+        ),
+        Quantity("average_error", "Standard error of the average, for independent tasks.", low=0.0, tags=_TASKS),
+        Quantity("average_baseline", "Mean of the baselines of these tasks.", low=-1.0, high=1.0, tags=_TASKS),
+        _metric("accuracy", "Development examples whose label is predicted; for MNLI, by set.", "share"),
+        _metric("f1", "F1 of label 1, or of the words of answers."),
+        _metric("matthews", "Matthews' correlation, 0 if it is undefined.", low=-1.0),
+        _metric("pearson", "Pearson's correlation with the scores, 0 if it is undefined.", low=-1.0),
+        _metric("spearman", "Spearman's correlation with the scores, 0 if it is undefined.", low=-1.0),
+        _metric("exact_match", "Answers equal to those of the data.", "share"),
+        Quantity(
+            "train_loss", "Mean loss of the last tenth of the fine-tuning: cross-entropy in nats, or squared error.",
+            low=0.0, better="lower", tags=_TASK,
+        ),
+    )  # fmt: skip
 
-    def __init__(
-        self,
-        *,
-        tasks: Sequence[str] | None = None,
-        fine_tuning: Mapping[str, Mapping[str, Any]] | None = None,
-        budget: Budget = Budget(),  # noqa: B008 (frozen)
-        metrics: Metrics = "chiang2020",
-        init_from: Mapping[str, str] | None = None,
-        seed: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        if metrics not in get_args(Metrics):
-            raise ValueError(f"metrics is {metrics!r}: expected one of {list(get_args(Metrics))}")
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.max_tokens is not None or self.forward is not None or self.split != "validation":
             raise ValueError(
                 f"{self.name} calls the encoder itself and evaluates on development sets: remove max_tokens, forward "
                 "and split; the probe's train_limit and evaluation_limit limit the number of examples"
             )
-        self.task_names = None if tasks is None else tuple(tasks)
-        self.fine_tuning = fine_tuning
-        self.budget = budget
-        self.metrics: Metrics = metrics
-        self.asked_init = init_from
-        self.seed = seed
-        self.tasks: dict[str, Any] = {}
-        self.init_from: dict[str, str] = {}
+        self.chosen: dict[str, Any] = {}
+        self.parents: dict[str, str] = {}
 
     def prepare(self) -> None:
         """Determine the tasks, and check the settings of each."""
         there = cast(FineTuningTasks, self.data).tasks
-        names = list(there if self.task_names is None else self.task_names)
+        names = list(there if self.tasks is None else self.tasks)
         if not names or (set(names) - set(there)):
             raise ValueError(f"{self.name}: expected tasks of {list(there)}, got {names}")
-        self.tasks = {name: there[name] for name in there if name in names}
+        self.chosen = {name: there[name] for name in there if name in names}
         unknown = sorted(set(self.fine_tuning or {}) - {"all", *there})
         if unknown:
             raise ValueError(
                 f"{self.name}: expected fine_tuning by name of a task, among {list(there)}, or 'all', got {unknown}"
             )
-        self.init_from = self._checked_init()
-        within = {name: self.fine_tuning_of(name).updates for name in self.tasks}
-        whole = {
-            name: settings_of(name, task.kind, self.fine_tuning).updates for name, task in self.tasks.items()
-        }
-        if left_out := [name for name in self.tasks if within[name] < whole[name]]:
-            cut = ", ".join(f"{name} {within[name]:,} of {whole[name]:,}" for name in left_out)
-            announce(self.name, f"the budget allows fewer updates of fine-tuning than published: {cut}")
-
-    def _checked_init(self) -> dict[str, str]:
-        if self.asked_init is None:
-            missing = [
-                t for t, parent in PUBLISHED_INIT.items() if t in self.tasks and parent not in self.tasks
-            ]
-            if missing:
-                log.warning(
-                    "%s: %s start from the pretrained weights, not from an MNLI encoder as published: MNLI is not "
-                    "among the tasks",
-                    self.name,
-                    missing,
-                )
-            published = PUBLISHED_INIT.items()
-            return {t: parent for t, parent in published if t in self.tasks and parent in self.tasks}
-        chosen = dict(self.asked_init)
-        unknown = sorted({*chosen, *chosen.values()} - set(self.tasks))
-        spans = [t for t in {*chosen, *chosen.values()} & set(self.tasks) if self.tasks[t].kind == "span"]
-        if unknown or spans:
-            raise ValueError(
-                f"{self.name}: init_from names {unknown or spans}: expected tasks of sentences among {list(self.tasks)}"
+        self.parents = (
+            self._published_init() if self.init_from is None else self._checked_init(self.init_from)
+        )
+        cut = []
+        for name, task in self.chosen.items():
+            whole = settings_of(name, task.kind, self.fine_tuning).updates
+            if (within := self.fine_tuning_of(name).updates) < whole:
+                cut.append(f"{name} {within:,} of {whole:,}")
+        if cut:
+            announce(
+                self.name, f"the budget allows fewer updates of fine-tuning than published: {', '.join(cut)}"
             )
-        for task in chosen:
-            if _root(task, chosen) is None:
-                raise ValueError(f"{self.name}: init_from is cyclic at {task!r}: {chosen}")
-        return chosen
+
+    def _published_init(self) -> dict[str, str]:
+        own = {task: parent for task, parent in PUBLISHED_INIT.items() if task in self.chosen}
+        if missing := [task for task, parent in own.items() if parent not in self.chosen]:
+            log.warning(
+                "%s: %s start from the pretrained weights, not from an MNLI encoder as published: MNLI is not "
+                "among the tasks", self.name, missing,
+            )  # fmt: skip
+        return {task: parent for task, parent in own.items() if task not in missing}
+
+    def _checked_init(self, given: Mapping[str, str]) -> dict[str, str]:
+        names = {*given, *given.values()}
+        wrong = sorted(n for n in names if n not in self.chosen or self.chosen[n].kind == "span")
+        if wrong:
+            raise ValueError(
+                f"{self.name}: init_from names {wrong}: expected tasks of sentences among {list(self.chosen)}"
+            )
+        for task in given:
+            if _chain(task, given)[-1] in given:
+                raise ValueError(f"{self.name}: init_from is cyclic at {task!r}: {given}")
+        return dict(given)
 
     def fine_tuning_of(self, name: str) -> FineTuning:
         """Return the settings of the fine-tuning on a task, within the budget."""
-        task = self.tasks[name]
+        task = self.chosen[name]
         how = self.budget.of(settings_of(name, task.kind, self.fine_tuning), len(task.train))
-        longest = self._longest(name)
+        longest = _longest(task)
         if longest > how.max_sequence_length:
             raise ValueError(
                 f"{self.name}: {name} has examples of {longest} positions, expected at most "
@@ -180,29 +194,19 @@ class Downstream(Observer):
             )
         return how
 
-    def _own_rate(self, name: str) -> bool:
-        given = self.fine_tuning or {}
-        return any("learning_rate" in given.get(key, {}) for key in ("all", name))
-
-    def _longest(self, name: str) -> int:
-        task = self.tasks[name]
-        return int(max(e.lengths.max() for e in (task.train, *task.evaluation.values())))
-
     def check_module(self, module: nn.Module) -> None:
         """Raise an error for a module without an encoder, or one that cannot read examples of the tasks' lengths."""
         try:
             encoder_of(module)
         except ValueError as error:
             raise ValueError(f"{self.name} requires an encoder of transformers: {error}") from error
-        for name in self.tasks:
-            check_positions(
-                module, self._longest(name), f"examples of {name}", "lower the probe's max_sequence_length",
-                self.name,
-            )  # fmt: skip
+        for name, task in self.chosen.items():
+            remedy = "lower the probe's max_sequence_length"
+            check_positions(module, _longest(task), f"examples of {name}", remedy, self.name)
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report tasks with one label, sets without examples, rates of larger models; encoder copies with optimizer."""
-        for name, task in self.tasks.items():
+        for name, task in self.chosen.items():
             labels = {float(e["label"]) for e in task.train} if task.kind != "span" else {0.0, 1.0}
             if len(labels) < 2:
                 yield expected(
@@ -217,7 +221,12 @@ class Downstream(Observer):
                     "raise the probe's `evaluation_limit`",
                 )
         width = getattr(encoder_of(module).config, "hidden_size", PUBLISHED_WIDTH)
-        published = [name for name in self.tasks if not self._own_rate(name)]
+        given = self.fine_tuning or {}
+        published = [
+            name
+            for name in self.chosen
+            if not any("learning_rate" in given.get(key, {}) for key in ("all", name))
+        ]
         if published and 2 * width <= PUBLISHED_WIDTH:
             yield expected(
                 f"a model of about the published width, {PUBLISHED_WIDTH}, for published learning rates",
@@ -228,7 +237,7 @@ class Downstream(Observer):
                 stops=False,
             )
         size = sum(4 * p.numel() for p in encoder_of(module).parameters())
-        kept = len(set(self.init_from.values()))
+        kept = len(set(self.parents.values()))
         yield Cost(
             f"a copy of the encoder with gradients and Adam's two moments{f', {kept} kept copies' if kept else ''}",
             size * (4 + kept),
@@ -239,9 +248,9 @@ class Downstream(Observer):
         """The arguments, the settings of each task's fine-tuning, and the content of all tasks."""
         return {
             **super().settings,
-            "fine_tuning": {name: vars(self.fine_tuning_of(name)) for name in self.tasks},
-            "init_from": self.init_from,
-            "probe_set": {name: task.fingerprint for name, task in self.tasks.items()},
+            "fine_tuning": {name: vars(self.fine_tuning_of(name)) for name in self.chosen},
+            "init_from": self.parents,
+            "probe_set": {name: task.fingerprint for name, task in self.chosen.items()},
         }
 
     # ---------------------------------------------------------------- measurement
@@ -251,30 +260,25 @@ class Downstream(Observer):
         self.check_module(module)
         rank, world_size = rank_and_world_size()
         mine = [name for name, r in self._ranks(world_size).items() if r == rank]
-        found = {
-            name: values for part in gather(self._fine_tune(module, mine)) for name, values in part.items()
-        }
-        return self._table(found, step)
+        found = {name: of for part in gather(self._fine_tune(module, mine)) for name, of in part.items()}
+        broken = [name for name in self.chosen if math.isnan(self._score(name, found[name]["metrics"]))]
+        why = f"the outputs of fine-tuning on {broken}"
+        return tabulate(self._rows(found), {"task": ""}, self.name, step, why)
 
     def _ranks(self, world_size: int) -> dict[str, int]:
         """Return the process that fine-tunes each task, parents before those that start from them."""
-        cost = {
-            name: self.fine_tuning_of(name).updates * self.fine_tuning_of(name).batch_size
-            for name in self.tasks
-        }
         families: dict[str, list[str]] = {}
-        for name in self.tasks:
-            root = _root(name, self.init_from)
-            assert root is not None
+        cost: dict[str, int] = {}
+        for name in sorted(self.chosen, key=lambda name: len(_chain(name, self.parents))):
+            root, how = _chain(name, self.parents)[-1], self.fine_tuning_of(name)
             families.setdefault(root, []).append(name)
+            cost[root] = cost.get(root, 0) + how.updates * how.batch_size
         load = [0] * world_size
-        ranks = {}
-        total = {root: sum(cost[name] for name in names) for root, names in families.items()}
-        for root in sorted(families, key=lambda root: (-total[root], root)):  # the longest first
+        ranks: dict[str, int] = {}
+        for root in sorted(families, key=lambda root: (-cost[root], root)):  # the longest first
             rank = load.index(min(load))
-            load[rank] += total[root]
-            for name in sorted(families[root], key=lambda name: _depth(name, self.init_from)):
-                ranks[name] = rank
+            load[rank] += cost[root]
+            ranks |= dict.fromkeys(families[root], rank)
         return ranks
 
     def _fine_tune(self, module: nn.Module, names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -282,133 +286,107 @@ class Downstream(Observer):
         tuned: dict[str, nn.Module] = {}
         found = {}
         for i, name in enumerate(names):
-            task = self.tasks[name]
-            parent = self.init_from.get(name)
-            start = encoder if parent is None else tuned[parent]
+            task = self.chosen[name]
+            start = tuned[self.parents[name]] if name in self.parents else encoder
             model, loss = fine_tune(start, task, self.fine_tuning_of(name), self.seed)
             tuned[name] = model.encoder
-            answers = {part: _Answers(e, *predict(model, task, e)) for part, e in task.evaluation.items()}
+            answers = {
+                part: _Answers(task, e, *predict(model, task, e)) for part, e in task.evaluation.items()
+            }
             found[name] = {
                 "train_loss": loss,
-                "metrics": {part: given.metrics(task) for part, given in answers.items()},
-                "error": _error(task, answers, self.metrics),
+                "metrics": {part: given.metrics() for part, given in answers.items()},
+                "error": self._error(name, answers),
             }
-            needed = {self.init_from.get(later) for later in names[i + 1 :]}
+            needed = {self.parents.get(later) for later in names[i + 1 :]}
             tuned = {name: kept for name, kept in tuned.items() if name in needed}
         return found
 
-    def _table(self, found: Mapping[str, Any], step: int) -> pd.DataFrame:
-        rows: list[tuple[str, str, float]] = []
-        scores, baselines, errors = {}, {}, {}
-        for name, task in self.tasks.items():
-            metrics = found[name]["metrics"]
-            scores[name] = task_score(name, task.kind, metrics, self.metrics)
-            baselines[name] = task_score(name, task.kind, _baseline(task), self.metrics)
-            errors[name] = found[name]["error"]
-            rows += [
-                ("score", name, scores[name]),
-                ("score_error", name, errors[name]),
-                ("baseline", name, baselines[name]),
-            ]
-            rows += [
-                (metric, f"{name}-{part}" if part else name, value)
-                for part, values in metrics.items()
-                for metric, value in values.items()
-            ]
-            rows.append(("train_loss", name, found[name]["train_loss"]))
-        broken = [name for name, score in scores.items() if score != score]
-        if broken and rank_and_world_size()[0] == 0:
-            log.warning(
-                "%s at step %d: the outputs of fine-tuning on %s are not finite: no score",
-                self.name,
-                step,
-                broken,
-            )
-        averaged = [n for n, task in self.tasks.items() if n not in _NOT_AVERAGED and task.kind != "span"]
-        if averaged:
-            together = "+".join(averaged)
-            for quantity, values in (("average", scores), ("average_baseline", baselines)):
-                rows.append((quantity, together, sum(values[n] for n in averaged) / len(averaged)))
-            variance = sum(errors[n] ** 2 for n in averaged)
-            rows.append(("average_error", together, math.sqrt(variance) / len(averaged)))
-        table = pd.DataFrame(rows, columns=["quantity", "task", "value"]).assign(site="")
-        return table[["quantity", "site", "task", "value"]].astype({"value": "float64"})
+    def _score(self, name: str, metrics: Mapping[str, Mapping[str, float]]) -> float:
+        return task_score(name, self.chosen[name].kind, metrics, self.metrics)
 
-    @staticmethod
-    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw scores and their average over steps, with their errors; for several runs, one line each."""
-        return downstream_figures(observations)
+    def _error(self, name: str, answers: Mapping[str, "_Answers"]) -> float:
+        """Return the standard deviation of the score over resamples of the examples of each set."""
+        random = torch.Generator().manual_seed(0)
+        scores = []
+        for _ in range(_RESAMPLES):
+            drawn = {part: given.resampled(random) for part, given in answers.items()}
+            scores.append(self._score(name, drawn))
+        return float(torch.tensor(scores, dtype=torch.float64).std())
+
+    def _rows(self, found: Mapping[str, Any]) -> Iterator[Row]:
+        """Yield the numbers of each task, and the averages of those of sentences except WNLI."""
+        averaged: dict[str, tuple[float, float, float]] = {}
+        for name, task in self.chosen.items():
+            score, error = self._score(name, found[name]["metrics"]), found[name]["error"]
+            baseline = self._score(name, _baseline(task))
+            yield {"task": name}, {"score": score, "score_error": error, "baseline": baseline}
+            for part, values in found[name]["metrics"].items():
+                yield {"task": f"{name}-{part}" if part else name}, values
+            yield {"task": name}, {"train_loss": found[name]["train_loss"]}
+            if name not in _NOT_AVERAGED and task.kind != "span":
+                averaged[name] = score, baseline, error
+        if averaged:
+            scores, baselines, errors = zip(*averaged.values(), strict=True)
+            number = len(averaged)
+            values = {"average": sum(scores) / number, "average_baseline": sum(baselines) / number}
+            values["average_error"] = math.sqrt(sum(error**2 for error in errors)) / number
+            yield {"task": "+".join(averaged)}, values
 
 
 class _Answers:
-    """Answers of a model, or of a baseline that knows only the training labels, to the examples of one set."""
+    """Answers to the examples of one set, of a model or of a baseline that knows only the training labels."""
 
-    def __init__(self, examples: Any, values: torch.Tensor, texts: Sequence[str]) -> None:
-        self.examples, self.values, self.texts = examples, values, texts
-        self._labels: torch.Tensor | None = None
+    def __init__(self, task: Any, examples: Any, values: Tensor, texts: Sequence[str]) -> None:
+        self._task, self._texts = task, texts
+        self._finite = bool(values.isfinite().all())
+        self._values = values.nan_to_num(0.0)
+        self._truth: Any = examples.answers if task.kind == "span" else _labels(examples)
 
-    def metrics(self, task: Any, chosen: torch.Tensor | None = None) -> dict[str, float]:
+    def resampled(self, random: torch.Generator) -> dict[str, float]:
+        """Return the metrics of as many examples, drawn at random."""
+        return self.metrics(torch.randint(len(self._values), (len(self._values),), generator=random))
+
+    def metrics(self, chosen: Tensor | None = None) -> dict[str, float]:
         """Return the metrics, of some of the examples or all; all are NaN if a prediction is not finite."""
-        finite = bool(self.values.isfinite().all())
-        values = self.values if finite else self.values.nan_to_num(0.0)
-        some = torch.arange(len(values)) if chosen is None else chosen
-        if task.kind == "span":
+        some = torch.arange(len(self._values)) if chosen is None else chosen
+        if self._task.kind == "span":
             metrics = span_metrics(
-                [self.texts[i] for i in some.tolist()], [self.examples.answers[i] for i in some.tolist()]
+                [self._texts[i] for i in some.tolist()], [self._truth[i] for i in some.tolist()]
             )
+        elif self._task.kind == "regression":
+            metrics = regression_metrics(self._values[some], self._truth[some])
         else:
-            if self._labels is None:
-                self._labels = torch.tensor([float(e["label"]) for e in self.examples], dtype=torch.float64)
-            labels = self._labels[some]
-            metrics = (
-                regression_metrics(values[some], labels)
-                if task.kind == "regression"
-                else classification_metrics(values[some].long(), labels.long(), task.num_labels)
-            )
-        return metrics if finite else dict.fromkeys(metrics, float("nan"))
+            predicted, labels = self._values[some].long(), self._truth[some].long()
+            metrics = classification_metrics(predicted, labels, self._task.num_labels)
+        return metrics if self._finite else dict.fromkeys(metrics, math.nan)
 
 
-def _error(task: Any, answers: Mapping[str, _Answers], metrics: Metrics) -> float:
-    """Return the standard deviation of the score over resamples of the examples of each set."""
-    random = torch.Generator().manual_seed(0)
-    scores = []
-    for _ in range(_RESAMPLES):
-        drawn = {
-            part: given.metrics(
-                task, torch.randint(len(given.values), (len(given.values),), generator=random)
-            )
-            for part, given in answers.items()
-        }
-        scores.append(task_score(task.name, task.kind, drawn, metrics))
-    return float(torch.tensor(scores, dtype=torch.float64).std())
+def _labels(examples: Any) -> Tensor:
+    return torch.tensor([float(e["label"]) for e in examples], dtype=torch.float64)
+
+
+def _longest(task: Any) -> int:
+    return int(max(e.lengths.max() for e in (task.train, *task.evaluation.values())))
 
 
 def _baseline(task: Any) -> dict[str, dict[str, float]]:
     """Return the metrics of a baseline that knows only the training labels."""
     constant = 0.0
     if task.kind != "span":
-        labels = torch.tensor([float(e["label"]) for e in task.train])
+        labels = _labels(task.train)
         constant = float(labels.mean() if task.kind == "regression" else labels.mode().values)
     found = {}
     for part, examples in task.evaluation.items():
         n = len(examples.contexts) if task.kind == "span" else len(examples)
-        found[part] = _Answers(examples, torch.full((n,), constant, dtype=torch.float64), [""] * n).metrics(
-            task
-        )
+        values = torch.full((n,), constant, dtype=torch.float64)
+        found[part] = _Answers(task, examples, values, [""] * n).metrics()
     return found
 
 
-def _root(task: str, init_from: Mapping[str, str]) -> str | None:
-    """Return the first of the tasks from which a task starts; None if they are cyclic."""
-    for _ in range(len(init_from) + 1):
-        if task not in init_from:
-            return task
-        task = init_from[task]
-    return None
-
-
-def _depth(task: str, init_from: Mapping[str, str]) -> int:
-    depth = 0
-    while task in init_from:
-        task, depth = init_from[task], depth + 1
-    return depth
+def _chain(task: str, init_from: Mapping[str, str]) -> list[str]:
+    """Return a task, the one from which it starts, and so on; the last one is in ``init_from`` if they are cyclic."""
+    chain = [task]
+    while (parent := init_from.get(chain[-1])) is not None and parent not in chain:
+        chain.append(parent)
+    return chain

@@ -1,10 +1,11 @@
 """Edge probing by step: words, phrases, roles and coreference, predicted from the layers of a frozen model."""
 
-import logging
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import field, replace
+from typing import Annotated, Any, Literal
 
 import pandas as pd
 import torch
@@ -17,21 +18,20 @@ from lmdyn.analysis.inspection.forward import call_module, device_of
 from lmdyn.analysis.inspection.transformer import encoder_of, layer_sites
 from lmdyn.analysis.probing.edge_probe_training import EdgeClassifier
 from lmdyn.analysis.probing.edge_probes import EdgeData, edge_probes
-from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
-from lmdyn.callbacks.conditions.amounts import site_widths
-from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
+from lmdyn.analysis.statistics.distributed import rank_and_world_size
+from lmdyn.callbacks.observing.amounts import site_widths
+from lmdyn.callbacks.observing.arguments import Above, From
+from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, to_device, token_vectors
 from lmdyn.callbacks.observing.protocols import HasTestPart, HasTrainingPart, HasValidationPart
-from lmdyn.callbacks.observing.schema import Quantity
-from lmdyn.callbacks.observing.streaming_observer import given_sites
-from lmdyn.callbacks.probing.edge_probe_figures import language_model_figure, layer_figure, task_figure
+from lmdyn.callbacks.observing.streaming_observer import Sites
+from lmdyn.callbacks.observing.sums import Row, gather_rows, tabulate
+from lmdyn.callbacks.probing.edge_probe_figures import language_model_figure
+from lmdyn.runs.schema import Quantity
 
 __all__ = ["EdgeProbe"]
 
-log = logging.getLogger(__name__)
-
-_PARTS = ("train", "validation", "test")
 _SPANS = "spans_"
 
 
@@ -66,7 +66,6 @@ class EdgeProbe(Observer):
         memory_gb: memory limit for features, which are held twice during concatenation. If those of all sites exceed
             it, the text is read again for each group of sites that fits, at least one site at a time: sites are
             independent of each other, so the numbers do not change. None for one pass.
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
@@ -76,10 +75,24 @@ class EdgeProbe(Observer):
     Reference: Tenney et al. 2018; Chiang, Huang & Lee 2020, section 4 and figures 2b, 3, 10 and 11.
     """
 
-    uses_labels = False
+    tasks: Sequence[str] | None = None
+    sites: Sites = None
+    classifier: EdgeClassifier = EdgeClassifier()
+    train_tokens: Annotated[int, From(1)] | None = 50_000
+    validation_tokens: Annotated[int, From(1)] | None = 20_000
+    test_tokens: Annotated[int, From(1)] | None = 20_000
+    memory_gb: Annotated[float, Above(0)] | None = None
+    split: Literal["train", "validation", "test"] = field(default="test", init=False)
+    max_tokens: int | None = field(default=None, init=False)
 
+    uses_labels = False
+    needs = (HasTrainingPart, HasValidationPart, HasTestPart)
+    not_settings = Observer.not_settings | {"memory_gb"}
     recorded = (
-        Quantity("f1", "Micro-F1 on the test split.", low=0.0, high=1.0, tags=("<site>/<task>",)),
+        Quantity(
+            "f1", "Micro-F1 on the test split.", low=0.0, high=1.0, tags=("<site>/<task>",), panel="layers",
+            short="test micro-F1", floor="majority",
+        ),
         Quantity(
             "validation_f1", "Highest micro-F1 on the development split, of the same weights.", low=0.0, high=1.0,
             tags=("<site>/<task>",),
@@ -90,47 +103,27 @@ class EdgeProbe(Observer):
         ),
     )  # fmt: skip
 
-    needs = (HasTrainingPart, HasValidationPart, HasTestPart)
-
-    not_settings = Observer.not_settings | {"memory_gb"}
-
-    def __init__(
-        self,
-        *,
-        tasks: Sequence[str] | None = None,
-        sites: Mapping[str, str] | str | None = None,
-        classifier: EdgeClassifier = EdgeClassifier(),  # noqa: B008 (frozen)
-        train_tokens: int | None = 50_000,
-        validation_tokens: int | None = 20_000,
-        test_tokens: int | None = 20_000,
-        memory_gb: float | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(split="test", max_tokens=test_tokens, **kwargs)
-        if memory_gb is not None and memory_gb <= 0:
-            raise ValueError(f"memory_gb is {memory_gb}: expected a number above 0, or null for no limit")
-        self.memory_gb = memory_gb
-        if tasks is not None and not tasks:
-            raise ValueError("expected tasks, or null for all that the data has, got none")
-        self.sites = given_sites(sites, {})
-        self.classifier = classifier
-        self.limits = {"train": train_tokens, "validation": validation_tokens, "test": test_tokens}
-        self.tasks: tuple[str, ...] = tuple(tasks or ())
-        self._all_tasks = tasks is None
+    def __post_init__(self) -> None:
+        self.max_tokens = self.test_tokens
+        super().__post_init__()
+        self.chosen: tuple[str, ...] = ()
         self._parts: dict[str, ProbeSet] = {}
         self._counted: int | None = None
 
     def prepare(self) -> None:
         """Determine the splits, and the tasks in all of them."""
-        self._parts = {split: self.part(split, self.limits[split]) for split in ("train", "validation")}
-        self._parts["test"] = self.probe_set
+        self._parts = {
+            "train": self.part("train", self.train_tokens),
+            "validation": self.part("validation", self.validation_tokens),
+            "test": self.probe_set,
+        }
         self._counted = None
         there = {split: _tasks_of(part) for split, part in self._parts.items()}
-        if self._all_tasks:
-            self.tasks = tuple(t for t in there["train"] if all(t in tasks for tasks in there.values()))
+        in_all = (t for t in there["train"] if all(t in tasks for tasks in there.values()))
+        self.chosen = tuple(in_all if self.tasks is None else self.tasks)
         for split, tasks in there.items():
-            missing = [task for task in self.tasks if task not in tasks]
-            if missing or not self.tasks:
+            missing = [task for task in self.chosen if task not in tasks]
+            if missing or not self.chosen:
                 raise ValueError(
                     f"{self.name}: the {split} split has no tasks {missing}, it has {tasks}: choose `tasks` among "
                     "these, or pass a SpanCorpus as `probe` (a custom loader has `spans_<task>` in its batches, and "
@@ -140,15 +133,15 @@ class EdgeProbe(Observer):
     def check_module(self, module: nn.Module) -> None:
         """Find the sites; raise an error for paths that are not modules."""
         default: dict[str, str] | None = None
-        if self.hparams["sites"] is None:
+        if self.sites is None:
             with suppress(ValueError):  # otherwise they are found
                 default = layer_sites(module)
-        self.sites = self.choose_sites(module, default, kinds=("block",))
+        self.choose_sites(module, default, kinds=("block",))
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report splits without spans of a task, or with one label only; features of all splits."""
         for split, part in self._parts.items():
-            labels: dict[str, Counter[int]] = {task: Counter() for task in self.tasks}
+            labels: dict[str, Counter[int]] = {task: Counter() for task in self.chosen}
             for batch in part.batches():
                 for task, found in labels.items():
                     if (spans := batch.get(f"{_SPANS}{task}")) is not None:
@@ -181,8 +174,8 @@ class EdgeProbe(Observer):
 
     def _at_once(self, module: nn.Module) -> tuple[list[list[str]], dict[str, int]]:
         """Return groups of sites whose features fit into ``memory_gb`` together, and the width of each site."""
-        read = module if self.forward is not None else _without_heads(module, self.sites)
-        widths = site_widths(module, self.probe_set, self.sites, self.forward, read=read)
+        read = module if self.forward is not None else _without_heads(module, self.paths())
+        widths = site_widths(module, self.probe_set, self.paths(), self.forward, read=read)
         if self.memory_gb is None:
             return [list(widths)], widths
         room = self.memory_gb * 1e9 / (2 * 4 * max(1, self._pieces()))
@@ -197,95 +190,81 @@ class EdgeProbe(Observer):
     @property
     def settings(self) -> dict[str, Any]:
         """The arguments, and the content of all splits."""
-        parts = {split: part.fingerprint for split, part in self._parts.items()}
-        return {**super().settings, "parts": {split: parts.get(split) for split in _PARTS}}
+        parts = dict.fromkeys(("train", "validation", "test"))
+        return {**super().settings, "parts": parts | {k: part.fingerprint for k, part in self._parts.items()}}
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Make a pass over each split, then train all classifiers at once; in groups of sites with ``memory_gb``."""
-        scores: dict[tuple[str, str, str], float] = {}
-        groups, widths = self._at_once(module)
-        for names in groups:
-            data = {split: self._features(module, self._parts[split], names) for split in _PARTS}
-            finite = [
-                name
-                for name in names
-                if all(bool(x.activations[name].isfinite().all()) for x in data.values())
-            ]
-            if finite:
-                scores |= self._scores(data, finite, step)
-        trained = [name for name in widths if any(name == site for _, site, _ in scores)]
-        broken = [name for name in widths if name not in trained]
-        if broken and rank_and_world_size()[0] == 0:
-            log.warning("%s at step %d: activations of %s are not finite: no value", self.name, step, broken)
-        rows: list[tuple[str, str, str, float]] = []
-        for task in self.tasks if trained else ():
-            rows.append(("majority", "", task, scores["majority", "", task]))
-            for quantity in ("f1", "validation_f1"):
-                rows += [(quantity, name, task, scores[quantity, name, task]) for name in trained]
-        rows += [
-            (quantity, name, task, float("nan"))
-            for task in self.tasks
-            for quantity in ("f1", "validation_f1")
-            for name in broken
-        ]
-        table = pd.DataFrame(rows, columns=["quantity", "site", "task", "value"])
-        return table.astype({"value": "float64"})
+        return tabulate(self._rows(module), {"task": ""}, self.name, step)
 
-    def _scores(
-        self, data: Mapping[str, EdgeData], names: Sequence[str], step: int
-    ) -> dict[tuple[str, str, str], float]:
-        """Return the scores of classifiers of some sites by quantity, site and task."""
-        train, validation, test = (
-            EdgeData({name: data[s].activations[name] for name in names}, data[s].spans, data[s].labels)
-            for s in _PARTS
-        )
+    def _rows(self, module: nn.Module) -> Iterator[Row]:
+        """Yield the scores of all sites; NaN for those whose activations are not finite."""
         labels = self.probe_set.label_names
-        classes = {task: max(2, len(labels[task])) for task in self.tasks}
-        try:
-            result = edge_probes(train, validation, test, classes, classifier=self.classifier)
-        except ValueError as error:
-            raise ValueError(f"{self.name} at step {step}: {error}") from error
-        found = {}
-        for j, task in enumerate(result.tasks):
-            found["majority", "", task] = float(result.majority[j])
-            for quantity, values in (("f1", result.f1), ("validation_f1", result.validation_f1)):
-                found |= {(quantity, name, task): float(values[i, j]) for i, name in enumerate(result.sites)}
-        return found
+        classes = {task: max(2, len(labels[task])) for task in self.chosen}
+        groups, widths = self._at_once(module)
+        scores: dict[str, dict[str, Tensor]] = {"f1": {}, "validation_f1": {}}
+        majority: list[float] = []
+        for names in groups:
+            data = [self._features(module, part, names) for part in self._parts.values()]
+            finite = [n for n in names if all(bool(d.activations[n].isfinite().all()) for d in data)]
+            if finite:
+                train, validation, test = (
+                    replace(d, activations={n: d.activations[n] for n in finite}) for d in data
+                )
+                result = edge_probes(train, validation, test, classes, classifier=self.classifier)
+                majority = result.majority.tolist()
+                for quantity, values in scores.items():
+                    values |= dict(zip(result.sites, getattr(result, quantity), strict=True))
+        for j, task in enumerate(self.chosen):
+            if majority:
+                yield {"task": task}, {"majority": majority[j]}
+            for quantity, values in scores.items():
+                for site in widths:
+                    score = float(values[site][j]) if site in values else math.nan
+                    yield {"site": site, "task": task}, {quantity: score}
 
     def _features(self, module: nn.Module, part: ProbeSet, names: Sequence[str] | None = None) -> EdgeData:
         """Return activations of all pieces of words of a split at some sites, and the spans, ordered by example."""
-        sites = self.sites
         device = device_of(module)
-        read = module if self.forward is not None else _without_heads(module, sites)
+        read = module if self.forward is not None else _without_heads(module, self.paths())
         collected: list[dict[str, Tensor]] = []
-        with capture(module, sites) as seen, torch.no_grad():
+        with capture(module, self.paths()) as seen, torch.no_grad():
             for batch in part.batches(*rank_and_world_size()):
                 batch = to_device(batch, device)
                 seen.clear()
                 call_module(read, batch, forward=self.forward)
                 there = seen.activations
                 collected.append(self._collect(batch, {name: there[name] for name in names or there}))
-        if rank_and_world_size()[1] > 1:
-            mine = [{k: v.cpu() for k, v in found.items()} for found in collected]
-            collected = [found for rank in gather(mine) for found in rank]
-        return _in_order(collected, self.tasks, device)
+        whole = gather_rows(collected, device)
+        if not whole:
+            raise ValueError(f"{self.name}: a split of the probe data is empty")
+        order, rank = whole.pop("order").sort()  # one order for any number of ranks
+        of_piece = order >> 24
+        spans, labels = {}, {}
+        for task in self.chosen:
+            rows = whole.pop(f"y {task}")
+            rows = rows[rows[:, 0].argsort()]
+            start = torch.searchsorted(of_piece, rows[:, 0] >> 24)[:, None]  # the first piece of the example
+            edges = rows[:, 1:5]
+            spans[task] = torch.where(edges >= 0, edges + start, edges)
+            labels[task] = rows[:, 5]
+        return EdgeData({key[2:]: x[rank] for key, x in whole.items()}, spans, labels)
 
     def _collect(self, batch: Mapping[str, Tensor], activations: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the data of one batch: pieces of words, and spans as indices into those of their example."""
-        needed = ["example", "labels", *(f"{_SPANS}{task}" for task in self.tasks)]
+        needed = ["example", "labels", *(f"{_SPANS}{task}" for task in self.chosen)]
         if missing := [key for key in needed if key not in batch]:
             raise ValueError(
                 f"{self.name}: expected {missing} in the probe set's batches, got {sorted(batch)}"
             )
         pieces, number = batch["labels"] >= 0, batch["example"]
-        before = F.pad(
-            pieces.long().cumsum(1), (1, 0)
-        )  # number of pieces of words before each position, and at the end
+        # number of pieces of words before each position, and at the end
+        before = F.pad(pieces.long().cumsum(1), (1, 0))
         time = torch.arange(pieces.shape[1], device=pieces.device)
         found = {"order": ((number[:, None] << 24) + time)[pieces]}
         for site, activation in activations.items():
             found[f"x {site}"] = token_vectors(site, activation, pieces)[pieces].float()
-        for task in self.tasks:
+        for task in self.chosen:
             spans = batch[f"{_SPANS}{task}"]
             row, at = (spans[..., 4] >= 0).nonzero().unbind(1)
             edges, label = spans[row, at, :4], spans[row, at, 4]
@@ -293,14 +272,6 @@ class EdgeProbe(Observer):
             order = (number[row] << 24) + at
             found[f"y {task}"] = torch.cat([order[:, None], counted, label[:, None]], 1)
         return found
-
-    @staticmethod
-    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw F1 by task at two thirds of the depth and on average, and by layer for each task, over steps."""
-        rows = observations[observations["quantity"].eq("f1") & observations["value"].notna()]
-        if rows.empty:
-            return {}
-        return {"tasks": task_figure(observations), "layers": layer_figure(observations)}
 
     @staticmethod
     def figures_beside(observations: pd.DataFrame, others: Mapping[str, pd.DataFrame]) -> dict[str, Figure]:
@@ -328,23 +299,3 @@ def _without_heads(module: nn.Module, sites: Mapping[str, str]) -> nn.Module:
     inside = {id(m) for m in encoder.modules()}
     found = resolve_sites(module, sites)
     return encoder if all(id(m) in inside for m in found.values()) else module
-
-
-def _in_order(
-    collected: Sequence[Mapping[str, Tensor]], tasks: Sequence[str], device: torch.device
-) -> EdgeData:
-    """Concatenate the data of batches and ranks, in one order for any number of ranks."""
-    if not collected:
-        raise ValueError("a split of the probe data is empty")
-    whole = {key: torch.cat([found[key].to(device) for found in collected]) for key in collected[0]}
-    order, rank = whole.pop("order").sort()
-    of_piece = order >> 24
-    spans, labels = {}, {}
-    for task in tasks:
-        rows = whole.pop(f"y {task}")
-        rows = rows[rows[:, 0].argsort()]
-        start = torch.searchsorted(of_piece, rows[:, 0] >> 24)[:, None]  # the first piece of the example
-        edges = rows[:, 1:5]
-        spans[task] = torch.where(edges >= 0, edges + start, edges)
-        labels[task] = rows[:, 5]
-    return EdgeData({key[2:]: x[rank] for key, x in whole.items()}, spans, labels)

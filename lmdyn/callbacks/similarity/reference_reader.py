@@ -1,59 +1,57 @@
 """A reference that reads the probe set along with the observed module."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 
 import torch
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import capture, resolve_sites
-from lmdyn.analysis.inspection.forward import Forward
+from lmdyn.analysis.inspection.forward import is_sharded
 from lmdyn.callbacks.observing.probe import ObservedBatch, Reader
+from lmdyn.callbacks.observing.reading import choose_sites
+from lmdyn.callbacks.observing.reference import Itself, Reference, has_module
+from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 
-__all__ = ["ReferenceReader", "placed_like"]
-
-
-def placed_like(reference: nn.Module, own: nn.Module) -> nn.Module:
-    """Move the reference to the model's device, and convert it to float64 if the model is in float64."""
-    parameter = next(own.parameters(), None)
-    if parameter is None:
-        return reference
-    return reference.to(parameter.device, torch.float64 if parameter.dtype == torch.float64 else None)
+__all__ = ["ReferenceReader", "reader_of"]
 
 
+@dataclass(frozen=True)
 class ReferenceReader:
     """A reference that reads the probe set along with the observed module.
 
-    Args:
+    Attributes:
         name: its name in rows.
-        module: the reference's module; None for the observed module itself, which does not run again.
         sites: display name to module path, in the reference.
         attention_sites: the same for attention modules.
-        forward: see :class:`Reference`.
-
-    Raises:
-        ValueError: if a path is not a module.
+        module: the reference's module; None for the observed module itself, which does not run again.
+        run: function that calls the module.
     """
 
-    def __init__(
-        self,
-        name: str,
-        module: nn.Module | None,
-        sites: Mapping[str, str],
-        attention_sites: Mapping[str, str],
-        forward: Forward | None = None,
-    ) -> None:
-        self.name = name
-        self.sites = sites
-        self.attention_sites = attention_sites
-        self._module = module
-        if module is not None:
-            resolve_sites(module, {**sites, **attention_sites})
-            self._read = Reader(module, forward)
+    name: str
+    sites: Mapping[str, str]
+    attention_sites: Mapping[str, str]
+    module: nn.Module | None = None
+    run: Reader | None = None
 
     @property
     def itself(self) -> bool:
         """Whether the reference is the observed module."""
-        return self._module is None
+        return self.module is None
+
+    def pairs(self, own: Sequence[str], theirs: Sequence[str]) -> list[tuple[str, str]]:
+        """Return the pairs of sites to compare: of the same name, else with its last; of itself all.
+
+        Example:
+            >>> ReferenceReader("tagger", {}, {}, nn.Identity()).pairs(["embedding", "h1", "h2"], ["embedding", "h1"])
+            [('embedding', 'embedding'), ('h1', 'h1'), ('h2', 'h1')]
+            >>> ReferenceReader("itself", {}, {}).pairs(["h1", "h2"], ["h1", "h2"])
+            [('h1', 'h2')]
+        """
+        if self.itself:
+            return list(combinations(own, 2))
+        return [(site, site if site in theirs else theirs[-1]) for site in own]
 
     def read(self, seen: ObservedBatch) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Return the activations and attention weights of the reference for the same batch.
@@ -61,14 +59,62 @@ class ReferenceReader:
         Raises:
             ValueError: if the batch has tokens that the reference does not know.
         """
-        if self._module is None:
+        if self.module is None or self.run is None:
             return seen.activations, seen.attentions
-        with capture(self._module, self.sites, attention_sites=self.attention_sites) as captured:
+        with capture(self.module, self.sites, attention_sites=self.attention_sites) as captured:
             try:
-                self._read(seen.batch)
+                self.run(seen.batch)
             except IndexError as error:
                 raise ValueError(
                     f"reference {self.name!r} does not know all tokens of the probe set ({error}): use one trained "
                     "with this run's tokenizer"
                 ) from error
             return captured.activations, captured.attentions
+
+
+def reader_of(
+    observer: StreamingObserver,
+    name: str,
+    reference: Reference,
+    other: nn.Module,
+    module: nn.Module,
+    sites: Mapping[str, str] | None = None,
+) -> ReferenceReader:
+    """Prepare a module of a reference to read the same batches as the observed one.
+
+    Args:
+        observer: observer that has met its module.
+        name: name of the reference in rows.
+        reference: the reference.
+        other: its module, which is moved to the device of the observed one.
+        module: the observed module.
+        sites: sites of the reference; by default those of the observer that it has, or found ones in another model.
+
+    Raises:
+        ValueError: for paths that are not modules, a reference that has none of the sites, or a copy of a module whose
+            weights are sharded.
+    """
+    if reference.copies and is_sharded(module):
+        raise ValueError(
+            f"{observer.name}: reference {name!r} is a copy of the module, whose weights are sharded: remove it from "
+            "this training and replay it afterwards, or compare with a Checkpoint"
+        )
+    own = observer.paths("sites")
+    read = {n: p for n, p in own.items() if has_module(other, p)} if sites is None else dict(sites)
+    if not read and sites is None and not isinstance(observer.sites, Mapping):
+        whose = f"{observer.name}: reference {name!r}"
+        read = choose_sites("auto", None, other, lambda: observer.probe_set, reference.forward, whose=whose)
+    if not read and own:
+        raise ValueError(
+            f"{observer.name}: reference {name!r} ({type(other).__name__}) has none of the sites "
+            f"{list(own.values())}: name its own with `reference_sites`; it has "
+            f"{', '.join(p for p, _ in other.named_modules() if p)}"
+        )
+    attention = {n: p for n, p in observer.paths("attention_sites").items() if has_module(other, p)}
+    if isinstance(reference, Itself):
+        return ReferenceReader(name, read, attention)
+    resolve_sites(other, {**read, **attention})
+    forward = reference.forward or (observer.forward if type(other) is type(module) else None)
+    if (like := next(module.parameters(), None)) is not None:
+        other = other.to(like.device, torch.float64 if like.dtype == torch.float64 else None)
+    return ReferenceReader(name, read, attention, other, Reader(other, forward))

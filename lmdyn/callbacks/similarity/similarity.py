@@ -1,53 +1,92 @@
 """Similarity of a model's representations to those of a reference, by step (Saphra & Lopez 2019)."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import pandas as pd
-import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.forward import is_sharded
-from lmdyn.analysis.similarity.cka import kernel_cka
+from lmdyn.analysis.attention.head_divergence import HeadDivergenceSums
+from lmdyn.analysis.geometry.sampled_rows import SampledRows
+from lmdyn.analysis.similarity.block_covariances import BlockCovariances
+from lmdyn.analysis.similarity.block_similarity import block_similarity, value_or_reason
 from lmdyn.analysis.similarity.covariance import CrossCovariance
-from lmdyn.analysis.similarity.rsa import rsa
-from lmdyn.analysis.similarity.sweep import MEASURES, measure_of
-from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size, union_over_ranks
-from lmdyn.callbacks.conditions.amounts import site_widths
-from lmdyn.callbacks.conditions.finding import Foreseen
-from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
-from lmdyn.callbacks.observing.reading import choose_sites
-from lmdyn.callbacks.observing.reference import (
-    Itself,
-    Reference,
-    has_module,
-    named_references,
-)
-from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, StreamingObserver, given_sites
-from lmdyn.callbacks.observing.token_groups import (
-    BLOCKS,
-    SentenceBlocks,
-    bootstrap_settings,
-    token_hash,
-)
-from lmdyn.callbacks.similarity.attention_sums import AttentionSums, Key, attention_table
-from lmdyn.callbacks.similarity.block_values import BlockValues
-from lmdyn.callbacks.similarity.foreseen_sums import foreseen_sums
-from lmdyn.callbacks.similarity.reference_reader import ReferenceReader, placed_like
-from lmdyn.callbacks.similarity.similarity_figures import similarity_figures
-from lmdyn.callbacks.similarity.similarity_quantities import SIMILARITY
+from lmdyn.analysis.similarity.divergence import DivergenceSums
+from lmdyn.analysis.similarity.sweep import MEASURES, SAMPLED, measure_of
+from lmdyn.analysis.statistics.distributed import rank_and_world_size
+from lmdyn.callbacks.observing.amounts import count_tokens, parameter_bytes, site_widths
+from lmdyn.callbacks.observing.arguments import Above, From
+from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
+from lmdyn.callbacks.observing.probe import ObservedBatch, Watch, token_vectors
+from lmdyn.callbacks.observing.reference import Itself, Reference, named_references
+from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, Sites, StreamingObserver, Watched
+from lmdyn.callbacks.observing.sums import Row, Sums
+from lmdyn.callbacks.observing.token_groups import BLOCKS, LEAST_BLOCKS, SentenceBlocks, token_hash
+from lmdyn.callbacks.similarity.reference_reader import ReferenceReader, reader_of
+from lmdyn.callbacks.similarity.similarity_figures import over_steps, similarity_maps
+from lmdyn.runs.schema import Quantity
 
 __all__ = ["Similarity"]
 
 log = logging.getLogger(__name__)
 
-_PAIRWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"kernel_cka": kernel_cka, "rsa": rsa}
-"""Measures of the n × n structure of the samples, computed on a subsample."""
+_MEASURES = {
+    "svcca": "Mean canonical correlation of the directions that explain 99 % of the variance.",
+    "svcca_<k>": "Mean canonical correlation of k directions of largest variance of each side.",
+    "cca": "Mean canonical correlation of all directions.",
+    "pwcca": "Canonical correlations, weighted by their projections of this model's activations.",
+    "linear_cka": "Linear centred kernel alignment.",
+    "debiased_linear_cka": "Linear CKA by the unbiased HSIC₁, which may be below 0.",
+    "procrustes": "Cosine between the reference and the best rotation of the activations.",
+    "kernel_cka": "Centred kernel alignment of RBF kernels, on a subsample.",
+    "rsa": "Spearman's correlation of the dissimilarities of all pairs of a subsample.",
+}
+_ATTENTION = {
+    "attention_jensen_shannon": "Divergence of attention, averaged over heads first; mean over queries.",
+    "attention_kullback_leibler": "Divergence from the reference's attention, averaged over heads first.",
+    "attention_head_jensen_shannon": "Divergence of heads of the same number: mean over heads, or of a head.",
+    "attention_head_kullback_leibler": "Divergence from the reference's head of the same number.",
+    "attention_matched_jensen_shannon": "Divergence of heads in the pairs of least total divergence: mean over heads, "
+    "or of a head of this model.",
+    "attention_matched_kullback_leibler": "Divergence from the reference's head of the same pairs.",
+    "attention_unmatched_jensen_shannon": "Divergence of all other pairs of heads: a baseline.",
+    "attention_uniform_jensen_shannon": "Divergence of this model's heads from equal weights.",
+}
+_RANKS = {"rank": "the site", "reference_rank": "the reference's site"}
+_PAIR = ("<site>/<reference>/<reference_site>",)
+
+
+def _quantities() -> Iterator[Quantity]:
+    at: dict[str, Any] = {"tags": _PAIR, "lines": "reference"}
+    for name, what in _MEASURES.items():
+        low = -1.0 if name in ("debiased_linear_cka", "rsa") else 0.0
+        yield Quantity(name, what, low=low, high=1.0, panel=name.removesuffix("_<k>"), **at)
+        if name not in SAMPLED:
+            for end, which in (("low", "Lower"), ("high", "Upper")):  # 2θ − q
+                meaning = f"{which} end of the bootstrap interval of {name}."
+                yield Quantity(f"{name}_{end}", meaning, low=2 * low - 1, high=2 - low, tags=_PAIR)
+            yield Quantity(
+                f"{name}_corrected", f"{name} with the bias correction of the jackknife.", tags=_PAIR
+            )
+            meaning = f"Standard error of {name} over texts (jackknife)."
+            yield Quantity(f"{name}_error", meaning, low=0.0, tags=_PAIR)
+    for name, of in _RANKS.items():
+        yield Quantity(name, f"Directions of {of} that svcca keeps.", "count", low=1.0, panel="rank", **at)
+    for name, what in _ATTENTION.items():
+        of_heads, shannon = name.count("_") > 2, name.endswith("shannon")
+        unit, most, panel = (
+            ("bits", 1.0, "attention_heads") if of_heads else ("nats", math.log(2), "attention")
+        )
+        at["tags"] = (*_PAIR, f"{_PAIR[0]}/head=<head>") if "of a head" in what else _PAIR
+        yield Quantity(name, what, unit, low=0.0, high=most if shannon else None, panel=panel, **at)
+        if of_heads:
+            meaning = f"Standard error of {name} over texts (jackknife)."
+            yield Quantity(f"{name}_error", meaning, unit, low=0.0, tags=_PAIR)
 
 
 class Similarity(StreamingObserver):
@@ -68,8 +107,7 @@ class Similarity(StreamingObserver):
         reference: reference, or several by name: ``Checkpoint`` (a tagger, another seed), ``OwnFinal``
             and ``Earlier`` (the run's own checkpoints), ``Previous``, and by default ``Itself``, site with site.
             Baselines are also references: a tagger of shuffled labels, ``OwnInitial`` (the run's untrained model),
-            ``Checkpoint`` at step 0 (another seed's). A name ``shuffled_<name>`` or ``untrained_<name>`` is drawn as
-            the dotted or dash-dotted baseline of ``<name>``.
+            ``Checkpoint`` at step 0 (another seed's).
         sites: module path by display name; a pattern of paths (``"*.layers.*"``); or ``auto`` for found sites.
             By default those of ``LSTMLanguageModel``, and found ones in other modules.
         reference_sites: the same for the reference; by default those of ``sites`` that it has.
@@ -90,7 +128,6 @@ class Similarity(StreamingObserver):
         jackknife: number of blocks of sentences, 5 to 64, that are left out in turn for bias-corrected values and
             standard errors of all except the n × n measures; 0 for none. For CCA-like measures, which a bootstrap
             raises.
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
@@ -104,105 +141,46 @@ class Similarity(StreamingObserver):
         and 8 to 11; attention: Saphra 2021, section 4.1.1.
     """
 
+    reference: Reference | dict[str, Reference] | None = None
+    sites: Sites = None
+    reference_sites: Mapping[str, str] | None = None
+    pairs: Sequence[tuple[str, str]] | None = None
+    measures: Sequence[str] = ("svcca",)
+    attention_sites: Sites = None
+    max_samples: Annotated[int, From(4)] = 1000
+    bootstrap: Annotated[int, From(0)] = 0
+    confidence: Annotated[float, Above(0, 1)] = 0.95
+    seed: int = 0
+    jackknife: Annotated[int, From(0, BLOCKS)] = 0
+    attention_heads: bool = False
+
     uses_labels = False
     sharded = True
-
-    recorded = SIMILARITY
-
+    watches = (Watched("sites", LSTM_SITES), Watched("attention_sites", {}, attention=True))
+    columns = {"reference": "", "reference_site": ""}
     not_settings = StreamingObserver.not_settings | {"reference"}
-    legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {"jackknife": 0, "attention_heads": False}
-    )
-    default_sites = LSTM_SITES
+    recorded = tuple(_quantities())
 
-    def __init__(
-        self,
-        *,
-        reference: Reference | dict[str, Reference] = Itself(),  # noqa: B008 (holds nothing)
-        sites: Mapping[str, str] | str | None = None,
-        reference_sites: Mapping[str, str] | None = None,
-        pairs: Sequence[Sequence[str]] | None = None,
-        measures: Sequence[str] = ("svcca",),
-        attention_sites: Mapping[str, str] | str | None = None,
-        max_samples: int = 1000,
-        bootstrap: int = 0,
-        confidence: float = 0.95,
-        seed: int = 0,
-        jackknife: int = 0,
-        attention_heads: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        if unknown := [m for m in measures if m not in _PAIRWISE and measure_of(m) is None]:
-            known = ", ".join((*MEASURES, *_PAIRWISE))
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if unknown := [m for m in self.measures if m not in SAMPLED and measure_of(m) is None]:
+            known = ", ".join((*MEASURES, *SAMPLED))
             raise ValueError(f"unknown measure {', '.join(unknown)}: expected one of {known}, svcca_<k>")
-        if any(len(pair) != 2 for pair in pairs or ()):
-            raise ValueError(f"expected pairs as [own site, reference's site], got {list(pairs or ())}")
-        if max_samples < 4:
-            raise ValueError(f"expected max_samples >= 4, got {max_samples}")
-        self.references = named_references(reference)
-        self.sites = given_sites(sites, LSTM_SITES)
-        self.reference_sites = None if reference_sites is None else dict(reference_sites)
-        self.pairs = None if pairs is None else [(own, theirs) for own, theirs in pairs]
-        self.measures = tuple(dict.fromkeys(measures))
-        self.attention_sites = given_sites(attention_sites, {})
-        self.max_samples = max_samples
-        self.bootstrap, self.confidence = bootstrap_settings(bootstrap, confidence)
-        self.seed = seed
-        if jackknife not in (0, *range(5, BLOCKS + 1)) or (bootstrap and jackknife not in (0, BLOCKS)):
-            raise ValueError(
-                f"jackknife is {jackknife}: expected 5 to {BLOCKS} blocks, {BLOCKS} with a bootstrap, or 0 for none"
-            )
-        self.jackknife = jackknife
-        self.attention_heads = attention_heads
+        if self.jackknife not in ((0, BLOCKS) if self.bootstrap else (0, *range(LEAST_BLOCKS, BLOCKS + 1))):
+            some = f"{LEAST_BLOCKS} to {BLOCKS} blocks, {BLOCKS} with a bootstrap, or 0 for none"
+            raise ValueError(f"jackknife is {self.jackknife}: expected {some}")
+        self.references = named_references(Itself() if self.reference is None else self.reference)
+        self._streaming = [m for m in dict.fromkeys(self.measures) if m not in SAMPLED]
+        self._sampled = [m for m in dict.fromkeys(self.measures) if m in SAMPLED]
+        self._blocks = BLOCKS if self.bootstrap else max(self.jackknife, 1)
+        self._readers: Sequence[ReferenceReader] = ()  # during an observation
+        if self.attention_heads:
+            self.columns = {**self.columns, "head": int}  # type: ignore[misc] # only tables with heads have it
 
     def prepare(self) -> None:
         """Load references that are files, and raise an error for those that this run cannot provide."""
         for reference in self.references.values():
             reference.check(self.run)
-
-    def check_module(self, module: nn.Module) -> None:
-        """Raise an error for sites and pairs that do not exist in the module or the references, before training."""
-        super().check_module(module)
-        for name, reference in self.references.items():
-            if reference.copies and is_sharded(module):
-                raise ValueError(
-                    f"{self.name}: reference {name!r} is a copy of the module, whose weights are sharded: remove it "
-                    "from this training and replay it afterwards, or compare with a Checkpoint"
-                )
-        for site, _ in self.pairs or ():
-            _known(site.partition("@")[0], self.sites, "this model")
-        for name, reference in self.references.items():
-            sites = self._reader_of(name, reference, reference.example(module), module).sites
-            for _, their in self.pairs or ():
-                _known(their.partition("@")[0], sites, f"reference {name!r}")
-
-    def _reader_of(
-        self, name: str, reference: Reference, other: nn.Module, module: nn.Module
-    ) -> ReferenceReader:
-        """Prepare a module of a reference to read the same batches as the observed one."""
-        named = self.sites if self.reference_sites is None else self.reference_sites
-        sites = {n: p for n, p in named.items() if self.reference_sites or has_module(other, p)}
-        given = isinstance(self.hparams["sites"], Mapping) or self.reference_sites is not None
-        if not sites and not given:  # a model of another kind
-            whose = f"{self.name}: reference {name!r}"
-            sites = choose_sites("auto", None, other, lambda: self.probe_set, reference.forward, whose=whose)
-        if not sites and self.sites:
-            raise ValueError(
-                f"{self.name}: reference {name!r} ({type(other).__name__}) has none of the sites "
-                f"{list(self.sites.values())}: name its own with `reference_sites`; it has "
-                f"{', '.join(p for p, _ in other.named_modules() if p)}"
-            )
-        attention = {n: p for n, p in self.attention_sites.items() if has_module(other, p)}
-        forward = reference.forward or (self.forward if type(other) is type(module) else None)
-        if isinstance(reference, Itself):
-            return ReferenceReader(name, None, sites, attention)
-        return ReferenceReader(name, placed_like(other, module), sites, attention, forward)
-
-    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Report fewer tokens than dimensions; memory of sums, samples and references; see :func:`foreseen_sums`."""
-        widths = site_widths(module, self.probe_set, self.sites, self.forward)
-        yield from foreseen_sums(self, widths, module)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -210,184 +188,155 @@ class Similarity(StreamingObserver):
         references = {name: r.settings(self.run) for name, r in self.references.items()}
         return {**super().settings, "reference": references}
 
-    def accumulator(self, module: nn.Module, step: int) -> "_Sums":
-        """Return an accumulator of covariances with each reference."""
-        return _Sums(self, module, step)
+    def check_module(self, module: nn.Module) -> None:
+        """Raise an error for sites and pairs that do not exist in the module or the references, before training."""
+        super().check_module(module)
+        for name, reference in self.references.items():
+            example = reference.example(module)
+            sites = reader_of(self, name, reference, example, module, self.reference_sites).sites
+            for own, their in self.pairs or ():
+                _check_known(own.partition("@")[0], self.paths("sites"), "this model")
+                _check_known(their.partition("@")[0], sites, f"reference {name!r}")
 
-    @staticmethod
-    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw similarity over steps, pairs of steps as a heat map, and layers against layers."""
-        return similarity_figures(observations, list(settings["sites"]), settings["reference"])
+    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+        """Report fewer tokens than dimensions, and the memory of references, covariances and samples."""
+        widths = site_widths(module, self.probe_set, self.paths("sites"), self.forward)
+        yield from self._foresee_tokens(sorted(widths.values())[-2:])
+        others = [r for r in self.references.values() if not isinstance(r, Itself)]
+        models, itself = sum(r.number(self.run) for r in others), len(self.references) - len(others)
+        if others:
+            held = sum(r.number(self.run) * parameter_bytes(r.example(module)) for r in others)
+            yield Cost(f"{models} models to compare with", held, "name some steps, `Earlier: {at: […]}`")
+        pairs = models * len(self.pairs or widths)
+        within = len(self.pairs or list(combinations(widths, 2))) * itself
+        width = 2 * max(widths.values(), default=0)
+        if self._streaming:
+            together = within * width**2 if self.pairs else itself * sum(widths.values()) ** 2
+            yield Cost(
+                f"covariances of {pairs + within} pairs of sites in {self._blocks} blocks of sentences",
+                8 * self._blocks * (pairs * width**2 + together),
+                "compare fewer sites, name `pairs`, or use fewer blocks (`bootstrap: 0`, `jackknife`)",
+            )
+        if self._sampled:
+            memory = 4 * (pairs + within) * self.max_samples * width + 6 * 8 * self.max_samples**2
+            yield Cost(f"samples of {pairs + within} pairs of sites", memory, "lower `max_samples`")
 
+    def _foresee_tokens(self, widest: Sequence[int]) -> Iterator[Foreseen]:
+        correlations = [m for m in self.measures if m.endswith("cca")]
+        needed = widest[0] + widest[-1] if widest and correlations else 0
+        tokens = count_tokens(self.probe_set, needed + 1)
+        if tokens <= needed:
+            yield expected(
+                f"more than {needed:,} tokens for sites of {widest[-1]} and {widest[0]} dimensions",
+                f"{tokens:,} tokens, of which {needed - tokens + 1:,} correlations are 1 whatever the data",
+                "observe more text (`max_tokens`, `probe`), or use `linear_cka`",
+                # svcca keeps fewer dimensions
+                stops=not {"cca", "pwcca"}.isdisjoint(correlations) and tokens - 1 <= widest[0],
+            )
 
-def default_pairs(
-    own: Sequence[str], theirs: Sequence[str], *, itself: bool = False
-) -> list[tuple[str, str]]:
-    """Return the pairs of sites that are compared by default.
-
-    Example:
-        >>> default_pairs(["embedding", "h1", "h2"], ["embedding", "h1"])
-        [('embedding', 'embedding'), ('h1', 'h1'), ('h2', 'h1')]
-        >>> default_pairs(["h1", "h2"], ["h1", "h2"], itself=True)
-        [('h1', 'h2')]
-    """
-    if itself:
-        return list(combinations(own, 2))
-    return [(site, site if site in theirs else theirs[-1]) for site in own]
-
-
-class _Sums:
-    """Accumulator of covariances, samples and divergences of all pairs with all references."""
-
-    def __init__(self, observer: Similarity, module: nn.Module, step: int) -> None:
-        self._observer = observer
-        self._step = step
+    def watch(self, module: nn.Module, step: int) -> Watch:
+        """Let the references of this step read along."""
         self._readers = [
-            observer._reader_of(" ".join(part for part in (name, which) if part), reference, other, module)
-            for name, reference in observer.references.items()
-            for which, other in reference.modules(module, observer.run, step).items()
+            reader_of(self, f"{name} {which}".strip(), reference, other, module, self.reference_sites)
+            for name, reference in self.references.items()
+            for which, other in reference.modules(module, self.run, step).items()
         ]
-        self._pairs: dict[Key, None] = {}
-        self._covariances: dict[tuple[Key, int], CrossCovariance] = {}
-        self._samples: dict[Key, tuple[Tensor, Tensor, Tensor]] = {}
-        self._warned: set[tuple[str, Key]] = set()
-        self._any = False
-        self._blocks = SentenceBlocks(observer.run.tokenizer, observer.seed)
-        self._streaming = [m for m in observer.measures if m not in _PAIRWISE]
-        self._block_count = BLOCKS if observer.bootstrap else max(observer.jackknife, 1)
-        self._values_of = BlockValues(
-            tuple(self._streaming), observer.bootstrap, observer.jackknife > 0, observer.confidence, observer.seed,
-            observer.name, step,
-        )  # fmt: skip
-        self._pairwise = [m for m in observer.measures if m in _PAIRWISE]
-        self._attention = AttentionSums(observer.attention_heads, self._block_count, self._warn)
+        return super().watch(module, step)
 
-    def update(self, seen: ObservedBatch) -> None:
-        observer, mask = self._observer, seen.tokens
-        self._any = True
-        own = {n: a for n, a in seen.activations.items() if n.split("@")[0] in observer.sites}
-        rows = {name: token_vectors(name, a, mask, "this model")[mask] for name, a in own.items()}
-        keys = token_hash(seen, observer.seed)[mask] if self._pairwise else None
-        block = None if self._block_count == 1 else self._blocks.of(seen) * self._block_count // BLOCKS
+    def sums(self) -> Mapping[str, Callable[[], Any]]:
+        """Return covariances by block of sentences, samples, and divergences of attention, each of a pair of sites."""
+        return {
+            "sentences": partial(SentenceBlocks, self.run.tokenizer, self.seed),
+            "covariances": partial(BlockCovariances, self._blocks),
+            "sample": partial(SampledRows, self.max_samples),
+            "attention": DivergenceSums,
+            "heads": partial(HeadDivergenceSums, self._blocks),
+        }
+
+    def update(self, seen: ObservedBatch, sums: Sums) -> None:
+        """Let the references read a batch, and add it to the sums of each pair of sites."""
+        mask = seen.tokens
+        own = _rows(self.at("sites", seen.activations), mask, "this model")
+        keys = token_hash(seen, self.seed)[mask] if self._sampled else None
+        block = None if self._blocks == 1 else sums["sentences"].of(seen) * self._blocks // BLOCKS
         blocks = None if block is None else block[mask]
         for reader in self._readers:
-            activations, attentions = reader.read(seen)
-            theirs = {n: a for n, a in activations.items() if n.split("@")[0] in reader.sites}
-            pairs = observer.pairs or default_pairs(list(rows), list(theirs), itself=reader.itself)
-            of = f"reference {reader.name!r}"
-            other = {n: token_vectors(n, a, mask, of)[mask] for n, a in theirs.items()}
+            of, (activations, attentions) = f"reference {reader.name!r}", reader.read(seen)
+            theirs = own if reader.itself else _rows(activations, mask, of)
+            pairs = self.pairs or reader.pairs(list(own), list(theirs))
+            if reader.itself and not pairs and not self.paths("attention_sites"):
+                raise ValueError(f"{self.name}: expected different sites for Itself, got only {list(own)}")
+            together = reader.itself and self.pairs is None and self.reference_sites is None
+            if together and self._streaming and len(own) > 1:  # one matrix takes less than one for each pair
+                sums["covariances", reader.name, *own].update(own, blocks)
             for site, their in pairs:
-                _known(site, rows, "this model")
-                _known(their, other, of)
-                key = (reader.name, site, their)
-                self._pairs[key] = None
-                x, y = rows[site], other[their]
-                if self._streaming:
-                    self._add(key, x, y, blocks)
+                _check_known(site, own, "this model")
+                _check_known(their, theirs, of)
+                pair = {"x": own[site], "y": theirs[their]}
+                if self._streaming and not together:
+                    sums["covariances", reader.name, site, their].update(pair, blocks)
                 if keys is not None:
-                    self._sample(key, keys, x, y)
-            if reader.itself and not pairs and not observer.attention_sites:
-                raise ValueError(
-                    f"{observer.name}: expected different sites for Itself, got only {list(rows)}"
-                )
-            self._attend(reader, seen.attentions, attentions, mask, block)
+                    sums["sample", reader.name, site, their].update(keys, pair)
+            maps = self.at("attention_sites", seen.attentions)
+            for site, their in combinations(maps, 2) if reader.itself else zip(maps, maps, strict=True):
+                _check_known(their, attentions, of, "attention site")
+                weights = maps[site], attentions[their]
+                means = (w.double().mean(1) for w in weights)
+                sums["attention", reader.name, site, their].update(*means, mask)
+                if self.attention_heads:
+                    sums["heads", reader.name, site, their].update(*weights, mask, block)
 
-    def _add(self, key: Key, x: Tensor, y: Tensor, blocks: Tensor | None) -> None:
-        if blocks is None:
-            self._covariances.setdefault((key, 0), CrossCovariance()).update(x, y)
-            return
-        for block in blocks.unique().tolist():
-            rows = blocks == block
-            self._covariances.setdefault((key, block), CrossCovariance()).update(x[rows], y[rows])
+    def rows(self, sums: Sums) -> Iterator[Row]:
+        """Yield the measures of each pair of sites with intervals or errors, then the divergences of attention."""
+        self._readers = ()  # releases copies of the model
+        samples = dict(sums.of("sample"))
+        values: dict[tuple[str, ...], dict[str, float | str]] = {pair: {} for pair in samples}
+        for (reference, *sites), covariances in sums.of("covariances"):
+            for i, j in combinations(range(len(sites)), 2):
+                pair, parts = (reference, sites[i], sites[j]), covariances.between(i, j)
+                self._check_samples(pair, parts, sums.step)
+                values[pair] = block_similarity(
+                    parts, self._streaming, bootstrap=self.bootstrap, jackknife=self.jackknife > 0,
+                    confidence=self.confidence, seed=self.seed, least=LEAST_BLOCKS,
+                )  # fmt: skip
+        for place, found in values.items():
+            ranks: dict[str, float | str] = {q: found.pop(q) for q in _RANKS if q in found}
+            for measure in self._sampled:
+                rows = (samples[place].rows(side).cpu() for side in ("x", "y"))
+                found[measure] = value_or_reason(partial(SAMPLED[measure], *rows))
+            yield _place(place), found | ranks
+        for place, divergence in sums.of("attention"):
+            means = {f"attention_{kind}": value for kind, value in divergence.result().items()}
+            yield _place(place), dict.fromkeys(means, divergence.error) if divergence.error else means
+            if self.attention_heads:
+                for name, head, value, error in sums["heads", *place].result().named():
+                    found = {f"attention_{name}": value, f"attention_{name}_error": error}
+                    yield {**_place(place), "head": head}, found
 
-    def _sample(self, key: Key, keys: Tensor, x: Tensor, y: Tensor) -> None:
-        """Keep the tokens of the smallest hashes: the same ones for any number of ranks and any batches."""
-        there = self._samples.get(key)
-        if there is not None:
-            keys, x, y = (torch.cat(parts) for parts in zip(there, (keys, x, y), strict=True))
-        best = keys.argsort()[: self._observer.max_samples]
-        self._samples[key] = keys[best], x[best], y[best]
-
-    def _attend(
-        self,
-        reader: ReferenceReader,
-        own: Mapping[str, Tensor],
-        theirs: Mapping[str, Tensor],
-        mask: Tensor,
-        blocks: Tensor | None,
-    ) -> None:
-        sites = [name for name in own if name.split("@")[0] in self._observer.attention_sites]
-        for name, their in combinations(sites, 2) if reader.itself else zip(sites, sites, strict=True):
-            _known(their, theirs, f"reference {reader.name!r}", "attention site")
-            self._attention.update((reader.name, name, their), own[name], theirs[their], mask, blocks)
-
-    def table(self) -> pd.DataFrame:
-        observer = self._observer
-        if not any(gather(self._any)):
-            raise ValueError(
-                f"{observer.name}: the probe set is empty: expected at least one batch to compare on"
-            )
-        rows: list[tuple[str, str, str, str, float]] = []
-        for key in union_over_ranks(self._pairs):
-            reference, site, their = key
-            values = self._values(key) if self._streaming else {}
-            if self._pairwise:
-                values |= self._pairwise_values(key)
-            first = [q for m in observer.measures for q in values if q == m or q.startswith(f"{m}_")]
-            ordered = dict.fromkeys([*first, *values])
-            rows += [(quantity, site, reference, their, values[quantity]) for quantity in ordered]
-        columns = ["quantity", "site", "reference", "reference_site", "value"]
-        table = pd.DataFrame(rows, columns=columns).astype({"value": "float64"})
-        if not (attended := self._attention.rows()):
-            return table
-        attention = attention_table(attended, columns)
-        return attention if table.empty else pd.concat([table, attention], ignore_index=True)
-
-    def _values(self, key: Key) -> dict[str, float]:
-        """Return values from covariances, with intervals or errors if requested."""
-        parts = [self._covariances.get((key, block), CrossCovariance()) for block in range(self._block_count)]
-        for part in parts:
-            part.reduce()
-        self._check_samples(key, parts)
-        return self._values_of.of(parts, lambda quantity, compute: self._value(quantity, key, compute))
-
-    def _check_samples(self, key: Key, parts: Sequence[CrossCovariance]) -> None:
+    def _check_samples(self, pair: tuple[str, ...], parts: Sequence[CrossCovariance], step: int) -> None:
         """Warn about few tokens, for which correlations are 1 for any data."""
-        n, each = sum(part.n for part in parts), max(part.widths for part in parts)
-        widths = sum(each)
-        correlations = [m for m in self._streaming if "cca" in m]
-        if correlations and 0 < n - 1 < widths and rank_and_world_size()[0] == 0:
+        n, widths = sum(part.n for part in parts), max((part.widths for part in parts), default=(0, 0))
+        if "cca" in " ".join(self._streaming) and 0 < n - 1 < sum(widths) and rank_and_world_size()[0] == 0:
             log.warning(
-                "%s at step %d: %d tokens for %d + %d dimensions of %s and %s of reference %s: up to %d correlations "
-                "are 1 for any data, so %s are not informative: observe more tokens",
-                self._observer.name, self._step, n, *each, key[1], key[2], key[0],
-                widths - n + 1, ", ".join(correlations),
+                "%s at step %d: %d tokens for %s dimensions (%s): up to %d correlations are 1 for any data: use more",
+                self.name, step, n, widths, ", ".join(pair), sum(widths) - n + 1,
             )  # fmt: skip
 
-    def _pairwise_values(self, key: Key) -> dict[str, float]:
-        mine = self._samples.get(key)
-        everyone = [part for part in gather(None if mine is None else [t.cpu() for t in mine]) if part]
-        keys, x, y = (torch.cat(parts) for parts in zip(*everyone, strict=True))
-        best = keys.argsort()[: self._observer.max_samples]
-        return {m: self._value(m, key, partial(_PAIRWISE[m], x[best], y[best])) for m in self._pairwise}
-
-    def _value(self, measure: str, key: Key, compute: Callable[[], Tensor | float]) -> float:
-        try:
-            return float(compute())
-        except ValueError as error:
-            self._warn(measure, key, error)
-            return float("nan")
-
-    def _warn(self, what: str, key: Key, error: object) -> None:
-        """Log once why there is no value."""
-        if (what, key) not in self._warned and rank_and_world_size()[0] == 0:
-            self._warned.add((what, key))
-            log.warning(
-                "%s at step %d: %s of %s (x) and %s of reference %s (y) has no value: %s",
-                self._observer.name, self._step, what, key[1], key[2], key[0], error,
-            )  # fmt: skip
+    @classmethod
+    def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Draw similarity over steps; heat maps of pairs of layers (``Itself``) and of pairs of steps (``Earlier``)."""
+        curves = super().figures(over_steps(observations, settings["reference"]), settings)
+        return curves | similarity_maps(observations, settings["reference"], cls.recorded)
 
 
-def _known(site: str, among: Mapping[str, Any], of: str, what: str = "site") -> None:
+def _rows(activations: Mapping[str, Tensor], mask: Tensor, of: str) -> dict[str, Tensor]:
+    return {name: token_vectors(name, a, mask, of)[mask] for name, a in activations.items()}
+
+
+def _place(pair: Sequence[str]) -> dict[str, Any]:
+    return dict(zip(("reference", "site", "reference_site"), pair, strict=True))
+
+
+def _check_known(site: str, among: Mapping[str, Any], of: str, what: str = "site") -> None:
     if site not in among:
         raise ValueError(f"{of} has no {what} {site!r}: it has {', '.join(among)}")

@@ -1,6 +1,5 @@
 """Checkpoints at scheduled steps: weights for replay, full states for resuming."""
 
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,29 +7,21 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
-from lmdyn.callbacks.training.atomic_files import UnwritableError
 from lmdyn.callbacks.training.lightning_internals import (
     accumulates_gradients,
     callbacks_of,
     checkpoint_contents,
     epoch_or_validation_follows,
 )
-from lmdyn.callbacks.training.observation_schedule import Steps
 from lmdyn.callbacks.training.resume import RunState, about_checkpoint, at_epoch_start
-from lmdyn.callbacks.training.sharded_checkpoints import is_sharded_checkpoint, seal
+from lmdyn.callbacks.training.run_folder import run_folder
+from lmdyn.callbacks.training.updates import count_updates, updates
+from lmdyn.runs.atomic_files import UnwritableError
+from lmdyn.runs.checkpoint_files import checkpoint_step
+from lmdyn.runs.schedule import Steps
+from lmdyn.runs.sharded_checkpoints import is_sharded_checkpoint, seal
 
-__all__ = ["ScheduledCheckpoint", "checkpoint_step"]
-
-
-def checkpoint_step(path: Path) -> int | None:
-    """Return the step in a checkpoint's file name, ``step=000000123.ckpt``; None for other names.
-
-    Example:
-        >>> checkpoint_step(Path("checkpoints/step=000000123.ckpt"))
-        123
-    """
-    match = re.fullmatch(r"step=(\d+)\.ckpt", path.name)
-    return int(match[1]) if match else None
+__all__ = ["ScheduledCheckpoint"]
 
 
 class ScheduledCheckpoint(Checkpoint):
@@ -80,12 +71,14 @@ class ScheduledCheckpoint(Checkpoint):
 
     def directory(self, trainer: L.Trainer) -> Path:
         """Return the folder of the checkpoints of this run."""
-        return Path(trainer.log_dir or trainer.default_root_dir) / self.folder
+        return run_folder(trainer) / self.folder
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Raise an error for full checkpoints from which a run could not be resumed exactly."""
         self._saved, self._due = None, False  # reset for a new fit
         resumable = any(isinstance(c, RunState) for c in callbacks_of(trainer))
+        if stage == "fit":
+            count_updates(trainer)
         if stage == "fit" and not self.weights_only and not resumable:
             raise ValueError(
                 "expected a RunState among the callbacks for ScheduledCheckpoint(weights_only=False), got none: add "
@@ -94,7 +87,7 @@ class ScheduledCheckpoint(Checkpoint):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save the untrained model; after resuming, save weights of this step that are missing."""
-        step = trainer.global_step
+        step = updates(trainer)
         if trainer.ckpt_path is None:
             if step == 0 and 0 in self.schedule:
                 self._save(trainer)
@@ -109,7 +102,8 @@ class ScheduledCheckpoint(Checkpoint):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save if the schedule contains this step, possibly with a delay."""
-        if trainer.global_step == self._saved or trainer.global_step not in self.schedule:
+        step = updates(trainer)
+        if step == self._saved or step not in self.schedule:
             return
         if not self.weights_only and epoch_or_validation_follows(trainer):
             self._due = True
@@ -123,12 +117,17 @@ class ScheduledCheckpoint(Checkpoint):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save if a checkpoint was delayed until the end of the epoch, or if epochs are scheduled."""
-        if self._due or (self.schedule.epochs and trainer.global_step != self._saved):
+        if self._due or (self.schedule.epochs and updates(trainer) != self._saved):
             self._save(trainer)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save the last step if it is scheduled."""
-        if self.schedule.last and trainer.global_step != self._saved:
+        if self.schedule.last and updates(trainer) != self._saved:
+            self._save(trainer)
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save the untrained model if Lightning has skipped the hooks of training, as with ``max_steps: 0``."""
+        if trainer.global_step == 0 and self._saved is None and (0 in self.schedule or self.schedule.last):
             self._save(trainer)
 
     def _exists(self, trainer: L.Trainer, step: int) -> bool:
@@ -138,7 +137,7 @@ class ScheduledCheckpoint(Checkpoint):
 
     def _save(self, trainer: L.Trainer) -> None:
         """Write for all ranks; every rank must call it."""
-        step = self._saved = trainer.global_step
+        step = self._saved = updates(trainer)
         self._due = False
         path = self.directory(trainer) / f"step={step:09d}.ckpt"
         # Lightning writes to the system's temporary folder and moves the file: a copy if that is another file system

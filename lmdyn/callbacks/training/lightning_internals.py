@@ -5,6 +5,8 @@ the versions of ``constraints.txt``.
 """
 
 import csv
+import inspect
+import logging
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,14 +27,17 @@ __all__ = [
     "accumulates_gradients",
     "callbacks_of",
     "checkpoint_contents",
+    "continue_csv",
+    "continue_events",
     "datamodule_of",
     "epoch_or_validation_follows",
+    "hide_events",
     "logged_name",
     "process_rank",
-    "purge_after",
     "recount_batches",
-    "restore_batches_that_stepped",
     "restore_loaders",
+    "resumed_checkpoint",
+    "set_logged_step",
     "settle_loops",
     "shards_weights",
     "start_wandb_run",
@@ -40,7 +45,10 @@ __all__ = [
     "tree_leaves",
     "tree_map_only",
     "validation_source",
+    "write_out",
 ]
+
+log = logging.getLogger(__name__)
 
 # ``tree_leaves`` and ``tree_map_only`` visit the tensors of nested tuples, lists and dicts: torch has no public ones.
 
@@ -94,12 +102,28 @@ def restore_loaders(trainer: L.Trainer, states: Sequence[dict[str, Any]]) -> Non
     loader._load_state_dicts(list(states))
 
 
-def restore_batches_that_stepped(trainer: L.Trainer, number: int) -> None:
-    """Set the step of Lightning's own logging, which resuming can leave wrong; see :func:`settle_loops`."""
-    trainer.fit_loop.epoch_loop._batches_that_stepped = number
+def resumed_checkpoint(trainer: L.Trainer) -> Any:
+    """Return the path of the checkpoint from which the current fit resumes, or None.
+
+    ``trainer.ckpt_path`` is set after ``setup``; until then, only a variable of ``Trainer._run`` has it.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "_run" and frame.f_locals.get("self") is trainer:
+            return frame.f_locals["ckpt_path"]
+        frame = frame.f_back
+    return trainer.ckpt_path
 
 
-def settle_loops(trainer: L.Trainer, loops: dict[str, Any]) -> int:
+def set_logged_step(trainer: L.Trainer, step: int) -> None:
+    """Set the step of Lightning's own logging, which counts each batch of manual optimization as an update.
+
+    Resuming can also leave it wrong: Lightning counts the batch in which a checkpoint is saved twice, or not at all.
+    """
+    trainer.fit_loop.epoch_loop._batches_that_stepped = step
+
+
+def settle_loops(trainer: L.Trainer, loops: dict[str, Any]) -> None:
     """Convert Lightning's counters in a checkpoint to a form from which it resumes exactly.
 
     If ``max_steps`` is set, Lightning 2.6 resumes the end of an epoch by ending it a second time: the epoch is counted
@@ -110,19 +134,12 @@ def settle_loops(trainer: L.Trainer, loops: dict[str, Any]) -> int:
     Args:
         trainer: the trainer.
         loops: the entry ``loops.fit_loop`` of the checkpoint; modified in place.
-
-    Returns:
-        Lightning's step for its own logging at the next batch; it is wrong after resuming in some cases.
     """
     epoch_loop = trainer.fit_loop.epoch_loop
-    stepped = int(epoch_loop._batches_that_stepped)
     epoch, batches = loops["epoch_progress"], loops["epoch_loop.batch_progress"]
-    if batches["current"]["ready"] == 0:
-        return stepped
-    if epoch["current"]["processed"] < epoch["current"]["started"]:
-        return stepped + (
-            not accumulates_gradients(trainer)
-        )  # within an epoch: this batch is not counted yet
+    within = epoch["current"]["processed"] < epoch["current"]["started"]
+    if within or batches["current"]["ready"] == 0:
+        return
     if epoch_loop._num_ready_batches_reached():
         for counts in (epoch["total"], epoch["current"]):
             counts["completed"] = counts["processed"]
@@ -136,7 +153,6 @@ def settle_loops(trainer: L.Trainer, loops: dict[str, Any]) -> int:
     else:
         for counts in (epoch["total"], epoch["current"]):
             counts["processed"] = counts["completed"] = counts["started"] - 1
-    return stepped
 
 
 def recount_batches(loops: dict[str, Any], before: int, now: int) -> None:
@@ -160,26 +176,99 @@ def trainer_attributes(module: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if name in ("_trainer", "_fabric")}
 
 
-def purge_after(logger: Any, step: int) -> None:
-    """Let the loggers of a resumed run keep entries up to ``step`` and hide later ones.
+def hide_events(logger: Any) -> None:
+    """Let TensorBoard hide what a run wrote that starts again, unless this is configured otherwise.
 
-    TensorBoard, unless it is configured otherwise: ``purge_step`` is an argument of SummaryWriter, which the logger
-    creates later from its stored arguments. CSV: the logger deletes the file of the resumed run when it
-    creates its writer, to which the rows are therefore added again.
+    ``purge_step`` is an argument of SummaryWriter, which the logger creates later from its stored arguments.
     """
     if isinstance(logger, TensorBoardLogger) and logger._kwargs.get("purge_step") is None:
-        logger._kwargs["purge_step"] = step + 1  # jsonargparse sets SummaryWriter's own default, None
-    if isinstance(logger, CSVLogger) and process_rank() == 0:
-        path = Path(logger.log_dir, "metrics.csv")
-        if not path.is_file():
-            return
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file) if int(row["step"]) <= step]
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Experiment logs directory")
-            writer = logger.experiment
-        writer.metrics[:0] = [{k: v for k, v in row.items() if v} for row in rows]
-        logger.save()
+        logger._kwargs["purge_step"] = 0  # jsonargparse sets SummaryWriter's own default, None
+
+
+def continue_events(logger: Any, step: int) -> None:
+    """Let TensorBoard show each point of a resumed run once, unless ``purge_step`` is configured.
+
+    Later points than those of ``step`` are hidden. At this step there are points from before the checkpoint, such as
+    observations, which are not written again, and points from after it, such as what a module logs in its next training
+    step, which are; hyperparameters are written again at step 0. Therefore what is there already is not written again.
+    """
+    if not isinstance(logger, TensorBoardLogger) or process_rank() != 0:
+        return
+    if logger._kwargs.get("purge_step") is not None:
+        return
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+    writer = logger.experiment.file_writer
+    there = _shown(Path(logger.log_dir), {0, step})
+    write = writer.add_event
+
+    def write_once(event: Any, step: Any = None, walltime: float | None = None) -> None:
+        values = event.summary.value
+        new = [v for v in values if (v.tag, int(step or 0)) not in there]
+        if len(new) < len(values):
+            del values[:]
+            values.extend(new)
+            if not new:
+                return
+        write(event, step, walltime)
+
+    write(Event(session_log=SessionLog(status=SessionLog.START)), step + 1)
+    writer.add_event = write_once
+
+
+def _shown(folder: Path, steps: set[int]) -> set[tuple[str, int]]:
+    """Return tag and step of the points at these steps that TensorBoard shows."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    from tensorboard.compat.proto.event_pb2 import SessionLog
+
+    found: set[tuple[str, int]] = set()
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        for event in EventFileLoader(str(path)).Load():
+            if event.session_log.status == SessionLog.START:
+                found = {point for point in found if point[1] < event.step}
+            elif event.step in steps:
+                found |= {(value.tag, event.step) for value in event.summary.value}
+    return found
+
+
+def continue_csv(logger: Any, step: int) -> None:
+    """Keep the rows of a CSV logger up to ``step`` in a resumed run, and what is there already once.
+
+    The logger deletes the file of the resumed run when it creates its writer, to which the rows are added again.
+    """
+    if not isinstance(logger, CSVLogger) or process_rank() != 0:
+        return
+    path = Path(logger.log_dir, "metrics.csv")
+    if not path.is_file():
+        return
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if int(row["step"]) <= step]
+    kept = [{k: v for k, v in row.items() if v} for row in rows]
+    there = {(name, step) for row in kept if int(row["step"]) == step for name in row}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Experiment logs directory")
+        writer = logger.experiment
+    write = writer.log_metrics
+
+    def write_once(metrics_dict: dict[str, float], step: int | None = None) -> None:
+        if new := {k: v for k, v in metrics_dict.items() if (k, step) not in there}:
+            write(new, step)
+
+    writer.metrics[:0] = kept
+    writer.log_metrics = write_once
+    logger.save()
+
+
+def write_out(loggers: Sequence[Any]) -> None:
+    """Write what TensorBoard and CSV loggers hold in memory, so that a killed process leaves it."""
+    for logger in loggers:
+        try:
+            if isinstance(logger, TensorBoardLogger):
+                logger.experiment.flush()
+            elif isinstance(logger, CSVLogger):
+                logger.save()
+        except Exception as error:  # the training goes on without its curves
+            log.warning("%s could not write its curves: %s", type(logger).__name__, error)
 
 
 def process_rank(rank: int | None = None) -> int:

@@ -17,13 +17,18 @@ from lmdyn.analysis.inspection.attributes import has_attribute, read_attribute
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks.training.lightning_internals import (
     callbacks_of,
+    continue_events,
     datamodule_of,
     recount_batches,
-    restore_batches_that_stepped,
     restore_loaders,
     settle_loops,
+    write_out,
 )
-from lmdyn.callbacks.training.observation_schedule import Progress
+from lmdyn.callbacks.training.run_folder import holds_observations, recorded_folder, run_folder
+from lmdyn.callbacks.training.updates import UpdateCount, updates
+from lmdyn.runs.atomic_files import remove_links, remove_unfinished, write_file
+from lmdyn.runs.checkpoint_files import COUNTED
+from lmdyn.runs.schedule import Progress
 
 __all__ = [
     "RunState",
@@ -39,8 +44,8 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-class RunState(L.Callback):
-    """Make resuming exact, count tokens, and save the tokenizer with the run. The CLI always attaches it.
+class RunState(UpdateCount):
+    """Make resuming exact, count updates and tokens, and save the tokenizer with the run. The CLI always attaches it.
 
     Full checkpoints contain the state of every random number generator and the module's carried recurrent state
     (``module.resume_state()``), one entry per rank; both are restored in the first ``on_train_batch_start``.
@@ -58,9 +63,11 @@ class RunState(L.Callback):
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._tokens: Tensor | int = 0  # of this rank, since the start or since resuming
         self._base = 0  # of all ranks, before resuming
         self._restored: dict[str, Any] | None = None
+        self._saved = False  # whether the last batch was followed by a full checkpoint
         self._loaders: list[dict[str, Any]] = []
 
     @property
@@ -70,14 +77,15 @@ class RunState(L.Callback):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Reset the state of a previous fit; save the tokenizer with the run."""
+        super().setup(trainer, pl_module, stage)
         if stage != "fit":
             return
         self._restored = None
         if trainer.global_step == 0:  # a Trainer that fits again continues its step count, and so does this
             self._tokens, self._base = 0, 0
-        log_dir = trainer.log_dir  # a broadcast: every rank must call it
-        if trainer.is_global_zero and log_dir is not None:
-            save_tokenizer(Path(log_dir) / "tokenizer", trainer, pl_module)
+        folder = run_folder(trainer)  # a broadcast: every rank must call it
+        if trainer.is_global_zero:
+            save_tokenizer(folder / "tokenizer", trainer, pl_module)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Restore the loaders' positions at the end of an epoch; Lightning restores those within one."""
@@ -89,9 +97,12 @@ class RunState(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """After resuming, continue with the random states and the recurrent state of the checkpoint; count tokens."""
+        super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
+        if self._saved:  # metrics of the batch, or the epoch, that are logged after the checkpoint
+            write_out(trainer.loggers)
+            self._saved = False
         if self._restored is not None:
             ranks, (rank, world_size) = self._restored["ranks"], rank_and_world_size()
-            restore_batches_that_stepped(trainer, self._restored["batches_that_stepped"])
             self._restored = None
             _set_random_state(ranks[rank % len(ranks)]["random"])
             if ranks[0]["module"] is not None:
@@ -109,6 +120,8 @@ class RunState(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Add the states of all ranks to a full checkpoint (Lightning skips this hook for weights only)."""
+        write_out(trainer.loggers)  # a resumed run does not repeat what was logged up to here
+        self._saved = True
         module_state = (
             cast(Any, pl_module).resume_state() if has_attribute(pl_module, "resume_state") else None
         )
@@ -118,10 +131,9 @@ class RunState(L.Callback):
         if world_size > 1:
             ranks = [None] * world_size
             torch.distributed.all_gather_object(ranks, mine)
-        stepped = settle_loops(trainer, checkpoint["loops"]["fit_loop"])
+        settle_loops(trainer, checkpoint["loops"]["fit_loop"])
         checkpoint["lmdyn"] = {
-            **about_checkpoint(trainer), "ranks": ranks, "batches_that_stepped": stepped,
-            "order": read_attribute(datamodule_of(trainer), "order_version"),
+            **about_checkpoint(trainer), **recorded_folder(trainer), "ranks": ranks,
             "accumulate_grad_batches": trainer.accumulate_grad_batches,
         }  # fmt: skip
 
@@ -131,7 +143,11 @@ class RunState(L.Callback):
         """Store the state to restore at the first batch."""
         if trainer.state.fn != TrainerFn.FITTING:  # evaluation requires weights only, on any number of ranks
             return
+        super().on_load_checkpoint(trainer, pl_module, checkpoint)
         state = checkpoint.get("lmdyn")
+        self._refuse_other_steps(run_folder(trainer), (state or {}).get("step"))
+        for logger in trainer.loggers:
+            continue_events(logger, self.updates(trainer))
         self._tokens, self._base = 0, (state or {}).get("tokens") or 0
         if state is None or "ranks" not in state:
             log.warning(
@@ -143,14 +159,21 @@ class RunState(L.Callback):
         divided = [s.get("global_batch") if isinstance(s, dict) else None for s in self._loaders]
         if len(state["ranks"]) != rank_and_world_size()[1]:
             _check_ranks(state["ranks"], rank_and_world_size()[1], divided, pl_module)
-        datamodule = datamodule_of(trainer)
-        if has_attribute(datamodule, "order_version"):
-            datamodule.order_version = state.get("order") or 1
         accumulated = state.get("accumulate_grad_batches")
         # the number of batches changes only with a loader that accumulated with the trainer
         if divided and divided[0] is not None and divided[0]["accumulated"] == accumulated:
             recount_batches(fit_loop, accumulated, trainer.accumulate_grad_batches)
         self._restored = state
+
+    def _refuse_other_steps(self, folder: Path, step: int | None) -> None:
+        """Refuse to mix steps from before 0.1, which counted those of all optimizers, with numbers of updates."""
+        written = holds_observations(folder) or any(folder.glob("checkpoints/step=*.ckpt"))
+        if written and step not in (None, self._updates):
+            raise ValueError(
+                f"{folder} has observations or checkpoints from before 0.1, at steps of all optimizers: step {step} is "
+                f"update {self._updates}. Move its observations/ and checkpoints/ away, then resume; `lmdyn analyze` "
+                "converts checkpoints and observes them again"
+            )
 
 
 def _check_ranks(
@@ -171,7 +194,7 @@ def _check_ranks(
     if not divided or None in divided:
         raise ValueError(
             f"{before}use the same number, since the training data does not declare how its batches are divided "
-            "among ranks (lmdyn's does, but not in checkpoints of version 0.1), or start a new run by loading "
+            "among ranks (lmdyn's does, but not in checkpoints from before 0.1), or start a new run by loading "
             "its weights in the model"
         )
     if ranks[0]["module"] is not None and not has_attribute(module, "redistribute_resume_state"):
@@ -191,7 +214,7 @@ def progress(trainer: L.Trainer) -> Progress:
     counter = next((c for c in callbacks_of(trainer) if isinstance(c, RunState)), None)
     rates = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups]
     return Progress(
-        step=trainer.global_step,
+        step=updates(trainer),
         tokens=None if counter is None else counter.tokens,
         learning_rate=float(rates[0]) if rates else None,
     )
@@ -200,7 +223,9 @@ def progress(trainer: L.Trainer) -> Progress:
 def about_checkpoint(trainer: L.Trainer) -> dict[str, Any]:
     """Return the entry ``lmdyn`` of a checkpoint: step, tokens, learning rate, and the tokenizer's folder."""
     at = progress(trainer)
-    return {"step": at.step, "tokens": at.tokens, "learning_rate": at.learning_rate, "tokenizer": "tokenizer"}
+    return {
+        "step": at.step, "tokens": at.tokens, "learning_rate": at.learning_rate, "tokenizer": "tokenizer", **COUNTED
+    }  # fmt: skip
 
 
 def tokenizer_of(datamodule: Any, module: L.LightningModule) -> Any:
@@ -220,10 +245,11 @@ def save_tokenizer(folder: Path, trainer: L.Trainer, module: L.LightningModule) 
     tokenizer, counts = tokenizer_of(datamodule, module), token_counts_of(datamodule)
     if tokenizer is not None:
         folder.mkdir(parents=True, exist_ok=True)
+        remove_links(folder)
+        remove_unfinished(folder)
         tokenizer.save_pretrained(str(folder))
     if counts is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        counts.to_parquet(folder / "token_counts.parquet")
+        write_file(folder / "token_counts.parquet", counts.to_parquet)
 
 
 def read_tokenizer(folder: Path) -> Any:

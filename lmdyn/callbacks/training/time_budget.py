@@ -9,6 +9,7 @@ import lightning as L
 from torch.optim import Optimizer
 
 from lmdyn.analysis.probing.warmup_decay import warmup_decay_factor
+from lmdyn.callbacks.training.updates import updates
 
 __all__ = ["TimeBudget"]
 
@@ -128,7 +129,7 @@ class TimeBudget(L.Callback):
         Raises:
             ValueError: if something else changed the rate in the meantime.
         """
-        if self._set is not None and trainer.global_step % self.every_n_steps:
+        if self._set is not None and updates(trainer) % self.every_n_steps:
             return
         groups = _groups(trainer)
         if self._set is not None and [float(group["lr"]) for group in groups] != self._set:
@@ -147,7 +148,7 @@ class TimeBudget(L.Callback):
             trainer.should_stop = True
             if trainer.is_global_zero:
                 log.info(
-                    "the budget of %g hours is spent, after %d updates", self.hours, trainer.global_step + 1
+                    "the budget of %g hours is spent, after %d updates", self.hours, updates(trainer) + 1
                 )
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -1,42 +1,60 @@
 """Spectra of a model's weight matrices during training, their distance from references; no data is required."""
 
-import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from typing import Annotated, Any
 
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.activations import plain_path
 from lmdyn.analysis.inspection.forward import device_of, is_sharded
-from lmdyn.analysis.parameters.head_matrices import FoundHeads, find_heads
+from lmdyn.analysis.parameters.head_matrices import FoundHeads, HeadLayout, HeadMatrices, find_heads
+from lmdyn.analysis.parameters.linear_weight import whole_tensor
 from lmdyn.analysis.parameters.loss_gradient import loss_gradient
-from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.analysis.weights.matrices import WeightMatrix, find_matrices, token_tables
-from lmdyn.callbacks.conditions.finding import Cost, Foreseen
+from lmdyn.analysis.statistics.distributed import divided
+from lmdyn.analysis.weights.alignment import TableAlignment, table_alignment
+from lmdyn.analysis.weights.distances import weight_distance
+from lmdyn.analysis.weights.matrices import (
+    WeightMatrix,
+    counterparts,
+    find_matrices,
+    kinds,
+    of_equal_shapes,
+    token_tables,
+)
+from lmdyn.analysis.weights.spectra import MatrixSpectrum, head_spectra, matrix_spectrum
+from lmdyn.callbacks.observing.arguments import From
+from lmdyn.callbacks.observing.figures import short_names
+from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.panels import standard_figures
 from lmdyn.callbacks.observing.probe import Reader
 from lmdyn.callbacks.observing.reference import Reference, named_references, own_past, which_past
 from lmdyn.callbacks.observing.run import announce
-from lmdyn.callbacks.weights.weight_rows import (
-    Job,
-    distance_jobs,
-    head_jobs,
-    measured,
-    parameters_of,
-    spectrum_jobs,
-    table_job,
-)
-from lmdyn.callbacks.weights.weight_spectra_figures import weight_spectra_figures
-from lmdyn.callbacks.weights.weight_spectra_quantities import LOGGED, WEIGHT_SPECTRA
+from lmdyn.callbacks.observing.sums import Row, tabulate
+from lmdyn.runs.schema import Quantity
 
 __all__ = ["WeightSpectra"]
 
-log = logging.getLogger(__name__)
+_BATCH = 1 << 22  # entries of the matrices of one shape that are decomposed together: 32 MB in float64
 
-_NUMBERS = ["head", "index", "k"]
-_MISSING = {"matrix": "", "part": "", "reference": "", **dict.fromkeys(_NUMBERS, pd.NA)}
+_MATRIX = ("<site>/<matrix>",)
+_REFERENCE = ("<site>/<matrix>/<reference>",)
+_PANELS = (  # of kinds of matrices: name, quantity, matrix
+    ("effective_rank", "effective_rank", "weight"),
+    ("stable_rank", "stable_rank", "weight"),
+    ("spectral_norm", "spectral_norm", "weight"),
+    ("gradient_effective_rank", "effective_rank", "gradient"),
+    ("distance", "relative_distance", "weight"),
+)
+
+_Job = tuple[Callable[[], Any], Callable[[Any], Iterable[Row]]]
+"""A part of an observation: how weights are read, by every rank if they are sharded, and measured, by one rank."""
 
 
 class WeightSpectra(Observer):
@@ -59,7 +77,6 @@ class WeightSpectra(Observer):
         gradients: whether to measure also the gradient of the mean loss of the probe set, with one pass over it.
         singular_values: number of the largest singular values of each matrix that are stored; 0 for none.
         max_tokens: approximate number of tokens for the gradient; None for all.
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`; heads, parts and experts are stored, but not logged.
 
@@ -73,35 +90,57 @@ class WeightSpectra(Observer):
         transformer circuits".
     """
 
-    recorded = WEIGHT_SPECTRA
+    reference: Reference | dict[str, Reference] | None = None
+    heads: bool = True
+    gradients: bool = False
+    singular_values: Annotated[int, From(0)] = 0
+    max_tokens: Annotated[int, From(1)] | None = 20_000
+
     uses_labels = True  # of gradients
     in_step = True
     sharded = True
     not_settings = Observer.not_settings | {"reference"}
+    columns = {"matrix": "", "part": "", "reference": "", "head": int, "index": int, "k": int}
+    recorded = (
+        Quantity("frobenius_norm", "Square root of the sum of the squares of all entries.", low=0.0, tags=_MATRIX),
+        Quantity("spectral_norm", "Largest singular value.", low=0.0, tags=_MATRIX),
+        Quantity("nuclear_norm", "Sum of the singular values.", low=0.0, tags=()),
+        Quantity("mean_singular_value", "Mean of the singular values.", low=0.0, tags=()),
+        Quantity("median_singular_value", "Median of the singular values.", low=0.0, tags=()),
+        Quantity("singular_value_variance", "Variance of the singular values.", low=0.0, tags=()),
+        Quantity("stable_rank", "Squared Frobenius norm over squared spectral norm.", low=0.0, tags=_MATRIX),
+        Quantity(
+            "effective_rank", "Exponential of the entropy of the normalized singular values.", low=0.0, tags=_MATRIX,
+            panel="heads", lines="site", where=(("matrix", ("qk", "ov")),),
+        ),
+        Quantity("numerical_rank", "Number of singular values above the tolerance.", "count", low=0.0, tags=()),
+        Quantity("condition_number", "Largest singular value over the smallest above the tolerance.", low=1.0, tags=()),
+        Quantity("gini", "Gini index of the magnitudes of the entries.", low=0.0, high=1.0, tags=()),
+        Quantity("hoyer", "Hoyer's sparsity of the entries.", low=0.0, high=1.0, tags=()),
+        Quantity("singular_value", "The k-th largest singular value.", low=0.0, tags=()),
+        Quantity("distance", "Frobenius norm of the difference from the reference.", low=0.0, tags=()),
+        Quantity("relative_distance", "Distance over the Frobenius norm of the reference.", low=0.0, tags=_REFERENCE),
+        Quantity("angle", "Angle between the weights and the reference as vectors.", "degrees", low=0.0, high=180.0,
+                 tags=_REFERENCE),
+        Quantity(
+            "output_cosine", "Mean cosine of a token's vectors in the embedding and in the output layer.", low=-1.0,
+            high=1.0, tags=_MATRIX, panel="alignment", lines="site",
+        ),
+        Quantity(
+            "output_cka", "Linear CKA of the embedding and the output layer, with tokens as samples.", low=0.0,
+            high=1.0, tags=_MATRIX, panel="alignment", lines="site",
+        ),
+    )  # fmt: skip
 
-    def __init__(
-        self,
-        *,
-        reference: Reference | dict[str, Reference] | None = None,
-        heads: bool = True,
-        gradients: bool = False,
-        singular_values: int = 0,
-        max_tokens: int | None = 20_000,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(max_tokens=max_tokens, **kwargs)
-        if singular_values < 0:
-            raise ValueError(f"singular_values is {singular_values}: expected a number from 0")
-        self.references = (
-            own_past() if reference is None else named_references(reference) if reference else {}
-        )
-        self.own_references = reference is None
-        self.heads, self.gradients, self.singular_values = heads, gradients, singular_values
-        self.reads_data = gradients
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.reads_data = self.gradients
+        given = self.reference
+        self.references = own_past() if given is None else named_references(given) if given else {}
 
     def prepare(self) -> None:
         """Check the given references; say which of the run's own checkpoints are the default ones."""
-        if self.own_references:
+        if self.reference is None:
             which = which_past(self.run)
             left_out = "distances are left out: the run saves no checkpoints; attach a ScheduledCheckpoint"
             announce(self.name, f"distances are those from {which}" if which else left_out)
@@ -138,10 +177,8 @@ class WeightSpectra(Observer):
         for name, reference in self.references.items():
             if not (reference.copies and sharded):
                 self._check_reference(name, reference.example(module), found.matrices)
-            elif self.own_references:
-                announce(
-                    self.name, f"distances from {name} are left out: the weights are sharded; replay for them"
-                )
+            elif self.reference is None:
+                announce(self.name, f"distances from {name} are left out for sharded weights: replay them")
             else:
                 raise ValueError(
                     f"{self.name}: reference {name!r} is a copy of the module, whose weights are sharded: remove it "
@@ -149,9 +186,8 @@ class WeightSpectra(Observer):
                 )
 
     def _check_reference(self, name: str, other: nn.Module, matrices: Sequence[WeightMatrix]) -> None:
-        theirs = parameters_of(other)
-        there = {name: p.shape for name, p in theirs.items()}
-        missing = [m.site for m in matrices if there.get(plain_path(m.name)) != m.parameter.shape]
+        theirs = counterparts(matrices, other)
+        missing = [m.site for m in matrices if m.name not in theirs]
         if len(missing) == len(matrices):
             raise ValueError(
                 f"{self.name}: reference {name!r} ({type(other).__name__}) has none of the matrices of this module, "
@@ -167,14 +203,10 @@ class WeightSpectra(Observer):
         """Report the memory of copies of the module for references and of gradients."""
         size = sum(p.numel() * p.element_size() for p in module.parameters())
         if any(r.copies for r in self.references.values()):
-            yield Cost(
-                "a copy of the module with the weights of a reference", size, "set `reference: {}`", host=True
-            )
+            yield Cost("a copy of the module for a reference", size, "set `reference: {}`", host=True)
         if self.gradients:
             both = 2 * sum(p.numel() * max(4, p.element_size()) for p in module.parameters())
-            yield Cost(
-                "gradients of all parameters, of a batch and their sum", both, "set `gradients: false`"
-            )
+            yield Cost("gradients of a batch and their sum", both, "set `gradients: false`")
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -184,44 +216,116 @@ class WeightSpectra(Observer):
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Measure all matrices; each rank measures some of them."""
-        rows = [{**_MISSING, **row} for row in measured(self._jobs(module, step), module)]
-        table = pd.DataFrame(rows, columns=["quantity", "site", *_MISSING, "value"])
-        sites = {m.site: i for i, m in enumerate(find_matrices(module).matrices)}
-        place = table["site"].map(lambda site: sites.get(site, len(sites)))
-        table = table.iloc[place.argsort(kind="stable")].reset_index(drop=True)
-        broken = sorted(table.loc[table["value"].isna(), "site"].unique())
-        if broken and rank_and_world_size()[0] == 0:
-            log.warning(
-                "%s: weights or gradients are not finite at step %d in %s: the model has diverged",
-                self.name, step, ", ".join(broken[:5]) + (" …" if len(broken) > 5 else ""),
-            )  # fmt: skip
-        return table.astype({"value": "float64", **dict.fromkeys(_NUMBERS, "Int64")})
+        rows = divided(self._jobs(module, step), together=is_sharded(module))
+        order = {m.site: i for i, m in enumerate(find_matrices(module).matrices)}
+        rows.sort(key=lambda row: order.get(row[0]["site"], len(order)))
+        return tabulate(rows, self.columns, self.name, step)
 
-    def _jobs(self, module: nn.Module, step: int) -> Iterator[Job]:
-        matrices, top = find_matrices(module).matrices, self.singular_values
-        yield from spectrum_jobs(matrices, "weight", None, top)
-        yield from head_jobs(self._found_heads(module).layouts.values(), top)
+    def _jobs(self, module: nn.Module, step: int) -> Iterator[_Job]:
+        matrices = find_matrices(module).matrices
+        yield from self._spectra(matrices, "weight", {m.name: m.parameter for m in matrices})
+        for layout in self._found_heads(module).layouts.values():
+            yield layout.read, partial(self._of_heads, layout)
         if not isinstance(tables := token_tables(module), str):
-            yield table_job(tables)
+            both = () if tables.tied else (tables.inputs, tables.outputs)
+            yield partial(_read, both), partial(_alignment, tables.site)
         for name, reference in self.references.items():
             if reference.copies and is_sharded(module):
                 continue
             for which, other in reference.modules(module, self.run, step).items():
-                yield from distance_jobs(matrices, other, " ".join(part for part in (name, which) if part))
+                theirs, label = counterparts(matrices, other), f"{name} {which}".strip()
+                for m in matrices:
+                    if m.name in theirs:
+                        both = (m.parameter, theirs[m.name])
+                        yield partial(_read, both), partial(_distances, m.site, label)
         if self.gradients:
-            yield from spectrum_jobs(matrices, "gradient", self._gradients(module), top)
+            batches = self.probe_set.of_this_rank(device_of(module))
+            found = loss_gradient(module, batches, Reader(module, self.forward))
+            yield from self._spectra(matrices, "gradient", found.gradients)
 
-    def _gradients(self, module: nn.Module) -> Mapping[str, Tensor]:
-        batches = self.probe_set.of_this_rank(device_of(module))
-        return loss_gradient(module, batches, Reader(module, self.forward)).gradients
+    def _spectra(
+        self, matrices: Sequence[WeightMatrix], kind: str, tensors: Mapping[str, Tensor]
+    ) -> Iterator[_Job]:
+        for group in of_equal_shapes(matrices, _BATCH):
+            own = [tensors[m.name] for m in group]
+            yield partial(_read, own), partial(self._of_matrices, group, kind)
+
+    def _of_matrices(
+        self, group: Sequence[WeightMatrix], kind: str, tensors: Sequence[Tensor]
+    ) -> Iterator[Row]:
+        values = [matrix.shaped(tensor) for matrix, tensor in zip(group, tensors, strict=True)]
+        found, places = matrix_spectrum(torch.cat(values) if len(values) > 1 else values[0]), count()
+        for matrix, own in zip(group, values, strict=True):
+            labels = {"site": matrix.site, "matrix": kind}
+            for index in range(matrix.stacked):
+                stacked = {"index": index} if matrix.stacked > 1 else {}
+                yield from self._rows(found, next(places), {**labels, **stacked})
+            for part, (first, last) in matrix.parts.items():
+                yield from self._rows(matrix_spectrum(own[:, first:last]), 0, {**labels, "part": part})
+
+    def _of_heads(self, layout: HeadLayout, heads: HeadMatrices) -> Iterator[Row]:
+        for name, found in head_spectra(heads).items():
+            for head in range(layout.heads):
+                yield from self._rows(found, head, {"site": layout.path, "matrix": name, "head": head})
+
+    def _rows(self, spectrum: MatrixSpectrum, place: int, labels: Mapping[str, Any]) -> Iterator[Row]:
+        """Yield the values of one matrix of a batch; products of heads have none of their entries."""
+        numbers, largest = spectrum.numbers(place), spectrum.singular_values[place].tolist()
+        if "head" in labels:
+            del numbers["gini"], numbers["hoyer"]
+        yield labels, _defined(numbers, broken=math.isnan(largest[0]))
+        for k, value in enumerate(largest[: self.singular_values], start=1):
+            yield {**labels, "k": k}, {"singular_value": value}
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
         """Return rows of whole matrices, of the quantities that are logged."""
-        whole = observations[_NUMBERS].isna().all(axis=1) & observations["part"].fillna("").eq("")
-        return whole & observations["quantity"].isin(LOGGED)
+        whole = observations[["head", "index", "k"]].isna().all(axis=1) & observations["part"].eq("")
+        return whole & observations["quantity"].isin([q.name for q in WeightSpectra.recorded if q.tags])
 
-    @staticmethod
-    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw ranks, norms and distances of the matrices over steps, and ranks of the heads."""
-        return weight_spectra_figures(observations)
+    @classmethod
+    def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Draw ranks, norms and distances by kind of matrix over steps, ranks of the heads, and the alignment."""
+        named = {quantity.name: quantity for quantity in cls.recorded}
+        of_kinds = [
+            replace(named[name], panel=panel, lines="number", where=(("matrix", (matrix,)), ("part", ("",))))
+            for panel, name, matrix in _PANELS
+        ]
+        short = _short([str(path) for path in observations["site"].unique()])
+        observations = observations.assign(site=observations["site"].map(short))
+        return standard_figures(_by_kind(observations), of_kinds) | super().figures(observations, {})
+
+
+def _read(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return [whole_tensor(tensor) for tensor in tensors]
+
+
+def _distances(site: str, reference: str, weights: Sequence[Tensor]) -> Iterator[Row]:
+    found = weight_distance(*weights)
+    labels = {"site": site, "matrix": "weight", "reference": reference}
+    yield labels, _defined(vars(found), broken=math.isnan(found.distance))
+
+
+def _alignment(site: str, tables: Sequence[Tensor]) -> Iterator[Row]:
+    found = table_alignment(*tables) if tables else TableAlignment(1.0, 1.0)
+    values = {"output_cosine": found.mean_cosine, "output_cka": found.linear_cka}
+    yield {"site": site, "matrix": "weight"}, _defined(values)
+
+
+def _defined(values: Mapping[str, float], broken: bool = False) -> dict[str, float | None]:
+    """Return None for values that are NaN, unless the weights are not finite."""
+    return {name: None if math.isnan(value) and not broken else value for name, value in values.items()}
+
+
+def _short(paths: Sequence[str]) -> dict[str, str]:
+    """Return the last parts of paths, as many as make them unique."""
+    found = short_names([path.replace(".", "/") for path in paths])
+    return dict(zip(paths, (short.replace("/", ".") for short in found.values()), strict=True))
+
+
+def _by_kind(observations: pd.DataFrame) -> pd.DataFrame:
+    """Return observations with kinds of matrices as sites, and the column ``number``; single matrices are one kind."""
+    found = kinds(observations["site"].unique())
+    sites = {site: f"\n{kind}" if number else "\nsingle matrices" for site, (kind, number) in found.items()}
+    numbers = {site: f"* = {number}" if number else site for site, (_, number) in found.items()}
+    return observations.assign(site=observations["site"].map(sites), number=observations["site"].map(numbers))

@@ -1,32 +1,34 @@
 """Order in which a masked language model learns words: reconstruction of visible words, prediction of masked ones."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Annotated, Any, Literal
 
 import pandas as pd
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.forward import device_of
-from lmdyn.analysis.inspection.predictions import logits_at
-from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
+from lmdyn.analysis.inspection.predictions import hits, logits_at
+from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.analysis.words.word_masks import BatchWords, masked_copies, number_words, word_hash, words_right
-from lmdyn.callbacks.conditions.finding import Foreseen, expected
+from lmdyn.callbacks.observing.arguments import From
+from lmdyn.callbacks.observing.findings import Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
-from lmdyn.callbacks.observing.schema import Quantity
+from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
     frequency_ranks,
     special_tokens,
     token_frequencies,
 )
-from lmdyn.callbacks.words.token_learning_figures import token_learning_figures
+from lmdyn.callbacks.words.token_learning_figures import rescaled_figures
+from lmdyn.runs.schema import Quantity
 
 __all__ = ["POS_GROUPS", "VERB_FORMS", "TokenLearning"]
 
@@ -48,7 +50,7 @@ has no VBP."""
 VERB_FORMS = ("VB", "VBD", "VBG", "VBN", "VBZ", "VBP")
 """The forms of their table 4, and VBP, which it does not contain."""
 
-_QUANTITIES = ("reconstruction", "prediction")
+_QUANTITIES: tuple[Literal["reconstruction", "prediction"], ...] = ("reconstruction", "prediction")
 _GROUPINGS = {
     "pos": "xpos",
     "upos": "upos",
@@ -102,7 +104,6 @@ class TokenLearning(Observer):
         seed: seed of the draw.
         batch_tokens: positions in a batch of masked copies, by default 1,024 on CPU and 32,768 elsewhere; it does not
             affect the numbers.
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
@@ -118,65 +119,38 @@ class TokenLearning(Observer):
         ['1-9', '10-99']
     """
 
+    quantities: Sequence[Literal["reconstruction", "prediction"]] = _QUANTITIES
+    by: Sequence[Literal["pos", "upos", "verb_form", "rank"]] | None = None
+    bands: Sequence[tuple[Annotated[int, From(1)], int]] = ((50, 99), (300, 349), (1550, 1599))
+    frequency: FrequencySource | None = None
+    max_words: Annotated[int, From(1)] | None = None
+    seed: int = 0
+    batch_tokens: Annotated[int, From(1)] | None = None
+
     uses_labels = False  # it masks words itself
     reads = "masked"
-
+    not_settings = Observer.not_settings | {"batch_tokens"}
     recorded = (
         Quantity(
             "reconstruction", "Words that are reconstructed, of all or of a group.", "share", low=0.0, high=1.0,
-            better="higher", tags=_FORMS,
+            better="higher", tags=_FORMS, panel="accuracy", lines="group",
         ),
         Quantity(
             "prediction", "Words that are predicted when masked, of all or of a group.", "share", low=0.0, high=1.0,
-            better="higher", tags=_FORMS,
+            better="higher", tags=_FORMS, panel="accuracy", lines="group",
         ),
         Quantity("words", "Words to be reconstructed.", "count", low=1.0, tags=()),
         Quantity("masked_words", "Words that were masked.", "count", low=1.0, tags=()),
     )  # fmt: skip
 
-    not_settings = Observer.not_settings | {"batch_tokens"}
-
-    def __init__(
-        self,
-        *,
-        quantities: Sequence[str] = _QUANTITIES,
-        by: Sequence[str] | None = None,
-        bands: Sequence[tuple[int, int]] = ((50, 99), (300, 349), (1550, 1599)),
-        frequency: FrequencySource | None = None,
-        max_words: int | None = None,
-        seed: int = 0,
-        batch_tokens: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        _check_names("quantities", quantities, _QUANTITIES)
-        _check_names("by", by or (), tuple(_GROUPINGS))
-        if not quantities:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.quantities:
             raise ValueError(f"quantities is empty: expected some of {list(_QUANTITIES)}")
-        edges = [rank for band in bands for rank in band]
-        if (
-            any(len(band) != 2 or band[0] > band[1] for band in bands)
-            or edges != sorted(edges)
-            or any(a[1] >= b[0] for a, b in pairwise(bands))
-            or (edges and edges[0] < 1)
-        ):
-            raise ValueError(
-                f"bands are {list(bands)}: expected [first, last] frequency ranks from 1, in increasing order"
-            )
-        if by is not None and "rank" in by and not bands:
+        if any(a > b for a, b in self.bands) or any(a[1] >= b[0] for a, b in pairwise(self.bands)):
+            raise ValueError(f"bands are {self.bands}: expected [first, last] ranks in increasing order")
+        if "rank" in (self.by or ()) and not self.bands:
             raise ValueError("by has 'rank' and bands is empty: set `bands`, or remove 'rank'")
-        if frequency is not None and frequency not in get_args(FrequencySource):
-            raise ValueError(f"frequency is {frequency!r}: expected one of {list(get_args(FrequencySource))}")
-        for name, value in (("max_words", max_words), ("batch_tokens", batch_tokens)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}: expected a number from 1")
-        self.quantities = tuple(q for q in _QUANTITIES if q in quantities)
-        self.by = None if by is None else tuple(by)
-        self.bands = tuple((int(first), int(last)) for first, last in bands)
-        self.frequency = frequency
-        self.max_words = max_words
-        self.seed = seed
-        self.batch_tokens = batch_tokens
         self._groupings: dict[str, _Grouping] = {}
         self._highest_hash: int | None = None
 
@@ -227,26 +201,22 @@ class TokenLearning(Observer):
             known[words.number[(batch["input_ids"] == unk_id) & (words.number >= 0)]] = False
         return known
 
-    def _chosen_groupings(self, batch: Mapping[str, Any]) -> list[str]:
-        layers = [name for name in ("xpos", "upos") if name in self.probe_set.label_names and name in batch]
-        by = self.by
-        if by is None:
-            if not layers:
-                raise ValueError(
-                    f"{self.name}: expected a layer 'xpos' or 'upos' in the probe set to group words by, got "
-                    f"{sorted(self.probe_set.label_names)}: choose groupings by `by`, such as ['rank'] or []"
-                )
-            by = (
-                *(("pos", "verb_form") if "xpos" in layers else ("upos",)),
-                *(("rank",) if self.bands else ()),
-            )
-        missing = sorted({layer for b in by if (layer := _GROUPINGS[b]) is not None and layer not in layers})
-        if missing:
+    def _chosen_groupings(self, batch: Mapping[str, Any]) -> Sequence[str]:
+        known = sorted(self.probe_set.label_names)
+        layers = [name for name in ("xpos", "upos") if name in known and name in batch]
+        if self.by is None and not layers:
             raise ValueError(
-                f"{self.name}: groupings {list(by)} require layers {missing}, the probe set has "
-                f"{sorted(self.probe_set.label_names)}: choose others by `by`"
+                f"{self.name}: expected a layer 'xpos' or 'upos' in the probe set to group words by, got {known}: "
+                "choose groupings by `by`, such as ['rank'] or []"
             )
-        return list(by)
+        of_tags = ("pos", "verb_form") if "xpos" in layers else ("upos",)
+        by = self.by if self.by is not None else (*of_tags, *(("rank",) if self.bands else ()))
+        if missing := sorted({_GROUPINGS[b] or "" for b in by} - {"", *layers}):
+            raise ValueError(
+                f"{self.name}: groupings {list(by)} require layers {missing}, the probe set has {known}: choose "
+                "others by `by`"
+            )
+        return by
 
     def _grouping(self, by: str) -> "_Grouping":
         layer = _GROUPINGS[by]
@@ -315,8 +285,7 @@ class TokenLearning(Observer):
         device = device_of(module)
         rank, world_size = rank_and_world_size()
         names = {"": [""], **{by: grouping.names for by, grouping in self._groupings.items()}}
-        means = {by: GroupedMeans(len(groups)) for by, groups in names.items()}
-        broken = torch.zeros((), dtype=torch.int64)
+        means = {by: GroupedMeans(len(groups), skip_nan=False) for by, groups in names.items()}
         for number, batch in enumerate(self.probe_set.batches(rank, world_size)):
             batch = to_device(batch, device)
             words = number_words(batch["words"])
@@ -325,32 +294,28 @@ class TokenLearning(Observer):
             known = self._known(batch, words)
             groups = {by: group.where(known, -1) for by, group in groups.items()}  # -1: in no group
             if "reconstruction" in self.quantities:
-                right, lost = self._reconstruct(module, batch, words)
-                broken += lost
+                right = self._reconstruct(module, batch, words)
                 for by, sums in means.items():
-                    sums.update(groups[by], {"reconstruction": right.double()})
+                    sums.update(groups[by], {"reconstruction": right})
             if "prediction" in self.quantities:
                 chosen = known
                 if self._highest_hash is not None:
                     hashes = self._hashes(batch, words, number, rank, world_size)
                     chosen = known & (hashes <= self._highest_hash)
-                right, lost = self._predict(module, batch, words, chosen.nonzero()[:, 0])
-                broken += lost
+                right = self._predict(module, batch, words, chosen.nonzero()[:, 0])
                 for by, sums in means.items():
-                    sums.update(groups[by][chosen], {"prediction": right.double()})
-        if int(all_reduce_sum(broken)) and rank == 0:
-            log.warning("%s: logits are not finite at step %d: the model has diverged", self.name, step)
-        return _table(means, names)
+                    sums.update(groups[by][chosen], {"prediction": right})
+        return tabulate(_rows(means, names), {"by": "", "group": ""}, self.name, step)
 
     def _batch_tokens(self, device: torch.device) -> int:
         return self.batch_tokens or _BATCH_TOKENS.get(device.type, _BATCH_TOKENS["other"])
 
     def _reconstruct(
         self, module: nn.Module, batch: dict[str, Any], words: BatchWords
-    ) -> tuple[Bool[Tensor, "words"], int]:
-        """Return which words are reconstructed, and how many logits are not finite."""
+    ) -> Float[Tensor, "words"]:
+        """Return 1 for each word that is reconstructed, 0 for others, NaN if its logits are not finite."""
         size, length = batch["input_ids"].shape
-        hits, broken = [], 0
+        right = []
         for rows in torch.arange(size).split(
             max(1, min(self._batch_tokens(words.row.device), _LOGITS) // length)
         ):
@@ -359,27 +324,23 @@ class TokenLearning(Observer):
                 for k, v in batch.items()
             }
             positions = part["words"] >= 0
-            right, lost = _hits(
-                logits_at(module, part, positions, self.forward), part["input_ids"][positions]
-            )
-            hits.append(right)
-            broken += lost
-        return words_right(torch.cat(hits), words.number[words.number >= 0], len(words)), broken
+            logits = logits_at(module, part, positions, self.forward)
+            right.append(hits(logits, part["input_ids"][positions]))
+        return _whole_words(torch.cat(right), words.number[words.number >= 0], len(words))
 
     def _predict(
         self, module: nn.Module, batch: dict[str, Any], words: BatchWords, chosen: Int[Tensor, "chosen"]
-    ) -> tuple[Bool[Tensor, "chosen"], int]:
-        """Return which of the chosen words are predicted, and how many logits are not finite."""
-        found = torch.zeros(len(words), dtype=torch.bool, device=chosen.device)
+    ) -> Float[Tensor, "chosen"]:
+        """Return 1 for each chosen word that is predicted, 0 for others, NaN if its logits are not finite."""
+        found = torch.zeros(len(words), device=chosen.device)
         batch_tokens = self._batch_tokens(chosen.device)
-        mask_id, broken = int(self.run.tokenizer.mask_token_id), 0
+        mask_id = int(self.run.tokenizer.mask_token_id)
         for copies in masked_copies(
             batch, words, chosen, mask_id, batch_tokens=batch_tokens, max_words=_LOGITS // 4
         ):
-            right, lost = _hits(logits_at(module, copies.batch, copies.masked, self.forward), copies.targets)
-            found[copies.words] = words_right(right, copies.word_of_target, len(copies.words))
-            broken += lost
-        return found[chosen], broken
+            right = hits(logits_at(module, copies.batch, copies.masked, self.forward), copies.targets)
+            found[copies.words] = _whole_words(right, copies.word_of_target, len(copies.words))
+        return found[chosen]
 
     # ---------------------------------------------------------------- output
 
@@ -388,10 +349,10 @@ class TokenLearning(Observer):
         """Return all rows except the numbers of words, which are constant."""
         return ~observations["quantity"].isin(["words", "masked_words"])
 
-    @staticmethod
-    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw accuracy and rescaled accuracy over steps, overall and by each grouping, and the order of learning."""
-        return token_learning_figures(observations)
+    @classmethod
+    def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Draw accuracy over steps, and relative to that of the last observation, as published."""
+        return super().figures(observations, settings) | rescaled_figures(observations)
 
 
 class _Grouping:
@@ -411,28 +372,22 @@ class _Grouping:
         return self._table[torch.where(first < 0, len(self._table) - 1, first)]
 
 
-def _hits(logits: Tensor, targets: Int[Tensor, "n"]) -> tuple[Bool[Tensor, "n"], int]:
-    """Return where the highest logit is the target's, and how many highest logits are not finite (NaN is highest)."""
-    best, token = logits.max(-1)
-    finite = best.isfinite()
-    return (token == targets) & finite, int((~finite).sum())
+def _whole_words(
+    right: Float[Tensor, "pieces"], word_of_piece: Int[Tensor, "pieces"], n_words: int
+) -> Float[Tensor, "words"]:
+    """Return 1 for words of which all pieces are right, 0 for others, NaN if a piece is NaN."""
+    known = words_right(~right.isnan(), word_of_piece, n_words)
+    return torch.where(known, words_right(right > 0, word_of_piece, n_words).float(), torch.nan)
 
 
-def _table(means: Mapping[str, GroupedMeans], names: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    rows = []
+def _rows(means: Mapping[str, GroupedMeans], names: Mapping[str, Sequence[str]]) -> Iterator[Row]:
     for by, sums in means.items():
         sums.reduce()
-        for quantity, count_name in zip(_QUANTITIES, ("words", "masked_words"), strict=True):
-            if quantity not in sums.names:
-                continue
-            mean, count = sums.mean(quantity), sums.count(quantity)
-            for i, group in enumerate(names[by]):
-                if count[i] > 0:
-                    rows.append((quantity, "", by, group, float(mean[i])))
-                    rows.append((count_name, "", by, group, float(count[i])))
-    return pd.DataFrame(rows, columns=["quantity", "site", "by", "group", "value"])
-
-
-def _check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:
-    if isinstance(names, str) or len(set(names)) != len(names) or not set(names) <= set(known):
-        raise ValueError(f"expected {what} to be some of {list(known)}, each once, got {names!r}")
+        for quantity, counted in zip(_QUANTITIES, ("words", "masked_words"), strict=True):
+            if quantity in sums.names:
+                mean, count = sums.mean(quantity), sums.count(quantity)
+                for i in (count > 0).nonzero()[:, 0].tolist():
+                    yield (
+                        {"by": by, "group": names[by][i]},
+                        {quantity: float(mean[i]), counted: float(count[i])},
+                    )

@@ -1,7 +1,6 @@
 """Knowledge of a masked language model about the world, fact by fact, during training."""
 
-import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -14,22 +13,27 @@ from torch import Tensor, nn
 from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.analysis.inspection.predictions import logits_at
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
-from lmdyn.callbacks.conditions.finding import Foreseen, expected
+from lmdyn.callbacks.observing.findings import Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.protocols import HasFacts
-from lmdyn.callbacks.observing.schema import Quantity
+from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.words.world_knowledge_figures import knowledge_figures
+from lmdyn.runs.schema import Quantity
 
 __all__ = ["WorldKnowledge"]
-
-log = logging.getLogger(__name__)
 
 _EXAMPLES = 12  # facts per relation whose predictions the figures during training can show
 
 
-def _precision(name: str, meaning: str, tags: tuple[str, ...] = ("", "<kind>", "<relation>")) -> Quantity:
-    return Quantity(name, meaning, "share", low=0.0, high=1.0, better="higher", tags=tags)
+def _precision(name: str, meaning: str, tags: tuple[str, ...], **panel: Any) -> Quantity:
+    return Quantity(name, meaning, "share", low=0.0, high=1.0, better="higher", tags=tags, **panel)
+
+
+_OF_KINDS = ("", "<kind>", "<relation>")
+_MEANS: dict[str, Any] = {
+    "panel": "mean", "lines": "kind", "where": (("relation", ("",)),), "floor": "majority",
+}  # fmt: skip
 
 
 class WorldKnowledge(Observer):
@@ -39,7 +43,7 @@ class WorldKnowledge(Observer):
     logit at the mask, in the whole vocabulary (``p_at_1``) or among the candidates (``p_at_1_candidates``; facts
     whose object is not a candidate are left out). The score of the relation's most frequent object is
     recorded for comparison (``majority``). Means are over facts within a relation, and over relations with equal
-    weights above it. Logits that are not finite count as wrong.
+    weights above it. The means that include logits that are not finite are NaN.
 
     For each fact the records contain a row ``hit`` (1 or 0) with the ``prediction``, the first piece of the whole
     vocabulary. Facts gained and lost are those whose hit differs from the previous observation's; figures and
@@ -62,8 +66,11 @@ class WorldKnowledge(Observer):
     reads = "masked"
 
     recorded = (
-        _precision("p_at_1", "Facts that are known: of a relation, or the mean over relations, of a kind or of all."),
-        _precision("p_at_1_candidates", "Facts that are known if only candidates compete."),
+        _precision(
+            "p_at_1", "Facts that are known: of a relation, or the mean over relations, of a kind or of all.",
+            _OF_KINDS, **_MEANS,
+        ),
+        _precision("p_at_1_candidates", "Facts that are known if only candidates compete.", _OF_KINDS, **_MEANS),
         _precision(
             "p_at_1_lowest", "p_at_1 of the wording with the lowest precision; p_at_1 is the mean over wordings.",
             ("", "<relation>"),
@@ -71,7 +78,7 @@ class WorldKnowledge(Observer):
         _precision("p_at_1_highest", "p_at_1 of the wording with the highest precision.", ("", "<relation>")),
         Quantity(
             "majority", "Score of the most frequent object of each relation: a model that knows no fact.", "share",
-            low=0.0, high=1.0, tags=("", "<kind>", "<relation>"),
+            low=0.0, high=1.0, tags=_OF_KINDS,
         ),
         Quantity("facts", "Number of facts.", "count", low=0.0, tags=("", "<relation>")),
         Quantity("known", "Number of known facts, in the whole vocabulary.", "count", low=0.0, better="higher"),
@@ -139,14 +146,8 @@ class WorldKnowledge(Observer):
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Evaluate all facts."""
         asked = self._ask(module, torch.tensor(self._facts.candidates))
-        if len(asked.broken):
-            log.warning(
-                "%s at step %d: the logits of %d facts are not finite: these count as wrong",
-                self.name,
-                step,
-                asked.broken.sum(),
-            )
-        return self._table(asked, self._facts.relation_kinds)
+        columns = dict.fromkeys(("kind", "relation", "fact", "prediction"), "")
+        return tabulate(self._rows(asked, self._facts.relation_kinds), columns, self.name, step)
 
     @torch.no_grad()
     def _ask(self, module: nn.Module, candidates: Tensor) -> "_Answers":
@@ -161,16 +162,14 @@ class WorldKnowledge(Observer):
             objects = batch["labels"][masked]
             logits = logits_at(module, batch, masked, self.forward).float()
             highest = logits.max(-1)
-            finite = highest.values.isfinite()
             among = candidates[logits[:, candidates].argmax(-1)]
             candidate = torch.isin(objects, candidates)
             parts.append(
                 torch.stack(
                     [
                         batch["example"], batch["relation"], batch["fact"], highest.indices,
-                        (highest.indices == objects) & finite,
-                        torch.where(candidate, ((among == objects) & finite).long(), -1),
-                        ~finite, objects, batch.get("wording", torch.zeros_like(batch["fact"])),
+                        highest.indices == objects, torch.where(candidate, (among == objects).long(), -1),
+                        ~highest.values.isfinite(), objects, batch.get("wording", torch.zeros_like(batch["fact"])),
                     ],
                     dim=1,
                 ).cpu()
@@ -178,65 +177,56 @@ class WorldKnowledge(Observer):
         mine = torch.cat(parts) if parts else torch.zeros(0, 9, dtype=torch.int64)
         return _Answers(torch.cat(gather(mine)))
 
-    def _table(self, asked: "_Answers", kinds: Mapping[str, str]) -> pd.DataFrame:
+    def _rows(self, asked: "_Answers", kinds: Mapping[str, str]) -> Iterator[Row | pd.DataFrame]:
+        """Yield numbers of facts, means over facts and over relations, and the answer to each question."""
         names = self.probe_set.label_names
-        pieces = self.run.tokenizer.convert_ids_to_tokens if self.run.tokenizer is not None else None
         relations = np.array(names["relation"], dtype=object)[asked.relation]
-        facts = pd.DataFrame(
-            {
-                "quantity": "hit",
-                "relation": relations,
-                "fact": np.array(names["fact"], dtype=object)[asked.fact],
-                "prediction": pieces(asked.prediction.tolist()) if pieces else asked.prediction.astype(str),
-                "value": asked.hit.astype(float),
-            }
-        )
-        rows: list[tuple[str, str, str, float]] = [
-            ("facts", "", "", len(facts)),
-            ("known", "", "", float(asked.hit.sum())),
-        ]
+        yield {}, {"facts": len(relations), "known": float(asked.hit.sum())}
         often = pd.Series(asked.object).groupby(relations).transform(lambda objects: objects.mode().iloc[0])
-        for quantity, hits in (
-            ("p_at_1", asked.hit.astype(float)),
-            ("p_at_1_candidates", np.where(asked.candidate_hit < 0, np.nan, asked.candidate_hit)),
-            ("majority", (asked.object == often.to_numpy()).astype(float)),
+        everything = np.ones(len(relations), dtype=bool)
+        for quantity, hits, asked_of in (
+            ("p_at_1", asked.hit, everything),
+            ("p_at_1_candidates", asked.candidate_hit, asked.among_candidates),
+            ("majority", (asked.object == often.to_numpy()).astype(float), everything),
         ):
-            # pandas' mean skips NaN, that is, facts that are left out
-            by_relation = pd.Series(hits).groupby(relations, sort=False).mean().dropna()
-            order = [relation for relation in names["relation"] if relation in by_relation.index]
-            rows += [(quantity, "", relation, float(by_relation[relation])) for relation in order]
-            for kind in dict.fromkeys(kinds[relation] for relation in order):
-                of_kind = [by_relation[relation] for relation in order if kinds[relation] == kind]
-                rows.append((quantity, kind, "", float(np.mean(of_kind))))
-            if order:
-                rows.append((quantity, "", "", float(by_relation.mean())))
+            means = pd.Series(hits)[asked_of].groupby(relations[asked_of], sort=False).mean(skipna=False)
+            means = means[[relation for relation in names["relation"] if relation in means.index]]
+            yield from (({"relation": str(r)}, {quantity: float(value)}) for r, value in means.items())
+            of_kind = means.groupby(means.index.map(kinds), sort=False).mean(skipna=False)
+            yield from (({"kind": str(kind)}, {quantity: float(value)}) for kind, value in of_kind.items())
+            if len(means):
+                yield {}, {quantity: float(means.mean(skipna=False))}
         if asked.wording.any():
-            of_wordings = (
-                pd.Series(asked.hit.astype(float)).groupby([relations, asked.wording], sort=False).mean()
-            )
-            for quantity, ends in (
-                ("p_at_1_lowest", of_wordings.groupby(level=0).min()),
-                ("p_at_1_highest", of_wordings.groupby(level=0).max()),
+            hits = pd.Series(asked.hit).groupby([relations, asked.wording], sort=False).mean(skipna=False)
+            of_wordings = hits.groupby(level=0, sort=False)
+            for end, ends in (
+                ("lowest", of_wordings.min(skipna=False)),
+                ("highest", of_wordings.max(skipna=False)),
             ):
-                rows += [(quantity, "", r, float(ends[r])) for r in names["relation"] if r in ends.index]
-                rows.append((quantity, "", "", float(ends.mean())))
+                there = [relation for relation in names["relation"] if relation in ends.index]
+                yield from (({"relation": r}, {f"p_at_1_{end}": float(ends[r])}) for r in there)
+                yield {}, {f"p_at_1_{end}": float(ends.mean(skipna=False))}
         counts = pd.Series(relations).value_counts()
-        rows += [("facts", "", r, float(counts[r])) for r in names["relation"] if r in counts]
-        means = pd.DataFrame(rows, columns=["quantity", "kind", "relation", "value"])
-        table = pd.concat([means, facts], ignore_index=True).assign(site="")
-        columns = ["kind", "relation", "fact", "prediction"]
-        table[columns] = table[columns].fillna("")
-        return table[["quantity", "site", *columns, "value"]]
+        yield from (({"relation": r}, {"facts": float(counts[r])}) for r in names["relation"] if r in counts)
+        pieces = self.run.tokenizer.convert_ids_to_tokens if self.run.tokenizer is not None else None
+        prediction = pieces(asked.prediction.tolist()) if pieces else asked.prediction.astype(str)
+        facts = np.array(names["fact"], dtype=object)[asked.fact]
+        table = pd.DataFrame(
+            {"relation": relations, "fact": facts, "prediction": prediction, "value": asked.hit}
+        )
+        table.loc[asked.broken, "prediction"] = ""
+        yield table.assign(quantity="hit")
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
         """Return all rows except those of single facts."""
         return observations["quantity"] != "hit"
 
-    @staticmethod
-    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw precision by relation and on average, facts gained and lost, and predictions for some facts."""
-        return knowledge_figures(observations, settings.get("templates", {}))
+    @classmethod
+    def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Draw precision on average and by relation, facts gained and lost, and predictions for some facts."""
+        published = knowledge_figures(observations, settings.get("templates", {}))
+        return super().figures(observations, settings) | published
 
 
 class _Answers:
@@ -246,9 +236,9 @@ class _Answers:
         rows = rows[rows[:, 0].argsort()]
         columns = rows.numpy().T
         self.relation, self.fact, self.prediction = columns[1:4]
-        self.hit = columns[4].astype(bool)
-        self.candidate_hit = columns[5]
-        self.broken = columns[6][columns[6] > 0]
+        self.broken = columns[6] > 0  # the highest logit is not finite
+        self.among_candidates = columns[5] >= 0
+        self.hit, self.candidate_hit = (np.where(self.broken, np.nan, of) for of in columns[4:6])
         self.object, self.wording = columns[7:]
 
 

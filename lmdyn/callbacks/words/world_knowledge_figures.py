@@ -13,7 +13,6 @@ from matplotlib.ticker import MaxNLocator
 from lmdyn.callbacks.observing.figures import (
     COLOURS,
     MOST_LINES,
-    draw_lines,
     from_zero,
     in_style,
     line_style,
@@ -22,7 +21,7 @@ from lmdyn.callbacks.observing.figures import (
     set_step_axis,
     show_image,
 )
-from lmdyn.callbacks.observing.schema import select, wide
+from lmdyn.runs.schema import select, wide
 
 __all__ = ["changes", "knowledge_figures"]
 
@@ -38,7 +37,9 @@ def knowledge_figures(observations: pd.DataFrame, templates: Mapping[str, str]) 
         observations: the records; rows of known facts are sufficient for all figures except the table.
         templates: template of each relation.
     """
-    figures = {"mean": _mean(observations), "by_relation": _lines(observations, templates)}
+    if not len(_by_relation(observations)):
+        return {}
+    figures = {"by_relation": _lines(observations, templates)}
     steps = sorted(observations["step"].unique())
     if len(steps) > 1:
         figures["all_relations"] = _map(observations, templates)
@@ -53,46 +54,21 @@ def changes(observations: pd.DataFrame) -> pd.DataFrame:
     """Return the number of facts known at each step, and gained and lost since the previous observation.
 
     Returns:
-        Columns ``step, known, gained, lost``; gained and lost are NaN at the first step.
+        Columns ``step, known, gained, lost``; gained and lost are NaN at the first step. All are NaN at a step at which
+        some answers are not finite, and the latter two also at the next.
     """
-    rows = select(observations, quantity="hit", value=1)
+    rows = select(observations, quantity="hit")
     facts = rows.groupby(["relation", "fact"], sort=False, observed=True).ngroup()
-    known = {step: facts[rows["step"].eq(step)].to_numpy() for step in sorted(observations["step"].unique())}
     table, before = [], None
-    for step, now in known.items():
+    for step in sorted(observations["step"].unique()):
+        here = rows["step"].eq(step)
+        now = facts[here & rows["value"].eq(1)].to_numpy() if rows.loc[here, "value"].notna().all() else None
         changed = (np.nan, np.nan)
-        if before is not None:
+        if now is not None and before is not None:
             changed = len(np.setdiff1d(now, before)), len(np.setdiff1d(before, now))
-        table.append((step, len(now), *changed))
+        table.append((step, np.nan if now is None else len(now), *changed))
         before = now
     return pd.DataFrame(table, columns=["step", "known", "gained", "lost"])
-
-
-def _mean(observations: pd.DataFrame) -> Figure:
-    figure, ax = new_figure(7.5, 3.8)
-    rows = select(observations, relation="", fact="")
-    names = {
-        "p_at_1": ("whole vocabulary", COLOURS["blue"]),
-        "p_at_1_candidates": ("candidates only", COLOURS["vermilion"]),
-    }
-    for quantity, (name, colour) in names.items():
-        for dash, kind in zip(("-", "--", ":", "-."), sorted(rows["kind"].unique()), strict=False):
-            look = {"lw": 1.0 if kind else 1.8, "label": f"{name}, {kind or 'all'}", "ls": dash}
-            of = select(rows, quantity=quantity)
-            draw_lines(ax, of, "kind", {kind: look}, color=colour)
-    majority = select(rows, quantity="majority", kind="")
-    if len(majority):  # missing in older observations
-        level = majority["value"].iloc[-1]
-        ax.axhline(level, color="0.5", ls=":", lw=1, label="most frequent object of each relation")
-    asked = select(rows, quantity="facts", kind="")["value"]
-    relations = observations.loc[observations["relation"].ne(""), "relation"].nunique()
-    if len(asked):
-        ax.set_title(f"mean over {relations} relations, of {asked.iloc[-1]:,.0f} facts")
-    ax.set_ylabel("P@1, mean over relations")
-    from_zero(ax)
-    set_step_axis(ax, rows["step"])
-    outer_legend(ax)
-    return figure
 
 
 def _by_relation(observations: pd.DataFrame) -> pd.DataFrame:
@@ -147,7 +123,7 @@ def _gained_lost(observations: pd.DataFrame, steps: Sequence[int]) -> Figure:
     axes[0].plot(at, table["known"], marker=".", color=COLOURS["blue"])
     axes[0].set_ylabel("facts known")
     from_zero(axes[0])
-    axes[0].set_title(f"of {int(asked.max()):,} facts asked, whole vocabulary")
+    axes[0].set_title(f"of {asked.max():,.0f} facts asked, whole vocabulary")
     axes[1].bar(at, table["gained"], color=COLOURS["green"], label="gained since the observation before")
     axes[1].bar(at, -table["lost"], color=COLOURS["vermilion"], label="lost since the observation before")
     axes[1].axhline(0, color="0.3", lw=0.8)
@@ -178,7 +154,7 @@ def _examples(observations: pd.DataFrame, templates: Mapping[str, str]) -> Figur
     rows = select(observations, quantity="hit", step=steps)
     whole = rows.groupby(["relation", "fact"], observed=True)["step"].transform("size") == len(steps)
     rows = rows[whole].sort_values(["relation", "fact", "step"], kind="stable")
-    hits = rows["value"].to_numpy().reshape(-1, len(steps)).astype(bool)
+    hits = rows["value"].eq(1).to_numpy().reshape(-1, len(steps))
     predictions = rows["prediction"].to_numpy(dtype=object).reshape(-1, len(steps))
     facts = rows[["relation", "fact"]].to_numpy(dtype=object)[:: len(steps)]
     chosen = _chosen(hits, facts[:, 0])

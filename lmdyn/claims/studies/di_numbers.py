@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lmdyn.claims.numbers import Estimate, Number
 from lmdyn.claims.rows import Rows
-from lmdyn.claims.runs import NotMeasured, ObservedRun
+from lmdyn.runs.observed_run import NotMeasured, ObservedRun
 
 __all__ = ["LogRatioOfMeans", "WhenReached"]
 

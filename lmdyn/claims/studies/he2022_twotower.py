@@ -32,10 +32,12 @@ from lmdyn.claims.claim import (
     Published,
     Study,
     Within,
+    claim,
     published_correlation,
 )
-from lmdyn.claims.numbers import At, Difference, Number, OneOf, Rows, Smallest
-from lmdyn.claims.studies.seen import pretraining
+from lmdyn.claims.numbers import At, Difference, Number, Smallest
+from lmdyn.claims.rows import OneOf, Rows
+from lmdyn.claims.studies.inspected_runs import pretraining
 from lmdyn.claims.tower_pairs import (
     AgreementOfClusters,
     AgreementOfPairs,
@@ -108,51 +110,36 @@ def same(kind: str) -> tuple[Claim, ...]:
     """Return the claims on two seeds of one configuration: as claimed, without the sign, and for a leading tower."""
     name, chance = KINDS[kind][1], pairs(kind, "chance", by=BOTH)
     how = "0.72: of two sizes of BERT; of two seeds of BERT-large it is 0.94, of other kinds unpublished"
-    about: dict[str, Any] = {"void_unless": (learned(kind),), "measured_by": RUN}
+    about: dict[str, Any] = {"void_unless": (learned(kind),)}
     return (
-        Claim(
-            f"same_{kind}", "Preferences vary little with the seed", "section 5.1, figure 3, table 2",
-            (Part(pairs(kind), Above(SAME), "r, its sign by equation 3"),), matters=how, floor=chance,
-            published=OF_BERT_LARGE, question=SAME_QUESTION, variant=f"{name}; r", **about,
-        ),
-        Claim(
-            f"same_size_{kind}", "… whichever tower is called the primary one",
-            "section 5.1, table 2; without equation 3",
-            (Part(pairs(kind, "size"), Above(SAME), "|r|"),), matters=how, floor=pairs(kind, "size", step=0),
-            question=SAME_QUESTION, variant=f"{name}; size of r", **about,
-        ),
-        Claim(
-            f"same_leading_{kind}", "… and so they do among models one of whose towers leads by a tenth", "ours",
-            (Part(pairs(kind, lead=lead(kind), least=LEAD), Above(SAME), "r among models with a lead"),), matters=how,
-            floor=pairs(kind, "chance", by=BOTH, lead=lead(kind), least=LEAD),
-            question=SAME_QUESTION, variant=f"{name}; r of models with a lead", **about,
-        ),
-        Claim(
-            f"some_{kind}", "There is a stable positive correlation", "section 5.1, table 2: 0.26 to 0.94",
-            (Part(pairs(kind), Above(SOME), "r, its sign by equation 3"),),
-            matters="0.2: the least in table 2 is 0.26", floor=chance,
-            question="Is there any stable correlation?", variant=name, **about,
-        ),
-        Claim(
-            f"sign_{kind}", "Equation 3 names the same tower in all seeds", "section 3.2, equation 3; of what follows",
-            (Part(Difference(pairs(kind, "size"), pairs(kind)), Below(SIGN), "|r| − r"),),
-            matters="0.05: half the least correlation that matters, of which a wrong sign takes twice",
+        claim(f"same_{kind}", "Preferences vary little with the seed", "section 5.1, figure 3, table 2", pairs(kind),
+            Above(SAME), "r, its sign by equation 3", matters=how, floor=chance, published=OF_BERT_LARGE,
+            question=SAME_QUESTION, variant=f"{name}; r", **about),
+        claim(f"same_size_{kind}", "… whichever tower is called the primary one",
+            "section 5.1, table 2; without equation 3", pairs(kind, "size"), Above(SAME), "|r|", matters=how,
+            floor=pairs(kind, "size", step=0), question=SAME_QUESTION, variant=f"{name}; size of r", **about),
+        claim(f"same_leading_{kind}", "… and so they do among models one of whose towers leads by a tenth", "ours",
+            pairs(kind, lead=lead(kind), least=LEAD), Above(SAME), "r among models with a lead", matters=how,
+            floor=pairs(kind, "chance", by=BOTH, lead=lead(kind), least=LEAD), question=SAME_QUESTION,
+            variant=f"{name}; r of models with a lead", **about),
+        claim(f"some_{kind}", "There is a stable positive correlation", "section 5.1, table 2: 0.26 to 0.94",
+            pairs(kind), Above(SOME), "r, its sign by equation 3", matters="0.2: the least in table 2 is 0.26",
+            floor=chance, question="Is there any stable correlation?", variant=name, **about),
+        claim(f"sign_{kind}", "Equation 3 names the same tower in all seeds",
+            "section 3.2, equation 3; of what follows", Difference(pairs(kind, "size"), pairs(kind)), Below(SIGN),
+            "|r| − r", matters="0.05: half the least correlation that matters, of which a wrong sign takes twice",
             floor=Difference(pairs(kind, "size", step=0), pairs(kind, step=0)),
-            question="Does equation 3 name the same tower?", variant=name, **about,
-        ),
+            question="Does equation 3 name the same tower?", variant=name, **about),
     )
 
 
 def across(name: str, a: str, b: str, least: float, says: str, value: float, of: str, matters: str) -> Claim:
     """Return the claim on two kinds, or two sizes of one kind, of two seeds."""
-    return Claim(
-        name, says, "section 5.1, table 2",
-        (Part(AgreementOfPairs(words(a), words(b)), Above(least), "r, its sign by equation 3"),),
-        matters=matters, floor=AgreementOfPairs(words(a), words(b), of_pair="chance", by=BOTH),
-        void_unless=(learned(a), learned(b)), published=published_correlation(value, TOP, of),
-        question="Do two configurations have the same preference?", variant=f"{KINDS[a][1]} and {KINDS[b][1]}",
-        measured_by=RUN,
-    )
+    return claim(name, says, "section 5.1, table 2", AgreementOfPairs(words(a), words(b)), Above(least),
+        "r, its sign by equation 3", matters=matters,
+        floor=AgreementOfPairs(words(a), words(b), of_pair="chance", by=BOTH), void_unless=(learned(a), learned(b)),
+        published=published_correlation(value, TOP, of), question="Do two configurations have the same preference?",
+        variant=f"{KINDS[a][1]} and {KINDS[b][1]}")
 
 
 SOME_MATTERS = "0.2: the least in table 2 is 0.26"
@@ -174,37 +161,30 @@ PAIRS = (
 def with_lead(kind: str, of: Literal["signed", "size"]) -> Claim:
     """Return the claim that pairs with a lead agree better."""
     what = "r" if of == "signed" else "size of r"
-    return Claim(
-        f"with_lead_{of}_{kind}", "Models agree more the further their primary towers lead", "ours",
-        (Part(AgreementWithLead(words(kind), lead(kind), of), Above(RANK), f"over pairs: {what}, smaller lead"),),
+    return claim(f"with_lead_{of}_{kind}", "Models agree more the further their primary towers lead", "ours",
+        AgreementWithLead(words(kind), lead(kind), of), Above(RANK), f"over pairs: {what}, smaller lead",
         matters="0.3: a medium correlation (Cohen 1988)", floor="0: pairs agree whatever the lead",
         void_unless=(learned(kind),), question="Do models whose towers lead further agree more?",
-        variant=f"{KINDS[kind][1]}; {what}", measured_by=RUN,
-    )
+        variant=f"{KINDS[kind][1]}; {what}")
 
 
 def form(of: Literal["signed", "size"]) -> Claim:
     """Return the claim that compares the printed form of equation 1 with layers behind the towers."""
     what = "r" if of == "signed" else "size of r"
-    return Claim(
-        f"printed_agrees_{of}", "Models of equation 1 as printed agree more than those with layers behind the towers",
-        "ours",
-        (Part(Difference(pairs("gpt_printed", of), pairs("gpt", of)), Above(0.1), f"{what}, printed − standard"),),
+    return claim(f"printed_agrees_{of}",
+        "Models of equation 1 as printed agree more than those with layers behind the towers", "ours",
+        Difference(pairs("gpt_printed", of), pairs("gpt", of)), Above(0.1), f"{what}, printed − standard",
         matters="0.1: half the least correlation in table 2", floor="0: as much as the others",
         void_unless=(learned("gpt"), learned("gpt_printed")), question="Does the form of the output decide?",
-        variant=what, measured_by=RUN,
-    )
+        variant=what)
 
 
 def reliable(kind: str, quantity: str, least: float, what: str) -> Claim:
     """Return the claim that a preference is not noise of its measurement."""
-    return Claim(
-        f"{quantity}_{kind}", f"A model's preference is no noise of {what}", "of what we compute",
-        (Part(At(rows(kind, quantity)), Above(least), "correlation"),),
+    return claim(f"{quantity}_{kind}", f"A model's preference is no noise of {what}", "of what we compute",
+        At(rows(kind, quantity)), Above(least), "correlation",
         matters=f"{least:g}: of a correlation of 0.94 between models the noise of both must leave that",
-        floor=At(rows(kind, quantity), 0), void_unless=(learned(kind),), question="Is a preference told reliably?",
-        variant=f"{KINDS[kind][1]}; {what}", measured_by=RUN,
-    )
+        void_unless=(learned(kind),), question="Is a preference told reliably?", variant=f"{KINDS[kind][1]}; {what}")
 
 
 REASONS = (
@@ -221,25 +201,20 @@ def frequency(kind: str) -> tuple[Claim, ...]:
     """Return the claims that a preference is not frequency."""
     name = KINDS[kind][1]
     published = {"gpt": 0.22, "elmo": 0.16, "bert": 0.18}.get(kind)
-    about: dict[str, Any] = {"void_unless": (learned(kind),), "measured_by": RUN}
+    about: dict[str, Any] = {"void_unless": (learned(kind),)}
     return (
-        Claim(
-            f"not_frequency_{kind}", "Preference hardly correlates with the rank by frequency", "section 8.1, table 4",
-            (Part(At(rows(kind, "frequency_rank_correlation")), Within(-RANK, RANK), "Spearman's ρ"),),
+        claim(f"not_frequency_{kind}", "Preference hardly correlates with the rank by frequency",
+            "section 8.1, table 4", At(rows(kind, "frequency_rank_correlation")), Within(-RANK, RANK), "Spearman's ρ",
             matters="0.3: half of the next correlation in table 4",
-            floor=At(rows(kind, "frequency_rank_correlation"), 0),
             published=None if published is None else Published(published, says="which end is rank 1 is not said"),
-            question="Is preference frequency?", variant=f"{name}; rank correlation", **about,
-        ),
+            question="Is preference frequency?", variant=f"{name}; rank correlation", **about),
         *(
-            Claim(
-                f"beyond_{'_'.join(by)}_{kind}",
+            claim(f"beyond_{'_'.join(by)}_{kind}",
                 f"Models agree beyond what words of one {' and '.join(by)} have in common",
-                "ours; of section 8.1" if by == FREQUENCY else "ours",
-                (Part(pairs(kind, "beyond", by=by), Above(BEYOND), "r − r with types shuffled within strata"),),
-                matters="0.1: half the least correlation in table 2", floor=pairs(kind, "beyond", by=by, step=0),
-                question="Is preference frequency?", variant=f"{name}; beyond {' and '.join(by)}", **about,
-            )
+                "ours; of section 8.1" if by == FREQUENCY else "ours", pairs(kind, "beyond", by=by), Above(BEYOND),
+                "r − r with types shuffled within strata", matters="0.1: half the least correlation in table 2",
+                floor=pairs(kind, "beyond", by=by, step=0), question="Is preference frequency?",
+                variant=f"{name}; beyond {' and '.join(by)}", **about)
             for by in (FREQUENCY, BOTH)
         ),
     )
@@ -258,36 +233,26 @@ def of_tag(kind: str, tag: str, step: str | int = "last") -> At:
 def parts_of_speech(kind: str) -> tuple[Claim, ...]:
     """Return the claims on which classes go to which tower."""
     name = KINDS[kind][1]
-    about: dict[str, Any] = {"void_unless": (learned(kind),), "measured_by": RUN}
+    about: dict[str, Any] = {"void_unless": (learned(kind),)}
     return (
-        Claim(
-            f"to_primary_{kind}", "The primary tower prefers verbs, adpositions, adverbs and auxiliaries",
-            "section 5.2, figure 4",
-            tuple(Part(of_tag(kind, tag), Above(NATS), tag) for tag in TO_PRIMARY),
+        Claim(f"to_primary_{kind}", "The primary tower prefers verbs, adpositions, adverbs and auxiliaries",
+            "section 5.2, figure 4", tuple(Part(of_tag(kind, tag), Above(NATS), tag) for tag in TO_PRIMARY),
             matters="0.1 nats: a tenth of the probability",
             floor=Smallest(tuple(of_tag(kind, t, 0) for t in TO_PRIMARY)),
-            question="Which parts of speech does the primary tower prefer?", variant=name, **about,
-        ),
-        Claim(
-            f"to_secondary_{kind}", "The secondary tower prefers proper nouns", "section 5.2, figure 4",
-            (Part(of_tag(kind, "PROPN"), Below(-NATS), "PROPN"),),
-            matters="0.1 nats: a tenth of the probability", floor=of_tag(kind, "PROPN", 0),
-            question="Which parts of speech does the secondary tower prefer?", variant=name, **about,
-        ),
-        Claim(
-            f"order_{kind}", "Each of these four is preferred more than proper nouns", "section 5.2, figure 4",
-            (Part(Difference(Smallest(tuple(of_tag(kind, t) for t in TO_PRIMARY)), of_tag(kind, "PROPN")), Above(NATS),
-                  "least of four − PROPN"),),
-            matters="0.1 nats: a tenth of the probability",
+            question="Which parts of speech does the primary tower prefer?", variant=name, **about),
+        claim(f"to_secondary_{kind}", "The secondary tower prefers proper nouns", "section 5.2, figure 4",
+            of_tag(kind, "PROPN"), Below(-NATS), "PROPN", matters="0.1 nats: a tenth of the probability",
+            floor=of_tag(kind, "PROPN", 0), question="Which parts of speech does the secondary tower prefer?",
+            variant=name, **about),
+        claim(f"order_{kind}", "Each of these four is preferred more than proper nouns", "section 5.2, figure 4",
+            Difference(Smallest(tuple(of_tag(kind, t) for t in TO_PRIMARY)), of_tag(kind, "PROPN")), Above(NATS),
+            "least of four − PROPN", matters="0.1 nats: a tenth of the probability",
             floor=Difference(Smallest(tuple(of_tag(kind, t, 0) for t in TO_PRIMARY)), of_tag(kind, "PROPN", 0)),
-            question="Are proper nouns below verbs, adpositions, adverbs and auxiliaries?", variant=name, **about,
-        ),
-        Claim(
-            f"spread_{kind}", "Nouns and adjectives are spread over both towers", "section 5.2, figure 4",
+            question="Are proper nouns below verbs, adpositions, adverbs and auxiliaries?", variant=name, **about),
+        Claim(f"spread_{kind}", "Nouns and adjectives are spread over both towers", "section 5.2, figure 4",
             tuple(Part(ShareToPrimary(words(kind), tag), Within(0.25, 0.75), tag) for tag in ("NOUN", "ADJ")),
             matters="a quarter of the types", floor=ShareToPrimary(words(kind), "NOUN", 0),
-            question="Are nouns and adjectives spread over both towers?", variant=name, **about,
-        ),
+            question="Are nouns and adjectives spread over both towers?", variant=name, **about),
     )
 
 
@@ -301,31 +266,28 @@ def clusters(kind: str) -> tuple[Claim, ...]:
     def of(quantity: str, **where: str) -> Number:
         return At(Rows("WordClusters", quantity, where=tuple(where.items()), run=run))
 
-    def claim(short: str, says: str, where: str, number: Number, region: Any, matters: str, value: float) -> Claim:
-        return Claim(
-            f"{short}_{kind}", says, where, (Part(number, region),), matters=matters,
+    def share(short: str, says: str, where: str, number: Number, region: Any, matters: str, value: float) -> Claim:
+        return claim(f"{short}_{kind}", says, where, number, region, matters=matters,
             floor="none: of an untrained embedding ICA finds what normal numbers have", published=Published(value),
-            void_unless=(learned(kind),), question=says, variant=name, measured_by=RUN,
-        )
+            void_unless=(learned(kind),), question=says, variant=name)
 
     members = Rows("WordClusters", "membership", where=(("by", "cluster"),), run=run)
-    share = "0.1 of the share; of 32 components, where the publication has 128"
+    matters = "0.1 of the share; of 32 components, where the publication has 128"
     return (
-        claim("within_one", "Four fifths of the values after ICA are between −1 and 1", "section 5.3, figure 5",
-              of("within_one"), Within(0.7, 0.9), share, 0.8),
-        claim("one_cluster", "Nearly half of the words belong to one cluster", "section 5.3, figure 6",
-              of("share_of_words", by="clusters", group="1"), Within(0.35, 0.55), share, 0.45),
-        claim("no_cluster", "An eighth of the words belong to no cluster", "section 5.3, figure 6",
-              of("share_of_words", by="clusters", group="0"), Within(0.03, 0.23), share, 0.13),
-        claim("mean_clusters", "A word belongs to one and a half clusters on average", "section 5.3, figure 6",
-              of("mean_clusters"), Within(1.2, 1.7), "a quarter of a cluster", 1.45),
-        Claim(
-            f"cluster_order_{kind}", "Clusters of words that one model's primary tower prefers, another's prefers too",
-            "section 5.3, table 3: of other kinds of models there",
-            (Part(AgreementOfClusters(members, words(kind)), Above(0.5), "r over clusters of their mean preferences"),),
-            matters="0.5: a strong correlation", floor="0: clusters without an order", void_unless=(learned(kind),),
-            question="Do models agree in the preference of clusters?", variant=name, measured_by=RUN,
-        ),
+        share("within_one", "Four fifths of the values after ICA are between −1 and 1", "section 5.3, figure 5",
+            of("within_one"), Within(0.7, 0.9), matters, 0.8),
+        share("one_cluster", "Nearly half of the words belong to one cluster", "section 5.3, figure 6",
+            of("share_of_words", by="clusters", group="1"), Within(0.35, 0.55), matters, 0.45),
+        share("no_cluster", "An eighth of the words belong to no cluster", "section 5.3, figure 6",
+            of("share_of_words", by="clusters", group="0"), Within(0.03, 0.23), matters, 0.13),
+        share("mean_clusters", "A word belongs to one and a half clusters on average", "section 5.3, figure 6",
+            of("mean_clusters"), Within(1.2, 1.7), "a quarter of a cluster", 1.45),
+        claim(f"cluster_order_{kind}",
+            "Clusters of words that one model's primary tower prefers, another's prefers too",
+            "section 5.3, table 3: of other kinds of models there", AgreementOfClusters(members, words(kind)),
+            Above(0.5), "r over clusters of their mean preferences", matters="0.5: a strong correlation",
+            floor="0: clusters without an order", void_unless=(learned(kind),),
+            question="Do models agree in the preference of clusters?", variant=name),
     )
 
 
@@ -339,8 +301,9 @@ STUDY = Study(
         *(claim for kind in SEVERAL for claim in parts_of_speech(kind)),
         *(claim for kind in SEVERAL for claim in clusters(kind)),
     ),
-    seen=(1, 2),
-    seen_in=pretraining("TwoTowerLanguageModel"),
+    measured_by=RUN,
+    inspected=(1, 2),
+    inspected_in=pretraining("TwoTowerLanguageModel"),
     terms=(
         ("r, |r|", "Pearson's correlation of two models' preferences over the types that both have, at most 5,000; "
          "mean over pairs of two seeds. Models are resampled and not pairs: the number of a seed is its jackknife "

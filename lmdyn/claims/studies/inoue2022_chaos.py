@@ -22,12 +22,12 @@ deviations: differences are paired.
 
 from typing import Literal
 
-from lmdyn.claims.claim import Above, Below, Claim, Part, Published, Study, Within
-from lmdyn.claims.numbers import At, Difference, Rows
-from lmdyn.claims.studies.chaos.amounts import HOW_SHARE, HOW_SMALL, SENTENCE, SHARE, SMALL
+from lmdyn.claims.claim import Above, Below, Claim, Published, Study, Within, claim
+from lmdyn.claims.numbers import At, Difference
+from lmdyn.claims.rows import Rows
 from lmdyn.claims.studies.chaos.published import PRETRAINED
-from lmdyn.claims.studies.chaos.training import TRAINING
-from lmdyn.claims.studies.seen import pretraining
+from lmdyn.claims.studies.chaos.training import HOW_SHARE, HOW_SMALL, SENTENCE, SHARE, SMALL, TRAINING
+from lmdyn.claims.studies.inspected_runs import pretraining
 from lmdyn.claims.studies.sparsity_numbers import LogRatio
 
 __all__ = ["STUDY"]
@@ -65,37 +65,27 @@ def synchronizes(network: str) -> tuple[Claim, ...]:
     """Return the claims that all token vectors become equal, and stay so."""
     how = NETWORKS[network][2]
     return (
-        Claim(
-            f"synchronizes_{network}", "All token vectors synchronize, in all observed cases", "section II.A",
-            (Part(at("synchronized_share", network, length=32), Above(0.99), "share of sentences within 300 steps"),),
+        claim(f"synchronizes_{network}", "All token vectors synchronize, in all observed cases", "section II.A",
+            at("synchronized_share", network, length=32), Above(0.99), "share of sentences within 300 steps",
             matters=SENTENCE, floor="none: that maps contract is what is asked",
-            question="Do token vectors synchronize?", variant=how, measured_by=RUN,
-        ),
-        Claim(
-            f"stays_synchronized_{network}", "… and synchronization is stable", "section II.A (not measured there)",
-            (Part(at("transverse_exponent", network), Below(-0.01), "λ⊥, nats a step"),),
-            matters="1 % a step", floor="0: tokens that keep their distance",
-            question="Do token vectors synchronize?", variant=f"λ⊥; {how}", measured_by=RUN,
-        ),
+            question="Do token vectors synchronize?", variant=how),
+        claim(f"stays_synchronized_{network}", "… and synchronization is stable", "section II.A (not measured there)",
+            at("transverse_exponent", network), Below(-0.01), "λ⊥, nats a step", matters="1 % a step",
+            floor="0: tokens that keep their distance", question="Do token vectors synchronize?",
+            variant=f"λ⊥; {how}"),
     )
 
 
 SHORT = (
     *(claim for network in (*MOST, "normal") for claim in synchronizes(network)),
-    Claim(
-        "offset_length", "The offset hardly depends on the number of tokens (of initial networks)", "figure 2B",
-        (Part(LogRatio(at("restricted_offset", length=32), at("restricted_offset", length=8)),
-              Within(-SHARE, SHARE), "ln of the offset, 32 / 8 tokens"),),
-        matters="a tenth of the offset", floor="0: no dependence is what is claimed",
-        question="Does the offset depend on the number of tokens?", measured_by=RUN,
-    ),
-    Claim(
-        "full_map", "The map of one token has the exponents of the full map once tokens are one",
-        "section II.A, of what we compute",
-        (Part(Difference(at("full_map_exponent"), at("reduced_map_exponent")), Within(-SMALL, SMALL),
-              "λ of the full map − λ of one token, same sentence and steps"),),
-        matters=HOW_SMALL, floor="0: the same map", question="Is the map of one token the full map?", measured_by=RUN,
-    ),
+    claim("offset_length", "The offset hardly depends on the number of tokens (of initial networks)", "figure 2B",
+        LogRatio(at("restricted_offset", length=32), at("restricted_offset", length=8)), Within(-SHARE, SHARE),
+        "ln of the offset, 32 / 8 tokens", matters="a tenth of the offset",
+        floor="0: no dependence is what is claimed", question="Does the offset depend on the number of tokens?"),
+    claim("full_map", "The map of one token has the exponents of the full map once tokens are one",
+        "section II.A, of what we compute", Difference(at("full_map_exponent"), at("reduced_map_exponent")),
+        Within(-SMALL, SMALL), "λ of the full map − λ of one token, same sentence and steps", matters=HOW_SMALL,
+        floor="0: the same map", question="Is the map of one token the full map?"),
 )
 
 # ------------------------------------------------------------------------------------------ section II.B
@@ -103,77 +93,63 @@ SHORT = (
 
 def exponent(network: str) -> Claim:
     """Return the claim that λ of initial networks is close to 0."""
-    return Claim(
-        f"exponent_{network}", "λ, whatever the kind of the orbit, is within a fifth of the pre-trained network's of 0",
+    return claim(f"exponent_{network}",
+        "λ, whatever the kind of the orbit, is within a fifth of the pre-trained network's of 0",
         "ours, after section II.B, where 6.41e-3 and 9.54e-2 are means over chaotic trajectories only",
-        (Part(at("orbit_lyapunov_exponent", network), Within(-0.019, 0.019),
-              "mean λ over sentences, whatever their kind"),),
+        at("orbit_lyapunov_exponent", network), Within(-0.019, 0.019), "mean λ over sentences, whatever their kind",
         matters="a fifth of 9.54e-2", floor="0: an orbit that is not chaotic",
-        question="Is λ of initial networks close to 0?", variant=NETWORKS[network][2], measured_by=RUN, seen=FIRST,
-    )
+        question="Is λ of initial networks close to 0?", variant=NETWORKS[network][2], inspected=FIRST)
 
 
 def chaotic_exponent(network: str, *, scale: Literal["log", "plain"]) -> Claim:
     """Return the claim on the printed number."""
     name, mean = {"log": ("exponent", "geometric"), "plain": ("average", "arithmetic")}[scale]
-    return Claim(
-        f"chaotic_{name}_{network}", "Mean λ of chaotic trajectories is 6.41e-3, to a factor of two",
-        "section II.B",
-        (Part(at("chaotic_lyapunov_exponent", network), Within(3.2e-3, 12.8e-3),
-              "mean λ while chaotic, of networks with a chaotic sentence", scale),),
-        matters="a factor of two", floor="none: λ of what is not chaotic is left out by choice",
+    return claim(f"chaotic_{name}_{network}", "Mean λ of chaotic trajectories is 6.41e-3, to a factor of two",
+        "section II.B", at("chaotic_lyapunov_exponent", network), Within(3.2e-3, 12.8e-3),
+        "mean λ while chaotic, of networks with a chaotic sentence", scale=scale, matters="a factor of two",
+        floor="none: λ of what is not chaotic is left out by choice",
         question="Is λ of chaotic trajectories as printed?",
-        variant=f"{NETWORKS[network][2]}; {mean} mean over networks", measured_by=RUN, seen=FIRST,
-    )
+        variant=f"{NETWORKS[network][2]}; {mean} mean over networks", inspected=FIRST)
 
 
 def without(network: str, *, running: bool) -> Claim:
     """Return the claim on the printed share, by our rule or by one that is closer to a visual judgement."""
     rule = "running mean of λ over 20 windows above 0" if running else "λ above its resolution and λT ≥ 10"
-    return Claim(
-        f"without_transient_{'by_mean_' if running else ''}{network}",
+    return claim(f"without_transient_{'by_mean_' if running else ''}{network}",
         "38.5 % of sentences have no chaotic transient, to a tenth", "section II.B, which states no rule",
-        (Part(at("chaotic_share" if running else "transient_share", network), Within(0.515, 0.715),
-              "share of sentences with one"),),
-        matters=HOW_SHARE,
+        at("chaotic_share" if running else "transient_share", network), Within(0.515, 0.715),
+        "share of sentences with one", matters=HOW_SHARE,
         floor="none: by a running mean, noise about 0 counts as chaos" if running
         else "none: if networks are of one kind as a whole, 38.5 % are two of five or nearly so",
-        published=Published(0.615, 0.15, 0.95, "if networks are of one kind as a whole, which is not printed: 3 of 5"),
+        published=Published(0.615, 0.15, 0.95,
+                            "if networks are of one kind as a whole, which is not printed: 3 of 5"),
         question="How many sentences have a chaotic transient?", variant=f"{NETWORKS[network][2]}; {rule}",
-        measured_by=RUN, seen=FIRST if running else (),
-    )
+        inspected=FIRST if running else ())
 
 
 def transient(network: str) -> Claim:
     """Return the claim on transient chaos in networks that have learned nothing."""
-    return Claim(
-        f"transient_chaos_{network}", "Chaos that ends, within 10,000 steps, is seen in initial networks",
-        "section II.B: ALBERT intrinsically shows transient chaos",
-        (Part(at("ended_share", network), Above(0.05), "share of sentences whose chaos was seen to end"),),
-        matters="one sentence in twenty", floor="0: regular from the start, or chaotic to the horizon",
-        question="Is chaos transient in initial networks?", variant=NETWORKS[network][2], measured_by=RUN,
-    )
+    return claim(f"transient_chaos_{network}", "Chaos that ends, within 10,000 steps, is seen in initial networks",
+        "section II.B: ALBERT intrinsically shows transient chaos", at("ended_share", network), Above(0.05),
+        "share of sentences whose chaos was seen to end", matters="one sentence in twenty",
+        floor="0: regular from the start, or chaotic to the horizon",
+        question="Is chaos transient in initial networks?", variant=NETWORKS[network][2])
 
 
 def scale(name: str, says: str, a: str, b: str, region: Above | Below | Within, matters: str) -> Claim:
     """Return the claim on the effect of another weight distribution on λ, paired by network."""
-    return Claim(
-        f"scale_{name}", says, "section II of what they draw; ours",
-        (Part(Difference(at("orbit_lyapunov_exponent", a), at("orbit_lyapunov_exponent", b)), region,
-              f"λ, {a} − {b}, paired"),),
-        matters=matters, floor="0: the same weights", question="Does the scale of the weights decide about chaos?",
-        variant=f"{a} against {b}", measured_by=RUN, seen=FIRST,
-    )
+    return claim(f"scale_{name}", says, "section II of what they draw; ours",
+        Difference(at("orbit_lyapunov_exponent", a), at("orbit_lyapunov_exponent", b)), region,
+        f"λ, {a} − {b}, paired", matters=matters, floor="0: the same weights",
+        question="Does the scale of the weights decide about chaos?", variant=f"{a} against {b}", inspected=FIRST)
 
 
 def undetermined(network: str) -> Claim:
     """Return the claim on the share that the method leaves undecided."""
-    return Claim(
-        f"undetermined_{network}", "The kind of the orbit is told for all but a tenth of the sentences",
-        "section II.B, of what we compute",
-        (Part(at("orbit_share", network, kind="undetermined"), Below(SHARE), "share of undetermined orbits"),),
-        matters=HOW_SHARE, floor="none", question="Are kinds told?", variant=NETWORKS[network][2], measured_by=RUN,
-    )
+    return claim(f"undetermined_{network}", "The kind of the orbit is told for all but a tenth of the sentences",
+        "section II.B, of what we compute", at("orbit_share", network, kind="undetermined"), Below(SHARE),
+        "share of undetermined orbits", matters=HOW_SHARE, floor="none", question="Are kinds told?",
+        variant=NETWORKS[network][2])
 
 
 LONG = (
@@ -198,8 +174,9 @@ STUDY = Study(
     "Transient chaos in BERT",
     "Inoue, Ohara, Kuniyoshi & Nakajima 2022",
     SHORT + LONG + PRETRAINED + TRAINING,
-    seen=(1, 2, 3, 4, 5),
-    seen_in=((("model.config.hidden_size", 1024),), *pretraining("MaskedLanguageModel", hidden_size=128)),
+    measured_by=RUN,
+    inspected=(1, 2, 3, 4, 5),
+    inspected_in=((("model.config.hidden_size", 1024),), *pretraining("MaskedLanguageModel", hidden_size=128)),
     terms=(
         ("chaotic, torus, cycle, fixed point, undetermined",
          "kinds of orbits, each by evidence of its own; else undetermined (`lmdyn.analysis.orbit_kind`)"),

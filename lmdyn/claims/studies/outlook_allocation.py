@@ -8,12 +8,13 @@ that signs of cells agree in about nine of ten up to 20 updates, in a smaller LS
 """
 
 import math
+from functools import partial
 
-from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Within
-from lmdyn.claims.courses import Cumulated, Ratio
-from lmdyn.claims.learning import Agreement, HalfWay, Kind
-from lmdyn.claims.numbers import At, Change, Difference, Mean, Number, Rows
-from lmdyn.claims.rows import Pairs
+from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Within, claim
+from lmdyn.claims.curve_numbers import Cumulated, Ratio
+from lmdyn.claims.learning_numbers import Agreement, HalfWay, Kind
+from lmdyn.claims.numbers import At, Change, Difference, Mean, Number
+from lmdyn.claims.rows import Pairs, Rows
 
 __all__ = ["ALLOCATION", "LAYERS", "LEARNED", "RUN"]
 
@@ -31,6 +32,8 @@ HOW_FAST = "10 % of the updates: less is within the spacing of observations"
 LSTM: Pairs = (("model", "LSTMLanguageModel"),)
 LOSS = Rows("LearningCurves", "loss", where=(("by", ""), ("group", "")), run=LSTM)
 LEARNED = Condition("the loss has fallen by 2 nats", Change(LOSS, 0, "last"), Below(-2.0))
+trained = partial(claim, void_unless=(LEARNED,))
+along_updates = partial(trained, measured_by=PATHS)
 LAYERS = {"h1": "first LSTM layer", "h2": "last LSTM layer", "logits": "output layer"}
 
 
@@ -54,28 +57,22 @@ def share_paid(site: str, groups: tuple[str, ...] = (), way: Pairs = ()) -> Numb
 
 def embedding_first(layer: str) -> Claim:
     """Return the claim that compares the embedding with another layer."""
-    return Claim(
-        f"embedding_first_{layer}", "The embedding pays for the fall of the loss before other layers do",
-        "sections 6.1.1 and 3.3: lower layers converge first",
-        (Part(Difference(half_paid("embedding"), half_paid(layer)), Below(FASTER),
-              f"log10 of updates until half of its share is paid, embedding − {LAYERS[layer]}"),),
-        matters=HOW_FAST, floor="0: all layers at once", void_unless=(LEARNED,),
-        question="Does the embedding pay first?", variant=f"against the {LAYERS[layer]}", measured_by=RUN,
-    )
+    return trained(f"embedding_first_{layer}", "The embedding pays for the fall of the loss before other layers do",
+        "sections 6.1.1 and 3.3: lower layers converge first", Difference(half_paid("embedding"), half_paid(layer)),
+        Below(FASTER), f"log10 of updates until half of its share is paid, embedding − {LAYERS[layer]}",
+        matters=HOW_FAST, floor="0: all layers at once", question="Does the embedding pay first?",
+        variant=f"against the {LAYERS[layer]}")
 
 
 def closed_and_open(layer: str, more: bool) -> Claim:
     """Return the claim on a layer's share in the fall of the loss on closed-class and on open-class words."""
     name = "embedding" if layer == "embedding" else LAYERS[layer]
     part = Difference(share_paid(layer, CLOSED_CLASSES), share_paid(layer, OPEN_CLASSES))
-    return Claim(
-        f"closed_{layer}", f"The {name} pays {'more' if more else 'less'} for closed-class than for open-class words",
-        "section 6.1.1",
-        (Part(part, Above(SHARE) if more else Below(-SHARE), "share of the fall, closed − open classes"),),
-        matters="0.05 of the fall of the loss", floor="0: the same layers pay for both", void_unless=(LEARNED,),
-        question="Do the losses of closed classes fall by other layers than those of open classes?", variant=name,
-        measured_by=RUN,
-    )
+    return trained(f"closed_{layer}",
+        f"The {name} pays {'more' if more else 'less'} for closed-class than for open-class words", "section 6.1.1",
+        part, Above(SHARE) if more else Below(-SHARE), "share of the fall, closed − open classes",
+        matters="0.05 of the fall of the loss", floor="0: the same layers pay for both",
+        question="Do the losses of closed classes fall by other layers than those of open classes?", variant=name)
 
 
 HALF_HELP = Mean(tuple(At(Rows("LossChangeAllocation", "helping_share", where=(("parameter", ""),)), step)
@@ -86,22 +83,18 @@ BY_LINES = (
     closed_and_open("h2", more=False),
     closed_and_open("h1", more=True),
     closed_and_open("embedding", more=False),
-    Claim(
-        "half_help", "Only a little over half of the parameters help", "section 6.1.1; Lan et al. 2019",
-        (Part(HALF_HELP, Within(0.5, 0.6), "share of the entries that move and help, mean over four intervals"),),
-        matters="0.1 of the entries", floor="0.5: entries that help or hurt by chance", void_unless=(LEARNED,),
-        question="How many parameters help?", variant="intervals of up to 21 updates, the first 100", measured_by=RUN,
-    ),
-    Claim(
-        "layers_together", "Layers move in synchrony: the halves of all shares are paid at the same time",
+    trained("half_help", "Only a little over half of the parameters help", "section 6.1.1; Lan et al. 2019",
+        HALF_HELP, Within(0.5, 0.6), "share of the entries that move and help, mean over four intervals",
+        matters="0.1 of the entries", floor="0.5: entries that help or hurt by chance",
+        question="How many parameters help?", variant="intervals of up to 21 updates, the first 100"),
+    Claim("layers_together", "Layers move in synchrony: the halves of all shares are paid at the same time",
         "section 6.1.1; Lan et al. 2019",
         tuple(Part(Difference(half_paid("h1"), half_paid(other)), Within(-TOGETHER, TOGETHER),
                    f"log10 of updates until half is paid, first LSTM layer − {LAYERS[other]}")
               for other in ("h2", "logits")),
         matters="a quarter of a decade: ten observations a decade bound each time by a tenth",
         floor="none: it is a claim of no difference", void_unless=(LEARNED,),
-        question="Do layers pay at the same time?", measured_by=RUN,
-    ),
+        question="Do layers pay at the same time?"),
 )
 
 # ------------------------------------------------------------------------------------------ along the updates
@@ -117,15 +110,13 @@ def closed_along_path(layer: str, more: bool) -> Claim:
     """Return the claim of :func:`closed_and_open` by the updates themselves."""
     name = "embedding" if layer == "embedding" else LAYERS[layer]
     part = Difference(share_paid(layer, CLOSED_CLASSES, PATH), share_paid(layer, OPEN_CLASSES, PATH))
-    return Claim(
-        f"closed_{layer}_along_path",
+    return along_updates(f"closed_{layer}_along_path",
         f"By the updates themselves, the {name} pays {'more' if more else 'less'} for closed-class than for open-class "
-        "words", "section 6.1.1",
-        (Part(part, Above(SHARE) if more else Below(-SHARE), "share of the fall, closed − open classes"),),
-        matters="0.05 of the fall of the loss", floor="0: the same layers pay for both", void_unless=(LEARNED,),
+        "words", "section 6.1.1", part, Above(SHARE) if more else Below(-SHARE),
+        "share of the fall, closed − open classes", matters="0.05 of the fall of the loss",
+        floor="0: the same layers pay for both",
         question="Along the updates, do the losses of closed classes fall by other layers than those of open classes?",
-        variant=name, measured_by=PATHS,
-    )
+        variant=name)
 
 
 def helping(steps: tuple[int, ...]) -> Number:
@@ -136,13 +127,11 @@ def helping(steps: tuple[int, ...]) -> Number:
 
 def half_help_at_updates(when: str, label: str, steps: tuple[int, ...]) -> Claim:
     """Return the claim on single updates, which is that of Lan et al. 2019."""
-    return Claim(
-        f"half_help_at_updates_{when}", "At a single update, only a little over half of the parameters help",
-        "section 6.1.1; Lan et al. 2019",
-        (Part(helping(steps), Within(0.5, 0.6), "share of the entries that move and help, mean over updates"),),
-        matters="0.1 of the entries", floor="0.5: entries that help or hurt by chance", void_unless=(LEARNED,),
-        question="How many parameters help at a single update?", variant=label, measured_by=PATHS,
-    )
+    return along_updates(f"half_help_at_updates_{when}",
+        "At a single update, only a little over half of the parameters help", "section 6.1.1; Lan et al. 2019",
+        helping(steps), Within(0.5, 0.6), "share of the entries that move and help, mean over updates",
+        matters="0.1 of the entries", floor="0.5: entries that help or hurt by chance",
+        question="How many parameters help at a single update?", variant=label)
 
 
 COLUMN = {"cells": "group", "matrices": "parameter"}
@@ -158,14 +147,12 @@ def agreement(kind: Kind, of: str, steps: tuple[int, ...]) -> Number:
 def as_the_path(name: str, label: str, steps: tuple[int, ...], question: str) -> tuple[Claim, ...]:
     """Return the claims that a line over some updates gives the signs and ranks of the updates themselves."""
     return tuple(
-        Claim(
-            f"{of}_as_path_{name}", "A straight line tells who helps, who hurts, and who more, as the updates do",
+        Claim(f"{of}_as_path_{name}", "A straight line tells who helps, who hurts, and who more, as the updates do",
             "section 6.1.1, equations 6.1 to 6.3",
             (Part(agreement("signs", of, steps), Above(NINE), "share with equal signs"),
              Part(agreement("ranks", of, steps), Above(NINE), "rank correlation")),
             matters="one in ten; a rank correlation of 0.9", floor=agreement("signs_by_chance", of, steps),
-            void_unless=(LEARNED,), question=question, variant=f"{what}, {label}", measured_by=PATHS,
-        )
+            void_unless=(LEARNED,), question=question, variant=f"{what}, {label}", measured_by=PATHS)
         for of, what in (("cells", "layers × parts of speech"), ("matrices", "matrices"))
     )
 
@@ -183,15 +170,13 @@ ALONG_PATH = (
     *as_the_path("of_256", "256 updates (993 to 1,248)", (1248,), OF_LENGTH),
     *as_the_path("early", "4 to 21 updates, up to 100", (20, 25, 32, 40, 50, 63, 79, 100), AS_OBSERVED),
     *as_the_path("middle", "26 to 130 updates, up to 631", (126, 158, 200, 251, 316, 398, 501, 631), AS_OBSERVED),
-    Claim(
-        "shares_as_path", "In the end, layers have paid the same shares along straight lines and along the updates",
+    Claim("shares_as_path", "In the end, layers have paid the same shares along straight lines and along the updates",
         "section 6.1.1, equations 6.1 to 6.3",
         tuple(Part(Difference(share_paid(layer, way=CHORD), share_paid(layer, way=PATH)), Within(-SHARE, SHARE),
                    f"share of the fall, lines − updates, {name}")
               for layer, name in {"embedding": "embedding", **LAYERS}.items()),
         matters="0.05 of the fall of the loss", floor="none: it is a claim of no difference", void_unless=(LEARNED,),
-        question=IN_THE_END, measured_by=PATHS,
-    ),
+        question=IN_THE_END, measured_by=PATHS),
 )
 
 ALLOCATION = (*BY_LINES, *ALONG_PATH)

@@ -17,42 +17,26 @@ that the model does not know, and how word frequency is controlled. Figure 12 ha
 """
 
 import math
+from functools import partial
 from itertools import product
 
-from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Study, Within
-from lmdyn.claims.numbers import At, Change, Difference, Mean, Number, Reaches, Rows
-from lmdyn.claims.rows import Pairs
-from lmdyn.claims.studies import seen
+from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Study, Within, claim
+from lmdyn.claims.numbers import At, Change, Difference, Mean, Number, Reaches, untrained
+from lmdyn.claims.rows import Pairs, Rows
+from lmdyn.claims.studies import inspected_runs
 from lmdyn.claims.studies.di_numbers import LogRatioOfMeans, WhenReached
 from lmdyn.claims.studies.sparsity_numbers import LogRatio
 
 __all__ = ["STUDY"]
 
-SLIGHT = 0.1
-FALLS = 0.02
-MORE_DI = 0.05
-MORE_LIKELY = 0.1
-FASTER = round(math.log10(1 / 1.1), 4)
-SMALLER = round(math.log(0.9), 4)
-LEARNED = 0.5
-BLOCKS = 31.0
-
-RULES = {
-    "published": "printed rule",
-    "released": "released rule",
-    "generalized": "generalized rule",
-}
-SHAPLEY = "Shapley"
-TOLD = RULES | {"shapley": SHAPLEY}
+SLIGHT, FALLS, MORE_DI, MORE_LIKELY, LEARNED, BLOCKS = 0.1, 0.02, 0.05, 0.1, 0.5, 31.0
+FASTER, SMALLER = round(math.log10(1 / 1.1), 4), round(math.log(0.9), 4)
+RULES = {"published": "printed rule", "released": "released rule", "generalized": "generalized rule"}
+TOLD = RULES | {"shapley": "Shapley"}
 OBSERVE = (
-    "python -m lmdyn.cli analyze RUN --config configs/saphra2020_di/organism/observers.yaml (synthetic grammar; of "
-    "English text: configs/saphra2020_di/english/observers.yaml)"
+    "lmdyn analyze RUN --config configs/saphra2020_di/organism/observers.yaml (of English text: …/english/…), and for "
+    "Shapley interactions with Interdependence {backend: shapley, controls: true, max_distance: 8}"
 )
-BY_SHAPLEY = (
-    "lmdyn analyze RUN --config FILE, where FILE has trainer.callbacks: Interdependence {backend: shapley, name: "
-    "interdependence_shapley, controls: true, max_distance: 8}"
-)
-CHAIN = "snakemake --profile configs/saphra2020_di/{}"
 HOW_SLIGHT = "0.1: the authors call a correlation of −0.1 slight (Saphra & Lopez 2019, section 4)"
 HOW_FAST = "10 % of the updates: less is within the spacing of observations"
 HOW_SMALL = "10 % of the norm"
@@ -86,80 +70,54 @@ def rho(quantity: str, rule: str, **where: object) -> Rows:
 
 LOSS = Rows("LearningCurves", "loss", where=(("by", ""), ("group", "")))
 MODEL_LEARNED = Condition("the loss has fallen by at least 2 nats since step 0", Change(LOSS), Below(-2.0))
+english = partial(Claim, matters=HOW_SLIGHT, void_unless=(MODEL_LEARNED,), measured_by=OBSERVE)
 
 
 def falls_with_distance(rule: str) -> Claim:
     """Return the claim of figure 3."""
-    parts = (
-        Part(LogRatio(At(di(rule, d + 1)), At(di(rule, d))), Below(-FALLS), f"ln of DI, {d + 1} / {d} words apart")
-        for d in range(1, 8)
-    )
-    return Claim(
-        f"distance_{rule}", "DI falls with the sequential distance of two words", "section 3.1, figure 3",
-        tuple(parts), matters="2 % of DI for each word further apart",
-        floor=LogRatio(At(di(rule, 8), 0), At(di(rule, 1), 0)), void_unless=(MODEL_LEARNED,),
-        question="Does DI fall with sequential distance (figure 3)?", variant=TOLD[rule],
-        measured_by=BY_SHAPLEY if rule == "shapley" else OBSERVE,
-    )
+    return english(f"distance_{rule}", "DI falls with the sequential distance of two words", "section 3.1, figure 3",
+        tuple(Part(LogRatio(At(di(rule, d + 1)), At(di(rule, d))), Below(-FALLS),
+                   f"ln of DI, {d + 1} / {d} words apart")
+              for d in range(1, 8)), matters="2 % of DI for each word further apart",
+        floor=LogRatio(At(di(rule, 8), 0), At(di(rule, 1), 0)),
+        question="Does DI fall with sequential distance (figure 3)?", variant=TOLD[rule])
 
 
 def falls_in_the_tree(rule: str, tree: str, known: bool, held: str) -> Claim:
     """Return the claim of figure 4: both classes must show it."""
-    told = f"{'off_by_one_' if tree else ''}{held}_correlation"
-    name = f"mean_{'known_' if known else ''}{told}"
-    floor = f"mean_{'known_' if known else ''}shuffled_{held}_correlation"
-    parts = tuple(
-        Part(At(rho(name, rule, pos_class=kind)), Below(-SLIGHT), f"mean ρ, {kind} classes", "fisher")
-        for kind in ("open", "closed")
-    )
-    return Claim(
-        "_".join(["tree", rule, *(["off_by_one"] if tree else []), *(["known"] if known else []), held]),
+    mean = f"mean_{'known_' if known else ''}"
+    of, floor = ({kind: At(rho(f"{mean}{what}{held}_correlation", rule, pos_class=kind)) for kind in ("open", "closed")}
+                 for what in ("off_by_one_" if tree else "", "shuffled_"))
+    return english("_".join(["tree", rule, *(["off_by_one"] if tree else []), *(["known"] if known else []), held]),
         "DI falls with syntactic distance, whatever the sequential distance and the class of words",
-        "section 3.1, figure 4", parts, matters=HOW_SLIGHT,
-        floor=Mean(tuple(At(rho(floor, rule, pos_class=kind)) for kind in ("open", "closed"))),
-        void_unless=(MODEL_LEARNED,), question="Does DI fall with syntactic distance (figure 4)?",
-        variant="; ".join([
-            TOLD[rule], OFF_BY_ONE if tree else "the tree", "known words" if known else "all words", HELD[held],
-        ]),
-        measured_by=BY_SHAPLEY if rule == "shapley" else OBSERVE,
-    )
+        "section 3.1, figure 4",
+        tuple(Part(one, Below(-SLIGHT), f"mean ρ, {kind} classes", "fisher") for kind, one in of.items()),
+        floor=Mean(tuple(floor.values())), question="Does DI fall with syntactic distance (figure 4)?",
+        variant="; ".join([TOLD[rule], "the tree off by one" if tree else "the tree",
+                           "known words" if known else "all words", HELD[held]]))
 
 
 def unrelated_to_frequency(rule: str) -> Claim:
     """Return the claim of section 3.1: no clear correlation with raw word frequency."""
     name = "mean_frequency_correlation"
-    parts = tuple(
-        Part(At(rho(name, rule, word=word)), Within(-SLIGHT, SLIGHT), f"mean ρ, {told} word", "fisher")
-        for word, told in (("left", "the earlier"), ("right", "the later"))
-    )
-    return Claim(
-        f"frequency_{rule}", "DI has no clear correlation with the frequency of words", "section 3.1", parts,
-        matters=HOW_SLIGHT, floor=At(rho(name, rule, word="right"), 0),
-        void_unless=(MODEL_LEARNED,), question="Is DI unrelated to word frequency (section 3.1)?", variant=RULES[rule],
-        measured_by=OBSERVE,
-    )
+    return english(f"frequency_{rule}", "DI has no clear correlation with the frequency of words", "section 3.1",
+        tuple(Part(At(rho(name, rule, word=word)), Within(-SLIGHT, SLIGHT), f"mean ρ, {told} word", "fisher")
+              for word, told in (("left", "the earlier"), ("right", "the later"))),
+        floor=At(rho(name, rule, word="right"), 0), question="Is DI unrelated to word frequency (section 3.1)?",
+        variant=RULES[rule])
 
 
 def clearer_further_apart(rule: str) -> Claim:
     """Return the claim of section 3.1: the pattern of figure 4 is clearer at larger distances."""
-    near, far = (
-        {kind: rho("syntactic_correlation", rule, distance=d, pos_class=kind) for kind in ("open", "closed")}
-        for d in (1, 8)
-    )
-    parts = (
-        Part(Difference(At(far[kind]), At(near[kind])), Below(-SLIGHT), f"ρ at 8 words less ρ at 1, {kind} classes")
-        for kind in near
-    )
-    return Claim(
-        f"tree_further_apart_{rule}", "The fall with syntactic distance is clearer as words are further apart",
-        "section 3.1, figure 4", tuple(parts), matters=HOW_SLIGHT,
-        floor=Mean(tuple(Difference(At(far[kind], 0), At(near[kind], 0)) for kind in near)),
-        void_unless=(MODEL_LEARNED,), question="Is the pattern of figure 4 clearer as words are further apart?",
-        variant=RULES[rule], measured_by=OBSERVE,
-    )
+    gain = {kind: Difference(*(At(rho("syntactic_correlation", rule, distance=d, pos_class=kind)) for d in (8, 1)))
+            for kind in ("open", "closed")}
+    return english(f"tree_further_apart_{rule}",
+        "The fall with syntactic distance is clearer as words are further apart", "section 3.1, figure 4",
+        tuple(Part(one, Below(-SLIGHT), f"ρ at 8 words less ρ at 1, {kind} classes") for kind, one in gain.items()),
+        floor=Mean(tuple(map(untrained, gain.values()))),
+        question="Is the pattern of figure 4 clearer as words are further apart?", variant=RULES[rule])
 
 
-OFF_BY_ONE = "the tree off by one"
 HELD = {"syntactic": "frequency free", "partial": "frequency held", "matched": "frequency matched"}
 TERMS = (
     ("printed rule", "contextual decomposition as the publication prints it"),
@@ -173,10 +131,7 @@ TERMS = (
 )
 ENGLISH = (
     *(falls_with_distance(rule) for rule in TOLD),
-    *(
-        falls_in_the_tree(rule, "", known, held)
-        for rule, known, held in product(RULES, (False, True), HELD)
-    ),
+    *(falls_in_the_tree(rule, "", known, held) for rule, known, held in product(RULES, (False, True), HELD)),
     *(falls_in_the_tree(rule, "off_by_one", known, "syntactic") for rule, known in product(RULES, (False, True))),
     *(falls_in_the_tree("shapley", "", False, held) for held in HELD),
     *(clearer_further_apart(rule) for rule in RULES),
@@ -225,52 +180,41 @@ def suffix(k: int, dropout: float) -> str:
     return f"k{k}" + (f"_dropout{dropout:g}" if dropout else "")
 
 
-BY = CHAIN.format("scaffold_small")
+BY = "snakemake --profile configs/saphra2020_di/scaffold_small"
 NOT_FASTER = "none: an untrained model does not reach the level, and two models of one setting differ by 0 on average"
 
 
 def faster_in_domain(k: int, dropout: float) -> Claim:
     """Return the claim of figure 7a."""
     a, b = (rule_rows("probability", s, k, dropout, focus="") for s in ("familiar", "unfamiliar"))
-    return Claim(
-        f"in_domain_faster_{suffix(k, dropout)}", "In domain the rule is learned faster across familiar scaffolds",
-        "section 4.3, figure 7a",
-        (Part(between(a, b, LEARNED), Below(FASTER), "log10 of updates to 0.5, familiar − unfamiliar"),),
-        matters=HOW_FAST, floor=NOT_FASTER,
-        question="Is the rule learned faster across familiar scaffolds, in domain (7a)?", variant=told(k, dropout),
-        measured_by=BY,
-    )
+    return claim(f"in_domain_faster_{suffix(k, dropout)}",
+        "In domain the rule is learned faster across familiar scaffolds", "section 4.3, figure 7a",
+        between(a, b, LEARNED), Below(FASTER), "log10 of updates to 0.5, familiar − unfamiliar", matters=HOW_FAST,
+        floor=NOT_FASTER, question="Is the rule learned faster across familiar scaffolds, in domain (7a)?",
+        variant=told(k, dropout))
 
 
 def fails_out_of_domain(k: int, dropout: float) -> Claim:
     """Return the claim of figure 7b."""
     a, b = (rule_rows("probability", s, k, dropout, "out", "") for s in ("familiar", "unfamiliar"))
-    return Claim(
-        f"out_of_domain_{suffix(k, dropout)}",
+    return Claim(f"out_of_domain_{suffix(k, dropout)}",
         "A model of familiar scaffolds does not apply the rule across random ones, one of unfamiliar scaffolds does",
         "section 4.3, figure 7b",
-        (
-            Part(At(a), Below(LEARNED), "probability of ω, familiar", "logit"),
-            Part(At(b), Above(LEARNED), "probability of ω, unfamiliar", "logit"),
-        ),
+        (Part(At(a), Below(LEARNED), "probability of ω, familiar", "logit"),
+         Part(At(b), Above(LEARNED), "probability of ω, unfamiliar", "logit")),
         matters="0.5: the rule is applied in half of the cases", floor=At(a, 0), void_unless=of_both(k, dropout),
-        question="Does the rule fail out of domain with familiar scaffolds (7b)?", variant=told(k, dropout),
-        measured_by=BY,
-    )
+        question="Does the rule fail out of domain with familiar scaffolds (7b)?", variant=told(k, dropout))
 
 
 def open_symbol_earlier(k: int, dropout: float, level: float) -> Claim:
     """Return the claim of figure 8."""
     a, b = (rule_rows("probability", s, k, dropout, "out", "open") for s in ("familiar", "unfamiliar"))
-    return Claim(
-        f"open_symbol_earlier_{level:g}_{suffix(k, dropout)}",
+    return claim(f"open_symbol_earlier_{level:g}_{suffix(k, dropout)}",
         "With α alone in focus the rule is acquired earlier by models of familiar scaffolds, out of domain",
-        "section 4.3.1, figure 8",
-        (Part(between(a, b, level), Below(FASTER), f"log10 of updates to {level:g}, familiar − unfamiliar"),),
-        matters=HOW_FAST, floor=NOT_FASTER,
+        "section 4.3.1, figure 8", between(a, b, level), Below(FASTER),
+        f"log10 of updates to {level:g}, familiar − unfamiliar", matters=HOW_FAST, floor=NOT_FASTER,
         question="Is α ↦ ω acquired earlier with familiar scaffolds, out of domain (8)?",
-        variant=told(k, dropout, f", a probability of {level:g} from α alone"), measured_by=BY,
-    )
+        variant=told(k, dropout, f", a probability of {level:g} from α alone"))
 
 
 def rises_through_scaffold(k: int, dropout: float, when: str) -> Claim:
@@ -280,92 +224,67 @@ def rises_through_scaffold(k: int, dropout: float, when: str) -> Claim:
         s: At(rows) if when == "end" else WhenReached(rows, rule_rows("accuracy", s, k, dropout), LEARNED)
         for s, rows in rise.items()
     }
-    return Claim(
-        f"rises_{when}_{suffix(k, dropout)}",
+    return Claim(f"rises_{when}_{suffix(k, dropout)}",
         "As more of a familiar scaffold comes into focus with α the probability of ω rises; of an unfamiliar one not",
         "section 4.3.1, figure 9",
-        (
-            Part(numbers["familiar"], Above(MORE_LIKELY), "probability, all in focus − α alone, familiar"),
-            Part(numbers["unfamiliar"], Below(MORE_LIKELY), "the same, unfamiliar"),
-        ),
-        matters=HOW_LIKELY, floor=At(rise["familiar"], 0), void_unless=of_both(k, dropout) if when == "end" else (),
+        (Part(numbers["familiar"], Above(MORE_LIKELY), "probability, all in focus − α alone, familiar"),
+         Part(numbers["unfamiliar"], Below(MORE_LIKELY), "the same, unfamiliar")), matters=HOW_LIKELY,
+        floor=At(rise["familiar"], 0), void_unless=of_both(k, dropout) if when == "end" else (),
         question="Does the probability of ω rise through a familiar scaffold (9)?",
-        variant=told(k, dropout, ", at the end" if when == "end" else ", when half of the instances are predicted"),
-        measured_by=BY,
-    )
+        variant=told(k, dropout, ", at the end" if when == "end" else ", when half of the instances are predicted"))
 
 
 def more_interdependent(k: int, dropout: float, rule: str = "published") -> Claim:
     """Return the claim of figure 10."""
     a, b = (rule_rows("di", s, k, dropout, rule=rule) for s in ("familiar", "unfamiliar"))
-    return Claim(
-        "_".join(["interdependence", *([] if rule == "published" else [rule]), suffix(k, dropout)]),
+    return Claim("_".join(["interdependence", *([] if rule == "published" else [rule]), suffix(k, dropout)]),
         "DI of α and the scaffold is higher with familiar scaffolds", "section 4.3.1, figure 10",
-        (
-            Part(Difference(At(a, 0.5), At(b, 0.5)), Above(MORE_DI), "DI half way, familiar − unfamiliar"),
-            Part(Difference(At(a), At(b)), Above(MORE_DI), "DI at the end, familiar − unfamiliar"),
-        ),
-        matters=HOW_MUCH_DI, floor=Difference(At(a, 0), At(b, 0)), void_unless=of_both(k, dropout),
+        (Part(Difference(At(a, 0.5), At(b, 0.5)), Above(MORE_DI), "DI half way, familiar − unfamiliar"),
+         Part(Difference(At(a), At(b)), Above(MORE_DI), "DI at the end, familiar − unfamiliar")), matters=HOW_MUCH_DI,
+        floor=Difference(At(a, 0), At(b, 0)), void_unless=of_both(k, dropout),
         question="Is DI of α and the scaffold higher with familiar scaffolds (10)?",
-        variant=told(k, dropout, f", {RULES[rule]}"), measured_by=BY,
-    )
+        variant=told(k, dropout, f", {RULES[rule]}"))
 
 
 def interdependence_rises(k: int, dropout: float) -> Claim:
     """Return the claim of figure 10 that interdependence increases throughout training."""
     a = rule_rows("di", "familiar", k, dropout)
-    return Claim(
-        f"interdependence_rises_{suffix(k, dropout)}", "… and it increases throughout training",
+    return Claim(f"interdependence_rises_{suffix(k, dropout)}", "… and it increases throughout training",
         "section 4.3.1, figure 10",
-        (
-            Part(Difference(At(a, 0.5), At(a, 0)), Above(MORE_DI), "DI half way through training − untrained"),
-            Part(Difference(At(a), At(a, 0.5)), Above(MORE_DI), "DI at the end − half way"),
-        ),
-        matters=HOW_MUCH_DI, floor="0: the untrained model, from which it is counted", void_unless=of_both(k, dropout),
-        question="Does DI of α and a familiar scaffold rise throughout training (10)?", variant=told(k, dropout),
-        measured_by=BY,
-    )
+        (Part(Difference(At(a, 0.5), At(a, 0)), Above(MORE_DI), "DI half way through training − untrained"),
+         Part(Difference(At(a), At(a, 0.5)), Above(MORE_DI), "DI at the end − half way")), matters=HOW_MUCH_DI,
+        floor="0: the untrained model, from which it is counted", void_unless=of_both(k, dropout),
+        question="Does DI of α and a familiar scaffold rise throughout training (10)?", variant=told(k, dropout))
 
 
 def longer_is_slower(scaffold: str, short: int, long: int, dropout: float) -> Claim:
     """Return the claim of figures 7 and 11, at equal numbers of occurrences."""
     a, b = (rule_rows("probability", scaffold, k, dropout, focus="open") for k in (short, long))
-    return Claim(
-        f"longer_slower_{scaffold}_{suffix(long, dropout)}", "A rule across a longer scaffold is learned later",
-        "appendix B, figures 8 and 11",
-        (Part(between(a, b, LEARNED), Below(FASTER), f"log10 of updates to 0.5 from α, k = {short} − k = {long}"),),
-        matters=HOW_FAST, floor=NOT_FASTER,
-        question="Does a rule across a longer scaffold need more (11)?",
-        variant=f"updates, {scaffold}, k = {short} and {long}, dropout {dropout:g}", measured_by=BY,
-    )
+    return claim(f"longer_slower_{scaffold}_{suffix(long, dropout)}",
+        "A rule across a longer scaffold is learned later", "appendix B, figures 8 and 11", between(a, b, LEARNED),
+        Below(FASTER), f"log10 of updates to 0.5 from α, k = {short} − k = {long}", matters=HOW_FAST,
+        floor=NOT_FASTER, question="Does a rule across a longer scaffold need more (11)?",
+        variant=f"updates, {scaffold}, k = {short} and {long}, dropout {dropout:g}")
 
 
 def longer_needs_more(n: int, long: int, dropout: float) -> Claim:
     """Return the claim of figure 11, at the end of training, at fewer occurrences."""
     a, b = (rule_rows("probability", "unfamiliar", k, dropout, focus="open", n=n) for k in (2, long))
-    return Claim(
-        f"longer_rarer_n{n}_{suffix(long, dropout)}",
+    return claim(f"longer_rarer_n{n}_{suffix(long, dropout)}",
         "At few occurrences a rule is learned across a short scaffold and not across a long one",
-        "appendix B, figure 11",
-        (Part(Difference(At(a), At(b)), Above(MORE_LIKELY), f"probability of ω from α, k = 2 − k = {long}"),),
-        matters=HOW_LIKELY, floor=Difference(At(a, 0), At(b, 0)),
+        "appendix B, figure 11", Difference(At(a), At(b)), Above(MORE_LIKELY),
+        f"probability of ω from α, k = 2 − k = {long}", matters=HOW_LIKELY,
         question="Does a rule across a longer scaffold need more (11)?",
-        variant=f"occurrences, n = {n}, k = 2 and {long}, dropout {dropout:g}",
-        measured_by=BY,
-    )
+        variant=f"occurrences, n = {n}, k = 2 and {long}, dropout {dropout:g}")
 
 
 def scaffold_alone(scaffold: str, k: int, dropout: float) -> Claim:
     """Return the claim of figure 11 on predictions from the scaffold alone."""
     rows = rule_rows("probability", scaffold, k, dropout, focus="scaffold")
-    return Claim(
-        f"scaffold_alone_{scaffold}_{suffix(k, dropout)}", "The scaffold alone hardly predicts ω",
-        "appendix B, figure 11",
-        (Part(At(rows), Below(MORE_LIKELY), "probability of ω from the scaffold", "logit"),),
-        matters=HOW_LIKELY, floor=At(rows, 0), void_unless=of_both(k, dropout),
-        question="Does the scaffold alone predict next to nothing (11)?", variant=f"{scaffold}, {told(k, dropout)}",
-        measured_by=BY,
-    )
+    return claim(f"scaffold_alone_{scaffold}_{suffix(k, dropout)}", "The scaffold alone hardly predicts ω",
+        "appendix B, figure 11", At(rows), Below(MORE_LIKELY), "probability of ω from the scaffold", scale="logit",
+        matters=HOW_LIKELY, void_unless=of_both(k, dropout),
+        question="Does the scaffold alone predict next to nothing (11)?", variant=f"{scaffold}, {told(k, dropout)}")
 
 
 STATES = {
@@ -379,15 +298,11 @@ def smaller_gradient(k: int, dropout: float, state: str, error: str, until: floa
     """Return the claim of figure 12; the publication does not say which error and which state."""
     a, b = (rule_rows(f"{state}_inside", s, k, dropout, focus=error) for s in ("familiar", "unfamiliar"))
     early = until < 1
-    return Claim(
-        "_".join([state, error, *(["early"] if early else []), suffix(k, dropout)]),
-        "Gradients inside familiar scaffolds are smaller", "appendix C, figure 12",
-        (Part(LogRatioOfMeans(a, b, until), Below(SMALLER), "ln of the mean norm inside, familiar / unfamiliar"),),
-        matters=HOW_SMALL, floor=LogRatio(At(a, 0), At(b, 0)),
-        question="Are gradients inside familiar scaffolds smaller (12)?",
-        variant=told(k, dropout, f", {STATES[state]}, {ERRORS[error]}, mean over {'a tenth of ' * early}training"),
-        measured_by=BY,
-    )
+    return claim("_".join([state, error, *(["early"] if early else []), suffix(k, dropout)]),
+        "Gradients inside familiar scaffolds are smaller", "appendix C, figure 12", LogRatioOfMeans(a, b, until),
+        Below(SMALLER), "ln of the mean norm inside, familiar / unfamiliar", matters=HOW_SMALL,
+        floor=LogRatio(At(a, 0), At(b, 0)), question="Are gradients inside familiar scaffolds smaller (12)?",
+        variant=told(k, dropout, f", {STATES[state]}, {ERRORS[error]}, mean over {'a tenth of ' * early}training"))
 
 
 SIZES = ((2, 0.0), (4, 0.0), (6, 0.0), (8, 0.0), (2, 0.2), (4, 0.2), (6, 0.2))
@@ -413,6 +328,7 @@ STUDY = Study(
     "LSTMs compose—and learn—bottom-up",
     "Saphra & Lopez 2020; Saphra 2021, chapter 5",
     ENGLISH + SCAFFOLDS,
-    seen_in=(seen.GRAMMAR, seen.WIKITEXT, seen.SCAFFOLDS),
+    measured_by=BY,
+    inspected_in=(inspected_runs.GRAMMAR, inspected_runs.WIKITEXT, inspected_runs.SCAFFOLDS),
     terms=TERMS,
 )

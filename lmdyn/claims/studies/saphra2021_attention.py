@@ -17,10 +17,12 @@ sentences.
 """
 
 import math
+from functools import partial
 
-from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Study
-from lmdyn.claims.learning import HalfWay
-from lmdyn.claims.numbers import At, Change, Difference, Layer, Mean, Number, Rows, Tested
+from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Study, claim
+from lmdyn.claims.learning_numbers import HalfWay
+from lmdyn.claims.numbers import At, Change, Difference, Mean, Number, Tested
+from lmdyn.claims.rows import Layer, Rows
 from lmdyn.claims.studies.sparsity_numbers import LogRatio
 
 __all__ = ["STUDY"]
@@ -112,6 +114,9 @@ TAGGER_LEARNED = Condition(
 )
 
 
+trained = partial(claim, void_unless=(LEARNED,))
+
+
 # ------------------------------------------------------------------------------------------ section 4.1.1, divergence
 
 
@@ -119,39 +124,32 @@ def nearer(reference: str, layer: str) -> Claim:
     """Return the claim that the attention of a model approaches that of another in training."""
     whose = {"partner": "another seed's", "tagger": "a tagger's, which learns the next part of speech"}[reference]
     rows, floor = (divergence("matched", name, LAYERS[layer]) for name in (reference, f"untrained_{reference}"))
-    return Claim(
-        f"nearer_{reference}_{layer}", f"A language model's attention comes nearer to {whose}", "section 4.1.1",
-        (Part(LogRatio(At(rows), At(rows, 0)), Below(-TENTH), "ln of the divergence, end / untrained"),),
+    return claim(f"nearer_{reference}_{layer}", f"A language model's attention comes nearer to {whose}",
+        "section 4.1.1", LogRatio(At(rows), At(rows, 0)), Below(-TENTH), "ln of the divergence, end / untrained",
         matters=HOW_TENTH, floor=LogRatio(At(floor), At(floor, 0)),
         void_unless=(LEARNED, *([TAGGER_LEARNED] if reference == "tagger" else [])),
-        question=f"Does attention come nearer to {whose.partition(',')[0]}?", variant=f"matched heads, {layer} layer",
-        measured_by=RUN,
-    )
+        question=f"Does attention come nearer to {whose.partition(',')[0]}?", variant=f"matched heads, {layer} layer")
 
 
 def nearer_in_the_mean(reference: str, layer: str) -> Claim:
     """Return the same claim for means over heads, which need no matching."""
     rows, floor = (of_means(name, LAYERS[layer]) for name in (reference, f"untrained_{reference}"))
     whose = {"partner": "another seed's", "tagger": "a tagger's"}[reference]
-    return Claim(
-        f"nearer_{reference}_mean_{layer}", f"A language model's attention comes nearer to {whose}", "section 4.1.1",
-        (Part(LogRatio(At(rows), At(rows, 0)), Below(-TENTH), "ln of the divergence, end / untrained"),),
+    return claim(f"nearer_{reference}_mean_{layer}", f"A language model's attention comes nearer to {whose}",
+        "section 4.1.1", LogRatio(At(rows), At(rows, 0)), Below(-TENTH), "ln of the divergence, end / untrained",
         matters=HOW_TENTH, floor=LogRatio(At(floor), At(floor, 0)),
         void_unless=(LEARNED, *([TAGGER_LEARNED] if reference == "tagger" else [])),
-        question=f"Does attention come nearer to {whose}?", variant=f"means over heads, {layer} layer",
-        measured_by=RUN,
-    )
+        question=f"Does attention come nearer to {whose}?", variant=f"means over heads, {layer} layer")
 
 
 def converges(layer: str) -> Claim:
     """Return the claim that two seeds still approach each other late in training."""
     rows = divergence("matched", "partner", LAYERS[layer])
-    return Claim(
-        f"still_converges_{layer}", "… and goes on doing so: from a third of training to the end", "section 4.1.1",
-        (Part(LogRatio(At(rows), At(rows, 1 / 3)), Below(-TENTH), "ln of the divergence, end / a third of training"),),
-        matters=HOW_TENTH, floor="0: a curve that has levelled off", void_unless=(LEARNED,),
-        question="Do two seeds go on converging?", variant=f"matched heads, {layer} layer", measured_by=RUN,
-    )
+    return trained(f"still_converges_{layer}", "… and goes on doing so: from a third of training to the end",
+        "section 4.1.1", LogRatio(At(rows), At(rows, 1 / 3)), Below(-TENTH),
+        "ln of the divergence, end / a third of training", matters=HOW_TENTH,
+        floor="0: a curve that has levelled off", question="Do two seeds go on converging?",
+        variant=f"matched heads, {layer} layer")
 
 
 def same_heads(layer: str) -> Claim:
@@ -160,51 +158,39 @@ def same_heads(layer: str) -> Claim:
         matched, others = (divergence(of, "partner", LAYERS[layer]) for of in ("matched", "unmatched"))
         return LogRatio(At(matched, step), At(others, step))
 
-    return Claim(
-        f"same_heads_{layer}", "Two seeds have the same heads, in another order", "section 4.1.1",
-        (Part(Difference(match("last"), match(0)), Below(-TENTH),
-              "ln of the divergence, matched / other heads, end − untrained"),),
-        matters=HOW_TENTH, floor="0: what choosing the best match gives with heads that learned nothing is subtracted",
-        void_unless=(LEARNED,), question="Do two seeds have the same heads?",
-        variant=f"{layer} layer; the best match is the better by choice: beyond that of the untrained model",
-        measured_by=RUN,
-    )
+    return trained(f"same_heads_{layer}", "Two seeds have the same heads, in another order", "section 4.1.1",
+        Difference(match("last"), match(0)), Below(-TENTH),
+        "ln of the divergence, matched / other heads, end − untrained", matters=HOW_TENTH,
+        floor="0: what choosing the best match gives with heads that learned nothing is subtracted",
+        question="Do two seeds have the same heads?",
+        variant=f"{layer} layer; the best match is the better by choice: beyond that of the untrained model")
 
 
 def nearer_seed_than_tagger(layer: str) -> Claim:
     """Return the claim that compares the other language model with the tagger."""
     a, b = (divergence("matched", name, LAYERS[layer]) for name in ("partner", "tagger"))
-    return Claim(
-        f"seed_nearer_than_tagger_{layer}",
-        "In the end attention is nearer to another language model's than to a tagger's",
-        "section 4.1.1", (Part(LogRatio(At(a), At(b)), Below(-TENTH), "ln of the divergence, partner / tagger"),),
-        matters=HOW_TENTH, floor=LogRatio(At(a, 0), At(b, 0)), void_unless=(LEARNED, TAGGER_LEARNED),
-        question="Is attention nearer to a language model's or to a tagger's?", variant=f"matched heads, {layer} layer",
-        measured_by=RUN,
-    )
+    return claim(f"seed_nearer_than_tagger_{layer}",
+        "In the end attention is nearer to another language model's than to a tagger's", "section 4.1.1",
+        LogRatio(At(a), At(b)), Below(-TENTH), "ln of the divergence, partner / tagger", matters=HOW_TENTH,
+        void_unless=(LEARNED, TAGGER_LEARNED), question="Is attention nearer to a language model's or to a tagger's?",
+        variant=f"matched heads, {layer} layer")
 
 
 def tagger_first(layer: str) -> Claim:
     """Return the claim of chapter 4 on LSTMs: part of speech is learned early."""
     a, b = (HalfWay(divergence("matched", name, LAYERS[layer])) for name in ("tagger", "partner"))
-    return Claim(
-        f"tagger_first_{layer}", "Attention becomes like a tagger's before it becomes like another language model's",
-        "chapter 4, section 4.1.1",
-        (Part(Difference(a, b), Below(FASTER), "log10 of updates half way, tagger − partner"),),
+    return claim(f"tagger_first_{layer}",
+        "Attention becomes like a tagger's before it becomes like another language model's",
+        "chapter 4, section 4.1.1", Difference(a, b), Below(FASTER), "log10 of updates half way, tagger − partner",
         matters=HOW_FAST, floor="0: both at once", void_unless=(LEARNED, TAGGER_LEARNED),
-        question="Is part of speech learned first, as attention shows it?", variant=f"matched heads, {layer} layer",
-        measured_by=RUN,
-    )
+        question="Is part of speech learned first, as attention shows it?", variant=f"matched heads, {layer} layer")
 
 
 def bottom_up(name: str, first: Number, last: Number, variant: str) -> Claim:
     """Return the claim of chapter 4 on LSTMs: lower layers converge first."""
-    return Claim(
-        f"lower_first_{name}", "Lower layers reach their final state earlier", "chapter 4, section 4.1.1",
-        (Part(Difference(first, last), Below(FASTER), "log10 of updates half way, first − last layer"),),
-        matters=HOW_FAST, floor="0: all layers at once", void_unless=(LEARNED,),
-        question="Do lower layers reach their final state earlier?", variant=variant, measured_by=RUN,
-    )
+    return trained(f"lower_first_{name}", "Lower layers reach their final state earlier", "chapter 4, section 4.1.1",
+        Difference(first, last), Below(FASTER), "log10 of updates half way, first − last layer", matters=HOW_FAST,
+        floor="0: all layers at once", question="Do lower layers reach their final state earlier?", variant=variant)
 
 
 OWN = [divergence("head", "own_final", layer) for layer in LAYERS.values()]
@@ -228,18 +214,15 @@ def sparser(layer: str, normalized: bool, since: float | int) -> Claim:
     """Return the claim on entropy over training."""
     rows = entropy(LAYERS[layer], normalized)
     late = bool(since)
-    return Claim(
-        "_".join(["sparser", *([] if normalized else ["nats"]), *(["late"] if late else []), layer]),
+    return trained("_".join(["sparser", *([] if normalized else ["nats"]), *(["late"] if late else []), layer]),
         "… and goes on doing so: from a third of training to the end" if late else
-        "Attention becomes sparse across words with training: its entropy falls",
-        "section 6.1.2",
-        (Part(LogRatio(At(rows), At(rows, since)), Below(-TENTH), "ln of the mean entropy, end / before"),),
+        "Attention becomes sparse across words with training: its entropy falls", "section 6.1.2",
+        LogRatio(At(rows), At(rows, since)), Below(-TENTH), "ln of the mean entropy, end / before",
         matters="a tenth of the entropy: of 20 words attended to equally some five are no longer",
         floor="0: a curve that has levelled off" if late else "0: the untrained model, from which it is counted",
-        void_unless=(LEARNED,), question="Does attention become sparse with training?",
+        question="Does attention become sparse with training?",
         variant=f"{layer} layer, mean over heads, " + ("over ln of the number of places" if normalized else "in nats")
-        + (", since a third of training" if late else ""), measured_by=RUN,
-    )
+        + (", since a third of training" if late else ""))
 
 
 SAMPLES = {
@@ -254,28 +237,23 @@ BANDS = ("100-299", "300-999")
 def frequent_sparser(layer: str, sample: str) -> Claim:
     """Return the counterpart of figure 3b of 2019."""
     rows = entropy_rho(LAYERS[layer], sample)
-    return Claim(
-        "_".join(["frequent_sparser", layer, *([sample] if sample else [])]),
-        "The more frequent the word that is read, the sparser the attention from it", "section 6.1.2; 2019, figure 3b",
-        (Part(At(rows), Below(-SLIGHT), "ρ→ of the entropy", "fisher"),), matters=HOW_SLIGHT, floor=At(rows, 0),
-        void_unless=(LEARNED, words(sample, 100)), question="Is attention sparser from frequent words?",
-        variant=f"{layer} layer, {SAMPLES[sample]}", measured_by=RUN,
-    )
+    return claim("_".join(["frequent_sparser", layer, *([sample] if sample else [])]),
+        "The more frequent the word that is read, the sparser the attention from it",
+        "section 6.1.2; 2019, figure 3b", At(rows), Below(-SLIGHT), "ρ→ of the entropy", scale="fisher",
+        matters=HOW_SLIGHT, void_unless=(LEARNED, words(sample, 100)),
+        question="Is attention sparser from frequent words?", variant=f"{layer} layer, {SAMPLES[sample]}")
 
 
 def frequent_fall_more(layer: str) -> Claim:
     """Return the claim on the change over training between bands of frequency."""
     frequent, rare = (entropy_of(LAYERS[layer], band) for band in ("1000+", "10-99"))
     change = [LogRatio(At(rows), At(rows, 0)) for rows in (frequent, rare)]
-    return Claim(
-        f"frequent_fall_more_{layer}", "… and it becomes so with training: entropy falls more for frequent words",
-        "section 6.1.2",
-        (Part(Difference(*change), Below(-TWENTIETH), "change of ln of the entropy, 1000+ − 10 to 99"),),
+    return claim(f"frequent_fall_more_{layer}",
+        "… and it becomes so with training: entropy falls more for frequent words", "section 6.1.2",
+        Difference(*change), Below(-TWENTIETH), "change of ln of the entropy, 1000+ − 10 to 99",
         matters="a twentieth of the entropy", floor="0: the untrained model, from which both are counted",
         void_unless=(LEARNED, words("1000+", 10), words("10-99", 30)),
-        question="Is attention sparser from frequent words?", variant=f"{layer} layer, change over training",
-        measured_by=RUN,
-    )
+        question="Is attention sparser from frequent words?", variant=f"{layer} layer, change over training")
 
 
 def function_words(layer: str) -> Claim:
@@ -284,16 +262,13 @@ def function_words(layer: str) -> Claim:
         closed, opened = ([At(entropy_of(LAYERS[layer], f"{c}_{b}"), step) for b in BANDS] for c in ("closed", "open"))
         return Mean(tuple(LogRatio(a, b) for a, b in zip(closed, opened, strict=True)))
 
-    return Claim(
-        f"function_words_{layer}",
+    return claim(f"function_words_{layer}",
         "At equal frequency attention is sparser from function words than from content words",
-        "section 6.1.2; 2019, figure 5",
-        (Part(ratio("last"), Below(-TWENTIETH), "ln of the entropy, closed / open classes"),),
+        "section 6.1.2; 2019, figure 5", ratio("last"), Below(-TWENTIETH), "ln of the entropy, closed / open classes",
         matters="a twentieth of the entropy", floor=ratio(0),
         void_unless=(LEARNED, *(words(f"{c}_{band}", 5) for band in BANDS for c in ("closed", "open"))),
         question="Is attention sparser from function words?",
-        variant=f"{layer} layer, mean over half-decades of frequency", measured_by=RUN,
-    )
+        variant=f"{layer} layer, mean over half-decades of frequency")
 
 
 ENTROPY = (
@@ -315,34 +290,27 @@ CLASSES = {None: "all classes", "open": "open classes", "closed": "closed classe
 def falls_in_the_tree(held: str, pos_class: str | None) -> Claim:
     """Return the counterpart of figure 4 of 2020."""
     rows = rho(f"mean_{held}_correlation", pos_class)
-    return Claim(
-        "_".join(["tree", held, *([pos_class] if pos_class else [])]),
+    return trained("_".join(["tree", held, *([pos_class] if pos_class else [])]),
         "Interdependence falls with syntactic distance at equal sequential distance", "section 5.1.2; 2020, figure 4",
-        (Part(At(rows), Below(-SLIGHT), "mean ρ", "fisher"),), matters=HOW_SLIGHT,
-        floor=At(rho(f"mean_shuffled_{held}_correlation", pos_class)), void_unless=(LEARNED,),
+        At(rows), Below(-SLIGHT), "mean ρ", scale="fisher", matters=HOW_SLIGHT,
+        floor=At(rho(f"mean_shuffled_{held}_correlation", pos_class)),
         question="Does interdependence fall with syntactic distance?",
-        variant=f"{CLASSES[pos_class]}, {HELD[held]}; the floor: the tree of another sentence of as many words",
-        measured_by=RUN,
-    )
+        variant=f"{CLASSES[pos_class]}, {HELD[held]}; the floor: the tree of another sentence of as many words")
 
 
 TREE = rho("mean_syntactic_correlation", None)
 SHAPLEY = (
-    Claim(
-        "distance", "Interdependence falls with the sequential distance of two words", "section 5.1.2; 2020, figure 3",
+    Claim("distance", "Interdependence falls with the sequential distance of two words",
+        "section 5.1.2; 2020, figure 3",
         tuple(Part(LogRatio(At(di(d + 1)), At(di(d))), Below(-FALLS), f"ln of the ratio, {d + 1} / {d} words apart")
-              for d in range(1, 5)),
-        matters="2 % for each word further apart", floor=LogRatio(At(di(5), 0), At(di(1), 0)), void_unless=(LEARNED,),
-        question="Does interdependence fall with sequential distance?", variant="1 to 5 words apart", measured_by=RUN,
-    ),
+              for d in range(1, 5)), matters="2 % for each word further apart",
+        floor=LogRatio(At(di(5), 0), At(di(1), 0)), void_unless=(LEARNED,),
+        question="Does interdependence fall with sequential distance?", variant="1 to 5 words apart"),
     *(falls_in_the_tree(held, pos_class) for held in HELD for pos_class in CLASSES),
-    Claim(
-        "tree_learned", "… and it comes to do so with training", "section 5.1.2",
-        (Part(Change(TREE, 0, "last"), Below(-SLIGHT), "change of the mean ρ since the untrained model"),),
-        matters=HOW_SLIGHT, floor="0: the untrained model, from which it is counted", void_unless=(LEARNED,),
-        question="Does interdependence fall with syntactic distance?", variant="all classes, change over training",
-        measured_by=RUN,
-    ),
+    trained("tree_learned", "… and it comes to do so with training", "section 5.1.2", Change(TREE, 0, "last"),
+        Below(-SLIGHT), "change of the mean ρ since the untrained model", matters=HOW_SLIGHT,
+        floor="0: the untrained model, from which it is counted",
+        question="Does interdependence fall with syntactic distance?", variant="all classes, change over training"),
 )
 
 STUDY = Study(
@@ -350,5 +318,8 @@ STUDY = Study(
     "Training dynamics of neural language models: the outlook on attentional models",
     "Saphra 2021, sections 4.1.1, 5.1.2 and 6.1.2",
     DIVERGENCE + ENTROPY + SHAPLEY,
-    seen_in=tuple((("model", model), ("data", "GrammarCorpus")) for model in ("CausalLanguageModel", "CausalTagger")),
+    measured_by=RUN,
+    inspected_in=tuple(
+        (("model", model), ("data", "GrammarCorpus")) for model in ("CausalLanguageModel", "CausalTagger")
+    ),
 )

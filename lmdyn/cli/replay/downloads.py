@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmdyn.callbacks.training.atomic_files import write_file
-from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints
-from lmdyn.cli.replay.leases import Lease, Leases
+from lmdyn.runs.atomic_files import write_file
+from lmdyn.runs.folder_lock import FolderLock
+from lmdyn.runs.hub_checkpoints import HubCheckpoints
 
 __all__ = ["Downloads", "KeepLimit", "parse_keep"]
 
@@ -65,8 +65,8 @@ def parse_keep(text: str) -> KeepLimit:
 class Downloads(Mapping[int, Path]):
     """Checkpoints of a hub model, of which only a limited number downloaded by lmdyn is in the cache at a time.
 
-    All workers share the limit: a download waits for one of ``slots`` leases. Its files are recorded before it starts,
-    so that those of a worker that dies are removed by the next one in its slot. Files that were in the cache before, or
+    A download waits until fewer than ``slots`` are in the cache. The files there are recorded before it starts, so that
+    what a killed worker leaves is removed by the next one with this folder. Files that were in the cache before, or
     that another revision shares, are never removed.
 
     Args:
@@ -74,9 +74,11 @@ class Downloads(Mapping[int, Path]):
         cached: function that returns the folder of (name, revision) in the cache without downloading, or None if it is
             incomplete.
         cache: the cache of the hub.
-        folder: folder in which slots are recorded, shared by the workers.
-        slots: number of slots.
-        leases: leases of this worker.
+        folder: folder in which downloads are recorded, of this worker alone.
+        slots: maximum number of downloads of this worker.
+
+    Raises:
+        ValueError: if another worker uses the folder.
     """
 
     def __init__(
@@ -86,12 +88,15 @@ class Downloads(Mapping[int, Path]):
         cache: Path,
         folder: Path,
         slots: int,
-        leases: Leases,
     ) -> None:
         self._paths, self._cached, self._cache, self._folder = paths, cached, cache, folder
-        self._slots, self._leases = slots, leases
-        self._held: dict[int, Lease] = {}
+        self._free = threading.Semaphore(slots)
+        self._held: set[int] = set()
         self._closed = threading.Event()
+        self._lock = FolderLock(folder)
+        self._lock.acquire()
+        for note in folder.glob("*.json"):
+            self._remove(note)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._paths)
@@ -113,55 +118,40 @@ class Downloads(Mapping[int, Path]):
         there = self._cached(name, revision)
         if there is not None:
             return there
-        slot = self._slot()
+        while not self._free.acquire(timeout=_LOOK_S):
+            if self._closed.is_set():
+                raise ValueError("the replay has ended")
+        self._held.add(step)
         try:
             files = sorted(map(str, self._pointers(name)))
             note = json.dumps({"name": name, "revision": revision, "before": files})
-            write_file(_note(slot.target), lambda path: path.write_text(note, encoding="utf-8"))
-            path = self._paths[step]
+            write_file(self._note(step), lambda path: path.write_text(note, encoding="utf-8"))
+            return self._paths[step]
         except BaseException:
-            self._empty(slot)
+            self.done(step)
             raise
-        self._held[step] = slot
-        return path
 
     def done(self, step: int) -> None:
         """Remove a checkpoint that is no longer needed, if it was downloaded here."""
-        slot = self._held.pop(step, None)
-        if slot is not None:
-            self._empty(slot)
+        if step in self._held:
+            self._held.remove(step)
+            self._remove(self._note(step))
+            self._free.release()
 
     def close(self) -> None:
         """Stop: no checkpoint is needed any more."""
         self._closed.set()
         for step in list(self._held):
             self.done(step)
+        with suppress(OSError):  # not empty
+            self._folder.rmdir()
+        self._lock.release()
 
-    def _slot(self) -> Lease:
-        said = False
-        while True:
-            for i in range(self._slots):
-                slot = self._leases.take(self._folder / f"slot-{i}.parquet")
-                if slot is not None:
-                    if _note(slot.target).exists():  # left by a worker that died
-                        self._remove(slot)
-                    return slot
-            if not said:
-                log.info(
-                    "%d checkpoints are in the cache, the limit of --keep: waiting until one is observed",
-                    self._slots,
-                )
-                said = True
-            if self._closed.wait(_LOOK_S):
-                raise ValueError("the replay has ended")
+    def _note(self, step: int) -> Path:
+        return self._folder / f"{step}.json"
 
-    def _empty(self, slot: Lease) -> None:
-        self._remove(slot)
-        self._leases.release(slot)
-
-    def _remove(self, slot: Lease) -> None:
-        """Remove what was downloaded with a slot."""
-        path = _note(slot.target)
+    def _remove(self, path: Path) -> None:
+        """Remove what was downloaded after a record was written."""
         try:
             note = json.loads(path.read_text(encoding="utf-8"))
             name, revision, before = str(note["name"]), note["revision"], set(note["before"])
@@ -197,7 +187,3 @@ class Downloads(Mapping[int, Path]):
 def _files(folder: Path) -> list[Path]:
     """Return the files below a folder; other workers may remove parts of it (``rglob`` would raise)."""
     return [Path(at, name) for at, _, names in os.walk(folder) for name in names]
-
-
-def _note(slot: Path) -> Path:
-    return slot.with_suffix(".json")

@@ -16,8 +16,8 @@ from lmdyn.analysis.inspection.attributes import did_you_mean
 from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.callbacks.observing.loggers import where_curves_are
 from lmdyn.callbacks.training.lightning_internals import process_rank, start_wandb_run
-from lmdyn.cli.mistakes import causes
-from lmdyn.cli.parser import Parser
+from lmdyn.cli.parsing.errors import causes
+from lmdyn.cli.parsing.lightning_parser import Parser
 
 __all__ = ["Destination", "logger_settings", "logging_to", "make_loggers"]
 
@@ -89,8 +89,10 @@ def logger_settings(
         if moved is None and not named:
             log.warning(
                 "%s has no argument that separates a replay from the training: left out; `--logger %s` uses it as it "
-                "is", cls.__name__, settings["class_path"],
-            )  # fmt: skip
+                "is",
+                cls.__name__,
+                settings["class_path"],
+            )
             continue
         found.append(settings if moved is None else moved)
     return found
@@ -163,8 +165,10 @@ def _moved(cls: type[Logger], settings: Mapping[str, Any], to: Destination) -> d
     else:
         return None
     return {
-        "class_path": settings["class_path"], "init_args": given, **({"dict_kwargs": more} if more else {})
-    }  # fmt: skip
+        "class_path": settings["class_path"],
+        "init_args": given,
+        **({"dict_kwargs": more} if more else {}),
+    }
 
 
 def _claimed(folder: Path) -> int:

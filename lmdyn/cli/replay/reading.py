@@ -7,13 +7,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from torch import nn
-
-from lmdyn.callbacks.training.checkpoint_files import load_weights, read_checkpoint
-from lmdyn.callbacks.training.hub_checkpoints import StoredNames, is_pretrained, read_stored
 from lmdyn.cli.replay.weights_record import SeenWeights
+from lmdyn.runs.checkpoint_files import read_checkpoint
+from lmdyn.runs.hub_checkpoints import StoredNames, is_pretrained, read_stored
 
-__all__ = ["ReadAhead", "ReadCheckpoint", "Weights"]
+__all__ = ["ReadAhead", "ReadCheckpoint"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class ReadCheckpoint:
 
     Attributes:
         path: its path.
-        content: result of :func:`~lmdyn.callbacks.training.checkpoint_files.read_checkpoint`.
+        content: result of :func:`~lmdyn.runs.checkpoint_files.read_checkpoint`.
         seen: digest and sketch of its weights; None if they are known already.
     """
 
@@ -96,31 +94,3 @@ class ReadAhead:
     def _noted(self, step: int, path: Path, content: dict[str, Any]) -> ReadCheckpoint:
         seen = None if self._known(step) else SeenWeights.of(content["state_dict"])
         return ReadCheckpoint(path, content, seen)
-
-
-class Weights:
-    """A module into which weights of successive checkpoints are loaded in place; equal ones only once."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        self._digest: str | None = None
-
-    def load(self, read: ReadCheckpoint, digest: str | None) -> bool:
-        """Load a checkpoint.
-
-        Args:
-            read: the checkpoint.
-            digest: digest of its weights, if known.
-
-        Returns:
-            False if the module has these weights already.
-
-        Raises:
-            ValueError: if names or shapes do not fit the module.
-        """
-        if digest is not None and digest == self._digest:
-            return False
-        self._digest = None
-        load_weights(self.module, read.content["state_dict"], read.path)
-        self._digest = digest
-        return True

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import lightning as L
@@ -14,10 +15,11 @@ from rich.progress import Progress as Bar
 from lmdyn.callbacks.observing.loggers import know_charts, publish
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.recording import Passes
-from lmdyn.callbacks.training.observation_schedule import Progress
-from lmdyn.cli.replay.reading import ReadAhead, Weights
+from lmdyn.cli.replay.reading import ReadAhead
 from lmdyn.cli.replay.weights_record import WeightsRecord
 from lmdyn.cli.replay.work import Task, Work
+from lmdyn.runs.checkpoint_files import load_weights
+from lmdyn.runs.schedule import Progress
 
 __all__ = ["Backlog", "replay"]
 
@@ -71,84 +73,81 @@ def replay(
     """
     know_charts(work.observers, loggers)
     worker = _Worker(work, reading, module, loggers, backlog, weights, stamps)
-    total = work.n_left
+    total = len(work.left)
     with Bar(*Bar.get_default_columns(), console=Console(stderr=True), transient=True) as bar:
         shown = bar.add_task("replay", total=total)
-        ahead: Task | None = None
-        while (task := ahead or work.take()) is not None:
-            bar.update(shown, completed=total - work.n_left)
-            ahead = None
+        following = work.take()
+        while (task := following) is not None:
+            bar.update(shown, completed=total - len(work.left) - 1)
             reading.start(task.step)
-            if not work.begin(task):
+            following = work.take()
+            if following is not None:
+                reading.start(following.step)
+            task = work.at(task.step)  # others may have made it while it was read
+            if not (task.observers or task.notes_weights):
                 reading.drop(task.step)
                 continue
-            ahead = work.take(ahead=True)
-            if ahead is not None:
-                reading.start(ahead.step)
             try:
                 worker.observe(task)
             finally:
-                work.release(task)
                 reading.done(task.step)
 
 
+@dataclass
 class _Worker:
     """Observes one checkpoint after the other."""
 
-    def __init__(
-        self,
-        work: Work,
-        reading: ReadAhead,
-        module: L.LightningModule,
-        loggers: Sequence[Logger],
-        backlog: Backlog,
-        weights: WeightsRecord,
-        stamps: Mapping[int, str],
-    ) -> None:
-        self.work, self.reading, self.module, self.loggers = work, reading, module, loggers
-        self.backlog, self.weights, self.stamps = backlog, weights, stamps
-        self._loaded = Weights(module)
-        self._met = False
+    work: Work
+    reading: ReadAhead
+    module: L.LightningModule
+    loggers: Sequence[Logger]
+    backlog: Backlog
+    weights: WeightsRecord
+    stamps: Mapping[int, str]
+    _loaded: str | None = None  # digest of the weights that the module has, if known
+    _met: bool = False
 
     def observe(self, task: Task) -> None:
-        """Observe a checkpoint with the observers whose observation is assigned to this worker; record its weights."""
+        """Observe a checkpoint with the observers whose observation is missing; record its weights."""
         step = task.step
         try:
             read = self.reading.get(step)
         except Exception as error:
-            self.work.failed(task, error)
+            self.work.failed(step, error)
             return
         if task.notes_weights and read.seen is not None:
             with _written(self.weights.file(step)):
                 self.weights.add(step, self.stamps[step], read.seen)
-        if task.observers:
-            digest = self.weights.digest(step, self.stamps[step]) if read.seen is None else read.seen.digest
+        digest = self.weights.digest(step, self.stamps[step]) if read.seen is None else read.seen.digest
+        if task.observers and (digest is None or digest != self._loaded):
+            self._loaded = None
             try:
-                self._loaded.load(read, digest)
+                load_weights(self.module, read.content["state_dict"], read.path)
             except Exception as error:
-                self.work.failed(task, error)
+                self.work.failed(step, error)
                 return
-        self.work.read(task)
+            self._loaded = digest
+        self.work.read()
         about = read.content.get("lmdyn", {})
         at = Progress(step, about.get("tokens"), about.get("learning_rate"))
         del read  # so that at most one other is in memory
         met = self._meet(task)
-        passes = Passes(met)
+        passes = Passes(met, self.module)
         for observer in met:
             try:
                 table = observer.observe(self.module, at, passes)
             except Exception as error:
-                self.work.failed(task, error, observer)
+                self.work.failed(step, error, observer)
                 continue
             with _written(observer.store.path(step)):
-                self.work.stored(task, observer, first=observer.store.add(step, table))
+                self.work.stored(observer, first=observer.store.add(step, table))
             self.backlog.publish(self.loggers, until=step)
             publish(observer, table, self.loggers, step)
 
     def _meet(self, task: Task) -> list[Observer]:
         """Set up observers with the module: initially all that have work, so that none fails after an hour."""
         if task.observers and not self._met:
-            for observer in self.work.observers:
+            for observer in dict.fromkeys([*task.observers, *self.work.observers]):
                 observer.meet(self.module)
             self._met = True
             return task.observers
@@ -157,7 +156,7 @@ class _Worker:
             try:
                 observer.meet(self.module)
             except Exception as error:
-                self.work.failed(task, error, observer)
+                self.work.failed(task.step, error, observer)
             else:
                 met.append(observer)
         return met

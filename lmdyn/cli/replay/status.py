@@ -1,77 +1,38 @@
-"""Progress of a replay: what is done, which worker makes what, what is stale, and what has failed and why."""
+"""Progress of a replay: which observations exist, and which are missing."""
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 
-from lmdyn.callbacks.observing.store import ObservationStore
-from lmdyn.cli.replay.failures import read_failure
-from lmdyn.cli.replay.leases import Leases
+from lmdyn.runs.store import ObservationStore
 
-__all__ = ["STATES", "replay_states", "status_lines"]
-
-STATES = ("done", "running", "ahead", "stale", "failed", "left")
-"""States of an observation: ``ahead``, read by a worker; ``stale``, of a dead or silent worker; ``left``, not begun."""
+__all__ = ["status_lines"]
 
 _SHOWN = 20
 
 
-def replay_states(
-    out: Path, asked: Mapping[int, Sequence[str]], leases: Leases
-) -> dict[str, dict[int, tuple[str, str]]]:
-    """Return the state of each requested observation.
+def status_lines(out: Path, asked: Mapping[int, Sequence[str]]) -> list[str]:
+    """Return a table of numbers, followed by the missing observations: not made yet, or failed.
 
     Args:
         out: folder that contains ``observations/``.
         asked: by step, the names of the observers called at it.
-        leases: reads the leases of other workers.
-
-    Returns:
-        By observer and step, one of :data:`STATES` and a description, which may be empty.
-    """
-    found: dict[str, dict[int, tuple[str, str]]] = {}
-    stores = {
-        name: ObservationStore(out / "observations" / name) for every in asked.values() for name in every
-    }
-    there = {name: set(store.steps()) for name, store in stores.items()}
-    for step, names in asked.items():
-        for name in names:
-            path = stores[name].path(step)
-            state: tuple[str, str] = ("left", "")
-            if step in there[name]:
-                state = ("done", "")
-            elif (lease := leases.look(path)) is not None:
-                heard = timedelta(seconds=max(0, round(lease.age_s)))
-                state = (lease.state, f"{lease.holder}, last heartbeat {heard} ago")
-            elif (failure := read_failure(path)) is not None:
-                state = ("failed", f"{failure.error} ({failure.host}, {failure.when})")
-            found.setdefault(name, {})[step] = state
-    return found
-
-
-def status_lines(states: Mapping[str, Mapping[int, tuple[str, str]]]) -> list[str]:
-    """Return a table of numbers, followed by lines about running and failed observations.
 
     Example:
-        >>> for line in status_lines({"curves": {0: ("done", ""), 10: ("failed", "no such file (node1, noon)")}}):
+        >>> for line in status_lines(Path("nowhere"), {0: ["curves"], 10: ["curves"]}):
         ...     print(line)
-        observer  checkpoints  done  running  ahead  stale  failed  left
-        curves              2     1        0      0      0       1     0
-        failed   step 10, curves: no such file (node1, noon)
+        observer  checkpoints  done  missing
+        curves              2     0        2
+        missing  curves: steps 0, 10
     """
-    width = max((len(name) for name in states), default=0)
-    width = max(width, len("observer"))
-    lines = [f"{'observer':<{width}}  checkpoints  " + "  ".join(f"{s:>4}" for s in STATES)]
-    for name, of in states.items():
-        counts = [sum(state == s for state, _ in of.values()) for s in STATES]
-        cells = "  ".join(f"{n:>{max(4, len(s))}}" for s, n in zip(STATES, counts, strict=True))
-        lines.append(f"{name:<{width}}  {len(of):>11}  {cells}")
-    for state in ("running", "ahead", "stale", "failed"):
-        of_state = [
-            f"{state:<8} step {step}, {name}: {said}"
-            for name, of in states.items() for step, (s, said) in of.items() if s == state
-        ]  # fmt: skip
-        lines += of_state[:_SHOWN]
-        if len(of_state) > _SHOWN:
-            lines.append(f"{state:<8} and {len(of_state) - _SHOWN} more")
-    return lines
+    names = list(dict.fromkeys(name for every in asked.values() for name in every))
+    width = max(map(len, [*names, "observer"]))
+    lines, missing_lines = [f"{'observer':<{width}}  checkpoints  done  missing"], []
+    for name in names:
+        there = set(ObservationStore(out / "observations" / name).steps())
+        steps = [step for step, every in asked.items() if name in every]
+        missing = [step for step in steps if step not in there]
+        lines.append(f"{name:<{width}}  {len(steps):>11}  {len(steps) - len(missing):>4}  {len(missing):>7}")
+        if missing:
+            more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+            missing_lines.append(f"missing  {name}: steps {', '.join(map(str, missing[:_SHOWN]))}{more}")
+    return lines + missing_lines

@@ -4,15 +4,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 from huggingface_hub import list_repo_refs
-from lightning.pytorch.callbacks import Checkpoint
 
-from lmdyn.analysis.inspection.forward import dotted
-from lmdyn.callbacks.training.checkpoint_files import find_checkpoints, read_checkpoint
-from lmdyn.callbacks.training.hub_checkpoints import MODULE as PRETRAINED
-from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints, is_pretrained
-from lmdyn.cli.checking.untrusted import known_paths, named_paths, refuse_others
-from lmdyn.cli.configurations import read_yaml
+from lmdyn.cli.configurations import callback_entries, complete_model
+from lmdyn.cli.replay.overlays import observers_among, overlay
+from lmdyn.cli.trust.untrusted import import_only, known_paths, named_paths, refuse_others
+from lmdyn.runs.checkpoint_files import by_updates, find_checkpoints, read_checkpoint
+from lmdyn.runs.hub_checkpoints import MODULE as PRETRAINED
+from lmdyn.runs.hub_checkpoints import HubCheckpoints, is_pretrained
+from lmdyn.runs.yaml_files import read_yaml
 
 __all__ = ["Subject"]
 
@@ -40,15 +41,45 @@ class Subject:
         if not self.own and out is None:
             raise ValueError(f"{run} is not a run of lmdyn: give the folder of its observations with --out")
         self.out = out or self.folder
+        saved = self.folder / "checkpoints"
+        self.saved = saved if saved.is_dir() else None  # its checkpoints by their steps
         self.first = self.paths[next(iter(self.paths))]  # for a hub model, this downloads it
 
-    def checked(self, configs: Sequence[Path]) -> frozenset[str]:
-        """Return what may be imported for it if it is not trusted; its configuration must name nothing else."""
-        allowed = known_paths() | named_paths(configs)
+    def checked(self, configs: Sequence[Path], named: Sequence[str] = ()) -> frozenset[str]:
+        """Return what may be imported for it if it is not trusted, and let nothing else be imported from now on.
+
+        Args:
+            configs: the user's own files.
+            named: other classes that the user names.
+        """
+        allowed = known_paths() | named_paths(configs) | frozenset(named)
+        import_only(allowed)
         if self.own:
             config = self.folder / "config.yaml"
             refuse_others(read_yaml(config), config, allowed)
         return allowed
+
+    def count_updates(self, module: L.LightningModule) -> None:
+        """Convert steps of lmdyn before 0.1, which counted the steps of all optimizers under manual optimization.
+
+        Raises:
+            ValueError: if this is impossible, or the folder already contains observations at such steps.
+        """
+        if not self.own or module.automatic_optimization:
+            return
+        from lmdyn.cli.training.optimizers import configured_optimizers
+
+        optimizers = configured_optimizers(module) or ()
+        named, self.paths = self.paths, by_updates(self.paths, len(optimizers) or None)
+        if self.paths is named:
+            return
+        self.saved = None
+        files = sorted((self.out / "observations").glob("*/*.parquet"))
+        if before := [p for p in files if p.stem.isdecimal() and int(p.stem) > max(self.paths)]:
+            raise ValueError(
+                f"{before[-1]} counts the steps of all optimizers, as before 0.1, but the last checkpoint has "
+                f"{max(self.paths)} updates: choose another folder with --out, or remove {self.out / 'observations'}"
+            )
 
     def config(self) -> dict[str, Any]:
         """Return its configuration."""
@@ -57,6 +88,10 @@ class Subject:
             if self.own
             else _pretrained_config(self.first)
         )
+
+    def overlays(self, configs: Sequence[Path]) -> list[Path | dict[str, Any]]:
+        """Return the yaml files that apply on top of its configuration; of those of a training, what applies."""
+        return [overlay(path, own_data=self.own) or path for path in configs]
 
 
 def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Mapping[int, Path]:
@@ -116,17 +151,8 @@ def _run_config(run: Path, checkpoints: Sequence[Path]) -> dict[str, Any]:
             f"{run / 'config.yaml'} is not the configuration of a run: expected trainer and model, with settings"
         )
     config = {key: config[key] for key in ("seed_everything", "trainer", "model", "data") if key in config}
-    callbacks = config["trainer"].get("callbacks") or []
-    if isinstance(callbacks, (Mapping, str)):  # a single one needs no list
-        callbacks = [callbacks]
-    callbacks = [{"class_path": one} if isinstance(one, str) else one for one in callbacks]
-    config["trainer"]["callbacks"] = [c for c in callbacks if not _saves_checkpoints(c["class_path"])]
-    # values found in training, such as the vocabulary size, are in the checkpoint; only numbers, since strings could
-    # name classes, which jsonargparse imports
-    saved = _first_that_reads(checkpoints).get("hyper_parameters", {})
-    hparams = {k: v for k, v in saved.items() if isinstance(v, (int, float))}
-    arguments = config["model"].get("init_args", {})
-    arguments |= {k: hparams[k] for k, v in arguments.items() if v is None and k in hparams}
+    config["trainer"]["callbacks"], _ = observers_among(callback_entries(config))
+    complete_model(config, _first_that_reads(checkpoints))
     return config
 
 
@@ -149,8 +175,3 @@ def _pretrained_config(first: Path) -> dict[str, Any]:
         "model": {"class_path": PRETRAINED, "init_args": {"name": str(first)}},
         "data": {"class_path": "lightning.LightningDataModule"},  # an empty datamodule
     }
-
-
-def _saves_checkpoints(class_path: str) -> bool:
-    cls = dotted(class_path)
-    return isinstance(cls, type) and issubclass(cls, Checkpoint)

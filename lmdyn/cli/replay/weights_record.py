@@ -1,7 +1,6 @@
 """The record of checkpoints' weights, from which the audit of a replay is made."""
 
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,17 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from lmdyn.analysis.inspection.weights_audit import SKETCH_SIZE, audit_weights, weights_sketch
-from lmdyn.callbacks.training.atomic_files import remove_unfinished, write_file
-from lmdyn.callbacks.training.checkpoint_files import weights_digest
+from lmdyn.analysis.inspection.weights_audit import (
+    SKETCH_SIZE,
+    TENSOR_SIZE,
+    audit_weights,
+    tensor_sketches,
+    weights_sketch,
+)
+from lmdyn.runs.atomic_files import remove_unfinished, write_file
+from lmdyn.runs.checkpoint_files import weights_digest
 
 __all__ = ["SeenWeights", "WeightsRecord"]
-
-_OF = b"lmdyn_audit_of"
 
 
 @dataclass(frozen=True)
@@ -28,25 +31,34 @@ class SeenWeights:
 
     Attributes:
         digest: a hash of all weights.
-        sketch: (4093,) their random projection.
+        sketch: (4093,) random projection of the floating ones.
+        tensors: by name, a hash of a tensor and (61,) its random projection.
     """
 
     digest: str
     sketch: Tensor
+    tensors: Mapping[str, tuple[str, Tensor]]
 
     @classmethod
     def of(cls, weights: Mapping[str, Tensor]) -> "SeenWeights":
         """Return the summary of a checkpoint; every weight is read."""
-        return cls(weights_digest(weights), weights_sketch(weights))
+        # counters, such as of batches, would outweigh the weights
+        floating = {name: tensor for name, tensor in weights.items() if tensor.is_floating_point()}
+        tensors = {
+            name: (weights_digest({name: weights[name]}), sketch)
+            for name, sketch in tensor_sketches(floating).items()
+        }
+        return cls(weights_digest(weights), weights_sketch(floating), tensors)
 
 
 class WeightsRecord:
     """Digests and sketches of the checkpoints that a replay has read, and the audit of all of them.
 
-    ``<out>/weights_audit/<step:09d>.parquet`` has a digest and a sketch (32 KB) of one checkpoint, so that neither
-    a later replay nor another worker reads it again for the audit, unless names, sizes or times of its files (or a hub
-    model's name and revision) change. Each worker writes the checkpoints that it reads, then ``weights_audit.parquet``
-    from all that exist at that time: the table of the last worker to finish is complete.
+    ``<out>/weights_audit/<step:09d>.parquet`` has a digest and a sketch (32 KB) of one checkpoint, and of each of its
+    tensors (0.5 KB; files of earlier versions lack these, and are judged as a whole), so that neither a later replay
+    nor another worker reads it again for the audit, unless names, sizes or times of its files (or a hub model's name
+    and revision) change. Each worker writes the checkpoints that it reads, then ``weights_audit.parquet`` from all that
+    exist at that time: the table of the last worker to finish is complete.
 
     Args:
         out: folder that receives both.
@@ -71,47 +83,71 @@ class WeightsRecord:
 
     def add(self, step: int, stamp: str, seen: "SeenWeights") -> None:
         """Record a checkpoint."""
-        row = {"step": [step], "stamp": [stamp], "digest": [seen.digest], "sketch": [seen.sketch.numpy()]}
-        write_file(self.file(step), lambda path: pd.DataFrame(row).to_parquet(path, index=False))
+        digests, sketches = zip(*seen.tensors.values(), strict=True) if seen.tensors else ((), ())
+        row = {
+            "step": step,
+            "stamp": stamp,
+            "digest": seen.digest,
+            "sketch": seen.sketch.numpy(),
+            "tensors": list(seen.tensors),
+            "tensor_digests": list(digests),
+            "tensor_sketches": torch.cat(sketches).numpy() if sketches else np.empty(0),
+        }
+        # arrays of numpy keep NaN, which pandas would store as null
+        table = pa.table({name: pa.array([value]) for name, value in row.items()})
+        write_file(self.file(step), lambda path: pq.write_table(table, path))
 
-    def audit(self, stamps: Mapping[int, str]) -> tuple[pd.DataFrame, list[str]]:
-        """Audit the checkpoints that were read, and write the table, unless it is up to date.
+    def audit(self, stamps: Mapping[int, str]) -> list[str]:
+        """Audit the checkpoints that were read, and write the table.
+
+        Its columns are ``step, digest, distance_to_previous, distance_to_first, flag`` (empty if nothing is wrong).
 
         Args:
             stamps: stamp of each step; records of other files for these steps are ignored.
 
         Returns:
-            Columns ``step, digest, distance_to_previous, distance_to_first, flag`` (empty if nothing is wrong), and a
-            sentence for each flag.
+            A sentence for each flag, for each pair of identical weights, and for all that are not finite.
         """
-        of = self._state(stamps)
-        table = self._last(of)
-        if table is None:
-            remove_unfinished(self.folder)
-            table = self._audit(stamps)
-            arrow = pa.Table.from_pandas(table, preserve_index=False)
-            arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), _OF: of})
-            write_file(self.path, lambda path: pq.write_table(arrow, path))
-        return table, [said for step, flag in zip(table["step"], table["flag"], strict=True)
-                       for said in _sentences(int(step), flag)]  # fmt: skip
-
-    def _audit(self, stamps: Mapping[int, str]) -> pd.DataFrame:
         rows = [row for step in sorted(stamps) if (row := self._row(step, stamps[step])) is not None]
         steps = [int(row["step"]) for row in rows]
         digests = [str(row["digest"]) for row in rows]
-        sketches = torch.from_numpy(np.stack([row["sketch"] for row in rows])) if rows else None
-        audit = audit_weights(
-            steps, digests, torch.zeros(0, SKETCH_SIZE, dtype=torch.float64) if sketches is None else sketches
-        )
-        flags = [
-            "; ".join(
-                ([] if twin is None else [f"{_TWIN}{twin}"])
-                + ([_OUT_OF_ORDER] if moved else [])
-                + ([] if finite else [_NOT_FINITE])
-            )
-            for twin, moved, finite in zip(audit.identical_to, audit.out_of_order, audit.finite, strict=True)
-        ]
-        return pd.DataFrame(
+        sketches = np.stack([row["sketch"] for row in rows]) if rows else np.zeros((0, SKETCH_SIZE))
+        audit = audit_weights(steps, digests, torch.from_numpy(sketches), _tensors(rows))
+        flags, said, not_finite = [], [], []
+        for step, twin, moved, names, finite in zip(
+            steps,
+            audit.identical_to,
+            audit.out_of_order,
+            audit.tensors_out_of_order,
+            audit.finite,
+            strict=True,
+        ):
+            found = []
+            if twin is not None:
+                found.append(f"identical to step {twin}")
+                said += [f"steps {twin} and {step} have identical weights"] if twin < step else []
+            if moved:
+                found.append("out of order")
+                said.append(
+                    f"step {step} is out of order: by the distances of weights, it does not lie between the "
+                    "checkpoints before and after it (of another run, or of another step?)"
+                )
+            if names:
+                some = ", ".join(names[:3]) + (
+                    f" and {len(names) - 3} more tensors" if len(names) > 3 else ""
+                )
+                found.append(f"out of order: {some}")
+                said.append(
+                    f"of step {step}, some tensors are out of order (of another step, or layer?): {some}"
+                )
+            if not finite:
+                found.append("not finite")
+                not_finite.append(str(step))
+            flags.append("; ".join(found))
+        if not_finite:
+            plural = "s" * (len(not_finite) > 1)
+            said.append(f"weights are infinite or NaN at step{plural} {', '.join(not_finite)}")
+        table = pd.DataFrame(
             {
                 "step": pd.Series(steps, dtype="int64"),
                 "digest": pd.Series(digests, dtype="str"),
@@ -120,27 +156,9 @@ class WeightsRecord:
                 "flag": pd.Series(flags, dtype="str"),
             }
         )
-
-    def _state(self, stamps: Mapping[int, str]) -> bytes:
-        """Return a key that changes when the audit may change: stamps, and sizes and times of the records."""
-        facts = []
-        for step in sorted(stamps):
-            try:
-                about = self.file(step).stat()
-            except FileNotFoundError:
-                continue
-            facts.append((step, stamps[step], about.st_size, about.st_mtime_ns))
-        return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest().encode()
-
-    def _last(self, of: bytes) -> pd.DataFrame | None:
-        """Return the existing table, if it is of this state."""
-        try:
-            arrow = pq.read_table(self.path)
-        except (OSError, pa.ArrowException):  # missing or damaged: it is made again
-            return None
-        metadata = arrow.schema.metadata or {}
-        table: pd.DataFrame = arrow.to_pandas()
-        return table.astype({"digest": "str", "flag": "str"}) if metadata.get(_OF) == of else None
+        remove_unfinished(self.folder)
+        write_file(self.path, lambda path: table.to_parquet(path, index=False))
+        return said
 
     def _row(self, step: int, stamp: str) -> dict[str, Any] | None:
         try:
@@ -150,24 +168,24 @@ class WeightsRecord:
         if len(table) != 1 or not {"step", "stamp", "digest", "sketch"} <= set(table.column_names):
             return None
         row: dict[str, Any] = {name: table[name][0].as_py() for name in ("step", "stamp", "digest")}
-        row["sketch"] = table["sketch"].combine_chunks().flatten().to_numpy()
+        row["sketch"] = _numbers(table["sketch"])
+        if "tensors" in table.column_names:
+            names, hashes = (table[name][0].as_py() for name in ("tensors", "tensor_digests"))
+            points = _numbers(table["tensor_sketches"]).reshape(len(names), TENSOR_SIZE)
+            row["tensors"] = {name: (hashes[i], points[i]) for i, name in enumerate(names)}
         return row if row["stamp"] == stamp and len(row["sketch"]) == SKETCH_SIZE else None
 
 
-_TWIN, _OUT_OF_ORDER, _NOT_FINITE = "identical to step ", "out of order", "not finite"
+def _numbers(column: pa.ChunkedArray) -> Any:
+    """Return the numbers of a list; null, as earlier versions stored NaN, is NaN."""
+    return column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
 
 
-def _sentences(step: int, flag: str) -> list[str]:
-    """Yield the meaning of the flags of a step."""
-    said = []
-    for one in flag.split("; ") if flag else ():
-        if one.startswith(_TWIN):
-            said.append(f"steps {one.removeprefix(_TWIN)} and {step} have identical weights")
-        if one == _OUT_OF_ORDER:
-            said.append(
-                f"step {step} is out of order: by the distances of weights, it does not lie between the checkpoints "
-                "before and after it (of another run, or of another step?)"
-            )
-        if one == _NOT_FINITE:
-            said.append(f"step {step} has weights that are infinite or NaN")
-    return said
+def _tensors(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[list[str], Tensor]]:
+    """Return hashes and sketches of all checkpoints by tensor; NaN where a checkpoint lacks it."""
+    found = {}
+    unknown = ("", np.full(TENSOR_SIZE, np.nan))
+    for name in dict.fromkeys(name for row in rows for name in row.get("tensors", ())):
+        hashes, points = zip(*(row.get("tensors", {}).get(name, unknown) for row in rows), strict=True)
+        found[name] = (list(hashes), torch.from_numpy(np.stack(points)))
+    return found

@@ -1,16 +1,16 @@
 """CoNLL-2012 and related formats: treebanks with phrases, semantic roles and coreference in columns of brackets."""
 
-import glob
-import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal
 
+from lmdyn.datamodules.corpora.columns import Block, read_blocks
 from lmdyn.datamodules.corpora.corpus import FileCorpus
-from lmdyn.datamodules.corpora.sentence import Constituent, Document, Mention, Role, Sentence
-from lmdyn.datamodules.files.text_files import expand_paths, file_digest, read_lines, shown
+from lmdyn.datamodules.corpora.sentence import Constituent, Document, Mention, Role, Sentence, grouped
+from lmdyn.datamodules.files.checks import one_of
+from lmdyn.datamodules.files.text_files import shown
 
 __all__ = ["ConllCorpus", "ConllLayout", "read_conll"]
 
@@ -23,31 +23,20 @@ class _Layout:
 
     fixed: int
     """Number of columns before those of the predicates."""
-    number: int
-    word: int
-    tag: int
-    parse: int
-    frame: int
-    """The frameset of a predicate, ``-`` for other words."""
     tabs: bool
     coreference: bool
     """Whether the last column is coreference, and ``#begin document`` and ``#end document`` delimit documents."""
     predicates: bool = True
 
-    @property
-    def least(self) -> int:
-        """Number of columns of a line, except those of the predicates."""
-        return self.fixed + self.coreference
-
 
 _LAYOUTS = {
-    "conll2012": _Layout(11, 2, 3, 4, 5, 7, tabs=False, coreference=True),
-    "ewt_propbank": _Layout(8, 2, 3, 4, 5, 7, tabs=True, coreference=False),
-    "gum": _Layout(11, 2, 3, 4, 5, 7, tabs=True, coreference=True, predicates=False),
+    "conll2012": _Layout(11, tabs=False, coreference=True),
+    "ewt_propbank": _Layout(8, tabs=True, coreference=False),
+    "gum": _Layout(11, tabs=True, coreference=True, predicates=False),
 }
-
+_NUMBER, _WORD, _TAG, _PARSE, _FRAME = 2, 3, 4, 5, 7  # columns of all layouts
 _BEGIN = re.compile(r"#begin document \(?(.*?)\)?(?:; part (\d+))?\s*")
-_BRACKETS = re.compile(r"\(([^()*\s]*)|(\*)|(\))|(.)")
+_BRACKETS = re.compile(r"((?:\([^()*\s]*)*)\*(\)*)")
 _MENTION = re.compile(r"(\()?([0-9]+)(\))?")
 _ROOTS = ("", "TOP", "ROOT", "NOPARSE")
 _ESCAPED = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
@@ -68,9 +57,12 @@ def read_conll(path: Path, layout: ConllLayout = "conll2012", lowercase: bool = 
       column has no ``V``, it belongs to the k-th word with a frameset, if their numbers are equal.
     - ``mentions``: an entity for each chain of a document and part, numbered from 0 in the order of first mention.
 
+    ``-``, ``_`` and an empty cell between tabs are missing values in each column except that of the word. A predicate
+    column in which all values are missing has no roles.
+
     Layouts:
 
-    - ``conll2012``: columns separated by white space, or by tabs, between which a cell may be empty: document, part,
+    - ``conll2012``: columns separated by white space, or by tabs: document, part,
       word number, word, tag, parse, lemma, frameset, sense, speaker, named entity, a column for each predicate,
       coreference. A document is a part, named ``<document>/<part>``. Brackets as words are unescaped (``-LRB-`` is
       ``(``); ``/.`` and similar words are not.
@@ -99,250 +91,129 @@ def read_conll(path: Path, layout: ConllLayout = "conll2012", lowercase: bool = 
         >>> [(c.start, c.end, c.label) for c in document.sentences[0].constituents]
         [(0, 2, 'S'), (0, 1, 'NP'), (1, 2, 'VP')]
     """
-    if layout not in _LAYOUTS:
-        raise ValueError(f"layout must be one of {list(get_args(ConllLayout))}, got {layout!r}")
+    one_of(ConllLayout, layout=layout)
+    return grouped(_sentences(path, layout, lowercase))
+
+
+def _sentences(path: Path, layout: ConllLayout, lowercase: bool) -> Iterator[tuple[int, str, Sentence]]:
     form = _LAYOUTS[layout]
-    blocks = _marked(path, form) if form.coreference else _unmarked(path, form)
+    document, begun = 0, False
     name: str | None = None
-    sentences: list[Sentence] = []
     entities: dict[str, int] = {}
-    for of, block in blocks:
-        if (
-            block is None or of != name
-        ):  # None begins a document, even if its name is that of the previous one
-            if sentences and name is not None:
-                yield Document(name, tuple(sentences))
-            name, sentences, entities = of, [], {}
-        if block is not None:
-            sentences.append(_sentence(block, form, entities, layout == "conll2012", lowercase))
-    if sentences and name is not None:
-        yield Document(name, tuple(sentences))
+    blocks = read_blocks(path, form.fixed + form.coreference, more=form.predicates, tabs=form.tabs)
+    for block in blocks:
+        starts = [] if form.coreference else [row[0] for row in block.rows[:1] if row[0] != name]
+        for number, line in block.comments if form.coreference else ():
+            marker = line.split(maxsplit=1)[0]
+            if marker in ("#begin", "#end") and begun != (marker == "#end"):
+                raise ValueError(f"{path}:{number}: {shown(line)}: #begin and #end document must take turns")
+            if marker == "#begin":
+                found = _BEGIN.fullmatch(line)
+                if not found:
+                    raise ValueError(f"{path}:{number}: {shown(line)} cannot be read")
+                starts.append("/".join(part for part in found.groups() if part))
+            begun = begun != (marker in ("#begin", "#end"))
+        for new in starts:
+            document, name, entities = document + 1, new, {}
+        if block.rows:
+            if form.coreference and not begun:
+                raise block.error(0, "a word outside #begin document and #end document")
+            yield document, name or "", _sentence(block, form, entities, layout == "conll2012", lowercase)
+    if begun:
+        raise ValueError(f"{path}: the file ends without #end document: is it complete?")
 
 
 # ------------------------------------------------------------------------------------------ lines to sentences
 
 
-@dataclass
-class _Block:
-    """The rows of one sentence, and the number of the first line."""
-
-    path: Path
-    first: int
-    rows: list[list[str]] = field(default_factory=list)
-
-    def where(self, row: int) -> str:
-        return f"{self.path}:{self.first + row}"
-
-    def add(self, number: int, line: str, form: _Layout) -> None:
-        least = form.least
-        columns, separator = _cells(line, form)
-        where = f"{self.path}:{number}"
-        if len(columns) < least or (not form.predicates and len(columns) > least):
-            more = " or more" if form.predicates else ""
-            raise ValueError(
-                f"{where}: expected {least}{more} columns separated by {separator}, got {len(columns)}: {shown(line)}"
-            )
-        if self.rows and len(columns) != len(self.rows[0]):
-            raise ValueError(
-                f"{where}: expected {len(self.rows[0])} columns as in the sentence's first line "
-                f"({self.first}), got {len(columns)}: {shown(line)}"
-            )
-        if columns[form.number] != str(len(self.rows)):
-            raise ValueError(
-                f"{where}: words must be numbered from 0 within their sentence: expected {len(self.rows)}, got "
-                f"{shown(columns[form.number])}; an empty line ends a sentence"
-            )
-        if not columns[form.word].strip():
-            raise ValueError(f"{where}: the word (column {form.word + 1}) is empty")
-        self.rows.append(columns)
-
-
-def _cells(line: str, form: _Layout) -> tuple[list[str], str]:
-    """Return the columns of a line, and the name of their separator."""
-    columns, separator = line.split("\t"), "tabs"
-    if not form.tabs and len(columns) < form.least:
-        columns, separator = line.split(), "white space"
-    # between tabs a cell may be empty where others have a hyphen
-    return [cell.strip() or ("" if i == form.word else "-") for i, cell in enumerate(columns)], separator
-
-
-def _check_comment(path: Path, number: int, line: str, form: _Layout, block: _Block | None) -> None:
-    """Refuse a comment that would be a word's line without its first character."""
-    columns, _ = _cells(line, form)
-    if len(columns) >= form.least and columns[form.number] == str(len(block.rows) if block else 0):
-        raise ValueError(f"{path}:{number}: a comment with the columns of a word: {shown(line)}")
-
-
-def _marked(path: Path, form: _Layout) -> Iterator[tuple[str, _Block | None]]:
-    """Yield sentences of a file with ``#begin document``, with the names of their documents."""
-    name: str | None = None
-    begun, last = 0, 0
-    block: _Block | None = None
-    for number, line in read_lines(path):
-        last = number
-        marker = line.split(maxsplit=1)[0] if line.startswith("#") else ""
-        if marker and name is not None:
-            _check_comment(path, number, line, form, block)
-        if block is not None and (marker or not line.strip()):
-            assert name is not None
-            yield name, block
-            block = None
-        if marker == "#begin":
-            found = _BEGIN.fullmatch(line)
-            if name is not None or not found:
-                why = (
-                    f"the document of line {begun} has no #end document"
-                    if name is not None
-                    else "cannot be read"
-                )
-                raise ValueError(f"{path}:{number}: {shown(line)}: {why}")
-            name, begun = "/".join(part for part in found.groups() if part), number
-            yield name, None
-        elif marker == "#end":
-            if name is None:
-                raise ValueError(f"{path}:{number}: {shown(line)} without #begin document")
-            name = None
-        elif line.strip() and not marker:
-            if name is None:
-                raise ValueError(
-                    f"{path}:{number}: a word outside #begin document and #end document: {shown(line)}"
-                )
-            block = block or _Block(path, number)
-            block.add(number, line, form)
-    if name is not None:
-        raise ValueError(
-            f"{path}:{last}: the file ends without #end document for the document of line {begun}"
-        )
-
-
-def _unmarked(path: Path, form: _Layout) -> Iterator[tuple[str, _Block | None]]:
-    """Yield sentences of a file whose first column is the document's name."""
-    block: _Block | None = None
-    for number, line in read_lines(path):
-        if line.strip() and not line.startswith("#"):
-            block = block or _Block(path, number)
-            block.add(number, line, form)
-            continue
-        if line.startswith("#"):
-            _check_comment(path, number, line, form, block)
-        if block is not None:
-            yield block.rows[0][0], block
-            block = None
-    if block is not None:
-        yield block.rows[0][0], block
-
-
 def _sentence(
-    block: _Block, form: _Layout, entities: dict[str, int], unescape: bool, lowercase: bool
+    block: Block, form: _Layout, entities: dict[str, int], unescape: bool, lowercase: bool
 ) -> Sentence:
-    words = ["_".join(row[form.word].split()) for row in block.rows]
-    if unescape:
-        words = [_ESCAPED.get(word, word) for word in words]
-    tags = tuple(None if row[form.tag] in ("-", "_", "") else row[form.tag] for row in block.rows)
-    return Sentence(
-        words=tuple(word.lower() if lowercase else word for word in words),
-        xpos=tags if any(tags) else None,
-        constituents=_constituents(block, form.parse),
+    for i, row in enumerate(block.rows):
+        if row[_NUMBER] != str(i):
+            raise block.error(i, f"words must be numbered from 0: expected {i}, got {shown(row[_NUMBER])}")
+        if unescape:
+            row[_WORD] = _ESCAPED.get(row[_WORD], row[_WORD])
+    return block.sentence(
+        _WORD,
+        lowercase,
+        xpos=block.column(_TAG),
+        constituents=_constituents(block, _PARSE),
         roles=_roles(block, form) if form.predicates else None,
         mentions=_mentions(block, entities) if form.coreference else None,
     )
 
 
-def _constituents(block: _Block, column: int) -> tuple[Constituent, ...] | None:
-    spans = _spans(block, column, "the parse")
+def _constituents(block: Block, column: int) -> tuple[Constituent, ...] | None:
+    spans = _spans(block, column)
     if not spans:
         return None
     named = ((start, end, re.split(r"(?<=.)[-=]", label)[0]) for start, end, label in spans)
     return tuple(Constituent(start, end, label) for start, end, label in named if label not in _ROOTS)
 
 
-def _roles(block: _Block, form: _Layout) -> tuple[Role, ...]:
+def _roles(block: Block, form: _Layout) -> tuple[Role, ...]:
     columns = range(form.fixed, len(block.rows[0]) - form.coreference)
-    framed = [i for i, row in enumerate(block.rows) if row[form.frame] not in ("-", "_", "")]
+    framed = [i for i, frame in enumerate(block.column(_FRAME) or ()) if frame]
     roles = []
     for column in columns:
-        spans = _spans(block, column, f"column {column + 1} of roles")
+        if block.column(column) is None:  # LitBank's files have one such column
+            continue
+        spans = _spans(block, column)
         predicates = [start for start, _, label in spans if label == "V"]
         if not predicates and len(framed) == len(columns):
             predicates = [framed[column - form.fixed]]
         if len(predicates) != 1:
-            raise ValueError(
-                f"{block.where(0)}: column {column + 1} must have the roles of one predicate, marked (V*): got "
-                f"{len(predicates)} in this sentence, with {len(columns)} such columns for {len(framed)} framesets"
+            raise block.error(
+                0, f"column {column + 1} must have the roles of one (V*), got {len(predicates)}"
             )
         roles += [Role(predicates[0], start, end, label) for start, end, label in spans if label != "V"]
     return tuple(roles)
 
 
-def _spans(block: _Block, column: int, what: str) -> list[tuple[int, int, str]]:
+def _spans(block: Block, column: int) -> list[tuple[int, int, str]]:
     """Return (start, end, label) of a column of brackets such as ``(S(NP*``, in the order in which they open."""
     spans: list[tuple[int, int, str]] = []
     opened: list[int] = []
-    for i, row in enumerate(block.rows):
-        bits = row[column]
-        if bits in ("*", "-"):
+    for i, bits in enumerate(block.column(column) or ()):
+        if bits in ("*", None):
             continue
-        leaves = 0
-        for label, leaf, close, other in _BRACKETS.findall(bits):
-            if leaf:
-                leaves += 1
-            elif close:
-                if not opened or not leaves:
-                    raise ValueError(
-                        f"{block.where(i)}: {what} is unbalanced: a ')' here has no opening bracket: {shown(bits)}"
-                    )
-                start = opened.pop()
-                spans[start] = (spans[start][0], i + 1, spans[start][2])
-            elif other or leaves:
-                raise ValueError(
-                    f"{block.where(i)}: {what} cannot be read: expected brackets around one *, got {shown(bits)}"
-                )
-            else:
-                opened.append(len(spans))
-                spans.append((i, -1, label))
-        if leaves != 1:
-            raise ValueError(
-                f"{block.where(i)}: {what} cannot be read: expected brackets around one *, got {shown(bits)}"
-            )
+        parts = _BRACKETS.fullmatch(bits)
+        if not parts:
+            raise block.error(i, f"column {column + 1}: expected brackets around one *, got {shown(bits)}")
+        for label in parts[1].split("(")[1:]:
+            opened.append(len(spans))
+            spans.append((i, -1, label))
+        for _ in parts[2]:
+            if not opened:
+                raise block.error(i, f"column {column + 1} is unbalanced: a ')' without opening bracket")
+            at = opened.pop()
+            spans[at] = (spans[at][0], i + 1, spans[at][2])
     if opened:
         start, _, label = spans[opened[-1]]
-        raise ValueError(
-            f"{block.where(start)}: {what} is unbalanced: the '({label[:100]}' of this line is not closed in its "
-            "sentence"
-        )
+        raise block.error(start, f"column {column + 1} is unbalanced: '({label[:100]}' is not closed")
     return spans
 
 
-def _mentions(block: _Block, entities: dict[str, int]) -> tuple[Mention, ...]:
+def _mentions(block: Block, entities: dict[str, int]) -> tuple[Mention, ...]:
     found: list[Mention] = []
     opened: dict[str, list[int]] = {}
-    for i, row in enumerate(block.rows):
-        bits = row[-1]
-        if bits in ("-", "_", "*"):
-            continue
-        for bit in bits.split("|"):
+    for i, bits in enumerate(block.column(len(block.rows[0]) - 1) or ()):
+        for bit in () if bits in ("*", None) else bits.split("|"):
             parts = _MENTION.fullmatch(bit)
             if not parts or not (parts[1] or parts[3]):
-                raise ValueError(
-                    f"{block.where(i)}: the coreference (last column) cannot be read: expected (3, 3) or (3), "
-                    f"several joined by |, got {shown(bits)}"
-                )
+                raise block.error(i, f"coreference: expected (3, 3) or (3), joined by |, got {shown(bit)}")
             chain = parts[2]
             if parts[1]:
                 opened.setdefault(chain, []).append(i)
             if parts[3]:
                 if not opened.get(chain):
-                    raise ValueError(
-                        f"{block.where(i)}: the coreference is unbalanced: '{chain})' has no opening bracket"
-                    )
+                    raise block.error(i, f"the coreference is unbalanced: '{chain})' has no opening bracket")
                 entity = entities.setdefault(chain, len(entities))
                 found.append(Mention(opened[chain].pop(), i + 1, entity))
     for chain, starts in opened.items():
         if starts:
-            raise ValueError(
-                f"{block.where(starts[-1])}: the coreference is unbalanced: the '({chain}' of this line is not closed "
-                "in its sentence"
-            )
+            raise block.error(starts[-1], f"the coreference is unbalanced: '({chain}' is not closed")
     return tuple(sorted(found, key=lambda m: (m.start, -m.end, m.entity)))
 
 
@@ -377,6 +248,8 @@ class ConllCorpus(FileCorpus):
         ('train',)
     """
 
+    files_of_a_folder: ClassVar[str] = "*gold_conll"
+
     def __init__(
         self,
         train: str | list[str] | None = None,
@@ -387,41 +260,13 @@ class ConllCorpus(FileCorpus):
         **kwargs: Any,
     ) -> None:
         super().__init__(train, validation, test, **kwargs)
-        if layout not in _LAYOUTS:
-            raise ValueError(f"layout must be one of {list(get_args(ConllLayout))}, got {layout!r}")
+        one_of(ConllLayout, layout=layout)
         self.layout: ConllLayout = layout
-
-    def files(self, split: str) -> list[Path]:
-        """Return the files of a split, with those of folders and patterns in order."""
-        if split not in self.paths:
-            raise ValueError(f"the corpus has no split {split!r}: it has {list(self.splits)}")
-        given = self.paths[split]
-        found: list[Path] = []
-        for text in [given] if isinstance(given, str | Path) else given:
-            path = os.path.expandvars(Path(text).expanduser())
-            pattern = f"{glob.escape(path)}/**/*gold_conll" if Path(path).is_dir() else path
-            if pattern == path and not glob.has_magic(path):
-                found += expand_paths(text)
-                continue
-            inside = [Path(p) for p in sorted(glob.glob(pattern, recursive=True)) if Path(p).is_file()]  # noqa: PTH207
-            if not inside:
-                raise FileNotFoundError(
-                    f"{text!r} has no file (looked for {pattern}): give a folder with *gold_conll files, a "
-                    "pattern or a file"
-                )
-            found += inside
-        return found
 
     def read(self, path: Path) -> Iterator[Document]:
         """Stream the documents of a file."""
         return read_conll(path, self.layout, self.lowercase)
 
-    def documents(self, split: str) -> Iterator[Document]:
-        """Stream the documents of a split."""
-        for path in self.files(split):
-            yield from self.read(path)
-
     def content_key(self) -> dict[str, Any]:
         """Return hashes of the files, and the settings of the reader."""
-        files = {split: [file_digest(path) for path in self.files(split)] for split in self.splits}
-        return {"files": files, "lowercase": self.lowercase, "layout": self.layout}
+        return super().content_key() | {"layout": self.layout}

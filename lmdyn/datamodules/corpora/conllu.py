@@ -1,204 +1,169 @@
 """CoNLL-U: Universal Dependencies treebanks."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 
-from conllu import parse_incr
-from conllu.exceptions import ParseException
-
+from lmdyn.datamodules.corpora.columns import Block, read_blocks
 from lmdyn.datamodules.corpora.corpus import FileCorpus
-from lmdyn.datamodules.corpora.sentence import Document, Sentence
+from lmdyn.datamodules.corpora.sentence import Document, Sentence, grouped
 from lmdyn.datamodules.files.text_files import read_lines, shown
 
 __all__ = ["ConlluCorpus", "read_conllu"]
 
-_COLUMNS = 10
-_NUMBER = "[1-9][0-9]{0,8}"  # enough for any sentence, and below Python's limit for integers
-_WORD_ID = re.compile(_NUMBER)
-_OTHER_ID = re.compile(rf"({_NUMBER})-({_NUMBER})|(0|{_NUMBER})\.{_NUMBER}")  # multiword range, empty node
-_HEAD = re.compile(rf"0|{_NUMBER}|_")
 _FIELDS = "ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC"
-_GLOBAL_COLUMNS = "# global.columns = "
-
-
-class _CheckedLines:
-    """Lines of a file, checked and counted for ``conllu.parse_incr``, which is lenient and does not report lines."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.word_lines: list[int] = []
-        """Line number of each word of the last sentence."""
-        self.first = 1
-        """The first line of the sentence."""
-        self._others: list[tuple[int, str, int]] = []
-        """Line, number and last word of each range and empty node."""
-
-    def read(self) -> str:  # parse_incr only checks that this method exists
-        raise NotImplementedError
-
-    def __iter__(self) -> Iterator[str]:
-        inside = False
-        for number, line in read_lines(self.path):
-            if not line.strip():
-                inside = False
-                self._check_others()
-            elif not inside:
-                inside = True
-                self.word_lines, self.first = [], number
-            if line.startswith("#"):
-                self._check_comment(number, line)
-            elif line.strip():
-                line = self._check(number, line)
-            yield line + "\n"
-        self._check_others()
-
-    def _check_comment(self, number: int, line: str) -> None:
-        if line.count("\t") == _COLUMNS - 1:
-            raise ValueError(
-                f"{self.path}:{number}: a comment with the {_COLUMNS} columns of a word: start a word's line with its "
-                f"number: {shown(line)}"
-            )
-        if (
-            line.startswith(_GLOBAL_COLUMNS)
-            and line.removeprefix(_GLOBAL_COLUMNS).upper().split() != _FIELDS.split()
-        ):
-            raise ValueError(
-                f"{self.path}:{number}: expected the columns of CoNLL-U, {_FIELDS}, got {shown(line)}"
-            )
-
-    def _check_others(self) -> None:
-        """Refuse a range or an empty node past the end of its sentence."""
-        for number, name, last in self._others:
-            if last > len(self.word_lines):
-                raise ValueError(
-                    f"{self.path}:{number}: {name} is past the end of its sentence, which has {len(self.word_lines)} "
-                    "words"
-                )
-        self._others = []
-
-    def _check(self, number: int, line: str) -> str:
-        where = f"{self.path}:{number}"
-        columns = line.split("\t")
-        if len(columns) != _COLUMNS:
-            raise ValueError(
-                f"{where}: expected {_COLUMNS} columns separated by tabs, got {len(columns)}: {shown(line)}"
-            )
-        if _WORD_ID.fullmatch(columns[0]):
-            self.word_lines.append(number)
-            if int(columns[0]) != len(self.word_lines):
-                raise ValueError(
-                    f"{where}: words must be numbered from 1: expected {len(self.word_lines)}, got {columns[0]}"
-                )
-        else:
-            other = _OTHER_ID.fullmatch(columns[0])
-            if not other or (other[1] and int(other[2]) < int(other[1])):
-                raise ValueError(
-                    f"{where}: {shown(columns[0])} is not a word number, range (3-4) or empty node (5.1)"
-                )
-            self._others.append((number, columns[0], int(other[2] or other[3])))
-        if not _HEAD.fullmatch(columns[6]):
-            raise ValueError(
-                f"{where}: the head (column 7) must be a word's number, 0 or _, got {shown(columns[6])}"
-            )
-        if not columns[1].strip():
-            raise ValueError(f"{where}: the word (column 2) is empty")
-        # the parser would strip empty columns at the end, and treat two spaces as a separator
-        return re.sub(" {2,}", " ", "\t".join(column if column.strip() else "_" for column in columns))
-
-
-def _layer(values: list[str | None]) -> tuple[str | None, ...] | None:
-    labels = tuple(None if v in ("_", "") else v for v in values)
-    return None if all(v is None for v in labels) else labels
-
-
-def _check_tree(path: Path, lines: list[int], heads: list[int]) -> None:
-    """Refuse heads (numbers of words from 1, 0 for the root) that do not form a tree.
-
-    Raises:
-        ValueError: if there are two roots or a cycle; the message has file and line.
-    """
-    roots = [line for line, head in zip(lines, heads, strict=True) if head == 0]
-    if len(roots) > 1:
-        raise ValueError(
-            f"{path}:{roots[1]}: a second root: the first is in line {roots[0]}, but a tree has only one"
-        )
-    reaches_root = [True] + [False] * len(heads)
-    for word in range(1, len(heads) + 1):
-        way: list[int] = []
-        while not reaches_root[word]:
-            reaches_root[word] = True
-            way.append(word)
-            word = heads[word - 1]
-            if word in way:
-                raise ValueError(f"{path}:{lines[word - 1]}: the heads of this word form a cycle")
+_ID, _FORM, _UPOS, _XPOS, _HEAD, _DEPREL, _MISC = 0, 1, 3, 4, 6, 7, 9
+_ID_FORMAT = re.compile(r"[0-9]{1,9}(-[0-9]{1,9}|\.[0-9]{1,9})?")  # word, multiword range or empty node
+_SPACE = re.compile(r"SpaceAfter=No|SpacesAfter=")
+_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)")
+_ESCAPED = {"s": " ", "n": "\n", "t": "\t", "r": "\r"}
 
 
 def read_conllu(path: Path, lowercase: bool = False) -> Iterator[Document]:
     """Stream the documents of a CoNLL-U file.
 
     Multiword ranges (``3-4``) and empty nodes (``5.1``) are skipped, so that words and heads are those of the basic
-    tree; heads are indices from 0, with -1 for the root. White space within a form becomes ``_``. ``_`` in a tag column
-    means no label. A ``# newdoc`` comment starts a document; sentences before the first one, and those of files
-    without any, are separate documents, named by their ``sent_id``.
+    tree; heads are indices from 0, with -1 for the root. White space within a form becomes ``_``. ``_``, ``-`` and
+    an empty cell mean that a value is missing, except for the word. A ``# newdoc`` comment starts a document; sentences
+    before the first one, and those of files without any, are separate documents, named by their ``sent_id``.
+
+    If the file has ``SpaceAfter=No`` or ``SpacesAfter``, sentences have their text as it was written, with a space
+    between two sentences, and an empty line before a paragraph.
 
     Args:
         path: the file.
         lowercase: whether to lowercase the words.
 
     Raises:
-        ValueError: if a line is malformed, or heads do not form a tree; the message has file and line number.
+        ValueError: if a line is malformed, or heads do not form a tree; the message has file and line.
     """
-    lines = _CheckedLines(path)
-    parsed = parse_incr(lines)  # type: ignore[arg-type] # any iterable of lines with a read attribute
-    name: str | None = None
-    pending: list[Sentence] = []
-    number = 0
-    while True:
-        try:
-            tokens = next(parsed, None)
-        except ParseException as error:
-            raise ValueError(f"{path}:{lines.first}: the sentence cannot be read: {error}") from error
-        if tokens is None:
-            break
-        number += 1
-        words = [t for t in tokens if isinstance(t["id"], int)]
-        if "newdoc id" in tokens.metadata or "newdoc" in tokens.metadata:
-            if pending and name is not None:
-                yield Document(name, tuple(pending))
-            name = tokens.metadata.get("newdoc id") or f"{path.stem}-{number}"
-            pending = []
-        if not words:
+    return grouped(_sentences(path, lowercase))
+
+
+def _sentences(path: Path, lowercase: bool) -> Iterator[tuple[int, str, Sentence]]:
+    spaced = any(_SPACE.search(line) for _, line in read_lines(path))
+    begun, name, first, after = 0, "", True, ""
+    for number, block in enumerate(read_blocks(path, len(_FIELDS.split())), start=1):
+        said = _metadata(block)
+        if "newdoc id" in said or "newdoc" in said:
+            begun, name, first = number, said.get("newdoc id") or f"{path.stem}-{number}", True
+        if first:
+            after = ""
+        elif "newpar id" in said or "newpar" in said:
+            after = "\n\n"
+        words = _words(block)
+        if not words.rows:
             continue
-        forms = ("_".join(t["form"].split()) for t in words)
-        heads = [t["head"] for t in words]
-        for head, line in zip(heads, lines.word_lines, strict=True):
-            if head is not None and head > len(words):
-                raise ValueError(
-                    f"{path}:{line}: head {head} is out of range: the sentence has {len(words)} words"
-                )
-        if None in heads and any(head is not None for head in heads):
-            line = lines.word_lines[heads.index(None)]
-            raise ValueError(f"{path}:{line}: this word has no head, but others in its sentence do")
-        if None not in heads:
-            _check_tree(path, lines.word_lines, heads)
-        sentence = Sentence(
-            words=tuple(form.lower() if lowercase else form for form in forms),
-            upos=_layer([t["upos"] for t in words]),
-            xpos=_layer([t["xpos"] for t in words]),
-            heads=None if None in heads else tuple(head - 1 for head in heads),
-            deprels=_layer([t["deprel"] for t in words]),
+        text, places = None, None
+        if spaced:
+            text, places, after = _written(block.rows, after, lowercase)
+        sentence = words.sentence(
+            _FORM,
+            lowercase,
+            upos=words.column(_UPOS),
+            xpos=words.column(_XPOS),
+            heads=_heads(words),
+            deprels=words.column(_DEPREL),
+            text=text,
+            places=places,
         )
-        if name is None:
-            yield Document(tokens.metadata.get("sent_id") or f"{path.stem}-{number}", (sentence,))
-        else:
-            pending.append(sentence)
-    if pending and name is not None:
-        yield Document(name, tuple(pending))
+        first = not begun
+        yield begun or number, name or said.get("sent_id") or f"{path.stem}-{number}", sentence
+
+
+def _metadata(block: Block) -> dict[str, str]:
+    """Return the values in comments such as ``# sent_id = 3``."""
+    said = {}
+    for line, comment in block.comments:
+        key, _, value = (part.strip() for part in comment.lstrip("#").partition("="))
+        said[key] = value
+        if key == "global.columns" and value.upper().split() != _FIELDS.split():
+            raise ValueError(f"{block.path}:{line}: expected the columns of CoNLL-U, got {shown(value)}")
+    return said
+
+
+def _words(block: Block) -> Block:
+    """Return the rows that are words, checked to be numbered from 1."""
+    words = Block(block.path)
+    for i, row in enumerate(block.rows):
+        if not _ID_FORMAT.fullmatch(row[_ID]):
+            raise block.error(i, f"{shown(row[_ID])} is not a word number, range (3-4) or empty node (5.1)")
+        if row[_ID].isdecimal():
+            words.lines.append(block.lines[i])
+            words.rows.append(row)
+            if int(row[_ID]) != len(words.rows):
+                raise block.error(i, f"expected word number {len(words.rows)}, got {row[_ID]}")
+    return words
+
+
+def _heads(words: Block) -> tuple[int, ...] | None:
+    """Return the index of each word's head, -1 for the root, of a tree; None if no word has a head."""
+    given = words.column(_HEAD)
+    if given is None:
+        return None
+    heads = []
+    for i, head in enumerate(given):
+        if head is None or not head.isdecimal() or int(head) > len(given):
+            raise words.error(i, f"the head must be from 0 to {len(given)}, got {shown(str(head))}")
+        heads.append(int(head) - 1)
+        if head == "0" and heads.count(-1) > 1:
+            raise words.error(i, "a second root: a tree has only one")
+    for i in range(len(heads)):
+        word = i
+        for _ in heads:
+            word = heads[word] if word >= 0 else -1
+        if word >= 0:
+            raise words.error(i, "the heads above this word form a cycle")
+    return tuple(heads)
+
+
+def _spaces_after(misc: str) -> str:
+    r"""Return the white space after a token: ``SpaceAfter=No``, UDPipe's ``SpacesAfter=\s\n``, or a space."""
+    said = dict(part.partition("=")[::2] for part in misc.split("|"))
+    if written := said.get("SpacesAfter"):
+        spaces = _ESCAPE.sub(
+            lambda e: chr(int(e[1][1:], 16)) if len(e[1]) > 1 else _ESCAPED.get(e[1], e[1]), written
+        )
+        if not spaces.strip():
+            return spaces
+    return "" if said.get("SpaceAfter") == "No" else " "
+
+
+def _written(
+    rows: Sequence[Sequence[str]], before: str, lowercase: bool
+) -> tuple[str, tuple[tuple[int, int], ...], str]:
+    """Return the text of a sentence after some white space, the place of each word in it, and the white space after it.
+
+    Words of a multiword token divide its form if it is theirs (``do`` and ``n't`` of ``don't``). Otherwise (``de`` and
+    ``le`` of ``du``) the first one has all of it.
+    """
+    text, after = "", before
+    places: list[tuple[int, int]] = []
+    last = 0  # the last word that was read, perhaps of a multiword token
+    for row in rows:
+        first, _, end = row[_ID].partition("-")
+        if "." in first or int(first) <= last:
+            continue
+        form = row[_FORM].lower() if lowercase else row[_FORM]
+        begin = len(text + after)
+        text += after + form
+        after = _spaces_after(row[_MISC])
+        last = int(end or first)
+        parts = [r[_FORM] for r in rows if r[_ID].isdecimal() and int(first) <= int(r[_ID]) <= last]
+        ends = list(accumulate(map(len, parts), initial=begin))
+        if "".join(parts).lower() != form.lower():
+            ends[1:] = [len(text)] * len(parts)
+        places += pairwise(ends)
+    return text, tuple(places), after
 
 
 class ConlluCorpus(FileCorpus):
     """Treebanks in CoNLL-U, with ``upos``, ``xpos``, ``heads`` and ``deprels``; see :func:`read_conllu`.
+
+    A tokenizer that lmdyn did not train reads the text as it was written, if the file has ``SpaceAfter=No``; otherwise
+    the text that the words form if single spaces join them. If some words of a multiword token have no place of their
+    own in its form (French ``du``), its pieces have the labels of the first word.
 
     Arguments and errors are those of :class:`~lmdyn.datamodules.corpora.corpus.FileCorpus`.
     """

@@ -1,43 +1,44 @@
 """The base class of all text sources: from documents to a tokenizer, a cache of encoded text, and loaders."""
 
 import logging
-import math
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.bptt import SHUFFLED, StreamLoader
-from lmdyn.datamodules.corpora.document_order import check_order_seed, reordered
+from lmdyn.datamodules.corpora.document_order import reordered
 from lmdyn.datamodules.corpora.encoding import EncodedSplit, build_folder, encode_documents, merge_label_names
 from lmdyn.datamodules.corpora.sentence import Document
 from lmdyn.datamodules.corpora.tokenization import (
-    Subwords,
+    TokenizerUser,
     digest,
     load_tokenizer,
     subword_tokenizer,
     tokenizer_digest,
+    trained_here,
     word_tokenizer,
 )
 from lmdyn.datamodules.corpora.vocabulary import TRAINING_VERSION
+from lmdyn.datamodules.files.checks import at_least, one_of
 from lmdyn.datamodules.files.text_files import expand_paths, file_digest
-from lmdyn.datamodules.loading.global_batch import accumulated_batches
-from lmdyn.datamodules.loading.split_loaders import SplitLoaders
+from lmdyn.datamodules.loading.loader import SplitLoaders
 
 __all__ = ["SPLITS", "Corpus", "FileCorpus"]
 
 logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "validation", "test")
+Vocabulary = Literal["word", "unigram", "wordpiece"]
 _FORMAT = 1  # version of the cache; raise it when the files change
 
 
-class Corpus(SplitLoaders, ABC):
+class Corpus(TokenizerUser, SplitLoaders, ABC):
     """Text that is read once, encoded into memory-mapped files, and served as contiguous streams.
 
     A subclass defines :meth:`documents` and :meth:`content_key`, and names its splits in :attr:`splits`; this class
@@ -47,6 +48,10 @@ class Corpus(SplitLoaders, ABC):
     The tokenizer is the one named by ``tokenizer``, or the one assigned to the attribute ``tokenizer`` before
     ``prepare_data`` (an observer assigns the run's tokenizer to its probe corpus), or a vocabulary of the training
     split, of words or word pieces. Only the last requires a training split.
+
+    Text reaches a tokenizer that lmdyn did not train as it is written, with all white space and line ends: a document,
+    or without ``eos`` the whole split, has the ids of ``tokenizer(text, add_special_tokens=False)``. lmdyn's own
+    vocabularies read words, and so do all tokenizers where the source has only words, as most treebanks.
 
     Batches contain the labels of the layers as indices into ``label_names``. These lists are shared by all splits:
     the training split's labels, sorted, then additional labels of the other splits. Topics are listed in the order of
@@ -60,7 +65,8 @@ class Corpus(SplitLoaders, ABC):
             ``wordpiece`` (as in BERT).
         vocab_size: number of word pieces.
         min_count: minimum number of occurrences in the training split of words in a word-level vocabulary.
-        eos: whether to append the end-of-sentence token to each sentence.
+        eos: whether to append the end-of-sentence token: to each document of text that is encoded as it is written,
+            otherwise to each sentence.
         layers: gold layers to serve in batches; None for all layers of the corpus. ``shuffled_<layer>`` serves the
             labels of a layer under one permutation, as a control that can only be memorised.
         batch_size: rows per batch, for each process in training.
@@ -93,7 +99,7 @@ class Corpus(SplitLoaders, ABC):
         self,
         *,
         tokenizer: str | None = None,
-        vocabulary: Literal["word", "unigram", "wordpiece"] = "word",
+        vocabulary: Vocabulary = "word",
         vocab_size: int = 30_000,
         min_count: int = 1,
         eos: bool = True,
@@ -106,17 +112,12 @@ class Corpus(SplitLoaders, ABC):
     ) -> None:
         super().__init__()
         self.save_hyperparameters(logger=False, ignore=list(self._unsaved))
-        check_order_seed(order_seed)
-        sizes = {"min_count": min_count, "batch_size": batch_size, "sequence_length": sequence_length}
-        for name, value in sizes.items():
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        self.allow_zero_length_dataloader_with_multiple_devices = (
-            True  # in evaluation, a rank may have no stream
-        )
-        if vocabulary not in ("word", *get_args(Subwords)):
-            raise ValueError(f"vocabulary must be 'word', 'unigram' or 'wordpiece', got {vocabulary!r}")
-        self._vocabulary: Literal["word", "unigram", "wordpiece"] = vocabulary
+        at_least(1, min_count=min_count, batch_size=batch_size, sequence_length=sequence_length)
+        at_least(0, order_seed=order_seed)
+        one_of(Vocabulary, vocabulary=vocabulary)
+        # in evaluation, a rank may have no stream
+        self.allow_zero_length_dataloader_with_multiple_devices = True
+        self._vocabulary: Vocabulary = vocabulary
         self._vocab_size = vocab_size
         self.min_count = min_count
         self.eos = eos
@@ -127,9 +128,7 @@ class Corpus(SplitLoaders, ABC):
         self.order_seed = order_seed
         self.cache_dir = Path(cache_dir or os.environ.get("LMDYN_CACHE") or "~/.cache/lmdyn").expanduser()
         self._tokenizer_name = tokenizer
-        self._tokenizer: PreTrainedTokenizerFast | None = None
-        self._encoded: dict[str, EncodedSplit] = {}
-        self._token_counts: pd.DataFrame | None = None
+        self.forget()
 
     # ---------------------------------------------------------------- what a subclass gives
 
@@ -143,30 +142,15 @@ class Corpus(SplitLoaders, ABC):
 
     def word_counts(self) -> Counter[str]:
         """Count the occurrences of each word in the training split."""
-        counts: Counter[str] = Counter()
-        for document in self.documents("train"):
-            for sentence in document:
-                counts.update(sentence.words)
-        return counts
+        return Counter(word for document in self.documents("train") for s in document for word in s.words)
 
     # ---------------------------------------------------------------- tokenizer and cache
 
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerFast:
-        """The tokenizer; assign another one before ``prepare_data`` to encode with it.
-
-        Raises:
-            RuntimeError: if read before ``prepare_data`` or ``setup``.
-        """
-        if self._tokenizer is None:
-            raise RuntimeError("the corpus has no tokenizer yet: call prepare_data() and setup() first")
-        return self._tokenizer
-
-    @tokenizer.setter
-    def tokenizer(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        self._tokenizer = tokenizer
-        self._encoded = {}
-        self._token_counts = None
+    def forget(self) -> None:
+        """Drop what was encoded with another tokenizer."""
+        self._written: bool | None = None
+        self._encoded: dict[str, EncodedSplit] = {}
+        self._token_counts: pd.DataFrame | None = None
 
     def prepare_data(self) -> None:
         """Encode the text into the cache, once."""
@@ -181,72 +165,74 @@ class Corpus(SplitLoaders, ABC):
             return
         if not self.splits or not set(self.splits) <= set(SPLITS):
             raise ValueError(f"splits must be some of {list(SPLITS)}, got {list(self.splits)}")
-        source = {"format": _FORMAT, "class": type(self).__qualname__, "splits": list(self.splits)}
-        identity = {**source, "content": self.content_key()}
-        if self._tokenizer is None:
+        identity = {
+            "format": _FORMAT,
+            "class": type(self).__qualname__,
+            "splits": list(self.splits),
+            "content": self.content_key(),
+        }
+        if not self.has_tokenizer:
             self._tokenizer = self._own_tokenizer(identity)
         order = self.order_seed if "train" in self.splits else None
-        text = {**identity, "order": order} if self._orders_itself and order is not None else identity
-        key = digest([text, tokenizer_digest(self._tokenizer), self.eos])
+        of_text = order if self._orders_itself else None
+        key = digest([identity, of_text, tokenizer_digest(self.tokenizer), self.eos, self._as_written])
         folder = build_folder(self.cache_dir / f"text-{key}", self._encode)
         encoded = {split: EncodedSplit(folder / split) for split in self.splits}
         if order is not None and not self._orders_itself:
             encoded["train"] = reordered(encoded["train"], order)
+        for split, data in encoded.items():
+            for layer in self._served(split, data):  # unknown layers fail here, and permutations are written
+                if layer.startswith(SHUFFLED):
+                    data.shuffled(layer.removeprefix(SHUFFLED), self.seed)
         self._encoded = encoded
-        try:
-            for split in self.splits:
-                for layer in self._served(split):  # unknown layers fail here, and permutations are written
-                    if layer.startswith(SHUFFLED):
-                        self._encoded[split].shuffled(layer.removeprefix(SHUFFLED), self.seed)
-        except ValueError:
-            self._encoded = {}
-            raise
+
+    @property
+    def _as_written(self) -> bool:
+        """Whether text reaches the tokenizer as it is written: unless lmdyn trained it."""
+        if not self.has_tokenizer:  # a vocabulary of the training split
+            return False
+        if self._written is None:
+            self._written = not trained_here(self.tokenizer)
+        return self._written
 
     def _own_tokenizer(self, identity: dict[str, Any]) -> PreTrainedTokenizerFast:
-        if self._tokenizer_name is not None:
-            return load_tokenizer(self._tokenizer_name)
         if "train" not in self.splits:
-            raise ValueError(
-                "a vocabulary is built from the training split, but there is none: give train, or a tokenizer"
-            )
+            raise ValueError("no training split to build a vocabulary from: give train, or a tokenizer")
 
         def build(folder: Path) -> None:
             counts = self.word_counts()
             if not counts:
-                raise ValueError(
-                    "split 'train' of the corpus is empty: it has no sentence from which to build a vocabulary"
-                )
+                raise ValueError("split 'train' of the corpus is empty: it has no words for a vocabulary")
             if self._vocabulary == "word":
-                made = word_tokenizer(counts, self.min_count)
+                word_tokenizer(counts, self.min_count).save_pretrained(str(folder))
             else:
-                made = subword_tokenizer(self._vocabulary, counts, self._vocab_size)
-            made.save_pretrained(str(folder))
+                subword_tokenizer(self._vocabulary, counts, self._vocab_size).save_pretrained(str(folder))
 
-        settings = (
-            [identity, self.min_count]
-            if self._vocabulary == "word"
-            else [identity, self._vocabulary, self._vocab_size, TRAINING_VERSION]
-        )
+        settings = [identity, self._vocabulary, self.min_count, self._vocab_size, TRAINING_VERSION]
         folder = build_folder(self.cache_dir / f"vocabulary-{digest(settings)}", build)
         return load_tokenizer(str(folder))
 
     def _encode(self, folder: Path) -> None:
-        assert self._tokenizer is not None
         encoded = []
         for split in self.splits:
             (folder / split).mkdir()
             try:
-                encoded.append(
-                    encode_documents(self.documents(split), folder / split, self._tokenizer, self.eos)
-                )
+                data = encode_documents(self.documents(split), folder / split, self.tokenizer, self.eos)
             except ValueError as error:
                 raise ValueError(f"split {split!r} of the corpus: {error}") from error
-            logger.info("encoded %s: %d tokens in %s", split, encoded[-1].num_tokens, folder)
+            logger.info("encoded %s: %d tokens in %s", split, data.num_tokens, folder)
+            encoded.append(data)
         names = merge_label_names(data.names for data in encoded)
         for data in encoded:
             data.relabel(names)
 
     # ---------------------------------------------------------------- what others read
+
+    def require_split(self, split: str) -> None:
+        """Raise a ``ValueError`` for a split that the corpus lacks."""
+        if split not in self.splits:
+            has = list(self.splits)
+            raise ValueError(f"the corpus has no split {split!r}: it has {has}, give `--data.{split} FILE`")
 
     def encoded(self, split: str) -> EncodedSplit:
         """Return the memory-mapped tokens and labels of a split.
@@ -257,20 +243,16 @@ class Corpus(SplitLoaders, ABC):
         """
         if not self._encoded:
             raise RuntimeError("the corpus is not set up: call prepare_data() and setup() first")
-        if split not in self._encoded:
-            raise ValueError(f"the corpus has no split {split!r}: it has {list(self._encoded)}")
+        self.require_split(split)
         return self._encoded[split]
 
     @property
     def label_names(self) -> dict[str, list[str]]:
         """Labels of each layer of the corpus, and of the served shuffled layers."""
-        names = {
-            layer: labels for split in self.splits for layer, labels in self.encoded(split).names.items()
-        }
-        shuffled = {
-            layer: names[layer.removeprefix(SHUFFLED)] for layer in self.layers or () if layer not in names
-        }
-        return {**names, **shuffled}
+        names: dict[str, list[str]] = {}
+        for split in self.splits:
+            names |= self.encoded(split).names
+        return {**names, **{layer: names[layer.removeprefix(SHUFFLED)] for layer in self.layers or ()}}
 
     @property
     def token_counts(self) -> pd.DataFrame:
@@ -297,17 +279,14 @@ class Corpus(SplitLoaders, ABC):
 
     # ---------------------------------------------------------------- loaders
 
-    def _served(self, split: str) -> tuple[str, ...]:
-        available = self.encoded(split).names
-        if self.layers is None:
-            return tuple(available)
-        for layer in self.layers:
-            if layer.removeprefix(SHUFFLED) not in available:
+    def _served(self, split: str, data: EncodedSplit) -> tuple[str, ...]:
+        for layer in self.layers or ():
+            if layer.removeprefix(SHUFFLED) not in data.names:
                 raise ValueError(
-                    f"layers has {layer!r}, which split {split!r} of the corpus lacks: it has {list(available)} "
+                    f"layers has {layer!r}, which split {split!r} of the corpus lacks: it has {list(data.names)} "
                     f"(and {SHUFFLED}<layer> of each)"
                 )
-        return tuple(self.layers)
+        return tuple(data.names if self.layers is None else self.layers)
 
     def loader(self, split: str) -> StreamLoader:
         """Return the streams of a split: ``batch_size`` rows per process in training, otherwise for all processes.
@@ -316,27 +295,19 @@ class Corpus(SplitLoaders, ABC):
             RuntimeError: if called before ``setup``.
             ValueError: if the corpus lacks the split.
         """
-        trainer = self.trainer
-        rank, world_size = (trainer.global_rank, trainer.world_size) if trainer is not None else (0, 1)
-        pad_id = self.tokenizer.pad_token_id
+        rank, world_size = self._place
+        data = self.encoded(split)
         loader = StreamLoader(
-            self.encoded(split),
+            data,
             self.batch_size * (world_size if split == "train" else 1),
             self.sequence_length,
-            layers=self._served(split),
-            pad_id=0 if pad_id is None else pad_id,
+            layers=self._served(split, data),
+            pad_id=self.pad_id,
             seed=self.seed,
-        ).shard(rank, world_size)
-        if split == "train" and trainer is not None:
-            # the trainer may shorten epochs; the loader must know this, to restart after the last batch
-            limit = getattr(trainer, "overfit_batches", 0) or trainer.limit_train_batches
-            loader.accumulated = accumulated_batches(trainer)
-            loader.epoch_batches = limit if isinstance(limit, int) else math.floor(len(loader) * limit)
-        return loader
-
-    def predict_dataloader(self) -> StreamLoader:
-        """Return the streams of the test split."""
-        return self.loader("test")
+            rank=rank,
+            world_size=world_size,
+        )
+        return self._for_training(loader) if split == "train" else loader
 
 
 class FileCorpus(Corpus):
@@ -354,6 +325,9 @@ class FileCorpus(Corpus):
         ValueError: if no path is given; in ``prepare_data``, if a line is malformed, a split is empty, or a layer is
             unknown.
     """
+
+    files_of_a_folder: ClassVar[str | None] = None
+    """Pattern of a folder's files; with it, a path may be a folder or a pattern."""
 
     def __init__(
         self,
@@ -375,16 +349,20 @@ class FileCorpus(Corpus):
     def read(self, path: Path) -> Iterator[Document]:
         """Stream the documents of a file."""
 
+    def files(self, split: str) -> list[Path]:
+        """Return the files of a split."""
+        self.require_split(split)
+        return expand_paths(self.paths[split], self.files_of_a_folder)
+
     def documents(self, split: str) -> Iterator[Document]:
         """Stream the documents of a split."""
-        if split not in self.paths:
-            raise ValueError(f"the corpus has no split {split!r}: it has {list(self.splits)}")
-        for path in expand_paths(self.paths[split]):
-            yield from self.read(path)
+        # lmdyn's own vocabularies read words, so that the text would be another one
+        words = not self._as_written and self._tokenizer is not None
+        for path in self.files(split):
+            for document in self.read(path):
+                yield document.as_words() if words else document
 
     def content_key(self) -> dict[str, Any]:
         """Return hashes of the files, and the settings of the reader."""
-        files = {
-            split: [file_digest(path) for path in expand_paths(paths)] for split, paths in self.paths.items()
-        }
+        files = {split: [file_digest(path) for path in self.files(split)] for split in self.splits}
         return {"files": files, "lowercase": self.lowercase}

@@ -1,7 +1,6 @@
 """The order of the training text: its documents, permuted once by a seed."""
 
 import json
-import tempfile
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -13,21 +12,9 @@ import numpy.typing as npt
 from lmdyn.datamodules.corpora.encoding import EncodedSplit, build_folder, layer_dtype
 from lmdyn.datamodules.corpora.tokenization import digest
 
-__all__ = ["ReorderedSplit", "check_order_seed", "reordered"]
+__all__ = ["ReorderedSplit", "reordered"]
 
 _SOURCE = "train"
-
-
-def check_order_seed(order_seed: int | None) -> None:
-    """Refuse an invalid seed.
-
-    Raises:
-        ValueError: if it is negative.
-    """
-    if order_seed is not None and order_seed < 0:
-        raise ValueError(
-            f"order_seed must be null (the text's own order) or a number of at least 0, got {order_seed}"
-        )
 
 
 class ReorderedSplit(EncodedSplit):
@@ -40,14 +27,11 @@ class ReorderedSplit(EncodedSplit):
     def shuffled(self, layer: str, seed: int) -> np.memmap[Any, Any]:
         """Return the shuffled labels of the text's own order, in this order; see :meth:`EncodedSplit.shuffled`."""
         source = EncodedSplit(self.folder.parent / _SOURCE)
-        name = f"shuffled_{layer}-{seed}"
-        path = self.folder / f"{name}.bin"
-        if not path.exists():
-            with tempfile.TemporaryDirectory(prefix=".shuffle-", dir=self.folder) as temporary:
-                result = Path(temporary) / path.name
-                _copy(source.shuffled(layer, seed), _pieces(source, self.order), result)
-                result.replace(path)
-        return self.open(name, layer_dtype(layer))
+
+        def write(path: Path) -> None:
+            _copy(source.shuffled(layer, seed), _pieces(source, self.order), path)
+
+        return self.written_once(f"shuffled_{layer}-{seed}", layer_dtype(layer), write)
 
     @property
     def order(self) -> npt.NDArray[np.int64]:
@@ -91,14 +75,9 @@ def reordered(source: EncodedSplit, order_seed: int) -> ReorderedSplit:
         for name, lengths in counts.items():
             (folder / f"{name}.bin").write_bytes((np.cumsum(lengths) - lengths).astype(np.int64).data)
         layers: dict[str, list[str]] = {"tokens": [], **{layer: [layer] for layer in source.names}}
-        meta = {
-            "num_tokens": source.num_tokens,
-            "num_sentences": source.num_sentences,
-            "num_documents": source.num_documents,
-            "names": source.names,
-            "hashes": {name: digest([source.fingerprint(of), order_seed]) for name, of in layers.items()},
-            "order_seed": order_seed,
-        }
+        hashes = {name: digest([source.fingerprint(of), order_seed]) for name, of in layers.items()}
+        meta = json.loads((source.folder / "meta.json").read_text(encoding="utf-8"))
+        meta |= {"hashes": hashes, "order_seed": order_seed}
         (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
 
     return ReorderedSplit(build_folder(source.folder.parent / f"{_SOURCE}_order-{order_seed}", build))

@@ -8,19 +8,20 @@ import shutil
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, groupby, islice, tee
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.sentence import TOKEN_LAYERS, Document, Sentence
-from lmdyn.datamodules.corpora.tokenization import WordEncoder, digest, end_id
+from lmdyn.datamodules.corpora.tokenization import WordEncoder, digest, encode_blocks, end_id, words_of
 
 __all__ = [
     "BATCH_LAYERS",
@@ -41,6 +42,7 @@ BATCH_LAYERS = (*TOKEN_LAYERS, "topic")
 """Layers of :class:`~lmdyn.datamodules.Sentence` that are served token by token."""
 
 _SENTENCES_PER_CHUNK = 2048
+_CHARACTERS_PER_BLOCK = 1 << 18
 _TOKENS_PER_CHUNK = 1 << 20
 _DAY = 24 * 3600.0
 _CHECKSUMS = "checksums.json"
@@ -162,9 +164,7 @@ class EncodedSplit:
             if size != self.num_tokens * 4:
                 raise ValueError(f"tokens.bin has {size} bytes for {self.num_tokens} tokens")
         except (ValueError, KeyError, OSError) as error:
-            raise ValueError(
-                f"the encoded text in {folder} is damaged ({error}): remove {folder.parent}, and it will be rebuilt"
-            ) from error
+            raise ValueError(f"{folder} is damaged ({error}): remove {folder.parent}") from error
 
     def __reduce__(self) -> tuple[type["EncodedSplit"], tuple[Path]]:
         return type(self), (self.folder,)  # a pickled memmap would be a copy of the corpus
@@ -180,9 +180,8 @@ class EncodedSplit:
             if len(new) > np.iinfo(layer_dtype(layer)).max:
                 raise ValueError(f"layer {layer!r} has {len(new)} different labels: is it a tag set?")
             table = np.array([*(new[name] for name in old), IGNORED], dtype=layer_dtype(layer))
-            with (self.folder / f"layer_{layer}.bin").open(
-                "r+b"
-            ) as file:  # read instead of mapped, since mapped pages stay resident
+            # read instead of mapped, since mapped pages stay resident
+            with (self.folder / f"layer_{layer}.bin").open("r+b") as file:
                 while len(chunk := np.fromfile(file, table.dtype, _TOKENS_PER_CHUNK)):
                     file.seek(-chunk.nbytes, os.SEEK_CUR)
                     file.write(table[np.where(chunk == IGNORED, len(old), chunk)].data)
@@ -230,8 +229,9 @@ class EncodedSplit:
         if saved not in (None, self.fingerprint()):
             logger.warning(
                 "the run resumes with another text, or with documents in another order: the run is the same "
-                "only if this is intended (%s)", self.folder,
-            )  # fmt: skip
+                "only if this is intended (%s)",
+                self.folder,
+            )
 
     def count(self, vocab_size: int, layer: str | None = None) -> npt.NDArray[np.int64]:
         """Count the occurrences of each token, (vocab_size,), or under each label of a layer, (labels, vocab_size)."""
@@ -251,29 +251,35 @@ class EncodedSplit:
         The distribution of labels is kept and their relation to the tokens is lost, so that a model can only
         memorise them. The file is written on first use, next to that of the layer; memory does not grow with it.
         """
-        path = self.folder / f"shuffled_{layer}-{seed}.bin"
+
+        def write(path: Path) -> None:
+            labels, pool, used = self.layer(layer), path.with_name("pool.bin"), 0
+            with pool.open("wb") as file:  # all labels, without gaps
+                for chunk in _chunks(labels):
+                    file.write(np.ascontiguousarray(chunk[chunk != IGNORED]).data)
+            if pool.stat().st_size:
+                mixed = np.memmap(pool, labels.dtype, "r+")
+                np.random.default_rng(seed).shuffle(np.asarray(mixed))
+            with path.open("wb") as file:
+                for chunk in map(np.array, _chunks(labels)):
+                    labelled = chunk != IGNORED
+                    if count := int(labelled.sum()):
+                        chunk[labelled] = mixed[used : used + count]
+                        used += count
+                    file.write(chunk.data)
+
+        return self.written_once(f"shuffled_{layer}-{seed}", layer_dtype(layer), write)
+
+    def written_once(
+        self, name: str, dtype: npt.DTypeLike, write: Callable[[Path], None]
+    ) -> np.memmap[Any, Any]:
+        """Map the file ``<name>.bin``, which ``write`` makes in a temporary folder if it does not exist."""
+        path = self.folder / f"{name}.bin"
         if not path.exists():
-            labels = self.layer(layer)
             with tempfile.TemporaryDirectory(prefix=".shuffle-", dir=self.folder) as temporary:
-                pool = Path(temporary) / "pool.bin"  # all labels, without gaps
-                with pool.open("wb") as file:
-                    for chunk in _chunks(labels):
-                        file.write(np.ascontiguousarray(chunk[chunk != IGNORED]).data)
-                used = 0
-                if pool.stat().st_size:
-                    mixed = np.memmap(pool, labels.dtype, "r+")
-                    np.random.default_rng(seed).shuffle(np.asarray(mixed))
-                result = Path(temporary) / path.name
-                with result.open("wb") as file:
-                    for chunk in _chunks(labels):
-                        chunk = np.array(chunk)
-                        labelled = chunk != IGNORED
-                        if count := int(labelled.sum()):
-                            chunk[labelled] = mixed[used : used + count]
-                            used += count
-                        file.write(chunk.data)
-                result.replace(path)
-        return self.open(path.stem, layer_dtype(layer))
+                write(Path(temporary) / path.name)
+                (Path(temporary) / path.name).replace(path)
+        return self.open(name, dtype)
 
 
 def _chunks(array: npt.NDArray[Any]) -> Iterable[npt.NDArray[Any]]:
@@ -283,42 +289,162 @@ def _chunks(array: npt.NDArray[Any]) -> Iterable[npt.NDArray[Any]]:
 # ------------------------------------------------------------------------------------------ encoding
 
 
+@dataclass(frozen=True)
+class _Block:
+    """Some sentences of a text as it is written, and the stretch of the text that holds them."""
+
+    sentences: list[Sentence]
+    text: str
+    first: int
+    """Where the first sentence begins in ``text``: after the white space that ends the previous block."""
+    ends: bool
+    """Whether the text ends here."""
+
+    def words(self, starts: npt.ArrayLike) -> list[int]:
+        """Return the word of each piece, of those of the sentences, from where it starts."""
+        ends, at = [], self.first
+        for s in self.sentences:
+            ends += [at + end for _, end in s.word_places()]
+            at += len(s.text or "")
+        found: list[int] = words_of(starts, ends).tolist()
+        return found
+
+
+def _blocks(sentences: Iterable[Sentence]) -> Iterator[_Block]:
+    """Divide a text between sentences, before white space, which belongs to the word that follows it."""
+    stream = iter(sentences)
+    following = next(stream, None)
+    held: list[Sentence] = []
+    text, first = "", 0
+    while following is not None:
+        sentence, following = following, next(stream, None)
+        held.append(sentence)
+        text += sentence.text or ""
+        if following is None:
+            yield _Block(held, text, first, True)
+        elif len(text) >= _CHARACTERS_PER_BLOCK:
+            kept = text.rstrip()
+            yield _Block(held, kept, first, False)
+            text = text[len(kept) :]
+            held, first = [], len(text)
+
+
+class _Pieces(NamedTuple):
+    """The pieces of some sentences."""
+
+    sentences: list[Sentence]
+    ids: Sequence[int]
+    words: Sequence[int | None]
+    """(pieces,) index of each one's word within the sentences."""
+    ends: bool = True
+    """Whether an end token follows."""
+
+
 class _Encoder:
     """Writes sentences into the files of one split, chunk by chunk."""
 
     def __init__(self, folder: Path, tokenizer: PreTrainedTokenizerFast, eos: bool, files: ExitStack) -> None:
-        self._folder = folder
-        self._files = files
+        self._folder, self._files = folder, files
         self._words = WordEncoder(tokenizer)
         self._eos = end_id(tokenizer) if eos else None
-        self._tokens = _Column(folder / "tokens.bin", np.int32, files)
-        self._word_start = _Column(folder / "word_start.bin", np.bool_, files)
-        self._sentences = _Column(folder / "sentence_starts.bin", np.int64, files)
-        self._documents = _Column(folder / "document_starts.bin", np.int64, files)
+        self._seen = 0  # number of sentences
+        self._whole: list[_Block] = []  # short texts that are not written yet
+        self._characters = 0  # their length
+        self._tokens = self._column("tokens", np.int32)
+        self._word_start = self._column("word_start", np.bool_)
+        self._sentences = self._column("sentence_starts", np.int64)
+        self._documents = self._column("document_starts", np.int64)
         self._layers: dict[str, _Column] = {}
         self._index: dict[str, dict[str, int]] = {}
 
-    def start_document(self, sentences_before: int) -> None:
-        self._documents.write([sentences_before])
+    def _column(self, name: str, dtype: npt.DTypeLike) -> _Column:
+        return _Column(self._folder / f"{name}.bin", dtype, self._files)
 
-    def write(self, sentences: list[Sentence]) -> None:
-        """Append sentences: ids, and for each piece the labels of its word."""
-        encodings = self._words.encode([s.words for s in sentences])
-        pieces = np.array([len(e.ids) for e in encodings])
-        words = np.array([len(s.words) for s in sentences])
-        ids = np.fromiter(chain.from_iterable(e.ids for e in encodings), np.int32, pieces.sum())
-        word = np.fromiter(chain.from_iterable(e.word_ids for e in encodings), np.int64, pieces.sum())
-        word += np.repeat(np.cumsum(words) - words, pieces)  # index within the chunk
-        sentence = np.repeat(np.arange(len(sentences)), pieces)
+    def add(self, documents: Iterable[Document]) -> None:
+        """Append documents, and record where they begin."""
+        texts = 0
+
+        def text_of(document: Document) -> int | None:
+            """Number the texts that are encoded as they are written; None for words."""
+            nonlocal texts
+            if self._words.own or any(sentence.text is None for sentence in document):
+                return None
+            texts += self._eos is not None and not document.continues
+            return texts
+
+        for text, group in groupby(documents, text_of):
+            sentences = self._recorded(group)
+            if text is not None:
+                self._write_text(_blocks(sentences))
+                continue
+            self._write_whole()
+            while chunk := list(islice(sentences, _SENTENCES_PER_CHUNK)):
+                encodings = self._words.encode([s.words for s in chunk])
+                self._write([_Pieces([s], e.ids, e.word_ids) for s, e in zip(chunk, encodings, strict=True)])
+        self._write_whole()
+
+    def _recorded(self, documents: Iterable[Document]) -> Iterator[Sentence]:
+        """Yield the sentences of documents; texts that no end token separates are separated by line ends."""
+        before = "\n"
+        for document in documents:
+            if not document.continues:
+                self._documents.write([self._seen])
+            for i, sentence in enumerate(document):
+                if i == 0 and not document.continues and not before.endswith(("\n", "\r")) and sentence.text:
+                    places = tuple((start + 1, end + 1) for start, end in sentence.word_places())
+                    sentence = replace(sentence, text="\n" + sentence.text, places=places)
+                before = sentence.text or "\n"
+                self._seen += 1
+                yield sentence
+
+    def _write_text(self, blocks: Iterator[_Block]) -> None:
+        """Append a text as it is written, with an end token; short ones are collected and written together."""
+        block = next(blocks)
+        if block.ends:
+            self._whole.append(block)
+            self._characters += len(block.text)
+            if self._characters >= _CHARACTERS_PER_BLOCK:
+                self._write_whole()
+            return
+        self._write_whole()
+        texts, read = tee(chain([block], blocks))
+        for (ids, starts), of in zip(
+            encode_blocks(self._words.backend, (each.text for each in texts)), read, strict=True
+        ):
+            self._write([_Pieces(of.sentences, ids.tolist(), of.words(starts), of.ends)])
+
+    def _write_whole(self) -> None:
+        texts, self._whole, self._characters = self._whole, [], 0
+        encodings = self._words.backend.encode_batch([t.text for t in texts], add_special_tokens=False)
+        found = []
+        for text, e in zip(texts, encodings, strict=True):
+            words = text.words([start for start, _ in e.offsets])
+            found.append(_Pieces(text.sentences, e.ids, words))
+        self._write(found)
+
+    def _write(self, texts: Sequence[_Pieces]) -> None:
+        """Append the pieces of some texts, and for each piece the labels of its word."""
+        if not texts:
+            return
+        sentences = [s for text in texts for s in text.sentences]
+        counts = np.array([len(s.words) for s in sentences])
+        lasts = np.cumsum([len(text.sentences) for text in texts])  # sentences up to the end of each text
+        before = np.append(0, np.cumsum(counts)[lasts - 1])[:-1]  # words before each text
+        lengths = np.array([len(text.ids) for text in texts])
+        ids = np.fromiter(chain.from_iterable(text.ids for text in texts), np.int64, lengths.sum())
+        word = np.fromiter(chain.from_iterable(text.words for text in texts), np.int64, lengths.sum())
+        word += np.repeat(before, lengths)
+        sentence = np.repeat(np.arange(len(sentences)), counts)[word]
         start = np.diff(word, prepend=-1) != 0
         if self._eos is not None:
-            ends = np.cumsum(pieces)
+            ended = np.array([text.ends for text in texts])
+            ends = np.cumsum(lengths)[ended]
             ids = np.insert(ids, ends, self._eos)
             word = np.insert(word, ends, -1)  # selects the entry without label, the last one below
-            sentence = np.insert(sentence, ends, np.arange(len(sentences)))
+            sentence = np.insert(sentence, ends, lasts[ended] - 1)
             start = np.insert(start, ends, False)
-            pieces = pieces + 1
         written = self._tokens.length
+        pieces = np.bincount(sentence, minlength=len(sentences))
         self._sentences.write(written + np.cumsum(pieces) - pieces)
         self._tokens.write(ids)
         self._word_start.write(start)
@@ -326,31 +452,28 @@ class _Encoder:
             if layer not in self._layers:
                 if all(getattr(s, layer) is None for s in sentences):
                     continue
-                self._layers[layer] = _Column(
-                    self._folder / f"layer_{layer}.bin", layer_dtype(layer), self._files
-                )
+                self._layers[layer] = self._column(f"layer_{layer}", layer_dtype(layer))
                 self._layers[layer].fill(IGNORED, written)
             self._layers[layer].write(self._labels(layer, sentences)[sentence if layer == "topic" else word])
 
     def _labels(self, layer: str, sentences: list[Sentence]) -> npt.NDArray[np.int64]:
         """Return label indices of each word (for ``topic``, each sentence) of a chunk, and a last one for no label."""
         index = self._index.setdefault(layer, {})
-        names: Iterable[str | None]
         if layer == "topic":
-            names = (s.topic for s in sentences)
+            names = [s.topic for s in sentences]
         else:
-            names = chain.from_iterable(getattr(s, layer) or (None,) * len(s.words) for s in sentences)
+            names = [n for s in sentences for n in getattr(s, layer) or (None,) * len(s.words)]
         labels = [IGNORED if n is None else index.setdefault(n, len(index)) for n in names]
         if len(index) > np.iinfo(layer_dtype(layer)).max:
-            raise ValueError(
-                f"layer {layer!r} has more than {len(index) - 1} different labels: is it a tag set?"
-            )
+            raise ValueError(f"layer {layer!r} has more than {len(index) - 1} labels: is it a tag set?")
         return np.array([*labels, IGNORED])
 
-    def finish(self, num_sentences: int) -> None:
+    def finish(self) -> None:
+        if not self._seen:
+            raise ValueError("it has no sentence")
         meta = {
             "num_tokens": self._tokens.length,
-            "num_sentences": num_sentences,
+            "num_sentences": self._seen,
             "num_documents": self._documents.length,
             "names": {layer: list(index) for layer, index in self._index.items()},
             "hashes": {name: c.digest() for name, c in {"tokens": self._tokens, **self._layers}.items()},
@@ -361,34 +484,28 @@ class _Encoder:
 def encode_documents(
     documents: Iterable[Document], folder: Path, tokenizer: PreTrainedTokenizerFast, eos: bool
 ) -> EncodedSplit:
-    """Encode documents into ``folder`` one by one: memory holds one chunk of sentences, not the corpus.
+    """Encode documents into ``folder`` one by one: memory holds some sentences, not the corpus.
+
+    Documents whose sentences have a ``text`` are encoded as they are written, unless the tokenizer is one of lmdyn's.
+    With ``eos``, each document is a text, encoded as a whole, and followed by the end token. Without it, all documents
+    are one text. The word of a piece is that in which it begins, or the next word if it begins in white space.
+
+    All other documents are encoded by sentence, as the text that the words form if single spaces join them.
 
     Args:
         documents: annotated text; each piece of a word gets the word's labels.
         folder: an existing empty folder.
         tokenizer: any fast tokenizer.
-        eos: whether to append the tokenizer's end-of-sentence token (otherwise its ``sep_token``) to each sentence.
+        eos: whether to append the tokenizer's end-of-sentence token (otherwise its ``sep_token``) to each document
+            that is encoded as it is written, or to each sentence of others.
 
     Raises:
         ValueError: if ``eos`` is set but the tokenizer has no such token, or there is no sentence.
     """
-    seen = 0
     with ExitStack() as files:
         encoder = _Encoder(folder, tokenizer, eos, files)
-        pending: list[Sentence] = []
-        for document in documents:
-            encoder.start_document(seen)
-            for sentence in document:
-                pending.append(sentence)
-                seen += 1
-                if len(pending) == _SENTENCES_PER_CHUNK:
-                    encoder.write(pending)
-                    pending = []
-        if pending:
-            encoder.write(pending)
-        encoder.finish(seen)
-    if not seen:
-        raise ValueError("it has no sentence")
+        encoder.add(documents)
+        encoder.finish()
     return EncodedSplit(folder)
 
 

@@ -3,8 +3,9 @@
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lmdyn.datamodules.corpora.tokenization import digest
+from lmdyn.datamodules.loading.loader import ShardedLoader
 
 __all__ = ["Example", "ExampleLoader", "ExampleSequence"]
 
@@ -38,7 +40,8 @@ class ExampleSequence(Sequence[Example], ABC):
         return self.at(int(index) % len(self))
 
 
-class ExampleLoader:
+@dataclass(eq=False)
+class ExampleLoader(ShardedLoader):
     """Serves examples in batches of similar length, with little padding; each example exactly once.
 
     The examples are sorted by length. A batch ends when another example would exceed ``batch_tokens``, including
@@ -71,57 +74,35 @@ class ExampleLoader:
         [([[0, 0], [0, 1]], [1, 2]), ([[0, 1, 2]], [3])]
     """
 
-    label_convention = "aligned"
-    """``labels[b, t]`` belongs to ``logits[b, t]``."""
+    examples: Sequence[Example]
+    batch_tokens: int = field(default=4096, kw_only=True)
+    pad_id: int = field(default=0, kw_only=True)
+    label_names: Mapping[str, Sequence[str]] = field(default_factory=dict, kw_only=True)
+    attributes: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
-    def __init__(
-        self,
-        examples: Sequence[Example],
-        *,
-        batch_tokens: int = 4096,
-        pad_id: int = 0,
-        label_names: Mapping[str, Sequence[str]] | None = None,
-        attributes: Mapping[str, Any] | None = None,
-        max_tokens: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        if batch_tokens < 1 or (max_tokens is not None and max_tokens < 1):
-            raise ValueError(
-                f"batch_tokens and max_tokens must be at least 1, got {batch_tokens}, {max_tokens}"
-            )
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must lie in [0, world_size), got rank {rank} of {world_size}")
-        if not examples:
+    _sizes: ClassVar[tuple[str, ...]] = ("batch_tokens",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.examples:
             raise ValueError("no example to serve: the data is empty, or all of it was skipped")
-        self._settings: dict[str, Any] = {
-            "batch_tokens": batch_tokens,
-            "pad_id": pad_id,
-            "label_names": label_names,
-            "attributes": attributes,
-            "max_tokens": max_tokens,
-            "rank": rank,
-            "world_size": world_size,
-        }
-        self.examples = examples
-        self.label_names = {key: list(names) for key, names in (label_names or {}).items()}
-        for name, value in (attributes or {}).items():
+        for name, value in self.attributes.items():
             setattr(self, name, value)
-        lengths = np.array([len(e["input_ids"]) for e in examples])
-        kept = np.arange(len(examples))
-        if max_tokens is not None:
-            drawn = np.random.default_rng(0).permutation(len(examples))
-            within = np.cumsum(lengths[drawn]) - lengths[drawn] < max_tokens
+        lengths = np.array([len(e["input_ids"]) for e in self.examples])
+        kept = np.arange(len(lengths))
+        if self.max_tokens is not None:
+            drawn = np.random.default_rng(0).permutation(len(lengths))
+            within = np.cumsum(lengths[drawn]) - lengths[drawn] < self.max_tokens
             kept = np.sort(drawn[within])
         order = kept[np.argsort(lengths[kept], kind="stable")]
         self._batches: list[npt.NDArray[np.int64]] = []
         first = 0
         for i in range(len(order) + 1):
-            if i == len(order) or (i > first and (i - first + 1) * lengths[order[i]] > batch_tokens):
+            if i == len(order) or (i > first and (i - first + 1) * lengths[order[i]] > self.batch_tokens):
                 self._batches.append(order[first:i])
                 first = i
         # a batch with fewer rows than ranks leaves some of them without any
-        shares = (rows[rank::world_size] for rows in self._batches)
+        shares = (rows[self.rank :: self.world_size] for rows in self._batches)
         self._shares = [rows for rows in shares if len(rows)]
 
     @cached_property
@@ -147,27 +128,14 @@ class ExampleLoader:
     def collate(self, rows: npt.NDArray[np.int64]) -> dict[str, Tensor]:
         """Return the batch of the examples with these numbers."""
         chosen = [self.examples[i] for i in rows]
-        batch = {
-            name: torch.from_numpy(
-                _padded([e[name] for e in chosen], self._settings["pad_id"] if name == "input_ids" else -100)
-            )
-            for name in chosen[0]
-        }
+        batch = {}
+        for name in chosen[0]:
+            padding = self.pad_id if name == "input_ids" else -100
+            batch[name] = torch.from_numpy(_padded([e[name] for e in chosen], padding))
         lengths = torch.tensor([len(e["input_ids"]) for e in chosen])
         batch["attention_mask"] = (torch.arange(int(lengths.max())) < lengths[:, None]).long()
         batch["example"] = torch.from_numpy(np.asarray(rows, dtype=np.int64))
         return batch
-
-    def _replace(self, **changes: Any) -> "ExampleLoader":
-        return ExampleLoader(self.examples, **{**self._settings, **changes})
-
-    def shard(self, rank: int, world_size: int) -> "ExampleLoader":
-        """Return a loader of every ``world_size``-th row of each batch, from row ``rank`` on."""
-        return self._replace(rank=rank, world_size=world_size)
-
-    def limit(self, max_tokens: int) -> "ExampleLoader":
-        """Return a loader of examples with about ``max_tokens`` positions, drawn with a fixed seed."""
-        return self._replace(max_tokens=max_tokens)
 
 
 def _padded(arrays: Sequence[npt.NDArray[Any]], value: int) -> npt.NDArray[Any]:

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from lmdyn.datamodules.corpora.columns import read_blocks
 from lmdyn.datamodules.corpora.corpus import FileCorpus
-from lmdyn.datamodules.corpora.sentence import Document, Sentence
-from lmdyn.datamodules.files.text_files import read_lines, shown
+from lmdyn.datamodules.corpora.sentence import Document, Sentence, grouped
 
 __all__ = ["SEMTAG_COARSE", "UNKNOWN_SEMTAG", "SemtagCorpus", "read_pmb"]
 
@@ -40,7 +40,6 @@ EFS (future simple event) of the bank's release 4.
 UNKNOWN_SEMTAG = "UNK"
 """Coarse class of a tag that is not in :data:`SEMTAG_COARSE`."""
 
-_COLUMNS = 7
 _COMMENT = re.compile(r"#+( |$)")  # not followed by a tab, as "#" can be a token
 _NEWDOC = re.compile(r"# newdoc\b(?: id =)?(.*)")
 
@@ -48,11 +47,11 @@ _NEWDOC = re.compile(r"# newdoc\b(?: id =)?(.*)")
 def read_pmb(path: Path, lowercase: bool = False) -> Iterator[Document]:
     r"""Stream the documents of a CoNLL export of the Parallel Meaning Bank.
 
-    The format has seven columns separated by tabs; the first is the word and the fourth its semantic tag. A tag unknown
-    to :data:`SEMTAG_COARSE` has the coarse class ``UNK``. An empty line ends a sentence and ``# newdoc`` starts a
-    document; most documents are one sentence. Sentences before the first ``# newdoc`` are separate documents.
-    The bank joins the parts of a multiword token with ``~`` (``New~York``), which stays one word. White space within
-    a word becomes ``_``.
+    The format has seven columns separated by tabs; the first is the word and the fourth its semantic tag, missing if it
+    is ``-``, ``_`` or empty. A tag unknown to :data:`SEMTAG_COARSE` has the coarse class ``UNK``. An empty line ends a
+    sentence and ``# newdoc`` starts a document; most documents are one sentence. Sentences before the first
+    ``# newdoc`` are separate documents. The bank joins the parts of a multiword token with ``~`` (``New~York``), which
+    stays one word. White space within a word becomes ``_``.
 
     Args:
         path: the file.
@@ -62,7 +61,7 @@ def read_pmb(path: Path, lowercase: bool = False) -> Iterator[Document]:
         Documents named by their id, with the layers ``semtag`` and ``semtag_coarse``.
 
     Raises:
-        ValueError: if a line has another number of columns, or no word or tag; the message has file and line number.
+        ValueError: if a line has another number of columns, or no word; the message has file and line number.
 
     Example:
         >>> import tempfile
@@ -74,53 +73,20 @@ def read_pmb(path: Path, lowercase: bool = False) -> Iterator[Document]:
         >>> document.name, document.sentences[0].words, document.sentences[0].semtag_coarse
         ('p02/d0010', ('She', 'is'), ('ANA', 'TNS'))
     """
-    name: str | None = None
-    sentences: list[Sentence] = []
-    for number, block in enumerate(_blocks(path, lowercase), start=1):
-        if isinstance(block, str):
-            if sentences and name is not None:
-                yield Document(name, tuple(sentences))
-            name = block or f"{path.stem}-{number}"
-            sentences = []
-        elif name is None:
-            yield Document(f"{path.stem}-{number}", (block,))
-        else:
-            sentences.append(block)
-    if sentences and name is not None:
-        yield Document(name, tuple(sentences))
+    return grouped(_sentences(path, lowercase))
 
 
-def _blocks(path: Path, lowercase: bool) -> Iterator[str | Sentence]:
-    """Yield the sentences of a file and, where a document starts, its id, which may be empty."""
-    words: list[str] = []
-    tags: list[str] = []
-    for number, line in read_lines(path):
-        newdoc = _NEWDOC.match(line)
-        if words and (newdoc or not line.strip()):
-            yield _sentence(words, tags)
-            words, tags = [], []
-        if newdoc:
-            yield newdoc[1].strip()
-        elif line.strip() and not _COMMENT.match(line):
-            columns = line.split("\t")
-            if len(columns) != _COLUMNS:
-                raise ValueError(
-                    f"{path}:{number}: expected {_COLUMNS} columns separated by tabs, got {len(columns)}: "
-                    f"{shown(line)}; comments start with '# '"
-                )
-            word, tag = "_".join(columns[0].split()), columns[3].strip()
-            for column, value, what in ((1, word, "word"), (4, tag, "semantic tag")):
-                if not value:
-                    raise ValueError(f"{path}:{number}: the {what} (column {column}) is empty: {shown(line)}")
-            words.append(word.lower() if lowercase else word)
-            tags.append(tag)
-    if words:
-        yield _sentence(words, tags)
-
-
-def _sentence(words: list[str], tags: list[str]) -> Sentence:
-    coarse = tuple(SEMTAG_COARSE.get(tag, UNKNOWN_SEMTAG) for tag in tags)
-    return Sentence(tuple(words), semtag=tuple(tags), semtag_coarse=coarse)
+def _sentences(path: Path, lowercase: bool) -> Iterator[tuple[int, str, Sentence]]:
+    begun, name = 0, ""
+    for number, block in enumerate(read_blocks(path, 7, comment=_COMMENT), start=1):
+        for _, comment in block.comments:
+            if newdoc := _NEWDOC.match(comment):
+                begun, name = number, newdoc[1].strip() or f"{path.stem}-{number}"
+        if block.rows:
+            tags = block.column(3)
+            coarse = tags and tuple(tag and SEMTAG_COARSE.get(tag, UNKNOWN_SEMTAG) for tag in tags)
+            sentence = block.sentence(0, lowercase, semtag=tags, semtag_coarse=coarse)
+            yield begun or number, name or f"{path.stem}-{number}", sentence
 
 
 class SemtagCorpus(FileCorpus):

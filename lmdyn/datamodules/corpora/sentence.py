@@ -1,12 +1,19 @@
 """The one type of annotated text: every gold corpus is read into documents of :class:`Sentence`."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from itertools import groupby
+from typing import Any
 
-__all__ = ["TOKEN_LAYERS", "Constituent", "Document", "Mention", "Role", "Sentence"]
+__all__ = ["MISSING", "TOKEN_LAYERS", "Constituent", "Document", "Mention", "Role", "Sentence", "grouped"]
 
 TOKEN_LAYERS = ("upos", "xpos", "semtag", "semtag_coarse", "deprels")
 """Layers with one label for each word."""
+
+
+MISSING = ("-", "_", "")
+"""Spellings of a missing value in columns of all CoNLL formats, except that of the word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,10 @@ class Sentence:
     ``heads`` has the index of each word's head, -1 for the root; ``constituents``, ``roles`` and ``mentions`` have
     spans of words; ``topic`` is one label for the sentence; ``facts`` has the identifiers of the facts it states.
 
+    ``text`` is the sentence as it is written, with the white space around it, so that the sentences of a document
+    joined are its text; ``places`` are start and end of each word in it. Without ``places``, the words are those that
+    white space separates. Both are None for text that is given as words only.
+
     Raises:
         ValueError: if the sentence or a word is empty, a word has white space, a layer has another length, or a head
             or span is outside the sentence.
@@ -66,6 +77,8 @@ class Sentence:
     mentions: tuple[Mention, ...] | None = None
     topic: str | None = None
     facts: tuple[str, ...] | None = None
+    text: str | None = None
+    places: tuple[tuple[int, int], ...] | None = None
 
     def __post_init__(self) -> None:
         n = len(self.words)
@@ -73,20 +86,16 @@ class Sentence:
             raise ValueError("a sentence must have at least one word, got none")
         for i, word in enumerate(self.words):
             if not word or any(c.isspace() for c in word):
-                raise ValueError(
-                    f"word {i} is {word!r}: words must not be empty or contain white space (join with '_')"
-                )
+                raise ValueError(f"word {i} is {word!r}: words are not empty and have no white space (but _)")
         for name in (*TOKEN_LAYERS, "heads"):
             layer = getattr(self, name)
             if layer is not None and len(layer) != n:
                 raise ValueError(f"layer {name!r} has {len(layer)} entries, expected {n}, one per word")
+        if self.places is not None and (self.text is None or len(self.places) != n):
+            raise ValueError(f"expected a text and {n} places in it, got {len(self.places)}")
         if self.heads is not None and any(not -1 <= h < n for h in self.heads):
             raise ValueError(f"heads {self.heads} point outside a sentence of {n} words (-1 is the root)")
-        spans: tuple[Constituent | Role | Mention, ...] = (
-            *(self.constituents or ()),
-            *(self.roles or ()),
-            *(self.mentions or ()),
-        )
+        spans: list[Any] = [*(self.constituents or ()), *(self.roles or ()), *(self.mentions or ())]
         for span in spans:
             if not 0 <= span.start < span.end <= n:
                 raise ValueError(f"{span} lies outside a sentence of {n} words")
@@ -94,15 +103,47 @@ class Sentence:
     @property
     def layers(self) -> tuple[str, ...]:
         """Names of the layers that this sentence has."""
-        return tuple(f.name for f in fields(self) if f.name != "words" and getattr(self, f.name) is not None)
+        written = ("words", "text", "places")
+        return tuple(
+            f.name for f in fields(self) if f.name not in written and getattr(self, f.name) is not None
+        )
+
+    def word_places(self) -> tuple[tuple[int, int], ...]:
+        """Return start and end of each word in ``text``.
+
+        Raises:
+            ValueError: if there is no text, or it has other words.
+        """
+        if self.places is not None:
+            return self.places
+        places = tuple(word.span() for word in re.finditer(r"\S+", self.text or ""))
+        if len(places) != len(self.words):
+            raise ValueError(f"expected a text of {len(self.words)} words, got {self.text!r}")
+        return places
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Sentences that belong together, in order, with a name (an article's title, or a document id of a file)."""
+    """Sentences that belong together, in order, with a name (an article's title, or a document id of a file).
+
+    A long document may come in several parts; ``continues`` is set for all except the first.
+    """
 
     name: str
     sentences: tuple[Sentence, ...]
+    continues: bool = False
 
     def __iter__(self) -> Iterator[Sentence]:
         return iter(self.sentences)
+
+    def as_words(self) -> "Document":
+        """Return the document without the text of its sentences."""
+        if all(s.text is None for s in self):
+            return self
+        return replace(self, sentences=tuple(replace(s, text=None, places=None) for s in self))
+
+
+def grouped(sentences: Iterable[tuple[int, str, Sentence]]) -> Iterator[Document]:
+    """Yield the documents of sentences that come with the number and the name of their document."""
+    for (_, name), group in groupby(sentences, lambda found: found[:2]):
+        yield Document(name, tuple(sentence for _, _, sentence in group))

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from lmdyn.datamodules.corpora.conllu import read_conllu
@@ -50,20 +51,17 @@ class LexiconTagger(Tagger):
     @cached_property
     def _lexicon(self) -> dict[str, dict[str, str | None]]:
         counts: dict[str, dict[str, Counter[str]]] = {
-            layer: defaultdict(Counter) for layer in ("upos", "xpos")
+            "upos": defaultdict(Counter),
+            "xpos": defaultdict(Counter),
         }
         for path in expand_paths(self.train):
-            for document in read_conllu(path, self.lowercase):
-                for sentence in document:
-                    for layer, table in counts.items():
-                        for word, tag in zip(sentence.words, getattr(sentence, layer) or (), strict=False):
-                            if tag is not None:
-                                table[word][tag] += 1
-        return {
-            layer: {w: self._best(tags) for w, tags in table.items()}
-            for layer, table in counts.items()
-            if table
-        }
+            for s in chain.from_iterable(read_conllu(path, self.lowercase)):
+                for layer, table in counts.items():
+                    for word, tag in zip(s.words, getattr(s, layer) or (), strict=False):
+                        if tag is not None:
+                            table[word][tag] += 1
+        found = ((layer, table) for layer, table in counts.items() if table)
+        return {layer: {word: self._best(tags) for word, tags in table.items()} for layer, table in found}
 
     def _best(self, tags: Counter[str]) -> str | None:
         tag = min(tags, key=lambda t: (-tags[t], t))
@@ -104,15 +102,11 @@ class SpacyTagger(Tagger):
         try:
             import spacy
         except ImportError as error:
-            raise ImportError(
-                "SpacyTagger requires spaCy: pip install 'lmdyn[spacy]', or use LexiconTagger"
-            ) from error
+            raise ImportError("pip install 'lmdyn[spacy]', or use LexiconTagger") from error
         try:
             return spacy.load(self.model, exclude=["parser", "ner", "lemmatizer", "senter"])
         except OSError as error:
-            raise ImportError(
-                f"no spaCy model {self.model!r}: install it with python -m spacy download {self.model}"
-            ) from error
+            raise ImportError(f"no model: python -m spacy download {self.model}") from error
 
     def tag(self, sentences: Sequence[tuple[str, ...]]) -> list[Tags]:
         """Return the labels of each sentence, by the pipeline's tagger and attribute ruler."""

@@ -2,19 +2,22 @@
 
 import hashlib
 import heapq
+import io
 import math
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, islice
-from typing import Any, ClassVar, Literal
+from itertools import accumulate, islice, repeat
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from lmdyn.datamodules.corpora.corpus import SPLITS, Corpus
 from lmdyn.datamodules.corpora.sentence import Document, Sentence
 from lmdyn.datamodules.corpora.tagging import Tagger
+from lmdyn.datamodules.files.checks import at_least, one_of
 from lmdyn.datamodules.files.data_sets import load_dataset, read_rows
 from lmdyn.datamodules.files.text_files import expand_paths, file_digest, read_lines
 
@@ -23,10 +26,26 @@ __all__ = ["TextCorpus", "cut_sentences", "split_sentences"]
 _ENDS = frozenset(".!?")
 _CLOSING = frozenset((")", "]", "}", "''", "'", "”", "’", "»", "-rrb-", "-rsb-", "-rcb-"))
 _DOCUMENTS_PER_CHUNK = 64
+_SENTENCES_PER_PART = 1_000  # of a document that is not held in memory as a whole
 
 Words = list[str]
-Article = tuple[str, str | None, list[Words]]
-"""Name, topic and sentences of a document."""
+
+
+class _Written(list[str]):
+    """Words of a stretch of text, and the stretch as it is written."""
+
+    def __init__(self, words: Words, text: str) -> None:
+        super().__init__(words)
+        self.text = text
+
+
+class Article(NamedTuple):
+    """A document, or a part of it that ``continues`` the previous one."""
+
+    name: str
+    topic: str | None
+    sentences: list[Words]
+    continues: bool = False
 
 
 def split_sentences(words: Iterable[str]) -> list[Words]:
@@ -80,6 +99,14 @@ def cut_sentences(sentences: Iterable[Words], shares: Sequence[float]) -> list[l
     return parts
 
 
+def _written_sentences(line: _Written) -> list[Words]:
+    """Split a line as :func:`split_sentences` does; white space belongs to the sentence before it."""
+    parts = split_sentences(line)
+    begins = [word.start() for word in re.finditer(r"\S+", line.text)]
+    bounds = [0, *(begins[n] for n in accumulate(map(len, parts[:-1]))), len(line.text)]
+    return [_Written(part, line.text[a:b]) for part, a, b in zip(parts, bounds, bounds[1:], strict=False)]
+
+
 def _is_title(words: Words) -> bool:
     """Return whether the line is ``= Title =``, in contrast to ``= = Section = =``."""
     return len(words) > 2 and words[0] == words[-1] == "=" and words[1] != "=" and words[-2] != "="
@@ -89,23 +116,42 @@ def _is_section(words: Words) -> bool:
     return len(words) > 4 and words[:2] == words[-2:] == ["=", "="]
 
 
+def _lines(text: str) -> Iterator[str]:
+    """Return the lines of a text with their ends."""
+    return iter(io.StringIO(text, newline="\n"))
+
+
+def _put_between(before: list[Words], blank: str, after: list[Words]) -> None:
+    """Add empty lines to the last stretch of written text before them; if there is none, to the first one after."""
+    stretch = before[-1] if before else after[0]
+    if isinstance(stretch, _Written):
+        stretch.text = stretch.text + blank if before else blank + stretch.text
+
+
+def _count(articles: Iterable[Article]) -> Counter[str]:
+    return Counter(word for article in articles for words in article.sentences for word in words)
+
+
 def _check_only_train(given: Iterable[str]) -> None:
     if list(given) != ["train"]:
-        raise ValueError(
-            "cut_articles takes validation and test from train: give only train (for a dataset, with data_files), or "
-            f"omit cut_articles; got {list(given)}"
-        )
+        raise ValueError(f"cut_articles takes all splits from train: give only train, got {list(given)}")
 
 
 class TextCorpus(Corpus):
-    """Tokenised plain text, one paragraph per line, prepared as in the study of LSTM learning dynamics.
+    """Plain text: as it is written, or prepared as in the study of LSTM learning dynamics.
 
-    The words of a line are separated by white space. The preparation, in this order: lowercase; drop headings;
-    split paragraphs into sentences (:func:`split_sentences`); drop each sentence with a type that occurs fewer than
-    ``min_count`` times in the training split; count again, and map types that are still rarer than ``min_count`` to
-    ``<unk>`` (the vocabulary does this). In all splits, sentences are dropped by the counts of the training split. With
-    ``min_count`` 1 no type is rare and nothing is dropped. WikiText-2 with ``min_count: 5`` has 1.34 M tokens of 15.8
-    thousand types after this preparation.
+    Text for a tokenizer that lmdyn did not train (``tokenizer``, or the tokenizer of an observed model) keeps its white
+    space, line ends and case. A document is a file, or as ``layout`` says; its ids are those of ``tokenizer(text)``
+    without special tokens, and the end token follows each document, not each sentence. Without ``eos`` all documents
+    are one text, with its line ends. The settings below only take stretches of text out, change case and mark
+    sentences; they never change white space. Words, as for silver tags, are found by their places in the text.
+
+    Text for lmdyn's own vocabularies is one paragraph per line, of words that are separated by white space. The
+    preparation, in this order: lowercase; drop headings; split paragraphs into sentences (:func:`split_sentences`);
+    drop each sentence with a type that occurs fewer than ``min_count`` times in the training split; count again, and
+    map types that are still rarer than ``min_count`` to ``<unk>`` (the vocabulary does this). In all splits, sentences
+    are dropped by the counts of the training split. With ``min_count`` 1 no type is rare and nothing is dropped.
+    WikiText-2 with ``min_count: 5`` has 1.34 M tokens of 15.8 thousand types after this preparation.
 
     The result can be restricted to a part of the same corpus: ``longest_articles`` keeps some documents of each split,
     and ``cut_articles`` makes the three splits from each document of the training file, so that all have the same
@@ -117,7 +163,8 @@ class TextCorpus(Corpus):
     - ``wikitext``: a line ``= Title =`` between two empty lines (or at the file's start) begins an article, a
       document with the title as its name and as the ``topic`` of its sentences (a repeated title in a split is
       numbered, ``Title (2)``; WikiText-2 has several ``<unk>``). Text before the first title is a document
-      without topic. ``= = Section = =`` lines are headings.
+      without topic, and so is a file without titles. ``= = Section = =`` lines are headings. Rows of a dataset are
+      lines; if none is a title, each row of text that is read as it is written is a document.
     - ``paragraphs``: each line is a document.
 
     Args:
@@ -128,9 +175,11 @@ class TextCorpus(Corpus):
             its splits "train", "validation" and "test" are used.
         text_column: the column of the dataset with the text.
         layout: ``wikitext`` or ``paragraphs``.
-        lowercase: whether to lowercase all words.
-        headings: whether to keep titles and section headings, each as a sentence.
-        split_sentences: whether to split lines into sentences; otherwise each line is one.
+        lowercase: whether to lowercase the text; None: only for lmdyn's own vocabularies.
+        headings: whether to keep titles and section headings, each as a sentence; None: unless the vocabulary is one of
+            lmdyn's.
+        split_sentences: whether to split lines into sentences; otherwise each line is one. None: only for lmdyn's own
+            vocabularies.
         drop_rare_sentences: whether to drop sentences with a type rarer than ``min_count`` in the training split.
         shuffle_sentences: whether to serve the training split's sentences in one random order, held in memory and drawn
             with ``seed``. Intended for labels of whole documents: a stream that stays in one article for hundreds of
@@ -171,9 +220,9 @@ class TextCorpus(Corpus):
         dataset: dict[str, Any] | None = None,
         text_column: str = "text",
         layout: Literal["wikitext", "paragraphs"] = "wikitext",
-        lowercase: bool = True,
-        headings: bool = False,
-        split_sentences: bool = True,
+        lowercase: bool | None = None,
+        headings: bool | None = None,
+        split_sentences: bool | None = None,
         drop_rare_sentences: bool = True,
         shuffle_sentences: bool = False,
         longest_articles: int | None = None,
@@ -182,19 +231,13 @@ class TextCorpus(Corpus):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if layout not in ("wikitext", "paragraphs"):
-            raise ValueError(f"layout must be 'wikitext' or 'paragraphs', got {layout!r}")
+        one_of(("wikitext", "paragraphs"), layout=layout)
+        at_least(1, longest_articles=longest_articles)
         self.paths = {s: p for s, p in zip(SPLITS, (train, validation, test), strict=True) if p}
         if bool(self.paths) == (dataset is not None):
             raise ValueError("give either files (train, validation, test) or a dataset")
         if dataset is not None and ("split" in dataset or dataset.get("streaming")):
-            raise ValueError(
-                "dataset takes neither split nor streaming: its splits are train, validation and test"
-            )
-        if longest_articles is not None and longest_articles < 1:
-            raise ValueError(
-                f"longest_articles must be at least 1, got {longest_articles}: omit it to keep all articles"
-            )
+            raise ValueError("dataset takes neither split nor streaming: it is read as a whole")
         if cut_articles is not None:
             if len(cut_articles) != 3 or not (min(cut_articles) >= 0 and math.isclose(sum(cut_articles), 1)):
                 raise ValueError(
@@ -203,18 +246,32 @@ class TextCorpus(Corpus):
                 )
             if dataset is None:
                 _check_only_train(self.paths)
-        self.shuffle_sentences = shuffle_sentences
-        self.longest_articles = longest_articles
-        self.cut_articles = cut_articles
+        self.dataset, self.text_column, self.layout = dataset, text_column, layout
+        self._lowercase, self._headings, self._split_sentences = lowercase, headings, split_sentences
+        self.drop_rare_sentences, self.shuffle_sentences = drop_rare_sentences, shuffle_sentences
+        self.longest_articles, self.cut_articles, self.tagger = longest_articles, cut_articles, tagger
+
+    def forget(self) -> None:
+        """Drop what was encoded, and counted, with another tokenizer."""
+        super().forget()
+        self._types: frozenset[str] | None = None
+        self._titled: dict[str, bool] = {}
         self._longest: dict[str, frozenset[int]] = {}
-        self.dataset = dataset
-        self.text_column = text_column
-        self.layout = layout
-        self.lowercase = lowercase
-        self.headings = headings
-        self.split_sentences = split_sentences
-        self.drop_rare_sentences = drop_rare_sentences
-        self.tagger = tagger
+
+    @property
+    def lowercase(self) -> bool:
+        """Whether words are lowercased."""
+        return not self._as_written if self._lowercase is None else self._lowercase
+
+    @property
+    def headings(self) -> bool:
+        """Whether titles and section headings are kept."""
+        return self._as_written if self._headings is None else self._headings
+
+    @property
+    def split_sentences(self) -> bool:
+        """Whether lines are split into sentences."""
+        return not self._as_written if self._split_sentences is None else self._split_sentences
 
     @cached_property
     def splits(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -239,20 +296,14 @@ class TextCorpus(Corpus):
             "reached",
         )
         if not set(SPLITS) & set(table):
-            raise ValueError(
-                f"dataset {self.dataset} has splits {list(table)}: expected at least one of {list(SPLITS)}"
-            )
+            raise ValueError(f"dataset {self.dataset} has none of {list(SPLITS)}, but {list(table)}")
         for split in set(SPLITS) & set(table):
-            if self.text_column not in table[split].column_names:
-                raise ValueError(
-                    f"split {split!r} of dataset {self.dataset} has no column {self.text_column!r}: set text_column to "
-                    f"one of {table[split].column_names}"
-                )
-            kind = getattr(table[split].features[self.text_column], "dtype", "a list")
+            features = table[split].features
+            kind = getattr(features.get(self.text_column), "dtype", "no column, or a list")
             if kind not in ("string", "large_string", "string_view", "null"):
                 raise ValueError(
                     f"split {split!r} of dataset {self.dataset}: column {self.text_column!r} has {kind}, expected "
-                    f"text: set text_column to one of {table[split].column_names}"
+                    f"text: set text_column to one of {list(features)}"
                 )
         return table
 
@@ -265,56 +316,94 @@ class TextCorpus(Corpus):
     def _sources(self, split: str) -> Iterator[tuple[str, Iterator[str]]]:
         """Yield a name and the lines of each source of a split."""
         if self.dataset is not None:
-            yield split, (line for row in self._rows(split) for line in row.rstrip("\n").split("\n"))
+            if not self._as_written:
+                yield split, (line for row in self._rows(split) for line in row.rstrip("\n").split("\n"))
+            elif self._rows_are_lines(split):
+                yield split, self._row_lines(split)
+            else:
+                for number, row in enumerate(self._rows(split), start=1):
+                    yield f"{split}-{number}", _lines(row)
         else:
             for path in expand_paths(self.paths[split]):
-                yield path.stem, (line for _, line in read_lines(path))
+                yield path.stem, (line for _, line in read_lines(path, keepends=self._as_written))
+
+    def _rows_are_lines(self, split: str) -> bool:
+        """Return whether a row of the dataset is a line of its text, as in WikiText; otherwise it is a document."""
+        if self.layout == "wikitext" and split not in self._titled:
+            self._titled[split] = any(title for _, _, title in self._titles(self._row_lines(split)))
+        return self.layout == "paragraphs" or self._titled[split]
+
+    def _row_lines(self, split: str) -> Iterator[str]:
+        return (line for row in self._rows(split) for line in _lines(row.removesuffix("\n") + "\n"))
 
     def _articles(self, split: str) -> Iterator[Article]:
-        """Yield name, topic and sentences of each document, before rare sentences are dropped."""
+        """Yield the documents before rare sentences are dropped."""
         seen: Counter[str] = Counter()
         for name, lines in self._sources(split):
-            if self.layout == "paragraphs":
-                for number, line in enumerate(lines, start=1):
-                    if words := self._words(line):
-                        yield f"{name}-{number}", None, self._sentences(words)
-            else:
-                for title, topic, sentences in self._wikitext(name, lines):
-                    seen[title] += 1
-                    again = f" ({seen[title]})" if seen[title] > 1 else ""
-                    yield title + again, topic and topic + again, sentences
+            for article in self._divided(name, lines):
+                seen[article.name] += not article.continues
+                again = f" ({seen[article.name]})" if seen[article.name] > 1 and not self._by_line else ""
+                topic = article.topic and article.topic + again
+                yield article._replace(name=article.name + again, topic=topic)
+
+    @property
+    def _by_line(self) -> bool:
+        return self.layout == "paragraphs"
 
     def _words(self, line: str) -> Words:
-        return (line.lower() if self.lowercase else line).split()
+        line = line.lower() if self.lowercase else line
+        return _Written(line.split(), line) if self._as_written else line.split()
 
     def _sentences(self, words: Words) -> list[Words]:
-        return split_sentences(words) if self.split_sentences else [words]
+        if not self.split_sentences:
+            return [words]
+        return _written_sentences(words) if isinstance(words, _Written) else split_sentences(words)
 
-    def _wikitext(self, name: str, lines: Iterator[str]) -> Iterator[Article]:
-        topic: str | None = None
-        sentences: list[Words] = []
+    def _titles(self, lines: Iterator[str]) -> Iterator[tuple[str, Words, bool]]:
+        """Yield each line, its words, and whether it is the title of an article."""
         before, line = "", next(lines, None)
         while line is not None:
             after = next(lines, None)
             words = self._words(line)
-            title = _is_title(words) and not before.strip() and not (after or "").strip()
-            if title:
-                if sentences:
-                    yield name, topic, sentences
-                name = topic = " ".join(line.split()[1:-1])
-                sentences = []
-            if title or _is_section(words):
-                if self.headings:
-                    sentences.append(words)
-            elif words:
-                sentences.extend(self._sentences(words))
+            yield line, words, _is_title(words) and not before.strip() and not (after or "").strip()
             before, line = line, after
-        if sentences:
-            yield name, topic, sentences
 
-    @cached_property
+    def _divided(self, source: str, lines: Iterator[str]) -> Iterator[Article]:
+        """Yield the documents of a source."""
+        name = source
+        topic: str | None = None
+        sentences: list[Words] = []
+        blank, continues = "", False
+        whole = self.longest_articles is not None or self.cut_articles is not None
+        if self._by_line and self._as_written and self.eos:  # end tokens replace line ends
+            lines = (line.rstrip("\r\n") for line in lines)
+        for number, (line, words, title) in enumerate(self._titles(lines), start=1):
+            title = title and not self._by_line
+            if title or (self._by_line and words):
+                if sentences:
+                    _put_between(sentences, blank, [])
+                    yield Article(name, topic, sentences, continues)
+                    sentences, blank, continues = [], "", False
+                topic = " ".join(line.split()[1:-1]) if title else None
+                name = topic or f"{source}-{number}"
+            found = self._sentences(words) if words else []
+            if title or (_is_section(words) and not self._by_line):
+                found = [words] if self.headings else []
+            if not found:
+                blank += "" if words or (self._by_line and self.eos) else line
+                continue
+            _put_between(sentences, blank, found)
+            blank = ""
+            if len(sentences) >= _SENTENCES_PER_PART and not whole:
+                yield Article(name, topic, sentences, continues)
+                sentences, continues = [], True
+            sentences.extend(found)
+        if sentences:
+            _put_between(sentences, blank, [])
+            yield Article(name, topic, sentences, continues)
+
     def _frequent(self) -> frozenset[str] | None:
-        """Types that are not rare in the training split; None if rarity has no effect."""
+        """Return the types that are not rare in the training split; None if rarity has no effect."""
         if not self.drop_rare_sentences or self.min_count == 1:
             return None
         if "train" not in self._given:
@@ -322,108 +411,85 @@ class TextCorpus(Corpus):
                 "drop_rare_sentences counts types in the training split, but there is none: give train, or set "
                 "drop_rare_sentences: false"
             )
-        counts: Counter[str] = Counter()
-        for _, _, sentences in self._articles("train"):
-            for words in sentences:
-                counts.update(words)
-        return frozenset(word for word, n in counts.items() if n >= self.min_count)
+        if self._types is None:
+            counts = _count(self._articles("train"))
+            self._types = frozenset(word for word, n in counts.items() if n >= self.min_count)
+        return self._types
 
     def _kept(self, split: str) -> Iterator[Article]:
         """Yield documents without their rare sentences, except documents that lose all sentences."""
-        frequent = self._frequent
-        for name, topic, sentences in self._articles(split):
-            kept = (
-                sentences
-                if frequent is None
-                else [words for words in sentences if frequent.issuperset(words)]
-            )
+        frequent = self._frequent()
+        begun = False
+        for article in self._articles(split):
+            begun = begun and article.continues
+            kept = [words for words in article.sentences if frequent is None or frequent.issuperset(words)]
             if kept:
-                yield name, topic, kept
+                yield article._replace(sentences=kept, continues=begun)
+                begun = True
 
     def _selected(self, split: str) -> Iterator[Article]:
         """Yield the longest of the kept documents, in the order of the text."""
         if self.longest_articles is None:
-            yield from self._kept(split)
-            return
+            return self._kept(split)
         if split not in self._longest:  # a separate pass, so that memory never holds the text
-            lengths = ((sum(map(len, s)), -i) for i, (_, _, s) in enumerate(self._kept(split)))
+            lengths = ((sum(map(len, a.sentences)), -i) for i, a in enumerate(self._kept(split)))
             self._longest[split] = frozenset(-i for _, i in heapq.nlargest(self.longest_articles, lengths))
-        for index, article in enumerate(self._kept(split)):
-            if index in self._longest[split]:
-                yield article
+        return (a for i, a in enumerate(self._kept(split)) if i in self._longest[split])
 
     def _prepared(self, split: str) -> Iterator[Article]:
         """Yield the documents of a split of the corpus."""
-        if split not in self.splits:
-            raise ValueError(f"the corpus has no split {split!r}: it has {list(self.splits)}")
+        self.require_split(split)
         if self.cut_articles is None:
             yield from self._selected(split)
             return
-        for name, topic, sentences in self._selected("train"):
-            if part := cut_sentences(sentences, self.cut_articles)[SPLITS.index(split)]:
-                yield name, topic, part
+        for article in self._selected("train"):
+            if part := cut_sentences(article.sentences, self.cut_articles)[SPLITS.index(split)]:
+                yield article._replace(sentences=part)
 
     def word_counts(self) -> Counter[str]:
         """Count the occurrences of each word in the training split."""
-        counts: Counter[str] = Counter()
-        for _, _, sentences in self._prepared("train"):
-            for words in sentences:
-                counts.update(words)
-        return counts
+        return _count(self._prepared("train"))
 
     def documents(self, split: str) -> Iterator[Document]:
         """Stream the documents of a split, prepared and tagged."""
-        if split == "train" and self.shuffle_sentences:
-            yield from self._mixed(split)
-        else:
-            yield from self._tagged(split)
-
-    def _mixed(self, split: str) -> Iterator[Document]:
-        """Yield sentences in random order, each as a document."""
+        if split != "train" or not self.shuffle_sentences:
+            return self._tagged(split)
         sentences = [(document.name, s) for document in self._tagged(split) for s in document]
-        for i in np.random.default_rng(self.seed).permutation(len(sentences)):
-            name, sentence = sentences[i]
-            yield Document(name, (sentence,))
+        order = np.random.default_rng(self.seed).permutation(len(sentences))
+        return (Document(name, (sentence,)) for name, sentence in map(sentences.__getitem__, order))
 
     def _tagged(self, split: str) -> Iterator[Document]:
         articles = self._prepared(split)
-        while chunk := list(islice(articles, _DOCUMENTS_PER_CHUNK)):
-            tags: Iterator[dict[str, Any]] | None = None
+        while chunk := list(islice(articles, 1 if self.tagger is None else _DOCUMENTS_PER_CHUNK)):
+            tags: Iterator[dict[str, Any]] = repeat({})
             if self.tagger is not None:
-                tags = iter(
-                    self.tagger.tag([tuple(words) for _, _, sentences in chunk for words in sentences])
+                tags = iter(self.tagger.tag([tuple(words) for a in chunk for words in a.sentences]))
+            for name, topic, sentences, continues in chunk:
+                made = (
+                    Sentence(tuple(words), topic=topic, text=getattr(words, "text", None), **next(tags))
+                    for words in sentences
                 )
-            for name, topic, sentences in chunk:
-                yield Document(
-                    name,
-                    tuple(Sentence(tuple(w), topic=topic, **(next(tags) if tags else {})) for w in sentences),
-                )
+                yield Document(name, tuple(made), continues)
+
+    def _digests(self, split: str) -> list[str]:
+        if self.dataset is None:
+            return [file_digest(path) for path in expand_paths(self.paths[split])]
+        hasher = hashlib.blake2b(digest_size=16)
+        for row in self._rows(split):
+            hasher.update(row.encode() + b"\0")
+        return [hasher.hexdigest()]
 
     def content_key(self) -> dict[str, Any]:
         """Return hashes of the text, and the settings of the preparation."""
-        text = {}
-        for split in self._given:
-            if self.dataset is None:
-                text[split] = [file_digest(path) for path in expand_paths(self.paths[split])]
-            else:
-                hasher = hashlib.blake2b(digest_size=16)
-                for row in self._rows(split):
-                    hasher.update(row.encode() + b"\0")
-                text[split] = [hasher.hexdigest()]
-        key: dict[str, Any] = {
-            "text": text,
+        return {
+            "text": {split: self._digests(split) for split in self._given},
             "layout": self.layout,
             "lowercase": self.lowercase,
             "headings": self.headings,
             "split_sentences": self.split_sentences,
             "drop_rare_below": self.min_count if self.drop_rare_sentences else 1,
             "tagger": None if self.tagger is None else self.tagger.key(),
+            "sentences_shuffled_by": self.seed if self.shuffle_sentences else None,
+            "longest_articles": self.longest_articles,
+            "cut_articles": self.cut_articles,
         }
-        # only if they are set: text encoded before these settings existed keeps its key
-        if self.shuffle_sentences:
-            key["sentences_shuffled_by"] = self.seed
-        if self.longest_articles is not None:
-            key["longest_articles"] = self.longest_articles
-        if self.cut_articles is not None:
-            key["cut_articles"] = list(self.cut_articles)
-        return key

@@ -4,33 +4,52 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Generic, Literal, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from lmdyn.datamodules.corpora.sentence import Sentence
 from lmdyn.datamodules.corpora.vocabulary import train_unigram, train_wordpieces
-from lmdyn.datamodules.files.text_files import read_json, shown
+from lmdyn.datamodules.files.checks import one_of
+from lmdyn.datamodules.files.text_files import shown
 
 __all__ = [
+    "EncodedAtSetup",
     "Punctuation",
     "Subwords",
+    "TokenizerUser",
     "WordEncoder",
+    "check_growth",
     "digest",
+    "encode_blocks",
     "end_id",
     "load_tokenizer",
     "plain_backend",
     "punctuation_of",
     "subword_tokenizer",
     "tokenizer_digest",
+    "trained_here",
     "word_tokenizer",
+    "words_of",
 ]
+
+T = TypeVar("T")
 
 _PAD, _UNK, _EOS = "<pad>", "<unk>", "<eos>"
 
+_SPECIAL = (_PAD, _UNK, "[CLS]", "[SEP]", "[MASK]")
+_LOWER = normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()])
+
 Punctuation = Literal["attached", "apart"]
+
+_MOST_GROWTH = 1000
+"""A text of a megabyte would become a gigabyte; published tokenizers have 1, or 2 for byte-level ones."""
 
 _FREQUENT = 100
 """At most this many pieces that begin a word are as frequent as one word in thirty: 30 first letters, since their
@@ -113,20 +132,18 @@ def subword_tokenizer(
         >>> tokenizer.tokenize("The cats")
         ['the', 'cats']
     """
-    special = [_PAD, _UNK, "[CLS]", "[SEP]", "[MASK]"]
+    one_of(Subwords, kind=kind)
+    special = list(_SPECIAL)
     split: pre_tokenizers.PreTokenizer
     decoder: decoders.Decoder
     if kind == "unigram":
         split, decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    elif kind == "wordpiece":
-        split, decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
     else:
-        raise ValueError(f"kind must be one of {list(get_args(Subwords))}, got {kind!r}")
-    lower = normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()])
+        split, decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
     units: Counter[str] = Counter()
     for word, count in counts.items():
         if word not in special:  # special tokens do not contribute letters
-            for unit, _ in split.pre_tokenize_str(lower.normalize_str(word)):
+            for unit, _ in split.pre_tokenize_str(_LOWER.normalize_str(word)):
                 units[unit] += count
     if not units:
         raise ValueError(f"no {kind} vocabulary can be trained: the text has no word")
@@ -140,7 +157,7 @@ def subword_tokenizer(
             {piece: i for i, piece in enumerate(pieces)}, unk_token=_UNK, max_input_chars_per_word=100
         )
     backend = Tokenizer(model)
-    backend.normalizer, backend.pre_tokenizer, backend.decoder = lower, split, decoder
+    backend.normalizer, backend.pre_tokenizer, backend.decoder = _LOWER, split, decoder
     backend.add_special_tokens(special)
     cls, sep = backend.token_to_id("[CLS]"), backend.token_to_id("[SEP]")
     backend.post_processor = processors.TemplateProcessing(
@@ -161,6 +178,38 @@ def subword_tokenizer(
     )
 
 
+def trained_here(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Return whether a tokenizer is one of :func:`word_tokenizer` or :func:`subword_tokenizer`, also when loaded.
+
+    Its text is read as words. Text for all other tokenizers reaches them as it is written.
+
+    Example:
+        >>> trained_here(word_tokenizer({"the": 2}))
+        True
+    """
+    backend = tokenizer.backend_tokenizer
+    for model, split, lower, first in (
+        (models.WordLevel, pre_tokenizers.WhitespaceSplit, None, (_PAD, _UNK, _EOS)),
+        (models.Unigram, pre_tokenizers.Metaspace, _LOWER, _SPECIAL),
+        (models.WordPiece, pre_tokenizers.BertPreTokenizer, _LOWER, _SPECIAL),
+    ):
+        if isinstance(backend.model, model) and isinstance(backend.pre_tokenizer, split):
+            same = repr(backend.normalizer) == repr(lower)
+            return same and tuple(backend.id_to_token(i) for i in range(len(first))) == first
+    return False
+
+
+_ROLES = {
+    "pad_token": (_PAD, "[PAD]", "<|pad|>"),
+    "unk_token": (_UNK, "[UNK]"),
+    "eos_token": (_EOS, "</s>", "<|endoftext|>"),
+    "cls_token": ("[CLS]",),
+    "sep_token": ("[SEP]",),
+    "mask_token": ("[MASK]", "<mask>"),
+}
+"""Spellings by which the special tokens of a ``tokenizer.json`` are found."""
+
+
 def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
     """Load a tokenizer from a folder or hub name (``AutoTokenizer``), or from a ``tokenizer.json`` file.
 
@@ -173,41 +222,24 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
     try:
         if path.is_file():
             vocabulary = Tokenizer.from_file(str(path)).get_vocab()
-            forms = {
-                "pad_token": (_PAD, "[PAD]", "<|pad|>"),
-                "unk_token": (_UNK, "[UNK]"),
-                "eos_token": (_EOS, "</s>", "<|endoftext|>"),
-                "cls_token": ("[CLS]",),
-                "sep_token": ("[SEP]",),
-                "mask_token": ("[MASK]", "<mask>"),
-            }
-            found = {role: next((f for f in form if f in vocabulary), None) for role, form in forms.items()}
-            made = PreTrainedTokenizerFast(tokenizer_file=str(path), **{r: f for r, f in found.items() if f})
-            _check_ids(made, path)
-            return made
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(path) if path.exists() else name, trust_remote_code=False
-        )
+            found = {role: next((f for f in form if f in vocabulary), None) for role, form in _ROLES.items()}
+            tokenizer: Any = PreTrainedTokenizerFast(
+                tokenizer_file=str(path), **{r: f for r, f in found.items() if f}
+            )
+        else:
+            folder = str(path) if path.exists() else name
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         if isinstance(tokenizer, PreTrainedTokenizerFast):
-            _check_ids(tokenizer, path / "tokenizer.json")
+            _check_ids(tokenizer, path if path.is_file() else path / "tokenizer.json")
+            check_growth(tokenizer)
     except Exception as error:  # the loaders raise OSError, ValueError, and plain Exception from Rust
         raise ValueError(
-            f"tokenizer {name!r} cannot be loaded ({_reason(path, error)}): give a folder written by save_pretrained, "
-            "a hub name or a tokenizer.json"
+            f"tokenizer {name!r} cannot be loaded ({' '.join(str(error).split())[:500]}): give a folder written by "
+            "save_pretrained, a hub name or a tokenizer.json"
         ) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ValueError(f"tokenizer {name!r} is a {type(tokenizer).__name__}: expected a fast tokenizer")
     return tokenizer
-
-
-def _reason(path: Path, error: Exception) -> str:
-    """Return which of its files is not JSON, and where, as some loaders do not say; otherwise the loader's message."""
-    for file in sorted(path.glob("*.json")) if path.is_dir() else [path] if path.is_file() else []:
-        try:
-            read_json(file)
-        except ValueError as where:
-            return str(where)
-    return " ".join(str(error).split())[:500]
 
 
 def _check_ids(tokenizer: PreTrainedTokenizerFast, file: Path) -> None:
@@ -229,6 +261,36 @@ def _check_ids(tokenizer: PreTrainedTokenizerFast, file: Path) -> None:
             raise ValueError(f"damaged: {shown(token)} has the ids {ids.get(token, i)} and {added[token]}")
 
 
+def check_growth(tokenizer: Any) -> None:
+    """Refuse a tokenizer that may multiply the length of a text by more than a thousand before it splits it.
+
+    Replacements are counted, and the doubling of bytes by each ``ByteLevel``, but not precompiled maps of characters.
+
+    Args:
+        tokenizer: a tokenizer, or None; only fast ones have such steps.
+
+    Raises:
+        ValueError: if it may.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    parts = [getattr(backend, name, None) for name in ("normalizer", "pre_tokenizer")]
+    growth = prod(_growth(json.loads(part.__getstate__())) for part in parts if part is not None)
+    if growth > _MOST_GROWTH:
+        raise ValueError(
+            f"the tokenizer makes a text up to {growth:,.0f} times as long, expected at most {_MOST_GROWTH:,}: remove "
+            "the replacements from `normalizer` in its tokenizer.json"
+        )
+
+
+def _growth(step: Mapping[str, Any]) -> float:
+    """Return by how much a step before the splitting may multiply the length of a text."""
+    if step["type"] == "Sequence":
+        return prod(map(_growth, step.get("normalizers") or step["pretokenizers"]))
+    if step["type"] == "Replace":
+        return max(1.0, len(step["content"]) / max(1, len(step["pattern"].get("String", ""))))
+    return {"ByteLevel": 2.0, "Prepend": max(1.0, len(step.get("prepend", "")))}.get(step["type"], 1.0)
+
+
 def plain_backend(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
     """Return a copy of the Rust tokenizer without the padding and truncation that calls may have set."""
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
@@ -236,6 +298,99 @@ def plain_backend(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
     backend.no_truncation()
     backend.encode_special_tokens = bool(getattr(tokenizer, "split_special_tokens", False))
     return backend
+
+
+# ------------------------------------------------------------------------------------------ text as written
+
+_CONTEXT = 4096  # characters before and after a block that are encoded with it
+
+_Pieces = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Ids of pieces, and the first character of each."""
+
+
+def encode_blocks(backend: Tokenizer, blocks: Iterable[str]) -> Iterator[_Pieces]:
+    r"""Encode a text block by block, with the pieces of the whole text, without special tokens.
+
+    Each block is encoded together with 4,096 characters of the text on either side. Two neighbours therefore share
+    8,192 characters around their bound. If their pieces are the same within 2,048 characters of it, the bound has no
+    effect, and each block has the pieces that begin in it. Otherwise both, and further blocks, are encoded as one, up
+    to the whole text if need be. Memory therefore holds a few blocks.
+
+    Args:
+        backend: the Rust tokenizer, without padding and truncation.
+        blocks: the text, in parts of at least 8,192 characters; none is empty, and the last may be shorter.
+
+    Yields:
+        For each block, the ids (pieces,) of the pieces that begin in it, and the character (pieces,) of the block at
+        which each begins.
+
+    Example:
+        >>> backend = plain_backend(word_tokenizer({"the": 2, "cat": 1}))
+        >>> [(ids.tolist(), starts.tolist()) for ids, starts in encode_blocks(backend, ["the cat\n", " the"])]
+        [([3, 4], [0, 4]), ([3], [1])]
+    """
+    stream = iter(blocks)
+    following = next(stream, "")
+    before, held = "", [""]
+    ids = starts = np.empty(0, np.int64)
+    while following:
+        block, following = following, next(stream, "")
+        context = (before + "".join(held))[-_CONTEXT:]
+        new_ids, new_starts = _encode_within(backend, context, block, following)
+        size = sum(map(len, held))
+        if not size:
+            held = []
+        elif _near(ids, starts - size) == _near(new_ids, new_starts) != [[], []]:
+            yield from _divided(held, ids, starts)
+            before, held = context, []
+        else:  # twice as much each time, so that the cost stays linear
+            held.append(block)
+            while following and sum(map(len, held)) < 2 * size:
+                held.append(following)
+                following = next(stream, "")
+            ids, starts = _encode_within(backend, before, "".join(held), following)
+            continue
+        held.append(block)
+        ids, starts = new_ids, new_starts
+    yield from _divided(held, ids, starts)
+
+
+def words_of(starts: npt.ArrayLike, ends: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Return the word of each piece: that in which it begins, or the next one if it begins in white space.
+
+    Args:
+        starts: (pieces,) first character of each piece.
+        ends: (words,) end of each word; pieces after the last word belong to it.
+
+    Example:
+        >>> words_of([0, 3, 4, 8], [3, 7]).tolist()
+        [0, 1, 1, 1]
+    """
+    ends = np.asarray(ends)
+    return np.minimum(np.searchsorted(ends, starts, side="right"), len(ends) - 1)
+
+
+def _encode_within(backend: Tokenizer, before: str, block: str, following: str) -> _Pieces:
+    encoding = backend.encode(before + block + following[:_CONTEXT], add_special_tokens=False)
+    starts = np.array([start for start, _ in encoding.offsets], np.int64) - len(before)
+    return np.array(encoding.ids, np.int64), starts
+
+
+def _near(ids: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> list[list[int]]:
+    """Return the pieces near character 0."""
+    near = np.abs(starts) <= _CONTEXT // 2
+    return [ids[near].tolist(), starts[near].tolist()]
+
+
+def _divided(
+    blocks: Sequence[str], ids: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]
+) -> Iterator[_Pieces]:
+    """Yield the pieces that begin in each of consecutive blocks."""
+    begin = 0
+    for block in filter(None, blocks):
+        here = (begin <= starts) & (starts < begin + len(block))
+        yield ids[here], starts[here] - begin
+        begin += len(block)
 
 
 class WordEncoder:
@@ -251,6 +406,9 @@ class WordEncoder:
 
     Attributes:
         backend: the Rust tokenizer, without padding and truncation.
+        own: whether the tokenizer is one of lmdyn's.
+        before: the id of [CLS], an empty list if the tokenizer has none.
+        after: the id of [SEP], an empty list if the tokenizer has none.
         spaced: whether words get a space.
 
     Example:
@@ -261,6 +419,10 @@ class WordEncoder:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self.backend = plain_backend(tokenizer)
+        self.own = trained_here(tokenizer)
+        self.before, self.after = (
+            [] if i is None else [int(i)] for i in (tokenizer.cls_token_id, tokenizer.sep_token_id)
+        )
         try:
             text = self.backend.encode("a a", add_special_tokens=False).ids
             plain, spaced = (
@@ -283,6 +445,21 @@ class WordEncoder:
         else:
             words = [list(s) for s in sentences]
         return list(self.backend.encode_batch(words, is_pretokenized=True, add_special_tokens=False))
+
+    def pieces(self, sentences: Sequence[Sentence]) -> list[tuple[list[int], list[int | None]]]:
+        """Return the ids of each sentence by itself, and the word of each piece.
+
+        The text of a sentence is encoded as it is written, except by lmdyn's own tokenizers, and if it is unknown.
+        """
+        if self.own or any(s.text is None for s in sentences):
+            return [(e.ids, e.word_ids) for e in self.encode([s.words for s in sentences])]
+        texts = [s.text or "" for s in sentences]
+        encodings = self.backend.encode_batch([text.strip() for text in texts], add_special_tokens=False)
+        blank = [len(text) - len(text.lstrip()) for text in texts]
+        return [
+            (e.ids, words_of([a + n for a, _ in e.offsets], [b for _, b in s.word_places()]).tolist())
+            for s, e, n in zip(sentences, encodings, blank, strict=True)
+        ]
 
     def offsets(self, encoding: Encoding) -> list[tuple[int, int]]:
         """Return start and end of each piece in the characters of its word, without the space before it."""
@@ -313,9 +490,7 @@ def punctuation_of(tokenizer: PreTrainedTokenizerFast) -> Punctuation:
     apart, attached = encoder.encode([["a", "a", "."], ["a", "a."]])
     if apart.tokens == attached.tokens:
         return "attached"
-    if not any(
-        "." in token for token in attached.tokens
-    ):  # a word-level vocabulary: the attached form is unknown
+    if not any("." in token for token in attached.tokens):  # of words: the attached form is unknown
         return "apart"
     if len(apart.ids) != len(attached.ids):
         return "apart" if len(apart.ids) < len(attached.ids) else "attached"
@@ -347,3 +522,72 @@ def end_id(tokenizer: PreTrainedTokenizerFast) -> int:
         "eos: true requires a tokenizer with an eos_token or a sep_token, got one with "
         f"{sorted(tokenizer.special_tokens_map)}: set eos: false or add one"
     )
+
+
+class TokenizerUser:
+    """A datamodule whose tokenizer is named, or assigned before ``setup``: an observer assigns that of its run."""
+
+    _tokenizer_name: str | None = None
+    _tokenizer: PreTrainedTokenizerFast | None = None
+
+    def forget(self) -> None:
+        """Drop what was encoded with another tokenizer."""
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether a tokenizer is named or assigned."""
+        return self._tokenizer is not None or self._tokenizer_name is not None
+
+    @property
+    def pad_id(self) -> int:
+        """The id of padding: 0 if the tokenizer has none."""
+        return int(self.tokenizer.pad_token_id or 0)
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """The tokenizer; assign another one before ``setup`` to encode with it.
+
+        Raises:
+            RuntimeError: if none is named or assigned.
+        """
+        if self._tokenizer is None:
+            if self._tokenizer_name is None:
+                raise RuntimeError(f"{type(self).__name__} has no tokenizer yet: name or assign one")
+            self._tokenizer = load_tokenizer(self._tokenizer_name)
+        return self._tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        if self._tokenizer is None or tokenizer_digest(self._tokenizer) != tokenizer_digest(tokenizer):
+            self.forget()
+        self._tokenizer = tokenizer
+
+
+class EncodedAtSetup(TokenizerUser, Generic[T]):
+    """A datamodule that encodes everything in ``setup``, once, into memory: a subclass defines :meth:`encode`."""
+
+    _encoded: T | None = None
+
+    def encode(self) -> T:
+        """Return what is encoded with the tokenizer."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Encode again with another tokenizer."""
+        self._encoded = None
+
+    def setup(self, stage: str | None = None) -> None:
+        """Encode the data, once; ``stage`` has no effect."""
+        if self._encoded is None:
+            self._encoded = self.encode()
+
+    @property
+    def ready(self) -> T:
+        """What is encoded.
+
+        Raises:
+            RuntimeError: if read before ``setup``.
+        """
+        if self._encoded is None:
+            raise RuntimeError(f"{type(self).__name__} is not set up: call setup() first")
+        return self._encoded

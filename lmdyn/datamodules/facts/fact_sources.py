@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from lmdyn.datamodules.files.checks import each_once, one_of
 from lmdyn.datamodules.files.text_files import expand_paths, read_json_lines, read_lines, shown
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 from lmdyn.datamodules.grammar.lexicon import RELATIONS
@@ -79,9 +80,7 @@ class Cloze:
 
     def __post_init__(self) -> None:
         if not self.subject.split() or not self.object.split():
-            raise ValueError(
-                f"subject and object must be words, got {shown(self.subject)} and {shown(self.object)}"
-            )
+            raise ValueError(f"subject and object must be words, got {shown(self.subject + self.object)}")
         _check_template(self.relation, self.template)
 
     @property
@@ -152,42 +151,32 @@ class TrexFacts(FactSource):
         common_vocabulary: str | None = None,
         paraphrases: str | None = None,
     ) -> None:
-        if templates not in ("publication", "lama"):
-            raise ValueError(f"templates is {templates!r}: expected 'publication' or 'lama'")
+        one_of(("publication", "lama"), templates=templates)
         self.folder = folder
         self.relations = list(PUBLICATION if relations is None else relations)
         self.templates = templates
         self.common_vocabulary = common_vocabulary
         self.paraphrases = paraphrases
         if templates == "publication":
-            self._check_relations(PUBLICATION)
-
-    def _check_relations(self, known: Mapping[str, str], where: str = "") -> None:
-        unknown = [relation for relation in self.relations if relation not in known]
-        if unknown or not self.relations or len(set(self.relations)) < len(self.relations):
-            hint = " (templates: lama has more)" if self.templates == "publication" else ""
-            raise ValueError(
-                f"{where}relations are {self.relations}: expected some of {sorted(known)}{hint}, each once"
-            )
+            each_once(sorted(PUBLICATION), 1, relations=self.relations)
 
     def _lama(self) -> dict[str, tuple[str, str]]:
         """Return template and kind of each relation."""
         (path,) = expand_paths(f"{self.folder}/LAMA_relations.jsonl")
         found: dict[str, tuple[str, str]] = {}
+        known: set[str] = set()
         for number, entry in read_json_lines(path, ("relation", "template", "type")):
-            relation, said = entry["relation"], (entry["template"], entry["type"])
-            if found.setdefault(relation, said) != said:
-                raise ValueError(
-                    f"{path}:{number}: relation {shown(relation)} appears before with other content"
-                )
-            if relation in self.relations:
-                with _place(path, number):
-                    _check_template(relation, said[0])
-                    if said[1] not in _KINDS:
-                        raise ValueError(
-                            f"type {shown(said[1])} of {relation}: expected one of {list(_KINDS)}"
-                        )
-        self._check_relations({relation: template for relation, (template, _) in found.items()}, f"{path}: ")
+            relation, template, kind = entry["relation"], entry["template"], entry["type"]
+            known.add(relation)
+            if relation not in self.relations:
+                continue
+            with _place(path, number):
+                _check_template(relation, template)
+                if kind not in _KINDS:
+                    raise ValueError(f"type {shown(kind)} of {relation}: expected one of {list(_KINDS)}")
+                if found.setdefault(relation, (template, kind)) != (template, kind):
+                    raise ValueError(f"relation {shown(relation)} appears before with other content")
+        each_once(sorted(known), 1, relations=self.relations)
         return {relation: found[relation] for relation in self.relations}
 
     def facts(self) -> Iterator[Cloze]:
@@ -220,30 +209,20 @@ class TrexFacts(FactSource):
         """Return additional templates of each relation in the format of table 8: object and full stop set off."""
         if self.paraphrases is None:
             return {}
-        path = Path(os.path.expandvars(self.paraphrases)).expanduser()
-        if not path.is_dir():
-            (path,) = expand_paths(self.paraphrases)
-        found: dict[str, list[str]] = {}
-        if not path.is_dir():
-            for number, entry in read_json_lines(path, ("relation", "template")):
-                with _place(path, number):
-                    wording = self._wording(entry["relation"], entry["template"])
-                found.setdefault(entry["relation"], []).append(wording)
-        for relation in self.relations if path.is_dir() else ():
-            file = path / f"{relation}.jsonl"
-            found[relation] = []
-            for number, entry in read_json_lines(file, ("pattern",)) if file.is_file() else ():
-                with _place(file, number):
-                    found[relation].append(self._wording(relation, entry["pattern"]))
+        found: dict[str, list[str]] = {relation: [] for relation in self.relations}
+        for path in expand_paths(self.paraphrases, "*.jsonl"):
+            of = path.stem if path.stem in found else None  # a file of one relation, as in ParaRel
+            if of is None and Path(os.path.expandvars(self.paraphrases)).expanduser().is_dir():
+                continue
+            for number, entry in read_json_lines(path, ("pattern",) if of else ("relation", "template")):
+                relation, template = of or entry["relation"], _apart(entry["pattern" if of else "template"])
+                if relation in found:
+                    with _place(path, number):
+                        _check_template(relation, template)
+                    found[relation].append(template)
         if not any(found.get(relation) for relation in self.relations):
-            raise ValueError(f"{path} has no paraphrase of {self.relations}: expected those of some relation")
+            raise ValueError(f"{self.paraphrases} has no paraphrase of any of {self.relations}")
         return found
-
-    def _wording(self, relation: str, template: str) -> str:
-        wording = _apart(template)
-        if relation in self.relations:
-            _check_template(relation, wording)
-        return wording
 
     def relation_kinds(self) -> dict[str, str]:
         """Return the kinds of the publication, or of LAMA."""
@@ -279,10 +258,7 @@ class GrammarFacts(FactSource):
     """
 
     def __init__(self, corpus: GrammarCorpus, template: Literal[0, 1, "both"] = 0) -> None:
-        if template not in (0, 1, "both"):
-            raise ValueError(
-                f"expected template 0, 1 or 'both' (each relation has two statements), got {template!r}"
-            )
+        one_of((0, 1, "both"), template=template)
         self.corpus = corpus
         self.template = template
 
@@ -305,9 +281,7 @@ class GrammarFacts(FactSource):
 
 def _check_template(relation: str, template: str) -> None:
     if template.count("[X]") != 1 or template.split().count("[Y]") != 1:
-        raise ValueError(
-            f"template {shown(template)} of {relation}: expected one [X], and one [Y] between spaces"
-        )
+        raise ValueError(f"{shown(template)} of {relation}: expected one [X], and one [Y] between spaces")
 
 
 def _apart(template: str) -> str:

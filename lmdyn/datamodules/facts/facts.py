@@ -12,13 +12,9 @@ from tokenizers import Encoding
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.examples import Example, ExampleLoader
-from lmdyn.datamodules.corpora.tokenization import (
-    Punctuation,
-    WordEncoder,
-    load_tokenizer,
-    punctuation_of,
-)
+from lmdyn.datamodules.corpora.tokenization import EncodedAtSetup, Punctuation, WordEncoder, punctuation_of
 from lmdyn.datamodules.facts.fact_sources import Cloze, FactSource, GrammarFacts, TrexFacts
+from lmdyn.datamodules.files.checks import at_least, one_of
 
 __all__ = ["Cloze", "FactCorpus", "FactSource", "GrammarFacts", "TrexFacts"]
 
@@ -28,7 +24,7 @@ _CHUNK = 1000  # facts that are encoded together
 _CLOSING = (".", ",", ";", ":", "!", "?")
 
 
-class FactCorpus(L.LightningDataModule):
+class FactCorpus(EncodedAtSetup[ExampleLoader], L.LightningDataModule):
     """Cloze questions with one masked piece, each one sentence, as validation and as test set.
 
     A question is ``[CLS]``, the template with the subject and a mask in place of the object, ``[SEP]`` (if the
@@ -82,42 +78,16 @@ class FactCorpus(L.LightningDataModule):
     ) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=["source"], logger=False)
-        if batch_tokens < 1:
-            raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
-        if punctuation not in (None, "attached", "apart"):
-            raise ValueError(
-                f"punctuation is {punctuation!r}: expected 'attached', 'apart' or null, to detect it"
-            )
+        at_least(1, batch_tokens=batch_tokens)
+        one_of((None, "attached", "apart"), punctuation=punctuation)
         self.source = source
         self.batch_tokens = batch_tokens
         self.punctuation = punctuation
         self.lowercase = lowercase
         self._tokenizer_name = tokenizer
-        self._tokenizer: PreTrainedTokenizerFast | None = None
-        self._loader: ExampleLoader | None = None
 
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerFast:
-        """The tokenizer; an observer assigns its run's before ``setup``."""
-        if self._tokenizer is None:
-            if self._tokenizer_name is None:
-                raise RuntimeError(
-                    "FactCorpus has no tokenizer: set `tokenizer`, or assign one before setup()"
-                )
-            self._tokenizer = load_tokenizer(self._tokenizer_name)
-        return self._tokenizer
-
-    @tokenizer.setter
-    def tokenizer(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        self._tokenizer = tokenizer
-        self._loader = None
-
-    def setup(self, stage: str | None = None) -> None:
-        """Encode the questions; ``stage`` has no effect."""
-        if self._loader is None:
-            self._loader = self._build()
-
-    def _build(self) -> ExampleLoader:
+    def encode(self) -> ExampleLoader:
+        """Return the loader of all questions."""
         tokenizer = self.tokenizer
         if tokenizer.mask_token_id is None:
             raise ValueError(
@@ -136,7 +106,6 @@ class FactCorpus(L.LightningDataModule):
         relations = list(kinds)
         examples: list[Example] = []
         names: list[str] = []
-        numbers: list[int] = []
         queries: list[str] = []
         wordings: dict[str, list[str]] = {}
         asked: Counter[str] = Counter()
@@ -151,20 +120,27 @@ class FactCorpus(L.LightningDataModule):
                 if question is None:
                     skipped[fact.relation] += 1
                     continue
-                question["relation"] = np.array(relations.index(fact.relation))
-                question["fact"] = np.array(len(examples))
-                number = known.index(fact.template)
-                examples.append(question)
-                numbers.append(number)
+                number, relation = known.index(fact.template), relations.index(fact.relation)
+                numbers = {"relation": relation, "fact": len(examples), "wording": number}
+                examples.append({**question, **{key: np.array(value) for key, value in numbers.items()}})
                 names.append(fact.name if number == 0 else f"{fact.name} ({number + 1})")
                 queries.append(fact.query)
-        self._report_skipped(asked, skipped)
-        if any(numbers):
-            examples = [{**e, "wording": np.array(n)} for e, n in zip(examples, numbers, strict=True)]
+        if not examples:
+            raise ValueError(
+                f"none of {asked.total()} facts can be queried: no object is one known piece of the tokenizer, which "
+                f"has {len(tokenizer)}: choose other facts, or a vocabulary that contains their objects"
+            )
+        if skipped:
+            logger.warning(
+                "left out %d of %d facts, whose object is not exactly one known piece of the tokenizer: %s",
+                skipped.total(), asked.total(), ", ".join(f"{r} {n} of {asked[r]}" for r, n in skipped.items()),
+            )  # fmt: skip
+        if not any(e["wording"] for e in examples):
+            examples = [{key: e[key] for key in e if key != "wording"} for e in examples]
         return ExampleLoader(
             examples,
             batch_tokens=self.batch_tokens,
-            pad_id=0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id),
+            pad_id=self.pad_id,
             label_names={"relation": relations, "fact": names},
             attributes={
                 "queries": queries,
@@ -175,38 +151,17 @@ class FactCorpus(L.LightningDataModule):
             },
         )
 
-    def _report_skipped(self, asked: Counter[str], skipped: Counter[str]) -> None:
-        total = asked.total()
-        if skipped.total() == total:
-            raise ValueError(
-                f"none of {total} facts can be queried: no object is one known piece of the tokenizer, which has "
-                f"{len(self.tokenizer)}: choose other facts, or a vocabulary that contains their objects"
-            )
-        if skipped:
-            logger.warning(
-                "left out %d of %d facts, whose object is not exactly one known piece of the tokenizer: %s",
-                skipped.total(), total, ", ".join(f"{r} {n} of {asked[r]}" for r, n in skipped.items()),
-            )  # fmt: skip
-
     def _candidates(self, encoder: "_Encoder", examples: Sequence[Example]) -> list[int]:
         words = self.source.candidates()
-        pieces = encoder.single_pieces(words)
-        candidates = sorted({piece for piece in pieces if piece is not None})
+        candidates = sorted({piece for piece in encoder.single_pieces(words) if piece is not None})
         if not candidates:
-            raise ValueError(
-                f"none of {len(words)} candidates is one known piece of the tokenizer: use another common_vocabulary"
-            )
+            raise ValueError(f"none of {len(words)} candidates is one known piece: use other candidates")
         among = set(candidates)
         outside = sum(int(example["labels"].max()) not in among for example in examples)
-        logger.info(
-            "%d candidates (%d of %d words are not one known piece)",
-            len(candidates), pieces.count(None), len(words),
-        )  # fmt: skip
         if outside:
             logger.warning(
                 "the objects of %d of %d facts are not among the candidates: these facts are left out when only "
-                "candidates compete",
-                outside, len(examples),
+                "candidates compete", outside, len(examples),
             )  # fmt: skip
         return candidates
 
@@ -216,17 +171,9 @@ class FactCorpus(L.LightningDataModule):
         Raises:
             RuntimeError: if called before ``setup``.
         """
-        if self._loader is None:
-            raise RuntimeError("the facts are not set up: call setup() first")
-        return self._loader
+        return self.ready
 
-    def val_dataloader(self) -> ExampleLoader:
-        """Return the loader of all questions."""
-        return self.loader()
-
-    def test_dataloader(self) -> ExampleLoader:
-        """Return the loader of all questions."""
-        return self.loader()
+    val_dataloader = test_dataloader = loader
 
 
 class _Encoder:
@@ -238,8 +185,6 @@ class _Encoder:
         self._lowercase = lowercase
         self._unk = tokenizer.unk_token_id
         self._mask = int(tokenizer.mask_token_id)
-        self._start = [] if tokenizer.cls_token_id is None else [int(tokenizer.cls_token_id)]
-        self._end = [] if tokenizer.sep_token_id is None else [int(tokenizer.sep_token_id)]
 
     def _single(self, encoding: Encoding, word: int, lengths: Sequence[int]) -> int | None:
         """Return the position of the only piece of the words from ``word`` on; None if there are several or unknown.
@@ -277,8 +222,8 @@ class _Encoder:
             if position is None:
                 found.append(None)
                 continue
-            ids = np.array([*self._start, *encoding.ids, *self._end], dtype=np.int64)
-            position += len(self._start)
+            ids = np.array([*self._words.before, *encoding.ids, *self._words.after], dtype=np.int64)
+            position += len(self._words.before)
             labels = np.full_like(ids, -100)
             labels[position], ids[position] = ids[position], self._mask
             found.append({"input_ids": ids, "labels": labels})

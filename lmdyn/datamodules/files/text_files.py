@@ -1,5 +1,6 @@
 """Reading text: paths, lines and json, with errors that name file and line."""
 
+import glob
 import hashlib
 import json
 import os
@@ -7,19 +8,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = [
-    "expand_paths",
-    "file_digest",
-    "parse_json",
-    "read_json",
-    "read_json_lines",
-    "read_lines",
-    "shown",
-]
+__all__ = ["expand_paths", "file_digest", "parse_json", "read_json", "read_json_lines", "read_lines", "shown"]
 
 
-def expand_paths(paths: str | Iterable[str]) -> list[Path]:
+def expand_paths(paths: str | Iterable[str], inside: str | None = None) -> list[Path]:
     """Return paths with ``$VAR`` and ``~`` expanded.
+
+    Args:
+        paths: a path or several.
+        inside: if given, a path may also be a pattern, or a folder, which stands for its files of this pattern at any
+            depth, in the order of their paths.
 
     Raises:
         FileNotFoundError: if a path is not a file, or contains an environment variable that is not set.
@@ -27,10 +25,15 @@ def expand_paths(paths: str | Iterable[str]) -> list[Path]:
     expanded = []
     for text in [paths] if isinstance(paths, str | Path) else paths:
         path = Path(os.path.expandvars(text)).expanduser()
-        if not path.is_file():
+        found = [path]
+        if inside is not None and not path.is_file():
+            pattern = f"{glob.escape(str(path))}/**/{inside}" if path.is_dir() else str(path)
+            found = [Path(name) for name in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207
+        found = [file for file in found if file.is_file()]
+        if not found:
             hint = "its environment variable is not set" if "$" in str(path) else "give the path of a file"
             raise FileNotFoundError(f"no file {str(text)!r} (looked for {path}): {hint}")
-        expanded.append(path)
+        expanded += found
     return expanded
 
 
@@ -53,8 +56,10 @@ def shown(text: str, most: int = 100) -> str:
 # ------------------------------------------------------------------------------------------ lines
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a UTF-8 file with their numbers from 1, without line ends.
+def read_lines(path: Path, keepends: bool = False) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a UTF-8 file with their numbers from 1, without line ends unless ``keepends`` is set.
+
+    A byte order mark is not part of the text.
 
     A line ends with LF or CRLF; in a file without LF, except perhaps at its end, with CR. Elsewhere a CR is white
     space. Other characters that Unicode counts as line ends are part of a line.
@@ -76,7 +81,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                     f"{path}:{number}: not text (a NUL character): the file is damaged, or UTF-16, which "
                     "iconv -f UTF-16 -t UTF-8 converts"
                 )
-            yield number, line.rstrip("\r\n")
+            yield number, line if keepends else line.rstrip("\r\n")
 
 
 def _raw_lines(file: BinaryIO) -> Iterator[bytes]:
@@ -85,7 +90,7 @@ def _raw_lines(file: BinaryIO) -> Iterator[bytes]:
         yield from (first, second)
         yield from file
     else:  # the whole file, which may use CR only
-        yield from first.splitlines()  # for bytes: only at CR, LF and CRLF
+        yield from first.splitlines(keepends=True)  # for bytes: only at CR, LF and CRLF
 
 
 # ------------------------------------------------------------------------------------------ json
@@ -100,40 +105,17 @@ def parse_json(text: str, path: Path, line: int = 1) -> Any:
         line: number of the text's first line.
 
     Raises:
-        ValueError: if it is not JSON, a name occurs twice in an object (which is ambiguous), it is nested too deeply,
-            or has half of a surrogate pair; the message has file and line.
+        ValueError: if it is not JSON; the message has file and line.
 
     Example:
         >>> parse_json('{"a": [1, null]}', Path("x.json"))
         {'a': [1, None]}
-        >>> parse_json('{"a": 1, "a": 2}', Path("x.json"), 7)
-        Traceback (most recent call last):
-        ValueError: x.json:7: the name 'a' occurs twice in an object: remove one
     """
     try:
-        value = json.loads(text, object_pairs_hook=_named_once)
-        if "\\ud" in text.lower():
-            json.dumps(value, ensure_ascii=False).encode()
+        return json.loads(text)
     except json.JSONDecodeError as error:
         where = f"{path}:{line + error.lineno - 1}"
         raise ValueError(f"{where}: expected JSON, got {error.msg} at column {error.colno}") from error
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{path}:{line}: not text: {error.object[error.start]!r} is half of a character"
-        ) from error
-    except (RecursionError, ValueError) as error:  # a duplicate name; a number with thousands of digits
-        said = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ValueError(f"{path}:{line}: {said}") from error
-    return value
-
-
-def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise ValueError(f"the name {shown(twice)} occurs twice in an object: remove one")
-    return value
 
 
 def read_json(path: Path) -> Any:
@@ -151,7 +133,6 @@ def read_json_lines(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, dict
     Raises:
         ValueError: if a line is not such an object (with file and line number), or the file has none.
     """
-    number = 0
     for number, line in read_lines(path):
         if not line.strip():
             continue

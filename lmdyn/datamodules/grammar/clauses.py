@@ -9,6 +9,7 @@ from lmdyn.datamodules.grammar.phrases import (
     noun_token,
     prepositional_phrase,
     pronoun,
+    with_article,
 )
 from lmdyn.datamodules.grammar.tree import Argument, Entity, Part, Phrase, Token, under
 from lmdyn.datamodules.grammar.verbs import (
@@ -83,7 +84,7 @@ def relative_clause(
 def wh_phrase(word: str, xpos: str, semtag: str) -> Phrase:
     """Return a wh-word and its phrase."""
     token = Token(word, "ADV" if xpos == "WRB" else "PRON", xpos, semtag)
-    return Phrase("WHADVP" if xpos == "WRB" else "WHNP", [token], token)
+    return Phrase.of("WHADVP" if xpos == "WRB" else "WHNP", token)
 
 
 def finite_clause(
@@ -163,8 +164,8 @@ def verbal_clause(
         if other is not lexeme:
             second = verb_phrase(d, other, subject, tense, 0, banned)
             word, semtag = ("or", "DIS") if u() < 0.12 else ("and", "AND")
-            conjunction = under(Token(word, "CCONJ", "CC", semtag), second.head, "cc")
-            vp = Phrase("VP", [vp, conjunction, under(second, vp.head, "conj")], vp.head)
+            joined = Token.conjunction(word, semtag, second.head)
+            vp = Phrase("VP", [vp, joined, under(second, vp.head, "conj")], vp.head)
     return join_subject(subject, "nsubj:pass" if passive else "nsubj", vp, inverted)
 
 
@@ -179,16 +180,11 @@ def copular_clause(
     if u < 0.62 or (subject.plural and u < 0.8):
         predicate = adjective_phrase(d, banned)
     elif u < 0.8:
-        lexeme = d.draw.nouns["person" if subject.phrase.head.semtag in ("PER", "ROL") else "thing"](
-            d.u(), d.topic
-        )
-        noun = noun_token(lexeme, False)
-        adjectives = attributive_adjectives(d, noun)
-        following: Part = adjectives[0] if adjectives else noun
-        while isinstance(following, Phrase):
-            following = following.parts[0]
-        article = Token("an" if following.word[0] in "aeiou" else "a", "DET", "DT", "DIS")
-        predicate = Phrase("NP", [under(article, noun, "det"), *adjectives, noun], noun)
+        kind = "person" if subject.phrase.head.semtag in ("PER", "ROL") else "thing"
+        noun = noun_token(d.draw.nouns[kind](d.u(), d.topic), False)
+        described = [*attributive_adjectives(d, noun), noun]
+        article = with_article(Token("a", "DET", "DT", "DIS"), described[0])
+        predicate = Phrase("NP", [under(article, noun, "det"), *described], noun)
     else:
         predicate, _ = prepositional_phrase(d, LOCATIVE, max(depth - 1, 0), banned)
     form = "VBD" if tense == "past" else "VBP" if subject.plural else "VBZ"
@@ -198,10 +194,7 @@ def copular_clause(
         word, semtag = d.u.among(MODALS)
         group = [Token(word, "AUX", "MD", semtag), auxiliary("be", "VB", subject.plural)]
     elif u < 0.16:
-        group = [
-            auxiliary("have", form, subject.plural),
-            auxiliary("be", "VBN", subject.plural),
-        ]
+        group = [auxiliary("have", form, subject.plural), auxiliary("be", "VBN", subject.plural)]
     if d.u() < 0.08:
         group.insert(1, Token("not", "PART", "RB", "NOT"))
     vp = wrap_auxiliaries(d, group, predicate, copula=True)
@@ -233,7 +226,7 @@ def existential_clause(d: Discourse, tense: Tense, depth: int, banned: frozenset
     if d.u() < 0.5:
         parts.append(adjunct(d, verb, LOCATIVE, 0, banned | pivot.named))
     there = Token("there", "PRON", "EX", "NIL")
-    subject = under(Phrase("NP", [there], there), verb, "expl")
+    subject = under(Phrase.of("NP", there), verb, "expl")
     return Phrase("S", [subject, Phrase("VP", parts, verb)], verb)
 
 
@@ -242,7 +235,7 @@ def adjective_phrase(d: Discourse, banned: frozenset[int]) -> Phrase:
     adjective = draw_adjective(d)
     u = d.u()
     if u < 0.55:
-        return Phrase("ADJP", [adjective], adjective)
+        return Phrase.of("ADJP", adjective)
     if u < 0.80:
         word = "very" if u < 0.66 else "too" if u < 0.73 else "so"
         degree = under(Token(word, "ADV", "RB", "INT"), adjective, "advmod")
@@ -250,15 +243,14 @@ def adjective_phrase(d: Discourse, banned: frozenset[int]) -> Phrase:
     if u < 0.90:
         more = under(Token("more", "ADV", "RBR", "MOR"), adjective, "advmod")
         standard = noun_phrase(d, "any", 1, 0, banned)
-        than = under(Token("than", "ADP", "IN", "REL"), standard.phrase.head, "case")
-        phrase = Phrase("PP", [than, standard.phrase], standard.phrase.head)
+        phrase = Phrase.after("than", standard.phrase)
         return Phrase("ADJP", [more, adjective, under(phrase, adjective, "obl")], adjective)
     second = draw_adjective(d)
     if second.word == adjective.word:
-        return Phrase("ADJP", [adjective], adjective)
+        return Phrase.of("ADJP", adjective)
     word, semtag = ("and", "AND") if u < 0.97 else ("or", "DIS")
-    conjunction = under(Token(word, "CCONJ", "CC", semtag), second, "cc")
-    return Phrase("ADJP", [adjective, conjunction, under(second, adjective, "conj")], adjective)
+    joined = Token.conjunction(word, semtag, second)
+    return Phrase("ADJP", [adjective, joined, under(second, adjective, "conj")], adjective)
 
 
 EMBEDDED = EmbeddedClauses(finite_clause, relative_clause)

@@ -17,6 +17,7 @@ import numpy as np
 
 from lmdyn.datamodules.corpora.corpus import SPLITS, Corpus
 from lmdyn.datamodules.corpora.sentence import Document
+from lmdyn.datamodules.files.checks import at_least, one_of
 from lmdyn.datamodules.grammar.clauses import EMBEDDED
 from lmdyn.datamodules.grammar.discourse import Discourse
 from lmdyn.datamodules.grammar.lexicon import (
@@ -35,6 +36,11 @@ __all__ = ["VERSION", "Fact", "Grammar", "GrammarCorpus", "Lexeme"]
 
 VERSION = 1
 """Raised whenever the same settings give different documents: part of every cache key."""
+
+_MINIMA = {
+    "seed": 0, "n_topics": 1, "n_nouns": 10, "n_verbs": 10, "n_adjectives": 3, "n_adverbs": 1, "n_names": 10,
+    "n_facts": 0, "topic_boost": 1,
+}  # fmt: skip
 
 
 class Grammar:
@@ -100,51 +106,20 @@ class Grammar:
         ambiguous_fraction: float = 0.06,
         fact_rate: float = 0.1,
     ) -> None:
-        for name, value, minimum in (
-            ("seed", seed, 0),
-            ("n_topics", n_topics, 1),
-            ("n_nouns", n_nouns, 10),
-            ("n_verbs", n_verbs, 10),
-            ("n_adjectives", n_adjectives, 3),
-            ("n_adverbs", n_adverbs, 1),
-            ("n_names", n_names, 10),
-            ("n_facts", n_facts, 0),
-        ):
-            if value < minimum:
-                raise ValueError(f"expected {name} >= {minimum}, got {value}: raise it")
+        settings = {name: value for name, value in locals().items() if name != "self"}
+        for name, minimum in _MINIMA.items():
+            at_least(minimum, **{name: settings[name]})
         if n_adverbs > n_adjectives:
-            raise ValueError(
-                f"expected n_adverbs <= n_adjectives, got {n_adverbs} > {n_adjectives}: "
-                "adverbs are made from adjectives, raise n_adjectives"
-            )
-        for name, rate in (("ambiguous_fraction", ambiguous_fraction), ("fact_rate", fact_rate)):
-            if not 0 <= rate <= 0.5:
-                raise ValueError(f"expected {name} in [0, 0.5], got {rate}: choose one in this range")
-        if zipf_exponent <= 0 or topic_boost < 1:
-            raise ValueError(
-                f"expected zipf_exponent > 0 and topic_boost >= 1, got {zipf_exponent} and {topic_boost}: "
-                "1 and 20 are the defaults"
-            )
+            raise ValueError(f"n_adverbs must be at most n_adjectives = {n_adjectives}, got {n_adverbs}")
+        for name in ("ambiguous_fraction", "fact_rate"):
+            if not 0 <= settings[name] <= 0.5:
+                raise ValueError(f"{name} must be from 0 to 0.5, got {settings[name]}")
+        if zipf_exponent <= 0:
+            raise ValueError(f"zipf_exponent must be above 0, got {zipf_exponent}: 1 is the default")
         if n_facts == 0 and fact_rate > 0:
-            raise ValueError(
-                f"expected fact_rate 0 without facts, got {fact_rate}: set it to 0 or raise n_facts"
-            )
+            raise ValueError(f"fact_rate must be 0 without facts, got {fact_rate}: or raise n_facts")
         self.seed = seed
-        self._settings: dict[str, int | float] = {
-            "version": VERSION,
-            "seed": seed,
-            "n_topics": n_topics,
-            "n_nouns": n_nouns,
-            "n_verbs": n_verbs,
-            "n_adjectives": n_adjectives,
-            "n_adverbs": n_adverbs,
-            "n_names": n_names,
-            "n_facts": n_facts,
-            "zipf_exponent": zipf_exponent,
-            "topic_boost": topic_boost,
-            "ambiguous_fraction": ambiguous_fraction,
-            "fact_rate": fact_rate,
-        }
+        self._settings: dict[str, int | float] = {"version": VERSION, **settings}
         sizes = {"NOUN": n_nouns, "VERB": n_verbs, "ADJ": n_adjectives, "ADV": n_adverbs, "PROPN": n_names}
         rng = np.random.default_rng(np.random.SeedSequence([seed, 0]))
         lexemes = build_lexemes(rng, n_topics, sizes, ambiguous_fraction)
@@ -171,8 +146,7 @@ class Grammar:
             topics=self.topics,
             nouns={**nouns, "any": sampler("NOUN", "person", "thing", "place")},
             names={
-                "person": sampler("PROPN", "person"),
-                "place": sampler("PROPN", "city", "country"),
+                "person": sampler("PROPN", "person"), "place": sampler("PROPN", "city", "country"),
                 "any": sampler("PROPN"),
             },
             verbs={
@@ -185,7 +159,7 @@ class Grammar:
             facts=Sampler(self.facts, fact_topics, n_topics, zipf_exponent, topic_boost),
             fact_rate=fact_rate,
             names_by_lemma={name.lemma: name for name in lexemes["PROPN"]},
-        )
+        )  # fmt: skip
 
     def settings(self) -> dict[str, int | float]:
         """Return the arguments and :data:`VERSION`: equal settings give equal documents, so this is a cache key.
@@ -213,10 +187,8 @@ class Grammar:
             >>> Grammar().document("test", 7).name
             'test-7'
         """
-        if split not in SPLITS:
-            raise ValueError(f"expected a split of {', '.join(SPLITS)}, got {split!r}: choose one of these")
-        if index < 0:
-            raise ValueError(f"expected a document index >= 0, got {index}: count documents from 0")
+        one_of(SPLITS, split=split)
+        at_least(0, index=index)
         seeds = np.random.SeedSequence([self.seed, 1 + SPLITS.index(split), index])
         discourse = Discourse(self._samplers, Uniforms(np.random.default_rng(seeds)), EMBEDDED)
         n_sentences = 5 + int(discourse.u() * 10)
@@ -232,16 +204,11 @@ class Grammar:
             >>> sum(len(s.words) for d in Grammar().documents("train", 1000) for s in d) >= 1000
             True
         """
-        if n_tokens < 0:
-            raise ValueError(f"expected n_tokens >= 0, got {n_tokens}: set a number of words")
-        if split not in SPLITS:
-            raise ValueError(f"expected a split of {', '.join(SPLITS)}, got {split!r}: choose one of these")
-        made = 0
-        for index in itertools.count():
-            if made >= n_tokens:
-                return
+        at_least(0, n_tokens=n_tokens)
+        index = made = 0
+        while made < n_tokens:
             document = self.document(split, index)
-            made += sum(len(sentence.words) for sentence in document.sentences)
+            index, made = index + 1, made + sum(len(sentence.words) for sentence in document)
             yield document
 
 
@@ -298,29 +265,21 @@ class GrammarCorpus(Corpus):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.n_tokens = {"train": n_train_tokens, "validation": n_validation_tokens, "test": n_test_tokens}
-        for split, n in self.n_tokens.items():
-            if n < 1:
-                raise ValueError(f"expected n_{split}_tokens >= 1, got {n}: set a number of words")
-        self.grammar = Grammar(
-            seed=grammar_seed,
-            n_topics=n_topics,
-            n_nouns=n_nouns,
-            n_verbs=n_verbs,
-            n_adjectives=n_adjectives,
-            n_adverbs=n_adverbs,
-            n_names=n_names,
-            n_facts=n_facts,
-            zipf_exponent=zipf_exponent,
-            topic_boost=topic_boost,
-            ambiguous_fraction=ambiguous_fraction,
-            fact_rate=fact_rate,
+        at_least(
+            1,
+            n_train_tokens=n_train_tokens,
+            n_validation_tokens=n_validation_tokens,
+            n_test_tokens=n_test_tokens,
         )
+        self.n_tokens = {"train": n_train_tokens, "validation": n_validation_tokens, "test": n_test_tokens}
+        self.grammar = Grammar(
+            grammar_seed, n_topics, n_nouns, n_verbs, n_adjectives, n_adverbs, n_names, n_facts, zipf_exponent,
+            topic_boost, ambiguous_fraction, fact_rate,
+        )  # fmt: skip
 
     def documents(self, split: str) -> Iterator[Document]:
         """Yield the documents of a split, generated one at a time."""
-        if split not in SPLITS:
-            raise ValueError(f"expected a split of {', '.join(SPLITS)}, got {split!r}: choose one of these")
+        self.require_split(split)
         return self.grammar.documents(split, self.n_tokens[split])
 
     def content_key(self) -> dict[str, Any]:

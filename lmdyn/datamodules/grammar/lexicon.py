@@ -130,32 +130,14 @@ class Fact:
 
 RELATIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "capital_of": (
-        "country",
-        "city",
-        ("the capital of {subject} is {object} .", "{subject} has its capital in {object} ."),
+        "country", "city", ("the capital of {subject} is {object} .", "{subject} has its capital in {object} ."),
     ),
     "born_in": ("person", "city", ("{subject} was born in {object} .", "{subject} comes from {object} .")),
-    "works_for": (
-        "person",
-        "org",
-        ("{subject} works for {object} .", "{subject} is employed by {object} ."),
-    ),
-    "based_in": (
-        "org",
-        "city",
-        ("{subject} is based in {object} .", "{subject} has its office in {object} ."),
-    ),
-    "founded_by": (
-        "org",
-        "person",
-        ("{subject} was founded by {object} .", "the founder of {subject} is {object} ."),
-    ),
-    "lives_in": (
-        "person",
-        "country",
-        ("{subject} lives in {object} .", "the home of {subject} is {object} ."),
-    ),
-}
+    "works_for": ("person", "org", ("{subject} works for {object} .", "{subject} is employed by {object} .")),
+    "based_in": ("org", "city", ("{subject} is based in {object} .", "{subject} has its office in {object} .")),
+    "founded_by": ("org", "person", ("{subject} was founded by {object} .", "the founder of {subject} is {object} .")),
+    "lives_in": ("person", "country", ("{subject} lives in {object} .", "the home of {subject} is {object} .")),
+}  # fmt: skip
 """For each relation: kind of its subject, kind of its object, and its statements."""
 
 
@@ -273,15 +255,8 @@ def _inflect(lemma: str, upos: str) -> dict[str, str]:
     if upos == "NOUN":
         return {"NN": lemma, "NNS": _with_s(lemma)}
     if upos == "VERB":
-        past = _with_ed(lemma)
-        return {
-            "VB": lemma,
-            "VBP": lemma,
-            "VBZ": _with_s(lemma),
-            "VBD": past,
-            "VBN": past,
-            "VBG": _with_ing(lemma),
-        }
+        past, ing = _with_ed(lemma), _with_ing(lemma)
+        return {"VB": lemma, "VBP": lemma, "VBZ": _with_s(lemma), "VBD": past, "VBN": past, "VBG": ing}
     return {{"ADJ": "JJ", "ADV": "RB", "PROPN": "NNP"}[upos]: lemma}
 
 
@@ -289,20 +264,12 @@ _KINDS: dict[str, tuple[str, ...]] = {
     # assigned in blocks of ranks, so that each kind has frequent and rare members in these proportions
     "NOUN": ("person", "thing", "thing", "person", "place", "thing", "event", "thing", "person", "thing"),
     "VERB": (
-        "transitive",
-        "intransitive",
-        "transitive",
-        "clausal",
-        "transitive",
-        "unaccusative",
-        "transitive",
-        "ditransitive",
-        "control",
-        "transitive",
+        "transitive", "intransitive", "transitive", "clausal", "transitive",
+        "unaccusative", "transitive", "ditransitive", "control", "transitive",
     ),
     "ADJ": ("intersective", "intersective", "subsective"),
     "PROPN": ("person", "city", "person", "org", "person", "city", "country", "person", "org", "person"),
-}
+}  # fmt: skip
 _VERB_PREPOSITIONS = ("in", "with", "near", "at", "on", "behind", "for", "about", "from", "into")
 
 
@@ -411,8 +378,5 @@ def build_facts(rng: np.random.Generator, names: Sequence[Lexeme], n_facts: int)
                 Fact(f"{relation}:{subject.lemma}", relation, subject.lemma, chosen.lemma, subject.topic)
             )
     if len(facts) < n_facts:
-        raise ValueError(
-            f"n_facts is {n_facts}, but {len(names)} names allow only {len(facts)} facts: "
-            "lower n_facts or raise n_names"
-        )
+        raise ValueError(f"{len(names)} names allow {len(facts)} facts, not {n_facts}: lower n_facts")
     return tuple(facts[:n_facts])

@@ -16,6 +16,7 @@ __all__ = [
     "prepositional_phrase",
     "pronoun",
     "proper_name",
+    "with_article",
 ]
 
 PRONOUNS = {
@@ -48,7 +49,17 @@ _PLURAL_DETERMINERS = (
     (0.90, "several", "QUV"),
     (1.00, "#", "QUC"),
 )
+_DEFINITE = ((0.8, "the", "the", "DEF"), (0.9, "this", "these", "PRX"), (1.0, "that", "those", "DST"))
 _ANAPHORIC = frozenset(("the", "this", "that", "these", "those"))
+_ADJUNCTS = {
+    # share, kind and other kind of the noun after a preposition, and the role of both
+    **dict.fromkeys(("during", "after", "before"), (0.0, "event", "", "ARGM-TMP")),
+    **dict.fromkeys(("in", "at", "near", "on", "behind"), (0.7, "place", "thing", "ARGM-LOC")),
+    **dict.fromkeys(("into", "from"), (0.0, "place", "", "ARGM-DIR")),
+    **dict.fromkeys(("of", "about", "by", "to"), (0.0, "any", "", "ARGM-ADV")),
+    "with": (0.6, "person", "thing", "ARGM-COM"),
+    "for": (0.0, "any", "", "ARGM-PRP"),
+}
 LOCATIVE = ("in", "in", "at", "near", "on", "behind")
 
 
@@ -57,7 +68,7 @@ def pronoun(d: Discourse, entity: Entity, case: int) -> Phrase:
     word = PRONOUNS[entity.pronoun][case]
     token = Token(word, "PRON", "PRP", "REF" if case == 3 else "PRO")
     d.touch(entity)
-    phrase = Phrase("NP", [token], token)
+    phrase = Phrase.of("NP", token)
     d.mentions.append((phrase, entity))
     return phrase
 
@@ -70,7 +81,7 @@ def proper_name(d: Discourse, lexeme: Lexeme) -> Argument:
     else:
         d.touch(entity)
     token = Token(lexeme.lemma, "PROPN", "NNP", _NAME_TAGS[lexeme.kind])
-    phrase = Phrase("NP", [token], token)
+    phrase = Phrase.of("NP", token)
     d.mentions.append((phrase, entity))
     return Argument(phrase, False, entity)
 
@@ -79,24 +90,27 @@ def mention_again(d: Discourse, entity: Entity, case: int) -> Argument:
     """Return another mention of a known entity: pronoun, name, or definite description."""
     lexeme = entity.lexeme
     salient = d.salient[entity.pronoun] is entity
-    if lexeme is None or (salient and d.u() < 0.7):
-        return Argument(pronoun(d, entity, case), entity.plural, entity)
-    if d.named[lexeme.lemma, entity.plural] is not entity:
+    if lexeme is None or (salient and d.u() < 0.7) or d.named[lexeme.lemma, entity.plural] is not entity:
         return Argument(pronoun(d, entity, case), entity.plural, entity)
     if lexeme.upos == "PROPN":
         return proper_name(d, lexeme)
     d.touch(entity)
     noun = noun_token(lexeme, entity.plural)
     u = d.u()
-    if u < 0.8:
-        determiner = Token("the", "DET", "DT", "DEF")
-    elif u < 0.9:
-        determiner = Token("these" if entity.plural else "this", "DET", "DT", "PRX")
-    else:
-        determiner = Token("those" if entity.plural else "that", "DET", "DT", "DST")
+    singular, plural, semtag = next(words for limit, *words in _DEFINITE if u < limit)
+    determiner = Token(plural if entity.plural else singular, "DET", "DT", semtag)
     phrase = Phrase("NP", [under(determiner, noun, "det"), noun], noun)
     d.mentions.append((phrase, entity))
     return Argument(phrase, entity.plural, entity)
+
+
+def with_article(article: Token, following: Part) -> Token:
+    """Return the article as *an* if a vowel follows."""
+    while isinstance(following, Phrase):
+        following = following.parts[0]
+    if article.word == "a" and following.word[0] in "aeiou":
+        article.word = "an"
+    return article
 
 
 def noun_token(lexeme: Lexeme, plural: bool) -> Token:
@@ -171,9 +185,9 @@ def coordination(d: Discourse, kind: str, case: int, banned: frozenset[int]) -> 
     # with "or", the number of a subject is ambiguous
     disjunction = case == 1 and d.u() < 0.25
     word, semtag = ("or", "DIS") if disjunction else ("and", "AND")
-    conjunction = under(Token(word, "CCONJ", "CC", semtag), second.phrase.head, "cc")
+    joined = Token.conjunction(word, semtag, second.phrase.head)
     under(second.phrase, first.phrase.head, "conj")
-    phrase = Phrase("NP", [first.phrase, conjunction, second.phrase], first.phrase.head)
+    phrase = Phrase("NP", [first.phrase, joined, second.phrase], first.phrase.head)
     named = first.named | second.named
     group = None
     both_people = all(x.entity is not None and x.entity.kind == "person" for x in (first, second))
@@ -216,13 +230,8 @@ def common_noun(
     if not again:
         parts.extend(attributive_adjectives(d, noun))
     parts.append(noun)
-    first = parts[0]
-    if isinstance(first, Token) and first.word == "a":
-        following = parts[1]
-        while isinstance(following, Phrase):
-            following = following.parts[0]
-        if following.word[0] in "aeiou":
-            first.word = "an"
+    if isinstance(parts[0], Token) and parts[0] is not noun:
+        with_article(parts[0], parts[1])
     if again:
         assert entity is not None
         d.touch(entity)
@@ -282,33 +291,23 @@ def prepositional_phrase(
 ) -> tuple[Phrase, str]:
     """Return a prepositional phrase and the role it has as an adjunct of a verb."""
     word = d.u.among(prepositions)
-    if word in ("during", "after", "before"):
-        kind, label = "event", "ARGM-TMP"
-    elif word in ("in", "at", "near", "on", "behind"):
-        kind, label = ("place" if d.u() < 0.7 else "thing"), "ARGM-LOC"
-    elif word in ("into", "from"):
-        kind, label = "place", "ARGM-DIR"
-    elif word == "with":
-        kind, label = ("person" if d.u() < 0.6 else "thing"), "ARGM-COM"
-    else:
-        kind, label = "any", "ARGM-PRP" if word == "for" else "ARGM-ADV"
+    share, kind, other, label = _ADJUNCTS[word]
+    if share:
+        kind = kind if d.u() < share else other
     argument = noun_phrase(d, kind, 1, depth, banned)
-    preposition = under(Token(word, "ADP", "IN", "REL"), argument.phrase.head, "case")
-    return Phrase("PP", [preposition, argument.phrase], argument.phrase.head), label
+    return Phrase.after(word, argument.phrase), label
 
 
 def in_year(d: Discourse) -> Phrase:
     """Return a year: *in 1987*."""
     year = Token(d.u.among(YEARS), "NUM", "CD", "YOC")
-    preposition = under(Token("in", "ADP", "IN", "REL"), year, "case")
-    return Phrase("PP", [preposition, Phrase("NP", [year], year)], year)
+    return Phrase.after("in", Phrase.of("NP", year))
 
 
 def by_phrase(d: Discourse, verb: Token, depth: int, banned: frozenset[int]) -> Part:
     """Return the agent of a passive verb."""
     agent = noun_phrase(d, "person", 1, depth, banned)
-    by = under(Token("by", "ADP", "IN", "REL"), agent.phrase.head, "case")
-    phrase = Phrase("PP", [by, agent.phrase], agent.phrase.head)
+    phrase = Phrase.after("by", agent.phrase)
     d.roles.append((verb, phrase, "ARG0"))
     return under(phrase, verb, "obl:agent")
 

@@ -22,7 +22,15 @@ _SUBORDINATORS = (
 )
 
 
-"""Writes one document, sentence by sentence."""
+_STATEMENTS: dict[str, tuple[tuple[str, str, str, str] | None, ...]] = {
+    # verb, its tag, a participle or noun, and the preposition of each statement; None: the ... of X is Y
+    "capital_of": (None, ("has", "VBZ", "capital", "in")),
+    "born_in": (("was", "VBD", "born", "in"), ("comes", "VBZ", "", "from")),
+    "works_for": (("works", "VBZ", "", "for"), ("is", "VBZ", "employed", "by")),
+    "based_in": (("is", "VBZ", "based", "in"), ("has", "VBZ", "office", "in")),
+    "founded_by": (("was", "VBD", "founded", "by"), None),
+    "lives_in": (("lives", "VBZ", "", "in"), None),
+}
 
 
 def statement(d: Discourse) -> Phrase:
@@ -54,7 +62,7 @@ def statement(d: Discourse) -> Phrase:
     main = finite_clause(d, tense, 1)
     word, semtag = d.u.among((("oh", "ITJ"), ("yes", "ITJ"), ("hello", "GRE"), ("well", "HES")))
     token = Token(word, "INTJ", "UH", semtag)
-    return fronted(d, Phrase("INTJ", [token], token), "discourse", "", main)
+    return fronted(d, Phrase.of("INTJ", token), "discourse", "", main)
 
 
 def adverbial_role(d: Discourse, head: Token, phrase: Phrase, label: str) -> None:
@@ -80,7 +88,7 @@ def adverbial_clause(d: Discourse, again: Entity | None, tense: Tense) -> tuple[
     mark: Part = Token(word, upos, xpos, semtag)
     if upos == "ADV":
         assert isinstance(mark, Token)
-        mark = Phrase("WHADVP", [mark], mark)
+        mark = Phrase.of("WHADVP", mark)
     return Phrase("SBAR", [under(mark, clause.head, relation), clause], clause.head), label
 
 
@@ -90,8 +98,8 @@ def clause_coordination(d: Discourse, tense: Tense) -> Phrase:
     second = finite_clause(d, tense, 1)
     word, semtag = d.u.among((("and", "COO"), ("and", "COO"), ("but", "BUT"), ("or", "DIS")))
     comma = under(Token(",", "PUNCT", ",", "NIL"), second.head, "punct")
-    conjunction = under(Token(word, "CCONJ", "CC", semtag), second.head, "cc")
-    return Phrase("S", [first, comma, conjunction, under(second, first.head, "conj")], first.head)
+    joined = Token.conjunction(word, semtag, second.head)
+    return Phrase("S", [first, comma, joined, under(second, first.head, "conj")], first.head)
 
 
 def question(d: Discourse) -> Phrase:
@@ -102,14 +110,8 @@ def question(d: Discourse) -> Phrase:
         return finite_clause(d, tense, 1, inverted=True)
     if u < 0.65:  # who sees the dog ?
         wh = wh_phrase("who", "WP", "QUE")
-        vp = verb_phrase(
-            d,
-            d.draw.verbs["simple"](d.u(), d.topic),
-            Argument(wh, False, None),
-            tense,
-            1,
-            frozenset(),
-        )
+        lexeme = d.draw.verbs["simple"](d.u(), d.topic)
+        vp = verb_phrase(d, lexeme, Argument(wh, False, None), tense, 1, frozenset())
         under(wh, vp.head, "nsubj")
         return Phrase("SBARQ", [wh, Phrase("SQ", [vp], vp.head)], vp.head)
     if u < 0.85:  # what did the dog see ?
@@ -135,23 +137,13 @@ def fact_statement(d: Discourse) -> tuple[Phrase, Fact]:
     fact: Fact = d.draw.facts(d.u(), d.topic)
     relation = fact.relation
     template = int(d.u() * len(fact.templates))
-    subject_lexeme, object_lexeme = (
-        d.draw.names_by_lemma[fact.subject],
-        d.draw.names_by_lemma[fact.object],
-    )
-    if (template == 1 and relation in ("founded_by", "lives_in")) or (
-        template == 0 and relation == "capital_of"
-    ):
+    names = d.draw.names_by_lemma
+    subject_lexeme, object_lexeme = names[fact.subject], names[fact.object]
+    stated = _STATEMENTS[relation][template]
+    if stated is None:
         return identity_fact(d, relation, subject_lexeme, object_lexeme), fact
     subject = proper_name(d, subject_lexeme)
-    copula_or_verb, xpos, relation_word, preposition = {
-        "capital_of": ("has", "VBZ", "capital", "in"),
-        "born_in": ("was", "VBD", "born", "in") if template == 0 else ("comes", "VBZ", "", "from"),
-        "works_for": ("works", "VBZ", "", "for") if template == 0 else ("is", "VBZ", "employed", "by"),
-        "based_in": ("is", "VBZ", "based", "in") if template == 0 else ("has", "VBZ", "office", "in"),
-        "founded_by": ("was", "VBD", "founded", "by"),
-        "lives_in": ("lives", "VBZ", "", "in"),
-    }[relation]
+    copula_or_verb, xpos, relation_word, preposition = stated
     owned: Token | None = None
     if copula_or_verb in ("is", "was"):
         verb = Token(relation_word, "VERB", "VBN", "EXS")
@@ -168,8 +160,7 @@ def fact_statement(d: Discourse) -> tuple[Phrase, Fact]:
         d.roles.append((verb, phrase, "ARG1"))
         parts.append(under(phrase, verb, "obj"))
     value = proper_name(d, object_lexeme)
-    case = under(Token(preposition, "ADP", "IN", "REL"), value.phrase.head, "case")
-    phrase = Phrase("PP", [case, value.phrase], value.phrase.head)
+    phrase = Phrase.after(preposition, value.phrase)
     agent = preposition == "by"
     parts.append(under(phrase, verb, "obl:agent" if agent else "obl"))
     label = {"from": "ARG2", "for": "ARG2", "by": "ARG0"}.get(preposition, "ARGM-LOC")
@@ -188,8 +179,7 @@ def identity_fact(d: Discourse, relation: str, subject: Lexeme, value: Lexeme) -
     noun = Token(word, "NOUN", "NN", semtag)
     inner = Phrase("NP", [under(Token("the", "DET", "DT", "DEF"), noun, "det"), noun], noun)
     owner = proper_name(d, subject)
-    of = under(Token("of", "ADP", "IN", "REL"), owner.phrase.head, "case")
-    pp = under(Phrase("PP", [of, owner.phrase], owner.phrase.head), noun, "nmod")
+    pp = under(Phrase.after("of", owner.phrase), noun, "nmod")
     described = Argument(Phrase("NP", [inner, pp], noun), False, None)
     predicate = proper_name(d, value).phrase
     vp = wrap_auxiliaries(d, [auxiliary("be", "VBZ", False)], predicate, copula=True)

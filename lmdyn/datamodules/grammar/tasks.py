@@ -1,12 +1,12 @@
 """Downstream tasks of the synthetic corpus: acceptability of sentences, and similarity of two sentences."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lmdyn.datamodules.corpora.sentence import Sentence
+from lmdyn.datamodules.files.checks import at_least, each_once
 from lmdyn.datamodules.grammar.grammar import Grammar, GrammarCorpus
 from lmdyn.datamodules.grammar.lexicon import Lexeme
 from lmdyn.datamodules.tasks.tasks import RawTask, TaskData, TextExample
@@ -72,12 +72,8 @@ class GrammarTasks(TaskData):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if not tasks or len(set(tasks)) < len(tasks) or set(tasks) - set(GRAMMAR_TASKS):
-            raise ValueError(f"expected distinct tasks of {list(GRAMMAR_TASKS)}, got {list(tasks)}")
-        if min(n_train, n_evaluation) < 2:
-            raise ValueError(
-                f"expected n_train and n_evaluation of at least 2, got {n_train}, {n_evaluation}"
-            )
+        each_once(GRAMMAR_TASKS, 1, tasks=tasks)
+        at_least(2, n_train=n_train, n_evaluation=n_evaluation)
         self.corpus = corpus
         self.names = tuple(tasks)
         self.sizes = {"train": n_train, "validation": n_evaluation}
@@ -122,8 +118,7 @@ class GrammarTasks(TaskData):
 # ------------------------------------------------------------------------------------------- acceptability
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(NamedTuple):
     """A sentence, whether it is acceptable, and the rule that it breaks ("" if it is acceptable)."""
 
     words: tuple[str, ...]
@@ -154,6 +149,14 @@ def judged(
         yield Judged(sentence.words, True, "") if keep else Judged(broken[rule], False, rule)
 
 
+class _Parsed(NamedTuple):
+    words: tuple[str, ...]
+    upos: tuple[str | None, ...]
+    xpos: tuple[str | None, ...]
+    heads: tuple[int, ...]
+    deprels: tuple[str | None, ...]
+
+
 def corruptions(
     sentence: Sentence, grammar: Grammar, random: np.random.Generator
 ) -> dict[str, tuple[str, ...]]:
@@ -177,16 +180,12 @@ def corruptions(
     Raises:
         ValueError: if the sentence lacks one of the layers ``upos``, ``xpos``, ``heads`` and ``deprels``.
     """
-    if None in (sentence.upos, sentence.xpos, sentence.heads, sentence.deprels):
-        raise ValueError(
-            f"expected a sentence with upos, xpos, heads and deprels, got the layers {sentence.layers}"
-        )
-    places = {
-        "verb_agreement": _verb_agreement(sentence, grammar),
-        "determiner_agreement": _determiner_agreement(sentence, grammar),
-        "word_order": _word_order(sentence, grammar),
-        "finite_verb": _finite_verb(sentence, grammar),
-    }
+    layers: Any = (sentence.upos, sentence.xpos, sentence.heads, sentence.deprels)
+    if None in layers:
+        raise ValueError(f"expected upos, xpos, heads and deprels, got the layers {sentence.layers}")
+    parsed = _Parsed(sentence.words, *layers)
+    breaks = (_verb_agreement, _determiner_agreement, _word_order, _finite_verb)
+    places = {rule: broken(parsed, grammar) for rule, broken in zip(RULES, breaks, strict=True)}
     return {rule: some[random.integers(len(some))] for rule, some in places.items() if some}
 
 
@@ -194,9 +193,7 @@ def _replaced(words: Sequence[str], i: int, *new: str, length: int = 1) -> tuple
     return (*words[:i], *new, *words[i + length :])
 
 
-def _verb_agreement(s: Sentence, grammar: Grammar) -> list[tuple[str, ...]]:
-    assert s.xpos is not None
-    assert s.upos is not None
+def _verb_agreement(s: _Parsed, grammar: Grammar) -> list[tuple[str, ...]]:
     found = []
     for i, (word, tag) in enumerate(zip(s.words, s.xpos, strict=True)):
         plural = _subject_is_plural(s, i)
@@ -213,12 +210,8 @@ def _verb_agreement(s: Sentence, grammar: Grammar) -> list[tuple[str, ...]]:
     return found
 
 
-def _subject_is_plural(s: Sentence, i: int) -> bool | None:
+def _subject_is_plural(s: _Parsed, i: int) -> bool | None:
     """Return whether the subject of a finite verb or auxiliary is plural; None if the subject does not show it."""
-    assert s.upos is not None
-    assert s.xpos is not None
-    assert s.heads is not None
-    assert s.deprels is not None
     head = s.heads[i] if s.upos[i] == "AUX" else i
     subjects = [j for j, h in enumerate(s.heads) if h == head and (s.deprels[j] or "").startswith("nsubj")]
     if len(subjects) != 1:
@@ -231,9 +224,7 @@ def _subject_is_plural(s: Sentence, i: int) -> bool | None:
     return {"NN": False, "NNP": False, "NNS": True}.get(s.xpos[subject] or "")
 
 
-def _determiner_agreement(s: Sentence, grammar: Grammar) -> list[tuple[str, ...]]:
-    assert s.xpos is not None
-    assert s.heads is not None
+def _determiner_agreement(s: _Parsed, grammar: Grammar) -> list[tuple[str, ...]]:
     found = []
     for i, (word, tag, head) in enumerate(zip(s.words, s.xpos, s.heads, strict=True)):
         if word not in _DETERMINERS or tag != "DT" or s.xpos[head] not in ("NN", "NNS"):
@@ -246,9 +237,7 @@ def _determiner_agreement(s: Sentence, grammar: Grammar) -> list[tuple[str, ...]
     return found
 
 
-def _word_order(s: Sentence, grammar: Grammar) -> list[tuple[str, ...]]:
-    assert s.upos is not None
-    assert s.heads is not None
+def _word_order(s: _Parsed, grammar: Grammar) -> list[tuple[str, ...]]:
     found = []
     for i in range(len(s.words) - 2):
         next_word = s.words[i + 2]
@@ -264,8 +253,7 @@ def _word_order(s: Sentence, grammar: Grammar) -> list[tuple[str, ...]]:
     return found
 
 
-def _finite_verb(s: Sentence, grammar: Grammar) -> list[tuple[str, ...]]:
-    assert s.xpos is not None
+def _finite_verb(s: _Parsed, grammar: Grammar) -> list[tuple[str, ...]]:
     finite = [i for i, tag in enumerate(s.xpos) if tag in _FINITE]
     if len(finite) != 1:
         return []
@@ -280,8 +268,7 @@ def _finite_verb(s: Sentence, grammar: Grammar) -> list[tuple[str, ...]]:
 # ---------------------------------------------------------------------------------------------- similarity
 
 
-@dataclass(frozen=True, slots=True)
-class Rated:
+class Rated(NamedTuple):
     """Two sentences and their similarity from 0 to 5: 5 times the share of content words that agree in place."""
 
     first: tuple[str, ...]
@@ -342,15 +329,9 @@ def _other(
     lexeme: Lexeme, form: str, grammar: Grammar, used: set[str], *, vowel: bool, random: np.random.Generator
 ) -> Lexeme | None:
     """Return another lexeme that fits in its place, or None; ``vowel`` keeps *a* and *an* correct."""
-    candidates = [
-        x
-        for x in grammar.lexemes[lexeme.upos]
-        if x.kind == lexeme.kind
-        and x.gender == lexeme.gender
-        and x.lemma not in used
-        and form in x.forms
-        and (x.forms[form][0] in _VOWELS) == vowel
-    ]
+    alike = [x for x in grammar.lexemes[lexeme.upos] if (x.kind, x.gender) == (lexeme.kind, lexeme.gender)]
+    unused = [x for x in alike if x.lemma not in used and form in x.forms]
+    candidates = [x for x in unused if (x.forms[form][0] in _VOWELS) == vowel]
     if not candidates:
         return None
     weights = np.array([1 / (x.rank + 3.7) for x in candidates])  # as in the corpus

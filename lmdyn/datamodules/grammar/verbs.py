@@ -173,7 +173,7 @@ def adverb(d: Discourse, verb: Token, before: bool, negated: bool = False) -> Pa
     else:
         word, semtag, label = d.u.among(_FREE_ADVERBS[:_PREVERBAL] if before else _FREE_ADVERBS[_PREVERBAL:])
     token = Token(word, "ADV", "RB", semtag)
-    phrase = Phrase("ADVP", [token], token)
+    phrase = Phrase.of("ADVP", token)
     d.roles.append((verb, phrase, label))
     return under(phrase, verb, "advmod")
 
@@ -214,8 +214,7 @@ def two_objects(d: Discourse, verb: Token, lexeme: Lexeme, depth: int, banned: f
     theme = noun_phrase(d, "thing", 1, 0, banned, lexeme.topic if d.u() < 0.3 else None)
     banned = banned | theme.named
     recipient = noun_phrase(d, "person", 1, depth, banned)
-    to = under(Token("to", "ADP", "IN", "REL"), recipient.phrase.head, "case")
-    phrase = Phrase("PP", [to, recipient.phrase], recipient.phrase.head)
+    phrase = Phrase.after("to", recipient.phrase)
     d.add_role(verb, theme, "ARG1")
     d.roles.append((verb, phrase, "ARG2"))
     return [under(theme.phrase, verb, "obj"), under(phrase, verb, "obl")]
@@ -237,15 +236,8 @@ def complement_clause(
 def infinitive(d: Discourse, verb: Token, subject: Argument, depth: int, banned: frozenset[int]) -> Part:
     """Return a to-infinitive whose understood subject is the subject of ``verb``."""
     frame = "simple" if depth < 1 or d.u() < 0.9 else "any"
-    vp = verb_phrase(
-        d,
-        d.draw.verbs[frame](d.u(), d.topic),
-        subject,
-        "present",
-        max(depth, 0),
-        banned,
-        finite=False,
-    )
+    lexeme = d.draw.verbs[frame](d.u(), d.topic)
+    vp = verb_phrase(d, lexeme, subject, "present", max(depth, 0), banned, finite=False)
     to = under(Token("to", "PART", "TO", "NIL"), vp.head, "mark")
     phrase = Phrase("S", [Phrase("VP", [to, vp], vp.head)], vp.head)
     d.roles.append((verb, phrase, "ARG1"))

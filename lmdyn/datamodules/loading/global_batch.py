@@ -1,14 +1,10 @@
 """The batch of all ranks together, which does not change when a run resumes on other ranks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["ORDER_VERSION", "GlobalBatch", "ResumeError", "accumulated_batches", "size_that"]
-
-ORDER_VERSION = 2
-"""Version of the order of training data. 2: epochs of rows end with a whole update. 1, of earlier runs: also within."""
-
+__all__ = ["GlobalBatch", "ResumeError", "accumulated_batches"]
 
 _FORK = "; `lmdyn fork --set trainer.accumulate_grad_batches=N` continues with other updates"
 
@@ -46,62 +42,56 @@ class GlobalBatch:
         """Return the entry ``global_batch`` of a loader's state."""
         return asdict(self)
 
-    @classmethod
-    def saved(cls, state: Mapping[str, Any]) -> "GlobalBatch | None":
-        """Return the batch saved in a loader's state; None for states of earlier versions."""
-        found = state.get("global_batch")
-        return None if found is None else cls(**found)
+    def position(
+        self, state: Mapping[str, Any], batches: int, setting: str, *, rows_stay: bool = False
+    ) -> tuple[int, bool]:
+        """Convert a saved number of batches to this division.
 
-    def check(self, saved: "GlobalBatch") -> None:
-        """Refuse updates of another size than those of the saved run.
+        Args:
+            state: a loader's state, with ``position``, ``global_batch`` and ``epoch_batches``.
+            batches: batches per epoch of this run.
+            setting: name of the setting of their number.
+            rows_stay: whether each row of a batch continues that of the previous one, so that rows can be distributed
+                differently over ranks, but not over batches.
+
+        Returns:
+            The number of batches, and whether the epoch has ended.
 
         Raises:
-            ResumeError: if they differ; the message has the setting to change.
+            ResumeError: if updates or epochs differ, or the saved position lies within an update, and the divisions
+                differ; the message has the setting to change.
 
         Example:
-            >>> GlobalBatch(rows=32, ranks=4).check(GlobalBatch(rows=32, ranks=2))
+            >>> state = {"position": 3, "epoch_batches": 9, "global_batch": {"rows": 32, "ranks": 2}}
+            >>> GlobalBatch(rows=8, accumulated=4).position(state, 36, "limit")
+            (12, False)
         """
-        if self.update == saved.update:
-            return
-        parts = self.ranks * self.accumulated
-        if saved.update % parts == 0:
-            remedy = f"set --data.init_args.batch_size {saved.update // parts}"
-        else:
-            fitting = [str(n) for n in range(1, saved.update + 1) if saved.update % n == 0]
-            listed = ", ".join(fitting[:12]) + (", …" if len(fitting) > 12 else "")
-            remedy = (
-                f"{saved.update} rows cannot be divided into {parts} equal parts: choose ranks and "
-                f"accumulate_grad_batches whose product is one of {listed}"
+        saved = GlobalBatch(**state["global_batch"])
+        position, there = int(state["position"]), int(state.get("epoch_batches", batches))
+        if self.update != saved.update or (rows_stay and self.rows != saved.rows):
+            stay = (
+                f"batch_size × ranks must be {saved.rows}, and accumulate_grad_batches {saved.accumulated}"
+                if rows_stay
+                else f"batch_size × ranks × accumulate_grad_batches must be {saved.update}"
             )
-        raise ResumeError(
-            f"the saved run has updates of {saved._in_words}, this one would have {self._in_words}: {remedy}{_FORK}"
-        )
-
-    def check_streams(self, saved: "GlobalBatch") -> None:
-        """Refuse another number of streams, or of their windows per update, than those of the saved run.
-
-        Each stream is a row of each batch, and its hidden state is carried from batch to batch: rows can be
-        distributed differently over ranks, but not over batches.
-
-        Raises:
-            ResumeError: if they differ; the message has the settings to change.
-        """
-        if (self.rows, self.accumulated) == (saved.rows, saved.accumulated):
-            return
-        remedies = []
-        if self.rows != saved.rows:
-            remedies.append(
-                f"set --data.init_args.batch_size {saved.rows // self.ranks}"
-                if saved.rows % self.ranks == 0
-                else f"{saved.rows} streams cannot be divided among {self.ranks} ranks: choose a divisor"
+            raise ResumeError(
+                f"the saved run has updates of {saved._in_words}, this one would have {self._in_words}: {stay}{_FORK}"
+            )
+        if self == saved:
+            return position, position >= batches
+        if batches * self.rows != there * saved.rows:
+            raise ResumeError(
+                f"the saved run has epochs of {there * saved.rows} rows, this one would have {batches * self.rows}: "
+                f"set {setting} to {there * saved.rows / self.rows:g}, or resume with {saved._in_words}, as before"
             )
         if self.accumulated != saved.accumulated:
-            remedies.append(f"set --trainer.accumulate_grad_batches {saved.accumulated}")
-        raise ResumeError(
-            f"the saved run reads its text in {saved.rows} streams, with updates of {saved._in_words}, this one would "
-            f"read it in {self.rows}, with updates of {self._in_words}; the number of streams and "
-            f"accumulate_grad_batches must stay: {' and '.join(remedies)}{_FORK}"
-        )
+            if position % saved.accumulated and position < there:
+                raise ResumeError(
+                    f"the checkpoint lies within an update, after {position % saved.accumulated} of its "
+                    f"{saved.accumulated} batches: resume from another one, or with {saved._in_words}"
+                )
+            return position // saved.accumulated * self.accumulated, position >= there
+        return position, position >= there
 
     @property
     def _in_words(self) -> str:
@@ -110,58 +100,7 @@ class GlobalBatch:
             f"accumulate_grad_batches {self.accumulated}"
         )
 
-    def position(self, position: int, saved: "GlobalBatch") -> int:
-        """Convert the saved number of batches to a number of batches in this division.
-
-        Raises:
-            ResumeError: if the saved position lies within an update, and the divisions differ.
-
-        Example:
-            >>> GlobalBatch(rows=8, accumulated=4).position(3, GlobalBatch(rows=32, ranks=2))
-            12
-        """
-        if self.accumulated == saved.accumulated:
-            return position
-        if position % saved.accumulated:
-            raise ResumeError(
-                f"the checkpoint lies within an update, after {position % saved.accumulated} of its "
-                f"{saved.accumulated} batches: resume from another one, or with accumulate_grad_batches "
-                f"{saved.accumulated}"
-            )
-        return position // saved.accumulated * self.accumulated
-
-    def check_epoch(self, batches: int, saved: "GlobalBatch", saved_batches: int, setting: str) -> None:
-        """Refuse epochs with another number of rows than those of the saved run, if the division differs.
-
-        Args:
-            batches: batches per epoch of this run.
-            saved: the batch of the saved run.
-            saved_batches: batches per epoch of the saved run.
-            setting: name of the setting of the number of batches.
-
-        Raises:
-            ResumeError: if epochs have different numbers of rows.
-        """
-        here, there = batches * self.rows, saved_batches * saved.rows
-        if self == saved or here == there:
-            return
-        remedy = (
-            f"set {setting} {there // self.rows}"
-            if there % self.rows == 0
-            else f"resume with {saved.ranks} ranks and accumulate_grad_batches {saved.accumulated}, as before"
-        )
-        raise ResumeError(f"the saved run has epochs of {there} rows, this one would have {here}: {remedy}")
-
 
 def accumulated_batches(trainer: Any) -> int:
     """Return the batches per update, for a loader created for a trainer; 1 without a trainer."""
     return int(getattr(trainer, "accumulate_grad_batches", 1))
-
-
-_LARGEST = 4096
-"""Maximum batch size that is tried: each costs a hash of a few settings."""
-
-
-def size_that(fits: Callable[[int], bool]) -> int | None:
-    """Return the smallest batch size for which ``fits`` returns True, to match a saved hash; None if there is none."""
-    return next((size for size in range(1, _LARGEST + 1) if fits(size)), None)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from lmdyn.datamodules.files.checks import at_least
+
 __all__ = ["Masking", "choose_positions", "mask_row"]
 
 Ids = npt.NDArray[np.int64]
@@ -50,8 +52,7 @@ class Masking:
                 "expected share in (0, 1], and mask_share and random_share with a sum of at most 1, got "
                 f"{self.share}, {self.mask_share}, {self.random_share}"
             )
-        if self.max_ngram < 1:
-            raise ValueError(f"expected max_ngram of at least 1, got {self.max_ngram}")
+        at_least(1, max_ngram=self.max_ngram)
 
     def count(self, length: int) -> int:
         """Return the number of positions to predict in a row of ``length``.

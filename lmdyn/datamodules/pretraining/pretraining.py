@@ -1,6 +1,5 @@
 """Text for masked, causal or cloze pretraining: rows of fixed length, from any corpus or a stream."""
 
-import math
 from collections.abc import Sequence
 
 import pandas as pd
@@ -8,8 +7,9 @@ from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.corpus import Corpus
 from lmdyn.datamodules.corpora.tokenization import load_tokenizer
+from lmdyn.datamodules.files.checks import at_least
 from lmdyn.datamodules.loading.global_batch import accumulated_batches
-from lmdyn.datamodules.loading.split_loaders import SplitLoaders
+from lmdyn.datamodules.loading.loader import SplitLoaders
 from lmdyn.datamodules.pretraining.masking import Masking
 from lmdyn.datamodules.pretraining.row_loader import RowLoader
 from lmdyn.datamodules.pretraining.sentence_pairs import (
@@ -36,7 +36,8 @@ class PretrainingCorpus(SplitLoaders):
 
     Args:
         corpus: source of the text: TextCorpus, GrammarCorpus, … Its sentences are joined without an end-of-sentence
-            token, regardless of its ``eos``; its own batches are not used.
+            token, regardless of its ``eos``: text that is read as it is written is one text, with its line ends. Its
+            own batches are not used.
         stream: source of the training text instead of the corpus: a Hugging Face dataset of any size.
         sequence_length: positions per row.
         batch_size: rows per batch, for each process. A run can resume on other numbers of processes if batch_size ×
@@ -83,10 +84,8 @@ class PretrainingCorpus(SplitLoaders):
         super().__init__()
         if corpus is None and stream is None:
             raise ValueError("give a corpus, a stream for training, or both")
-        if batch_size < 1 or num_workers < 0:
-            raise ValueError(
-                f"expected batch_size of at least 1 and num_workers of at least 0, got {batch_size}, {num_workers}"
-            )
+        at_least(1, batch_size=batch_size)
+        at_least(0, num_workers=num_workers)
         self.save_hyperparameters(logger=False, ignore=["corpus", "stream", "masking"])
         self.format = RowFormat(sequence_length, pairs, masking, short_share, objective)
         self.corpus, self.stream = corpus, stream
@@ -163,35 +162,36 @@ class PretrainingCorpus(SplitLoaders):
         Raises:
             ValueError: if the split does not exist, or lacks a layer.
         """
-        rank, world_size = (
-            (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
-        )
+        rank, world_size = self._place
         train = split == "train"
-        # the trainer may shorten epochs; the loader must know this, to restart after the last batch
-        limit: int | float | None = None
-        if train and self.trainer is not None:
-            limit = getattr(self.trainer, "overfit_batches", 0) or getattr(
-                self.trainer, "limit_train_batches", 1.0
-            )
+        accumulated = accumulated_batches(self.trainer) if train else 1
         if train and self.stream is not None:
-            if isinstance(limit, float):
-                limit = math.floor(self.stream.epoch_batches * limit)
             return StreamLoaderOfRows(
-                self.stream, self.maker(), self.tokenizer, batch_size=self.batch_size, seed=self.seed,
-                num_workers=self.num_workers, limit=limit, rank=rank, world_size=world_size,
-                accumulated=accumulated_batches(self.trainer),
-            )  # fmt: skip
+                self.stream,
+                self.maker(),
+                self.tokenizer,
+                batch_size=self.batch_size,
+                seed=self.seed,
+                num_workers=self.num_workers,
+                epoch_batches=self._epoch_batches(self.stream.epoch_batches),
+                rank=rank,
+                world_size=world_size,
+                accumulated=accumulated,
+            )
         if self.corpus is None:
             raise ValueError(f"no split {split!r}: a stream has only training text, also give a corpus")
         text = self.corpus.encoded(split)
         if unknown := [layer for layer in self.layers if layer not in text.names]:
             raise ValueError(f"split {split!r} has no layers {unknown}, it has {sorted(text.names)}")
         loader = RowLoader(
-            text, self.maker(self.layers), batch_size=self.batch_size * (world_size if train else 1), shuffle=train,
-            seed=self.seed, num_workers=self.num_workers if train else 0,
-            accumulated=accumulated_batches(self.trainer) if train else 1, order=self.order_version, rank=rank,
+            text,
+            self.maker(self.layers),
+            batch_size=self.batch_size * (world_size if train else 1),
+            shuffle=train,
+            seed=self.seed,
+            num_workers=self.num_workers if train else 0,
+            accumulated=accumulated,
+            rank=rank,
             world_size=world_size,
-        )  # fmt: skip
-        if limit is not None:
-            loader.epoch_batches = limit if isinstance(limit, int) else math.floor(len(loader) * limit)
-        return loader
+        )
+        return self._for_training(loader) if train else loader

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.datamodules.corpora.encoding import IGNORED
+from lmdyn.datamodules.corpora.encoding import IGNORED, EncodedSplit
+from lmdyn.datamodules.files.checks import at_least, one_of
 from lmdyn.datamodules.pretraining.masking import Masking, choose_positions, mask_row
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Pairs",
     "RowFormat",
     "RowMaker",
+    "StreamBlock",
     "Text",
     "ordinary_ids",
     "row_generator",
@@ -32,27 +34,21 @@ PAIR_LABELS = {"order": "sentence_order_label", "next": "next_sentence_label"}
 Array = npt.NDArray[Any]
 
 
-class Text(Protocol):
-    """Encoded text: an :class:`~lmdyn.datamodules.corpora.encoding.EncodedSplit`, or a block of a stream."""
+@dataclass
+class StreamBlock:
+    """Some documents of a stream in memory, with what rows need of an encoded text."""
 
-    @property
-    def tokens(self) -> Array:
-        """(N,) token ids."""
-
-    @property
-    def word_start(self) -> Array:
-        """(N,) whether a word starts here."""
-
-    @property
-    def sentence_starts(self) -> Array:
-        """(sentences,) position of each sentence's first token."""
-
-    @property
-    def document_starts(self) -> Array:
-        """(documents,) index of each document's first sentence."""
+    tokens: npt.NDArray[np.int64]
+    word_start: npt.NDArray[np.bool_]
+    sentence_starts: npt.NDArray[np.int64]
+    document_starts: npt.NDArray[np.int64]
 
     def layer(self, layer: str) -> Array:
-        """(N,) label of each token, -100 if it has none."""
+        """Raise a ``ValueError``."""
+        raise ValueError(f"a stream has no gold layers, and thus no {layer!r}: omit `layers`")
+
+
+Text = EncodedSplit | StreamBlock
 
 
 @dataclass(frozen=True)
@@ -105,12 +101,9 @@ class RowFormat:
     objective: Objective = "masked"
 
     def __post_init__(self) -> None:
-        if self.objective not in get_args(Objective):
-            raise ValueError(f"objective must be one of {list(get_args(Objective))}, got {self.objective!r}")
-        if self.pairs not in (None, *PAIR_LABELS):
-            raise ValueError(f"pairs must be one of {list(PAIR_LABELS)} or null, got {self.pairs!r}")
-        if self.sequence_length < 8:
-            raise ValueError(f"sequence_length must be at least 8, got {self.sequence_length}")
+        one_of(Objective, objective=self.objective)
+        one_of((None, *PAIR_LABELS), pairs=self.pairs)
+        at_least(8, sequence_length=self.sequence_length)
         if not 0 <= self.short_share <= 1:
             raise ValueError(f"short_share must be from 0 to 1, got {self.short_share}")
         if self.objective != "masked" and self.pairs is not None:

@@ -2,10 +2,10 @@
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerFast
 
+from lmdyn.datamodules.corpora.tokenization import trained_here
 from lmdyn.datamodules.loading.global_batch import GlobalBatch, ResumeError
 from lmdyn.datamodules.pretraining.sentence_pairs import RowMaker
 from lmdyn.datamodules.pretraining.stream_reader import START, RowReader
@@ -88,21 +89,17 @@ class Deal:
         return sorted(found)
 
 
+@dataclass(eq=False)
 class _Parts(IterableDataset[Any]):
     """For each batch of a rank, endlessly, the rows of a worker's readers: their places, the rows, changed state."""
 
-    def __init__(
-        self,
-        deal: Deal,
-        batch: GlobalBatch,
-        rank: int,
-        start: int,
-        make: Any,
-        states: Mapping[int, dict[str, Any]],
-    ) -> None:
-        self._deal, self._batch, self._rank, self._start = deal, batch, rank, start
-        self._make, self._states = make, states
-        self.workers = 1
+    deal: Deal
+    batch: GlobalBatch
+    rank: int
+    start: int
+    make: Callable[[int, dict[str, Any]], RowReader]
+    states: Mapping[int, dict[str, Any]]
+    workers: int = 1
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
@@ -112,12 +109,12 @@ class _Parts(IterableDataset[Any]):
 
     def parts(self, worker: int) -> Iterator[tuple[Ids, dict[str, Tensor] | None, dict[int, dict[str, Any]]]]:
         """Yield the parts of a worker."""
-        mine = list(self._states)[worker :: self.workers]
-        readers: dict[int, RowReader] = {r: self._make(r, self._states[r]) for r in mine}
-        own = self._batch.rows // self._batch.ranks
-        first, start = self._rank * own, self._start
+        mine = list(self.states)[worker :: self.workers]
+        readers: dict[int, RowReader] = {r: self.make(r, self.states[r]) for r in mine}
+        own = self.batch.rows // self.batch.ranks
+        first, start = self.rank * own, self.start
         while True:
-            who = self._deal.reader(start + np.arange(self._batch.rows))
+            who = self.deal.reader(start + np.arange(self.batch.rows))
             places, made, changed = [], [], {}
             for number, reader in readers.items():
                 of_all = np.flatnonzero(who == number)
@@ -128,7 +125,7 @@ class _Parts(IterableDataset[Any]):
                     places.append(of_all[of_rank] - first)
             place = np.concatenate(places) if made else np.empty(0, np.int64)
             yield place, _joined(made, place) if made else None, changed
-            start = (start + self._batch.rows) % self._deal.period
+            start = (start + self.batch.rows) % self.deal.period
 
 
 def _joined(batches: Sequence[dict[str, Tensor]], places: Ids) -> dict[str, Tensor]:
@@ -139,6 +136,7 @@ def _joined(batches: Sequence[dict[str, Tensor]], places: Ids) -> dict[str, Tens
     return {name: torch.cat([b[name] for b in batches])[order] for name in batches[0]}
 
 
+@dataclass(eq=False)
 class StreamLoaderOfRows:
     """Serves a stream as rows of fixed length: sized by ``epoch_batches``, sharded by rank and worker, resumable.
 
@@ -160,39 +158,41 @@ class StreamLoaderOfRows:
         seed: seed of all random draws.
         num_workers: number of processes that read and encode; 0 does it in this process.
         accumulated: batches per update.
-        limit: maximum number of batches per epoch, if below that of ``text``.
+        epoch_batches: maximum number of batches per epoch, if below that of ``text``.
         rank: rank of this process.
         world_size: number of processes.
     """
 
-    label_convention = "aligned"
+    text: StreamedText
+    maker: RowMaker
+    tokenizer: PreTrainedTokenizerFast
+    batch_size: int = field(kw_only=True)
+    seed: int = field(default=0, kw_only=True)
+    num_workers: int = field(default=0, kw_only=True)
+    accumulated: int = field(default=1, kw_only=True)
+    epoch_batches: int | None = field(default=None, kw_only=True)
+    rank: int = field(default=0, kw_only=True)
+    world_size: int = field(default=1, kw_only=True)
+
+    label_convention: ClassVar[str] = "aligned"
     """``labels[b, t]`` belongs to ``logits[b, t]``."""
 
-    def __init__(
-        self,
-        text: StreamedText,
-        maker: RowMaker,
-        tokenizer: PreTrainedTokenizerFast,
-        *,
-        batch_size: int,
-        seed: int = 0,
-        num_workers: int = 0,
-        accumulated: int = 1,
-        limit: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        self._text, self._maker, self._tokenizer, self._seed = text, maker, tokenizer, seed
-        self._workers = num_workers
-        self._rank = rank
-        self._batch = GlobalBatch(batch_size * world_size, world_size, accumulated)
-        self._deal = Deal.begun(text.readers, self._batch, max(1, num_workers))
-        self._length = text.epoch_batches if limit is None else min(limit, text.epoch_batches)
+    def __post_init__(self) -> None:
+        text, seed = self.text, self.seed
+        self._batch = GlobalBatch(self.batch_size * self.world_size, self.world_size, self.accumulated)
+        self._deal = Deal.begun(text.readers, self._batch, max(1, self.num_workers))
+        batches = text.epoch_batches
+        self._length = batches if self.epoch_batches is None else min(self.epoch_batches, batches)
         self._settings: dict[str, int | str] = {
-            "batch_size": batch_size, "block_rows": text.block_rows, "seed": seed, "objective": maker.format.objective,
+            "batch_size": self.batch_size,
+            "block_rows": text.block_rows,
+            "seed": seed,
+            "objective": self.maker.format.objective,
             "datasets": len(text.datasets),
-        }  # fmt: skip
-        self._read = f"{text.datasets}, split {text.split}"
+        }
+        # a stream of an earlier version, which did not read as written, is said to be another one
+        written = "" if trained_here(self.tokenizer) else ", as written"
+        self._read = f"{text.datasets}, split {text.split}{written}"
         self._position = 0
         self._start = 0
         """The row with which the next batch begins, modulo the assignment's period."""
@@ -208,20 +208,24 @@ class StreamLoaderOfRows:
             self._position = 0
         if self._position >= self._length:
             return
-        readers = self._deal.of_rank(self._batch, self._rank, self._start)
+        readers = self._deal.of_rank(self._batch, self.rank, self._start)
         self._states = {r: self._states.get(r, START) for r in readers}
-        parts = _Parts(self._deal, self._batch, self._rank, self._start, self._reader, self._states)
+        parts = _Parts(self._deal, self._batch, self.rank, self._start, self._reader, self._states)
         made: Any
-        if self._workers:
-            parts.workers = min(self._workers, len(readers))
-            if parts.workers < self._workers:
+        if self.num_workers:
+            parts.workers = min(self.num_workers, len(readers))
+            if parts.workers < self.num_workers:
                 log.info("only %d workers read: there are no more readers (`readers`)", parts.workers)
             made = iter(
                 DataLoader(
-                    parts, batch_size=None, num_workers=parts.workers, pin_memory=torch.cuda.is_available(),
-                    prefetch_factor=2 * parts.workers, generator=torch.Generator(),
+                    parts,
+                    batch_size=None,
+                    num_workers=parts.workers,
+                    pin_memory=torch.cuda.is_available(),
+                    prefetch_factor=2 * parts.workers,
+                    generator=torch.Generator(),
                 )
-            )  # fmt: skip
+            )
         else:
             made = parts.parts(0)
         while self._position < self._length:
@@ -234,16 +238,22 @@ class StreamLoaderOfRows:
             self._position += 1  # before the yield: the trainer saves while it works on this batch
             there = [(place, rows) for place, rows, _ in of_batch if rows is not None]
             batch = _joined([rows for _, rows in there], np.concatenate([place for place, _ in there]))
-            if len(there) > 1 and self._workers and torch.cuda.is_available():
+            if len(there) > 1 and self.num_workers and torch.cuda.is_available():
                 batch = {name: tensor.pin_memory() for name, tensor in batch.items()}
             yield batch
 
     def _reader(self, number: int, state: dict[str, Any]) -> RowReader:
         rows = self._deal.rows
         return RowReader(
-            self._text, self._maker, self._tokenizer, reader=number, readers=self._deal.readers, seed=self._seed,
-            block_rows=max(1, self._text.block_rows // rows) * rows, state=state,
-        )  # fmt: skip
+            self.text,
+            self.maker,
+            self.tokenizer,
+            reader=number,
+            readers=self._deal.readers,
+            seed=self.seed,
+            block_rows=max(1, self.text.block_rows // rows) * rows,
+            state=state,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of every reader of every rank; with a process group, every rank must call it."""
@@ -252,88 +262,47 @@ class StreamLoaderOfRows:
             mine, ranks = ranks[0], [None] * self._batch.ranks
             torch.distributed.all_gather_object(ranks, mine)
         return {
-            "position": self._position, "start": self._start, "deal": asdict(self._deal),
+            "position": self._position,
+            "start": self._start,
+            "deal": asdict(self._deal),
             "readers": {number: state for states in ranks for number, state in states.items()},
-            "global_batch": self._batch.state(), "epoch_batches": self._length, "settings": self._settings,
+            "global_batch": self._batch.state(),
+            "epoch_batches": self._length,
+            "settings": self._settings,
             "read": self._read,
-        }  # fmt: skip
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a saved state with the next iteration.
 
         Raises:
-            ResumeError: if the state has other settings or updates of another size, or lacks a reader of this rank; for
-                a state of earlier versions, if numbers of ranks or workers differ.
+            ResumeError: if the state has other settings or updates of another size, or lacks a reader of this rank.
         """
-        saved = GlobalBatch.saved(state)
-        if saved is None:
-            state = self._of_earlier_version(state)
-            saved = self._batch
-        settings, here = (
+        there, here = (
             {k: v for k, v in s.items() if k != "batch_size"} for s in (state["settings"], self._settings)
         )
-        if settings != here:
+        if there != here:
             raise ResumeError(
-                f"the stream was read with {state['settings']}, this run has {self._settings}: exact resuming requires "
-                "equal settings"
+                f"the stream was read with {there}, not {here}: exact resuming requires equal settings"
             )
-        self._batch.check(saved)
-        epoch = int(state["epoch_batches"])
-        self._batch.check_epoch(self._length, saved, epoch, "epoch_batches")
+        position, ended = self._batch.position(state, self._length, "epoch_batches")
         deal = Deal(**state["deal"])
-        if self._text.readers not in (None, deal.readers):
+        if self.text.readers not in (None, deal.readers):
             raise ResumeError(
-                f"the stream was divided among {deal.readers} readers, this run requests {self._text.readers}: set "
+                f"the stream was divided among {deal.readers} readers, this run requests {self.text.readers}: set "
                 f"readers: {deal.readers}"
             )
-        if (read := state.get("read", self._read)) != self._read:  # states of earlier versions lack this
+        if state["read"] != self._read:
             said = "the stream was read from %s and continues from %s: the run is the same only if the documents are"
-            log.warning(said, read, self._read)
-        mine = deal.of_rank(self._batch, self._rank, int(state["start"]))
+            log.warning(said, state["read"], self._read)
+        mine = deal.of_rank(self._batch, self.rank, int(state["start"]))
         if state["readers"] and (missing := [r for r in mine if r not in state["readers"]]):
             raise ResumeError(
-                f"the state lacks readers {missing} of {deal.readers}: was it saved by one rank of several?"
+                f"the state lacks readers {missing} of {deal.readers}: one rank of several saved it"
             )
-        position = int(state["position"])
-        ended = self._batch != saved and position >= epoch
-        self._position = self._length if ended else self._batch.position(position, saved)
+        self._position = self._length if ended else position
         self._deal, self._start = deal, int(state["start"])
         self._states = {r: {**s, **_unpacked(s)} for r, s in state["readers"].items() if r in mine}
-
-    def _of_earlier_version(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Convert a state of earlier versions, in which ranks and workers were the readers, to the current format.
-
-        Raises:
-            ResumeError: if numbers of ranks or workers, or the batches, differ.
-        """
-        ranks, workers = state["ranks"], max(1, self._workers)
-        if state["settings"] != self._settings:
-            raise ResumeError(
-                f"the stream was read with {state['settings']}, this run has {self._settings}: exact resuming requires "
-                "equal settings"
-            )
-        if len(ranks) != self._batch.ranks:
-            raise ResumeError(
-                f"the stream was read by {len(ranks)} ranks, this run has {self._batch.ranks}: exact resuming of a run "
-                "of earlier versions requires the same number"
-            )
-        of_rank = [len(rank["states"]) for rank in ranks]
-        if of_rank[0] != workers:
-            raise ResumeError(
-                f"the stream was read by {of_rank[0]} workers per rank, this run has {workers}: restore num_workers"
-            )
-        rows = int(self._settings["batch_size"])
-        readers = {}
-        for r, rank in enumerate(ranks):
-            for w, old in enumerate(rank["states"]):
-                if old is not None:
-                    kept = {k: v for k, v in old.items() if k not in ("worker", "batch")}
-                    readers[r * workers + w] = {**kept, "row": int(old["batch"]) * rows}
-        return {
-            **state, "position": ranks[0]["position"], "start": int(ranks[0]["turn"]) * self._batch.rows,
-            "deal": asdict(Deal.begun(None, self._batch, workers)), "epoch_batches": self._length,
-            "readers": {r: readers.get(r, {**START, **_packed(START)}) for r in range(len(ranks) * workers)},
-        }  # fmt: skip
 
 
 def _packed(state: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,9 @@ import numpy.typing as npt
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.datamodules.corpora.tokenization import plain_backend
+from lmdyn.datamodules.corpora.tokenization import plain_backend, trained_here
 from lmdyn.datamodules.files.data_sets import read_rows
-from lmdyn.datamodules.pretraining.sentence_pairs import RowMaker, row_generator
+from lmdyn.datamodules.pretraining.sentence_pairs import RowMaker, StreamBlock, row_generator
 from lmdyn.datamodules.pretraining.streamed_text import StreamedText
 
 __all__ = ["START", "RowReader", "documents_of"]
@@ -21,8 +21,13 @@ __all__ = ["START", "RowReader", "documents_of"]
 logger = logging.getLogger(__name__)
 
 START: dict[str, Any] = {
-    "pass": 0, "shares": None, "tokens": [], "word_start": [], "block": 0, "row": 0,
-}  # fmt: skip
+    "pass": 0,
+    "shares": None,
+    "tokens": [],
+    "word_start": [],
+    "block": 0,
+    "row": 0,
+}
 """The initial state of a reader."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
@@ -51,7 +56,7 @@ class _Share:
         self._rows = read_rows(stream, dataset)
 
     def next(self) -> str | None:
-        """Return the text of the next document, empty if it has none; None at the end.
+        """Return the text of the next document as it is written; None at the end.
 
         Raises:
             ValueError: if the dataset cannot be read, has no text in the column, or ends without any text.
@@ -70,30 +75,20 @@ class _Share:
                 f"dataset {self._dataset}: column {self._column!r} has {type(text).__name__}, expected text: set "
                 f"text_column to one of {sorted(row)}"
             )
-        text = (text or "").strip()
-        self.empty += not text
-        self.state = {"stream": self._stream.state_dict(), "given": self.state["given"] + len(text)}
+        text = text or ""
+        given = len(text.strip())
+        self.empty += not given
+        self.state = {"stream": self._stream.state_dict(), "given": self.state["given"] + given}
         return text
 
 
-@dataclass
-class _Block:
-    """Some documents in memory; see :class:`~lmdyn.datamodules.pretraining.sentence_pairs.Text`."""
-
-    tokens: npt.NDArray[np.int64]
-    word_start: npt.NDArray[np.bool_]
-    sentence_starts: npt.NDArray[np.int64]
-    document_starts: npt.NDArray[np.int64]
-
-    def layer(self, layer: str) -> npt.NDArray[Any]:
-        raise ValueError(f"a stream has no gold layers, and thus no {layer!r}: omit `layers`")
-
-
 class _Gatherer:
-    """Collects documents of a stream as growing arrays."""
+    """Collects documents of a stream as growing arrays: as they are written, unless lmdyn trained the tokenizer."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self._backend = plain_backend(tokenizer)
+        self._own = trained_here(tokenizer)
+        self._line_end = self._backend.encode("\n", add_special_tokens=False).ids
         self.clear([], [])
 
     def clear(self, tokens: Sequence[int], word_start: Sequence[int]) -> None:
@@ -103,6 +98,10 @@ class _Gatherer:
 
     def add(self, text: str) -> None:
         """Add a document."""
+        if not self._own:
+            self._add_as_written(text)
+            return
+        text = text.strip()
         sentences = [s for s in _SENTENCE_END.split(text) if s.strip()]
         encodings = self._backend.encode_batch(sentences, add_special_tokens=False)
         encodings = [e for e in encodings if e.ids]
@@ -115,9 +114,29 @@ class _Gatherer:
             before = [None, *e.word_ids[:-1]]
             self.word_start.extend(int(a != b) for a, b in zip(before, e.word_ids, strict=True))
 
-    def block(self) -> _Block:
+    def _add_as_written(self, text: str) -> None:
+        """Add a document as a whole, with a line end between it and the next one; sentences are only marked."""
+        if not text.strip():
+            return
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        if not encoding.ids:
+            return
+        begins = [start for start, _ in encoding.offsets]
+        # a piece of white space belongs to the sentence after it
+        first = np.searchsorted(begins, [0, *(gap.start() for gap in _SENTENCE_END.finditer(text.rstrip()))])
+        self.documents.append(len(self.sentences))
+        self.sentences += (len(self.tokens) + np.unique(first[first < len(encoding.ids)])).tolist()
+        self.tokens += encoding.ids
+        self.word_start += (
+            np.diff([-1 if w is None else w for w in encoding.word_ids], prepend=-2) != 0
+        ).tolist()
+        if not text.endswith("\n"):
+            self.tokens += self._line_end
+            self.word_start += [0] * len(self._line_end)
+
+    def block(self) -> StreamBlock:
         """Return the added text."""
-        return _Block(
+        return StreamBlock(
             np.array(self.tokens, np.int64),
             np.array(self.word_start, np.bool_),
             np.array(self.sentences, np.int64),
@@ -154,6 +173,7 @@ def documents_of(
         number, states = number + 1, [None] * len(whole)
 
 
+@dataclass(eq=False)
 class RowReader:
     """The rows of one reader, endless, from a state on.
 
@@ -172,23 +192,20 @@ class RowReader:
         state: state to start from.
     """
 
-    def __init__(
-        self,
-        text: StreamedText,
-        maker: RowMaker,
-        tokenizer: PreTrainedTokenizerFast,
-        *,
-        reader: int,
-        readers: int,
-        block_rows: int,
-        seed: int,
-        state: dict[str, Any],
-    ) -> None:
-        self._maker, self._key, self._rows = maker, (seed, reader), block_rows
-        self._state = state
-        self._documents = documents_of(text, reader, readers, state)
+    text: StreamedText
+    maker: RowMaker
+    tokenizer: InitVar[PreTrainedTokenizerFast]
+    reader: int
+    readers: int
+    block_rows: int
+    seed: int
+    state: dict[str, Any]
+
+    def __post_init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._key = (self.seed, self.reader)
+        self._documents = documents_of(self.text, self.reader, self.readers, self.state)
         self._gatherer = _Gatherer(tokenizer)
-        self._block: _Block | None = None
+        self._block: StreamBlock | None = None
         self._order: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._after: dict[str, Any] = {}  # state of the streams after the block
 
@@ -203,8 +220,8 @@ class RowReader:
         changed: dict[str, Any] = {}
         done = 0
         while done < count:
-            first = int(self._state["row"])
-            number = min(count - done, self._rows - first)
+            first = int(self.state["row"])
+            number = min(count - done, self.block_rows - first)
             here = mine[(mine >= done) & (mine < done + number)] - done + first
             self._read_block()
             if len(here):
@@ -217,18 +234,18 @@ class RowReader:
         """Collect the text of the current block, once."""
         if self._block is not None:
             return
-        self._gatherer.clear(self._state["tokens"], self._state["word_start"])
-        while len(self._gatherer.tokens) < self._rows * self._maker.format.width:
+        self._gatherer.clear(self.state["tokens"], self.state["word_start"])
+        while len(self._gatherer.tokens) < self.block_rows * self.maker.format.width:
             text, self._after = next(self._documents)
             self._gatherer.add(text)
         self._block = self._gatherer.block()
-        self._order = row_generator(*self._key, self._state["block"], 0).permutation(self._rows)
+        self._order = row_generator(*self._key, self.state["block"], 0).permutation(self.block_rows)
 
     def _make(self, numbers: npt.NDArray[np.int64]) -> dict[str, Tensor]:
         assert self._block is not None
         rows = self._order[numbers]
-        generators = [row_generator(*self._key, self._state["block"], 1, int(row)) for row in rows]
-        return self._maker.batch(self._block, rows * self._maker.format.width, generators)
+        generators = [row_generator(*self._key, self.state["block"], 1, int(row)) for row in rows]
+        return self.maker.batch(self._block, rows * self.maker.format.width, generators)
 
     def _advance(self, row: int) -> dict[str, Any]:
         """Record that the rows before this one were served, and return the changed entries of the state.
@@ -236,13 +253,16 @@ class RowReader:
         The leftover may be long, and does not change within a block.
         """
         changed: dict[str, Any] = {"row": row}
-        if row == self._rows:
+        if row == self.block_rows:
             assert self._block is not None
-            used = self._rows * self._maker.format.width
+            used = self.block_rows * self.maker.format.width
             changed = {
-                **self._after, "block": self._state["block"] + 1, "row": 0,
-                "tokens": self._block.tokens[used:], "word_start": self._block.word_start[used:],
-            }  # fmt: skip
+                **self._after,
+                "block": self.state["block"] + 1,
+                "row": 0,
+                "tokens": self._block.tokens[used:],
+                "word_start": self._block.word_start[used:],
+            }
             self._block = None
-        self._state = {**self._state, **changed}
+        self.state = {**self.state, **changed}
         return changed

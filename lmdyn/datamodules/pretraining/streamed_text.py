@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from lmdyn.datamodules.files.checks import at_least
 from lmdyn.datamodules.files.data_sets import load_dataset
 
 __all__ = ["StreamedText"]
@@ -15,6 +16,9 @@ class StreamedText:
     of one dataset are books and those of another are sentences, both still give equal amounts of text, in passages as
     long as the longer documents. Nothing is random, and a pass reads each document of each dataset once: after a
     dataset ends, the others fill the rest of the pass.
+
+    A tokenizer that lmdyn did not train reads each document as it is written, as a whole; rows have no end tokens, so a
+    line end separates documents. lmdyn's own vocabularies read it sentence by sentence, without white space.
 
     Args:
         dataset: arguments of ``datasets.load_dataset``: ``path``, ``name``, ``data_files``, …; it is streamed. Several
@@ -54,18 +58,13 @@ class StreamedText:
         block_rows: int = 2048,
         readers: int | None = None,
     ) -> None:
-        if epoch_batches < 1 or block_rows < 1 or (readers is not None and readers < 1):
-            raise ValueError(
-                f"epoch_batches, block_rows, readers must be at least 1, got {epoch_batches}, {block_rows}, {readers}"
-            )
+        at_least(1, epoch_batches=epoch_batches, block_rows=block_rows, readers=readers)
         self.datasets = [dict(one) for one in (dataset if isinstance(dataset, list) else [dataset])]
         if not self.datasets:
             raise ValueError("dataset is an empty list, expected at least one dataset to stream")
         for one in self.datasets:
             if "path" not in one:
-                raise ValueError(
-                    f"dataset requires a `path`, as datasets.load_dataset does, got {sorted(one)}"
-                )
+                raise ValueError(f"dataset requires a `path`, got {sorted(one)}")
         self.split = split
         self.text_column = text_column
         self.tokenizer = tokenizer
@@ -99,7 +98,5 @@ class StreamedText:
         )
         columns = stream.column_names
         if columns is not None and self.text_column not in columns:
-            raise ValueError(
-                f"dataset {dataset} has no column {self.text_column!r}: set text_column to one of {columns}"
-            )
+            raise ValueError(f"dataset {dataset}: no column {self.text_column!r}, set text_column: {columns}")
         return stream

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.corpus import Corpus
 from lmdyn.datamodules.corpora.encoding import IGNORED, merge_label_names
-from lmdyn.datamodules.corpora.examples import Example, ExampleSequence
+from lmdyn.datamodules.corpora.examples import Example
 from lmdyn.datamodules.corpora.sentence import TOKEN_LAYERS, Sentence
 from lmdyn.datamodules.corpora.tokenization import WordEncoder
 
@@ -43,31 +43,6 @@ class Asked:
     max_pairs: int
 
 
-class _Examples(ExampleSequence):
-    """Examples as slices of flat arrays: by token, and by span."""
-
-    def __init__(
-        self, tokens: Mapping[str, Array], lengths: Array, spans: Mapping[str, tuple[Array, Array]]
-    ) -> None:
-        self._tokens = tokens
-        self._starts = np.append(0, np.cumsum(lengths))
-        self._spans = {
-            task: (rows, np.searchsorted(sentence, np.arange(len(lengths) + 1)))
-            for task, (rows, sentence) in spans.items()
-        }
-
-    def __len__(self) -> int:
-        return len(self._starts) - 1
-
-    def at(self, index: int) -> Example:
-        """Return example ``index``."""
-        start, end = self._starts[index], self._starts[index + 1]
-        example = {name: values[start:end] for name, values in self._tokens.items()}
-        for task, (rows, starts) in self._spans.items():
-            example[f"spans_{task}"] = rows[starts[index] : starts[index + 1]]
-        return example
-
-
 class EncodedSpans:
     """All splits of a corpus, encoded with one tokenizer."""
 
@@ -77,67 +52,52 @@ class EncodedSpans:
             sentences = itertools.chain.from_iterable(corpus.documents(split))
             while chunk := list(itertools.islice(sentences, _SENTENCES_PER_CHUNK)):
                 encoder.add(chunk)
-            if not encoder.lengths:
+            if not encoder.examples:
                 raise ValueError(
                     f"split {split!r} of the corpus has no sentence of at most {asked.max_pieces} pieces: raise "
                     "max_pieces, or look at its files"
                 )
         layers, tasks, pos_layer = _choose({split: e.present for split, e in encoders.items()}, asked)
-        sources = {**{layer: layer for layer in layers}, **{task: task for task in tasks}}
-        if "pos" in tasks:
-            sources["pos"] = pos_layer
-        found = [
-            {key: list(e.index.get(source, {})) for key, source in sources.items()} for e in encoders.values()
-        ]
+        sources = {name: pos_layer if name == "pos" else name for name in (*layers, *tasks)}
+        found = [{key: list(e.index[source]) for key, source in sources.items()} for e in encoders.values()]
         self.names = merge_label_names(found)
         self.counts: dict[str, Counter[str]] = {}
-        self.splits: dict[str, _Examples] = {}
+        self.splits: dict[str, list[Example]] = {}
         for split, encoder in encoders.items():
-            self.splits[split] = encoder.examples(layers, tasks, pos_layer, self.names)
+            self.splits[split], unseen = encoder.finish(sources, tasks, self.names, found[0])
             self.counts[split] = encoder.skipped
-            for key in tasks:
-                new = encoder.unseen(key, sources[key], set(found[0][key]))
-                if new:
-                    encoder.skipped[f"{key} with a label unseen in {next(iter(encoders))}"] = new
+            for key, number in unseen.items():
+                encoder.skipped[f"{key} with a label unseen in {next(iter(encoders))}"] = number
             if encoder.skipped:
-                logger.warning(
-                    "%s, %s: %s",
-                    type(corpus).__name__,
-                    split,
-                    "; ".join(f"{n} {what}" for what, n in encoder.skipped.items()),
-                )
+                said = "; ".join(f"{n} {what}" for what, n in encoder.skipped.items())
+                logger.warning("%s, %s: %s", type(corpus).__name__, split, said)
 
 
 def _choose(present: Mapping[str, set[str]], asked: Asked) -> tuple[tuple[str, ...], tuple[str, ...], str]:
     """Return the layers and tasks to serve, and the layer of the task ``pos``."""
     everywhere = set.intersection(*present.values())
     pos_layer = asked.pos_layer or next((layer for layer in POS_LAYERS if layer in everywhere), "xpos")
-    tasks = {split: _tasks_of(layers, asked.pos_layer) for split, layers in present.items()}
-    for what, names, present_in in (
-        (
-            "layer",
-            asked.layers,
-            {s: [x for x in TOKEN_LAYERS if x in layers] for s, layers in present.items()},
-        ),
-        ("task", asked.tasks, tasks),
-    ):
-        for split, exist in present_in.items():
-            missing = [name for name in names or () if name not in exist]
-            if missing:
-                raise ValueError(
-                    f"split {split!r} of the corpus has no {what} {missing}: it has {exist}, choose among these"
-                )
-    chosen = asked.tasks
-    if chosen is None:
-        chosen = tuple(t for t in SPAN_TASKS if all(t in there for there in tasks.values()))
-    if not chosen and asked.tasks is None:
-        raise ValueError(f"the corpus has no annotation of spans in all splits: it has {tasks}")
-    layers = asked.layers
-    if layers is None:
-        layers = tuple(layer for layer in TOKEN_LAYERS if layer in everywhere)
-    if "pos" in chosen and pos_layer not in everywhere:  # each split has one of the two, but not the same one
+    tasks_of = {split: _tasks_of(layers, asked.pos_layer) for split, layers in present.items()}
+    layers_of = {split: [x for x in TOKEN_LAYERS if x in layers] for split, layers in present.items()}
+    layers = _asked_or_common("layer", asked.layers, layers_of)
+    tasks = _asked_or_common("task", asked.tasks, tasks_of)
+    if not tasks and asked.tasks is None:
+        raise ValueError(f"the corpus has no annotation of spans in all splits: it has {tasks_of}")
+    if "pos" in tasks and pos_layer not in everywhere:  # each split has one of the two, but not the same one
         raise ValueError("the splits have different tags: expected xpos, or upos, in all of them")
-    return layers, chosen, pos_layer
+    return layers, tasks, pos_layer
+
+
+def _asked_or_common(
+    what: str, asked: tuple[str, ...] | None, present: Mapping[str, Sequence[str]]
+) -> tuple[str, ...]:
+    """Return what is asked, which every split must have; if nothing is, what every split has."""
+    for split, exist in present.items():
+        if missing := [name for name in asked or () if name not in exist]:
+            raise ValueError(f"split {split!r} of the corpus has no {what} {missing}: it has {exist}")
+    first = next(iter(present.values()))
+    common = (name for name in first if all(name in exist for exist in present.values()))
+    return tuple(common) if asked is None else asked
 
 
 def _tasks_of(layers: set[str], pos_layer: str | None) -> list[str]:
@@ -146,13 +106,11 @@ def _tasks_of(layers: set[str], pos_layer: str | None) -> list[str]:
 
 
 class _Encoder:
-    """Encodes the sentences of one split, chunk by chunk."""
+    """Encodes the sentences of one split, with labels as indices into ``index`` until all splits are read."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, asked: Asked) -> None:
         self._encoder = WordEncoder(tokenizer)
-        cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
-        self._left = [] if cls is None else [int(cls)]
-        self._right = [] if sep is None else [int(sep)]
+        self._left, self._right = self._encoder.before, self._encoder.after
         self._asked = asked
         self._layers = tuple(TOKEN_LAYERS if asked.layers is None else asked.layers)
         if asked.tasks is None or "pos" in asked.tasks:
@@ -160,152 +118,107 @@ class _Encoder:
             self._layers = tuple(dict.fromkeys((*self._layers, *pos_layers)))
         self._tasks = [t for t in SPAN_TASKS if t != "pos" and (asked.tasks is None or t in asked.tasks)]
         self.present: set[str] = set()
-        self.index: dict[str, dict[str, int]] = {}
+        self.index: dict[str, dict[str, int]] = {name: {} for name in (*TOKEN_LAYERS, *SPAN_TASKS)}
         self.skipped: Counter[str] = Counter()
-        self.lengths: list[Array] = []  # number of positions of each sentence
-        self._pieces: list[tuple[Array, Array]] = []  # position and id of each piece
-        self._word_of_piece: list[
-            tuple[Array, Array]
-        ] = []  # its word's index in the split and in its sentence
-        self._words: list[tuple[Array, Array]] = []  # sentence of each word, and start and end of its pieces
-        self._word_labels: dict[str, list[Array]] = {layer: [] for layer in self._layers}
-        self._spans: dict[str, list[tuple[Array, Array]]] = {task: [] for task in self._tasks}
-        self._seen = [0, 0, 0]  # sentences, words, positions
+        self.examples: list[dict[str, Array]] = []
         self._random = np.random.default_rng(0)  # for pairs beyond max_pairs
 
     def add(self, sentences: list[Sentence]) -> None:
         """Encode sentences."""
-        for s in sentences:
-            self.present.update(s.layers)
-        encodings = self._encoder.encode([s.words for s in sentences])
-        fits = [0 < len(e.ids) <= self._asked.max_pieces for e in encodings]
-        if not all(fits):
-            long = sum(len(e.ids) > self._asked.max_pieces for e in encodings)
-            self._skip(f"sentences of more than {self._asked.max_pieces} pieces left out", long)
-            self._skip("sentences without any piece left out", fits.count(False) - long)
-            sentences = list(itertools.compress(sentences, fits))
-            encodings = list(itertools.compress(encodings, fits))
-            if not sentences:
-                return
-        pieces = np.array([len(e.ids) for e in encodings])
-        words = np.array([len(s.words) for s in sentences])
-        ids = np.fromiter(itertools.chain.from_iterable(e.ids for e in encodings), np.int64, pieces.sum())
-        word = np.fromiter(itertools.chain.from_iterable(e.word_ids for e in encodings), np.int64, len(ids))
-        sentence = np.repeat(np.arange(len(sentences)), pieces)
-        first_word = np.cumsum(words) - words
-        first_piece = np.cumsum(pieces) - pieces
-        number = word + first_word[sentence]
-        left, special = len(self._left), len(self._left) + len(self._right)
-        position = np.arange(len(ids)) + sentence * special + left
-        self.lengths.append(pieces + special)
-        self._pieces.append((position + self._seen[2], ids))
-        self._word_of_piece.append((number + self._seen[1], word))
-        # before[w]: number of pieces of the chunk's words before w; one more entry for the end
-        before = np.append(0, np.cumsum(np.bincount(number, minlength=words.sum())))
-        of_word = np.repeat(np.arange(len(sentences)), words)
-        ranges = np.stack([before[:-1], before[1:]], 1) - first_piece[of_word, None] + left
-        self._skip("words without any piece", int((ranges[:, 0] == ranges[:, 1]).sum()))
-        self._words.append((of_word + self._seen[0], ranges))
+        most = self._asked.max_pieces
+        for sentence, (ids, words) in zip(sentences, self._encoder.pieces(sentences), strict=True):
+            self.present.update(sentence.layers)
+            if len(ids) > most:
+                self.skipped[f"sentences of more than {most} pieces left out"] += 1
+            elif not ids:
+                self.skipped["sentences without any piece left out"] += 1
+            else:
+                self.examples.append(self._example(sentence, ids, np.array(words, np.int64)))
+
+    def _example(self, sentence: Sentence, ids: list[int], words: Array) -> dict[str, Array]:
+        left, none = len(self._left), np.full(len(self._right), IGNORED)
+
+        def spread(values: npt.ArrayLike) -> Array:
+            return np.concatenate([np.full(left, IGNORED), np.asarray(values, np.int64), none])
+
+        example = {"input_ids": np.array([*self._left, *ids, *self._right], np.int64)}
+        example |= {"labels": spread(ids), "words": spread(words)}
+        bounds = (
+            np.searchsorted(words, np.arange(len(sentence.words) + 1)) + left
+        )  # of the pieces of each word
+        if empty := int((bounds[:-1] == bounds[1:]).sum()):
+            self.skipped["words without any piece"] += empty
         for layer in self._layers:
-            names = itertools.chain.from_iterable(
-                getattr(s, layer) or (None,) * len(s.words) for s in sentences
-            )
-            index = self.index.setdefault(layer, {})
-            labels = [IGNORED if n is None else index.setdefault(n, len(index)) for n in names]
-            self._word_labels[layer].append(np.array(labels, np.int64))
+            tags = getattr(sentence, layer) or (None,) * len(sentence.words)
+            labels = np.array([IGNORED if t is None else self._label(layer, t) for t in tags])
+            example[layer] = spread(labels[words])
+            if layer in POS_LAYERS:
+                spans = np.column_stack([bounds[:-1], bounds[1:], np.full((len(tags), 2), IGNORED), labels])
+                example[f"{layer} spans"] = spans[(bounds[:-1] < bounds[1:]) & (labels >= 0)]
         for task in self._tasks:
-            rows = np.array(list(self._rows(task, sentences)), np.int64).reshape(-1, 6)
-            of = rows[:, 0]
-            one = rows[:, 3] < 0  # a task without a second span
-            rows[one, 3:5] = rows[one, 1:3]
-            spans = before[rows[:, 1:5] + first_word[of, None]] - first_piece[of, None] + left
-            there = (spans[:, 0] < spans[:, 1]) & (spans[:, 2] < spans[:, 3])
-            self._skip(f"{task} of words without any piece left out", int((~there).sum()))
-            spans[one, 2:] = IGNORED
-            self._spans[task].append((np.column_stack([spans, rows[:, 5]])[there], of[there] + self._seen[0]))
-        self._seen = [
-            a + int(b)
-            for a, b in zip(self._seen, (len(words), words.sum(), self.lengths[-1].sum()), strict=True)
-        ]
+            rows = np.array(list(self._rows(task, sentence)), np.int64).reshape(-1, 5)
+            one = rows[:, 2] < 0  # a task without a second span
+            rows[one, 2:4] = rows[one, :2]
+            rows[:, :4] = bounds[rows[:, :4]]
+            there = (rows[:, 0] < rows[:, 1]) & (rows[:, 2] < rows[:, 3])
+            rows[one, 2:4] = IGNORED
+            if not there.all():
+                self.skipped[f"{task} of words without any piece left out"] += int((~there).sum())
+            example[f"{task} spans"] = rows[there]
+        return example
 
-    def _skip(self, what: str, number: int) -> None:
-        if number:
-            self.skipped[what] += number
+    def _label(self, source: str, name: str) -> int:
+        index = self.index[source]
+        return index.setdefault(name, len(index))
 
-    def _rows(self, task: str, sentences: list[Sentence]) -> Iterable[tuple[int, int, int, int, int, int]]:
-        """Yield (sentence, start1, end1, start2, end2, label) in words; -1 if there is no second span."""
-        index = self.index.setdefault(task, {})
-        for i, s in enumerate(sentences):
-            if task == "constituents":
-                for c in s.constituents or ():
-                    yield i, c.start, c.end, -1, -1, index.setdefault(c.label, len(index))
-            elif task == "roles":
-                for r in s.roles or ():
-                    label = index.setdefault(r.label, len(index))
-                    yield i, r.predicate, r.predicate + 1, r.start, r.end, label
-            else:
-                mentions = sorted(s.mentions or (), key=lambda m: (m.start, m.end))
-                pairs = list(itertools.combinations(mentions, 2))
-                if len(pairs) > self._asked.max_pairs:
-                    self._skip(
-                        f"pairs of mentions beyond {self._asked.max_pairs} in a sentence left out",
-                        len(pairs) - self._asked.max_pairs,
-                    )
-                    drawn = self._random.permutation(len(pairs))[: self._asked.max_pairs]
-                    pairs = [pairs[k] for k in sorted(drawn)]
-                for a, b in pairs:
-                    label = index.setdefault(str(int(a.entity == b.entity)), len(index))
-                    yield i, a.start, a.end, b.start, b.end, label
+    def _rows(self, task: str, s: Sentence) -> Iterable[tuple[int, int, int, int, int]]:
+        """Yield (start1, end1, start2, end2, label) in words; -1 if there is no second span."""
+        if task == "constituents":
+            for c in s.constituents or ():
+                yield c.start, c.end, -1, -1, self._label(task, c.label)
+        elif task == "roles":
+            for r in s.roles or ():
+                yield r.predicate, r.predicate + 1, r.start, r.end, self._label(task, r.label)
+        else:
+            mentions = sorted(s.mentions or (), key=lambda m: (m.start, m.end))
+            pairs, most = list(itertools.combinations(mentions, 2)), self._asked.max_pairs
+            if len(pairs) > most:
+                what = f"pairs of mentions beyond {most} in a sentence left out"
+                self.skipped[what] += len(pairs) - most
+                pairs = [pairs[k] for k in sorted(self._random.permutation(len(pairs))[:most])]
+            for a, b in pairs:
+                yield a.start, a.end, b.start, b.end, self._label(task, str(int(a.entity == b.entity)))
 
-    def unseen(self, key: str, source: str, known: set[str]) -> int:
-        """Count spans of a task with a label that is not among the known ones."""
-        new = [i for name, i in self.index.get(source, {}).items() if name not in known]
-        parts = self._word_labels[source] if key == "pos" else [rows[:, 4] for rows, _ in self._spans[key]]
-        return int(sum(np.isin(labels, new).sum() for labels in parts)) if new else 0
-
-    def examples(
-        self, layers: Sequence[str], tasks: Sequence[str], pos_layer: str, names: Mapping[str, list[str]]
-    ) -> _Examples:
-        """Return all added sentences, with labels as indices into ``names``."""
-        position, ids = (np.concatenate(parts) for parts in zip(*self._pieces, strict=True))
-        number, word = (np.concatenate(parts) for parts in zip(*self._word_of_piece, strict=True))
-        sentence, ranges = (np.concatenate(parts) for parts in zip(*self._words, strict=True))
-        lengths = np.concatenate(self.lengths)
-        starts = np.cumsum(lengths) - lengths
-
-        def spread(values: Array) -> Array:
-            tokens = np.full(int(lengths.sum()), IGNORED, np.int64)
-            tokens[position] = values
-            return tokens
-
-        labels = {
-            layer: _relabelled(np.concatenate(parts), self.index[layer], names.get(layer))
-            for layer, parts in self._word_labels.items()
-            if layer in layers
-        }
-        tokens = {"input_ids": spread(ids), "labels": spread(ids), "words": spread(word)}
-        for left, token in enumerate(self._left):
-            tokens["input_ids"][starts + left] = token
-        for right, token in enumerate(self._right):
-            tokens["input_ids"][starts + lengths - len(self._right) + right] = token
-        tokens |= {layer: spread(labels[layer][number]) for layer in layers}
-        spans = {}
-        for task in tasks:
-            if task == "pos":
-                tags = _relabelled(
-                    np.concatenate(self._word_labels[pos_layer]), self.index[pos_layer], names["pos"]
-                )
-                there = (ranges[:, 0] < ranges[:, 1]) & (tags >= 0)
-                none = np.full((int(there.sum()), 2), IGNORED)
-                spans[task] = (np.column_stack([ranges[there], none, tags[there]]), sentence[there])
-            else:
-                rows, of = (np.concatenate(parts) for parts in zip(*self._spans[task], strict=True))
-                rows[:, 4] = _relabelled(rows[:, 4], self.index[task], names[task])
-                spans[task] = (rows, of)
-        return _Examples(tokens, lengths, spans)
+    def finish(
+        self,
+        sources: Mapping[str, str],
+        tasks: Sequence[str],
+        names: Mapping[str, list[str]],
+        known: Mapping[str, list[str]],
+    ) -> tuple[list[Example], Counter[str]]:
+        """Return the examples with labels as indices into ``names``, and the spans of each task with an unknown one."""
+        finished: list[Example] = []
+        unseen: Counter[str] = Counter()
+        tables = {key: _table(self.index[source], names[key]) for key, source in sources.items()}
+        new = {task: [i for i, name in enumerate(names[task]) if name not in known[task]] for task in tasks}
+        for given in self.examples:
+            example = {name: given[name] for name in ("input_ids", "labels", "words")}
+            for key, table in tables.items():
+                if key not in tasks:
+                    example[key] = table[given[key]]
+                    continue
+                spans = given[f"{sources[key]} spans"].copy()
+                spans[:, 4] = table[spans[:, 4]]
+                example[f"spans_{key}"] = spans
+                if number := int(np.isin(spans[:, 4], new[key]).sum()):
+                    unseen[key] += number
+            finished.append(example)
+        return finished, unseen
 
 
-def _relabelled(labels: Array, index: Mapping[str, int], names: Sequence[str] | None) -> Array:
-    new = {name: i for i, name in enumerate(names or ())}
-    table = np.array([*(new[name] for name in index), IGNORED], np.int64)
-    return table[np.where(labels == IGNORED, len(index), labels)]
+def _table(index: Mapping[str, int], names: Sequence[str]) -> Array:
+    """Return the place in ``names`` of each label of an index, in a table that maps -100 to itself."""
+    new = {name: i for i, name in enumerate(names)}
+    table = np.full(len(index) - IGNORED, IGNORED)
+    table[: len(index)] = [new[name] for name in index]
+    return table

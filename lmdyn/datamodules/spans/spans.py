@@ -1,16 +1,15 @@
 """Labelled spans of sentences, for edge probing: words, constituents, semantic roles and coreference."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 from weakref import WeakValueDictionary
-
-from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.corpus import Corpus
 from lmdyn.datamodules.corpora.examples import ExampleLoader
 from lmdyn.datamodules.corpora.sentence import TOKEN_LAYERS
-from lmdyn.datamodules.corpora.tokenization import digest, load_tokenizer, tokenizer_digest
-from lmdyn.datamodules.loading.split_loaders import SplitLoaders
+from lmdyn.datamodules.corpora.tokenization import EncodedAtSetup, digest, tokenizer_digest
+from lmdyn.datamodules.files.checks import at_least, each_once, one_of
+from lmdyn.datamodules.loading.loader import SplitLoaders
 from lmdyn.datamodules.spans.span_encoding import POS_LAYERS, SPAN_TASKS, Asked, EncodedSpans
 
 __all__ = ["SPAN_TASKS", "SpanCorpus"]
@@ -18,7 +17,7 @@ __all__ = ["SPAN_TASKS", "SpanCorpus"]
 _CACHE: WeakValueDictionary[str, EncodedSpans] = WeakValueDictionary()
 
 
-class SpanCorpus(SplitLoaders):
+class SpanCorpus(EncodedAtSetup[EncodedSpans], SplitLoaders):
     """Sentences of an annotated corpus with the spans that edge probes classify; one sentence is one example.
 
     A batch of B sentences of at most T positions contains, in addition to what
@@ -96,12 +95,10 @@ class SpanCorpus(SplitLoaders):
     ) -> None:
         super().__init__()
         self.save_hyperparameters(logger=False, ignore=["corpus"])
-        _check_known("task", tasks, SPAN_TASKS)
-        _check_known("layer", layers, TOKEN_LAYERS)
-        _check_known("pos_layer", None if pos_layer is None else [pos_layer], POS_LAYERS)
-        for name, value in (("max_pieces", max_pieces), ("max_pairs", max_pairs)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        each_once(SPAN_TASKS, tasks=tasks)
+        each_once(TOKEN_LAYERS, layers=layers)
+        one_of((None, *POS_LAYERS), pos_layer=pos_layer)
+        at_least(1, max_pieces=max_pieces, max_pairs=max_pairs)
         self.corpus = corpus
         self.batch_tokens = batch_tokens
         self._asked = Asked(
@@ -112,67 +109,40 @@ class SpanCorpus(SplitLoaders):
             max_pairs,
         )
         self._tokenizer_name = tokenizer
-        self._tokenizer: PreTrainedTokenizerFast | None = None
-        self._encoded: EncodedSpans | None = None
 
     @property
     def splits(self) -> tuple[str, ...]:
         """The splits of the corpus."""
         return self.corpus.splits
 
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerFast:
-        """The tokenizer; assign another one before ``setup`` to encode with it.
-
-        Raises:
-            RuntimeError: if read before ``setup``.
-        """
-        if self._tokenizer is None:
-            raise RuntimeError("the span corpus has no tokenizer yet: call setup() first")
-        return self._tokenizer
-
-    @tokenizer.setter
-    def tokenizer(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        if self._tokenizer is not None and tokenizer_digest(self._tokenizer) != tokenizer_digest(tokenizer):
-            self._encoded = None
-        self._tokenizer = tokenizer
-
-    def setup(self, stage: str | None = None) -> None:
-        """Read and encode all splits, once; ``stage`` has no effect."""
-        if self._encoded is not None:
-            return
-        if self._tokenizer is None:
-            if self._tokenizer_name is not None:
-                self._tokenizer = load_tokenizer(self._tokenizer_name)
-            else:  # the corpus defines the vocabulary and its text
-                self.corpus.prepare_data()
-                self._tokenizer = self.corpus.tokenizer
+    def encode(self) -> EncodedSpans:
+        """Return all splits of the corpus, encoded."""
         corpus = self.corpus
+        if not self.has_tokenizer:
+            corpus.prepare_data()  # the corpus defines the vocabulary and its text
+            self._tokenizer = corpus.tokenizer
         key = digest(
             [
-                type(corpus).__qualname__, list(corpus.splits), corpus.content_key(),
-                tokenizer_digest(self._tokenizer), repr(self._asked),
+                type(corpus).__qualname__,
+                list(corpus.splits),
+                corpus.content_key(),
+                tokenizer_digest(self.tokenizer),
+                repr(self._asked),
             ]
-        )  # fmt: skip
-        self._encoded = _CACHE.get(key)
-        if self._encoded is None:
-            self._encoded = EncodedSpans(corpus, self._tokenizer, self._asked)
-            _CACHE[key] = self._encoded
-
-    def _ready(self) -> "EncodedSpans":
-        if self._encoded is None:
-            raise RuntimeError("the span corpus is not set up: call setup() first")
-        return self._encoded
+        )
+        encoded = _CACHE.get(key) or EncodedSpans(corpus, self.tokenizer, self._asked)
+        _CACHE[key] = encoded
+        return encoded
 
     @property
     def label_names(self) -> dict[str, list[str]]:
         """Names of the labels of each layer and task: those of train, sorted, then additional ones of other splits."""
-        return self._ready().names
+        return self.ready.names
 
     @property
     def skipped(self) -> dict[str, dict[str, int]]:
         """Counts of what was left out of each split, and of labels that the first split lacks."""
-        return {split: dict(counts) for split, counts in self._ready().counts.items()}
+        return {split: dict(counts) for split, counts in self.ready.counts.items()}
 
     def loader(self, split: str) -> ExampleLoader:
         """Return the loader of a split's sentences.
@@ -181,25 +151,11 @@ class SpanCorpus(SplitLoaders):
             RuntimeError: if called before ``setup``.
             ValueError: if the corpus lacks the split.
         """
-        encoded = self._ready()
-        if split not in encoded.splits:
-            raise ValueError(f"the corpus has no split {split!r}: it has {list(self.splits)}")
-        pad_id = self.tokenizer.pad_token_id
+        encoded = self.ready
+        one_of(self.splits, split=split)
         return ExampleLoader(
             encoded.splits[split],
             batch_tokens=self.batch_tokens,
-            pad_id=0 if pad_id is None else int(pad_id),
+            pad_id=self.pad_id,
             label_names=encoded.names,
         )
-
-    def predict_dataloader(self) -> ExampleLoader:
-        """Return the loader of the test split's sentences."""
-        return self.loader("test")
-
-
-def _check_known(what: str, asked: Iterable[str] | None, known: Sequence[str]) -> None:
-    if asked is None:
-        return
-    unknown = [name for name in asked if name not in known]
-    if unknown or len(set(asked)) != len(list(asked)):
-        raise ValueError(f"expected each {what} once, of {list(known)}: got {list(asked)}")

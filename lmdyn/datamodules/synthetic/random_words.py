@@ -2,14 +2,17 @@
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lmdyn.datamodules.corpora.corpus import Corpus
+from lmdyn.datamodules.files.checks import at_least
 
-__all__ = ["RandomWords", "at_least", "word_names"]
+__all__ = ["RandomWords", "word_names"]
+
+_VERSION = 1  # raised whenever the same settings give different text
 
 
 def word_names(number: int) -> list[str]:
@@ -20,19 +23,6 @@ def word_names(number: int) -> list[str]:
         ['w09', 'w10']
     """
     return [f"w{i:0{len(str(number - 1))}d}" for i in range(number)]
-
-
-def at_least(minimum: int, sizes: Mapping[str, int]) -> None:
-    """Raise a ``ValueError`` for a size below the minimum.
-
-    Example:
-        >>> at_least(1, {"n_types": 0})
-        Traceback (most recent call last):
-        ValueError: expected n_types >= 1, got 0: raise it
-    """
-    for name, value in sizes.items():
-        if value < minimum:
-            raise ValueError(f"expected {name} >= {minimum}, got {value}: raise it")
 
 
 class RandomWords(Corpus):
@@ -48,6 +38,14 @@ class RandomWords(Corpus):
     def text(self, split: str) -> npt.NDArray[np.int64]:
         """Return the words of a split as indices into ``vocabulary``."""
 
+    language: tuple[str, ...]
+    """Names of the settings that determine the text."""
+
+    def content_key(self) -> dict[str, Any]:
+        """Return the settings of the language, and its version."""
+        settings = {name: getattr(self, name) for name in self.language}
+        return {"version": _VERSION, "types": self.vocabulary, **settings}
+
     def word_counts(self) -> Counter[str]:
         """Count each word in the training split, as at least 1: the vocabulary is that of the language."""
         counts = np.bincount(self.text("train").ravel(), minlength=len(self.vocabulary))
@@ -57,5 +55,5 @@ class RandomWords(Corpus):
     def by_split(n_train: int, n_validation: int, n_test: int) -> dict[str, int]:
         """Return the number of words of each split, checked."""
         sizes = {"train": n_train, "validation": n_validation, "test": n_test}
-        at_least(1, {f"n_{split}_tokens": n for split, n in sizes.items()})
+        at_least(1, **{f"n_{split}_tokens": n for split, n in sizes.items()})
         return sizes

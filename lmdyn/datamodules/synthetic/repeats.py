@@ -8,11 +8,10 @@ import numpy.typing as npt
 
 from lmdyn.datamodules.corpora.corpus import SPLITS
 from lmdyn.datamodules.corpora.sentence import Document, Sentence
-from lmdyn.datamodules.synthetic.random_words import RandomWords, at_least, word_names
+from lmdyn.datamodules.files.checks import at_least, one_of
+from lmdyn.datamodules.synthetic.random_words import RandomWords, word_names
 
 __all__ = ["RepeatsCorpus"]
-
-_VERSION = 1  # raised whenever the same settings give different text
 
 
 class RepeatsCorpus(RandomWords):
@@ -55,6 +54,8 @@ class RepeatsCorpus(RandomWords):
         (10, True)
     """
 
+    language = ("length", "shortest", "longest", "n_tokens", "language_seed")
+
     def __init__(
         self,
         length: int = 64,
@@ -71,8 +72,8 @@ class RepeatsCorpus(RandomWords):
     ) -> None:
         super().__init__(eos=eos, **kwargs)
         self.n_tokens = self.by_split(n_train_tokens, n_validation_tokens, n_test_tokens)
-        at_least(1, {"n_types": n_types})
-        at_least(0, {"language_seed": language_seed})
+        at_least(1, n_types=n_types)
+        at_least(0, language_seed=language_seed)
         if not 1 <= shortest <= longest <= length // 2:
             raise ValueError(
                 f"expected 1 <= shortest <= longest <= length / 2, so that r fits in twice, got {shortest}, {longest} "
@@ -97,20 +98,7 @@ class RepeatsCorpus(RandomWords):
 
     def documents(self, split: str) -> Iterator[Document]:
         """Yield the documents of a split, of one sentence each."""
-        if split not in SPLITS:
-            raise ValueError(f"expected a split of {', '.join(SPLITS)}, got {split!r}: choose one of these")
+        one_of(SPLITS, split=split)
         names = np.array(self.vocabulary, dtype=object)
         for i, row in enumerate(self.text(split)):
             yield Document(f"{split}-{i}", (Sentence(tuple(names[row])),))
-
-    def content_key(self) -> dict[str, Any]:
-        """Return the settings of the language, and its version."""
-        return {
-            "version": _VERSION,
-            "length": self.length,
-            "shortest": self.shortest,
-            "longest": self.longest,
-            "n_types": len(self.vocabulary),
-            "n_tokens": self.n_tokens,
-            "language_seed": self.language_seed,
-        }

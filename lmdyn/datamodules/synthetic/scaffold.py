@@ -11,14 +11,14 @@ from torch import Tensor
 
 from lmdyn.datamodules.corpora.corpus import SPLITS
 from lmdyn.datamodules.corpora.sentence import Document, Sentence
-from lmdyn.datamodules.synthetic.random_words import RandomWords, at_least, word_names
+from lmdyn.datamodules.files.checks import at_least, one_of
+from lmdyn.datamodules.synthetic.random_words import RandomWords, word_names
 
 __all__ = ["CLOSE", "OPEN", "ScaffoldCorpus"]
 
 OPEN, CLOSE = "α", "ω"
 """The symbols that begin and end the rule."""
 
-_VERSION = 1  # raised whenever the same settings give different text
 _WORDS_PER_SENTENCE = 100  # the text has no sentences; it is passed on in pieces of this length
 _PHRASES, _EXAMPLES = 100, 200  # random streams; those of the splits are 0, 1, 2
 
@@ -70,6 +70,8 @@ class ScaffoldCorpus(RandomWords):
 
     _orders_itself: ClassVar[bool] = True
 
+    language = ("familiar", "length", "n_rules", "n_phrases", "n_outside", "n_tokens", "language_seed")
+
     def __init__(
         self,
         familiar: bool = True,
@@ -88,17 +90,12 @@ class ScaffoldCorpus(RandomWords):
     ) -> None:
         super().__init__(eos=eos, **kwargs)
         self.n_tokens = self.by_split(n_train_tokens, n_validation_tokens, n_test_tokens)
-        at_least(1, {"length": length, "n_phrases": n_phrases, "n_types": n_types})
-        at_least(0, {"n_rules": n_rules, "n_outside": n_outside, "language_seed": language_seed})
+        at_least(1, length=length, n_phrases=n_phrases, n_types=n_types)
+        at_least(0, n_rules=n_rules, n_outside=n_outside, language_seed=language_seed)
         if n_phrases > n_types**length:
-            raise ValueError(
-                f"{n_types} types do not allow {n_phrases} phrases of {length} words: lower n_phrases"
-            )
-        self.familiar = familiar
-        self.length = length
-        self.n_rules = n_rules
-        self.n_outside = n_outside
-        self.language_seed = language_seed
+            raise ValueError(f"{n_types} types do not allow {n_phrases} phrases of {length} words")
+        self.familiar, self.length, self.language_seed = familiar, length, language_seed
+        self.n_rules, self.n_phrases, self.n_outside = n_rules, n_phrases, n_outside
         self.vocabulary = [*word_names(n_types), OPEN, CLOSE]
         self.phrases = self._draw_phrases(n_phrases)
         for split in SPLITS:
@@ -163,25 +160,10 @@ class ScaffoldCorpus(RandomWords):
 
     def documents(self, split: str) -> Iterator[Document]:
         """Yield the split as one document."""
-        if split not in SPLITS:
-            raise ValueError(f"expected a split of {', '.join(SPLITS)}, got {split!r}: choose one of these")
+        one_of(SPLITS, split=split)
         names = np.array(self.vocabulary, dtype=object)[self.text(split)]
         pieces = (names[i : i + _WORDS_PER_SENTENCE] for i in range(0, len(names), _WORDS_PER_SENTENCE))
         yield Document(split, tuple(Sentence(tuple(piece)) for piece in pieces))
-
-    def content_key(self) -> dict[str, Any]:
-        """Return the settings of the language, and its version."""
-        return {
-            "version": _VERSION,
-            "familiar": self.familiar,
-            "length": self.length,
-            "n_rules": self.n_rules,
-            "n_phrases": len(self.phrases),
-            "n_outside": self.n_outside,
-            "n_types": self.n_types,
-            "n_tokens": self.n_tokens,
-            "language_seed": self.language_seed,
-        }
 
     def examples(
         self, domain: Literal["in", "out"], n: int = 1000, context: int = 20
@@ -199,10 +181,9 @@ class ScaffoldCorpus(RandomWords):
         Raises:
             ValueError: if the domain is unknown, or the tokenizer lacks words of the language.
         """
-        if domain not in ("in", "out"):
-            raise ValueError(f"expected domain 'in' or 'out', got {domain!r}")
-        if n < 1 or context < 0:
-            raise ValueError(f"expected n >= 1 and context >= 0, got {n} and {context}")
+        one_of(("in", "out"), domain=domain)
+        at_least(1, n=n)
+        at_least(0, context=context)
         random = self._random(_EXAMPLES, self.length, domain == "out")
         words = random.integers(self.n_types, size=(n, context + self.length + 2))
         words[:, context] = self.n_types

@@ -2,12 +2,12 @@
 
 import logging
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lmdyn.datamodules.files.checks import each_once
 from lmdyn.datamodules.files.data_sets import load_dataset, read_rows
 from lmdyn.datamodules.files.text_files import read_lines, shown
 from lmdyn.datamodules.tasks.squad import questions_of_rows, read_squad
@@ -47,41 +47,23 @@ class GlueLayout:
     skip_short: bool = False
 
 
-_SCORE = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _REMEDY = (
     "give a hub name that can be reached, a local copy of its folder, or `folder`, files in GLUE's own layout"
 )
 _ONE = {"": ("dev", "validation")}
-_PAIR = ("sentence1", "sentence2")
-_NLI = ("entailment", "not_entailment")
+_BOTH = {name: (f"dev_{name}", f"validation_{name}") for name in ("matched", "mismatched")}
+_PAIR, _QUESTIONS, _ANSWER = ("sentence1", "sentence2"), ("question1", "question2"), ("question", "sentence")
+_NLI, _MNLI = ("entailment", "not_entailment"), ("entailment", "neutral", "contradiction")
 
 GLUE_LAYOUTS: Mapping[str, GlueLayout] = {
     "CoLA": GlueLayout(("0", "1"), (3,), 1, "cola", ("sentence",), _ONE, n_columns=4),
     "SST-2": GlueLayout(("0", "1"), ("sentence",), "label", "sst2", ("sentence",), _ONE),
     "MRPC": GlueLayout(("0", "1"), ("#1 String", "#2 String"), "Quality", "mrpc", _PAIR, _ONE),
     # in the published file, questions with line breaks split rows in two
-    "QQP": GlueLayout(
-        ("0", "1"),
-        ("question1", "question2"),
-        "is_duplicate",
-        "qqp",
-        ("question1", "question2"),
-        _ONE,
-        skip_short=True,
-    ),
+    "QQP": GlueLayout(("0", "1"), _QUESTIONS, "is_duplicate", "qqp", _QUESTIONS, _ONE, skip_short=True),
     "STS-B": GlueLayout((), _PAIR, "score", "stsb", _PAIR, _ONE),
-    "MNLI": GlueLayout(
-        ("entailment", "neutral", "contradiction"),
-        _PAIR,
-        "gold_label",
-        "mnli",
-        ("premise", "hypothesis"),
-        {
-            "matched": ("dev_matched", "validation_matched"),
-            "mismatched": ("dev_mismatched", "validation_mismatched"),
-        },
-    ),
-    "QNLI": GlueLayout(_NLI, ("question", "sentence"), "label", "qnli", ("question", "sentence"), _ONE),
+    "MNLI": GlueLayout(_MNLI, _PAIR, "gold_label", "mnli", ("premise", "hypothesis"), _BOTH),
+    "QNLI": GlueLayout(_NLI, _ANSWER, "label", "qnli", _ANSWER, _ONE),
     "RTE": GlueLayout(_NLI, _PAIR, "label", "rte", _PAIR, _ONE),
     "WNLI": GlueLayout(("0", "1"), _PAIR, "label", "wnli", _PAIR, _ONE),
 }
@@ -125,9 +107,7 @@ class GlueTasks(TaskData):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        known = [*GLUE_LAYOUTS, SQUAD]
-        if not tasks or len(set(tasks)) < len(tasks) or (set(tasks) - set(known)):
-            raise ValueError(f"expected distinct tasks of {known}, got {list(tasks)}")
+        each_once((*GLUE_LAYOUTS, SQUAD), 1, tasks=tasks)
         if (folder is None) == (dataset is None and squad_dataset is None):
             raise ValueError("give either a folder in GLUE's layout, or a dataset of the hub")
         if folder is None:
@@ -160,22 +140,17 @@ class GlueTasks(TaskData):
     def _read_glue(self, name: str) -> RawTask:
         layout = GLUE_LAYOUTS[name]
         kind: Any = "classification" if layout.label_names else "regression"
-        if self.dataset is not None:
-            splits = load_dataset(config := self._config(name), _REMEDY)
-            rows = {
-                split: _hub_examples(
-                    read_rows(_split(splits, split, layout.config), config), layout, f"{name}, {split}"
-                )
-                for split in ("train", *(s for _, s in layout.evaluation.values()))
-            }
-            sets = {key: rows[split] for key, (_, split) in layout.evaluation.items()}
-            return RawTask(name, kind, rows["train"], sets, layout.label_names)
-        folder = self._folder() / name
-        train = _read_tsv(folder / "train.tsv", layout)
-        sets = {
-            key: _read_tsv(folder / f"{stem}.tsv", layout) for key, (stem, _) in layout.evaluation.items()
-        }
-        return RawTask(name, kind, train, sets, layout.label_names)
+        wanted: dict[str, tuple[str, str]] = {"train": ("train", "train"), **layout.evaluation}
+        if self.dataset is None:
+            folder = self._folder() / name
+            sets = {key: _read_tsv(folder / f"{stem}.tsv", layout) for key, (stem, _) in wanted.items()}
+        else:
+            config, sets = self._config(name), {}
+            splits = load_dataset(config, _REMEDY)
+            for key, (_, split) in wanted.items():
+                rows = read_rows(_split(splits, split, layout.config), config)
+                sets[key] = _hub_examples(rows, layout, f"{name}, {split}")
+        return RawTask(name, kind, sets.pop("train"), sets, layout.label_names)
 
     def _read_squad(self) -> RawTask:
         if self.squad_dataset is not None:
@@ -209,11 +184,7 @@ def _read_tsv(path: Path, layout: GlueLayout) -> list[TextExample]:
         required = [*layout.columns, layout.label]
         missing = [c for c in required if c not in header]
         if missing:
-            raise ValueError(
-                f"{path}:1: expected columns {required}, got {shown(str(header), 300)}: {missing} are missing"
-            )
-        if twice := [c for c in required if header.count(str(c)) > 1]:
-            raise ValueError(f"{path}:1: the columns {twice} occur twice: remove one of each")
+            raise ValueError(f"{path}:1: expected {required}, got {shown(str(header), 300)}: no {missing}")
         columns, n_columns = [header.index(str(c)) for c in required], len(header)
     else:
         columns, n_columns = [int(c) for c in (*layout.columns, layout.label)], layout.n_columns
@@ -225,10 +196,10 @@ def _read_tsv(path: Path, layout: GlueLayout) -> list[TextExample]:
                 short += 1
                 continue
             raise ValueError(
-                f"{path}:{number}: expected {n_columns} tab-separated columns, got {len(fields)}: check this row"
+                f"{path}:{number}: expected {n_columns} tab-separated columns, got {len(fields)}"
             )
         *texts, label = (fields[c] for c in columns)
-        examples.append(_example(texts, _label(label, layout, f"{path}:{number}")))
+        examples.append(_example(texts, label, layout, f"{path}:{number}"))
     if not examples:
         left_out = f", except {short} with fewer than {n_columns} columns" if short else ""
         raise ValueError(f"{path}:1: expected rows with examples, got none{left_out}: is the file complete?")
@@ -237,24 +208,21 @@ def _read_tsv(path: Path, layout: GlueLayout) -> list[TextExample]:
     return examples
 
 
-def _example(texts: Sequence[str], label: float) -> TextExample:
-    return TextExample(texts[0], texts[1] if len(texts) > 1 else None, label)
-
-
-def _label(label: str, layout: GlueLayout, where: str) -> float:
-    if layout.label_names:
-        if label not in layout.label_names:
-            raise ValueError(f"{where}: expected a label of {list(layout.label_names)}, got {shown(label)}")
-        return layout.label_names.index(label)
-    if not _SCORE.fullmatch(label.strip()):
-        raise ValueError(f"{where}: expected a score from 0 to 5, got {shown(label)}")
-    return _in_range(float(label), where)
-
-
-def _in_range(score: float, where: str) -> float:
-    if not 0 <= score <= 5:
-        raise ValueError(f"{where}: expected a score from 0 to 5, got {score}")
-    return score
+def _example(texts: Sequence[Any], label: Any, layout: GlueLayout, where: str) -> TextExample:
+    """Return an example; the label is a name, its number, or a score, as text or as a number."""
+    names, number = list(layout.label_names), label
+    if names and isinstance(label, str):
+        number = names.index(label) if label in names else -1
+    try:
+        number = float(number)
+    except (TypeError, ValueError):
+        number = -1
+    if not (number in range(len(names)) if names else 0 <= number <= 5):
+        expected = f"a label of {names}" if names else "a score from 0 to 5"
+        raise ValueError(f"{where}: expected {expected}, got {shown(str(label))}")
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"{where}: expected text, got {shown(str(texts))}")
+    return TextExample(texts[0], texts[1] if len(texts) > 1 else None, number)
 
 
 def _hub_examples(rows: Iterable[Mapping[str, Any]], layout: GlueLayout, where: str) -> list[TextExample]:
@@ -263,19 +231,8 @@ def _hub_examples(rows: Iterable[Mapping[str, Any]], layout: GlueLayout, where: 
         missing = [c for c in (*layout.hub_columns, "label") if row.get(c) is None]
         if missing:
             raise ValueError(f"{where}, row {i}: expected columns {missing}, got {sorted(row)}")
-        label, texts = row["label"], [row[c] for c in layout.hub_columns]
-        if not isinstance(label, int | float) or not all(isinstance(text, str) for text in texts):
-            raise ValueError(
-                f"{where}, row {i}: expected text in {list(layout.hub_columns)} and a number as label, got "
-                f"{shown(str([*texts, label]))}"
-            )
-        if not layout.label_names:
-            _in_range(label, f"{where}, row {i}")
-        elif label not in range(len(layout.label_names)):
-            raise ValueError(
-                f"{where}, row {i}: expected a label below {len(layout.label_names)}, got {label}"
-            )
-        examples.append(_example(texts, float(label)))
+        texts = [row[c] for c in layout.hub_columns]
+        examples.append(_example(texts, row["label"], layout, f"{where}, row {i}"))
     return examples
 
 

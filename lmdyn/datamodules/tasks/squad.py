@@ -1,6 +1,6 @@
 """SQuAD 2.0: questions on texts, some without an answer."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,45 +42,28 @@ def read_squad(path: str | Path) -> list[Question]:
             "https://rajpurkar.github.io/SQuAD-explorer/"
         )
     found = []
-    for article, at_article in _objects(read_json(path), "data", f"{path}: "):
-        for paragraph, at_paragraph in _objects(article, "paragraphs", f"{at_article}."):
-            for qa, where in _objects(paragraph, "qas", f"{at_paragraph}."):
-                context = paragraph.get("context")
-                found.append(_question(qa.get("id"), qa.get("question"), context, _answers(qa, where), where))
+    where = ""
+    try:
+        for i, article in enumerate(read_json(path)["data"]):
+            for j, paragraph in enumerate(article["paragraphs"]):
+                for k, qa in enumerate(paragraph["qas"]):
+                    where = f": data[{i}].paragraphs[{j}].qas[{k}]"
+                    impossible = qa.get("is_impossible", False)
+                    # the plausible answers of impossible questions have another key
+                    answers = [
+                        (a["text"], a["answer_start"])
+                        for a in (qa.get("answers", []) if impossible else qa["answers"])
+                    ]
+                    if "is_impossible" in qa and impossible == bool(answers):
+                        raise ValueError(f"is_impossible is {impossible}, with {len(answers)} answers")
+                    found.append(_question(qa["id"], qa["question"], paragraph["context"], answers))
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{path}{where}: expected SQuAD's layout, got {error!r}") from error
+    except ValueError as error:
+        raise ValueError(f"{path}{where}: {error}" if where else str(error)) from error
     if not found:
         raise ValueError(f"{path}: expected questions, got none")
     return found
-
-
-def _objects(holder: Any, key: str, where: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the objects in a list of an object, each with its place."""
-    if not isinstance(holder, dict) or not isinstance(holder.get(key), list):
-        raise ValueError(
-            f"{where.rstrip('.: ')}: expected SQuAD's layout, an object with a list {key!r}, got "
-            f"{shown(str(holder))}"
-        )
-    for i, item in enumerate(holder[key]):
-        if not isinstance(item, dict):
-            raise ValueError(f"{where}{key}[{i}]: expected an object, got {shown(str(item))}")
-        yield item, f"{where}{key}[{i}]"
-
-
-def _answers(qa: dict[str, Any], where: str) -> list[tuple[Any, Any]]:
-    """Return texts and positions of a question's answers; an impossible question must have none."""
-    impossible = qa.get("is_impossible", False)
-    if not isinstance(impossible, bool):
-        raise ValueError(f"{where}: expected is_impossible to be true or false, got {shown(str(impossible))}")
-    if impossible and "answers" not in qa:
-        return []
-    # the plausible answers of impossible questions have another key
-    answers = [
-        (answer.get("text"), answer.get("answer_start")) for answer, _ in _objects(qa, "answers", f"{where}.")
-    ]
-    if "is_impossible" in qa and impossible == bool(answers):
-        raise ValueError(
-            f"{where}: is_impossible is {str(impossible).lower()}, with {len(answers)} answers: correct one of them"
-        )
-    return answers
 
 
 def questions_of_rows(rows: Iterable[Mapping[str, Any]], name: str) -> list[Question]:
@@ -91,7 +74,7 @@ def questions_of_rows(rows: Iterable[Mapping[str, Any]], name: str) -> list[Ques
         name: name of the dataset, for messages.
 
     Raises:
-        ValueError: if an answer is not at its stated position.
+        ValueError: if a row has another layout, or an answer is not at its stated position.
 
     Example:
         >>> row = {"id": "1", "question": "who ?", "context": "a", "answers": {"text": [], "answer_start": []}}
@@ -100,47 +83,22 @@ def questions_of_rows(rows: Iterable[Mapping[str, Any]], name: str) -> list[Ques
     """
     found = []
     for i, row in enumerate(rows):
-        where, answers = f"{name}, row {i}", row.get("answers")
-        texts, starts = (
-            (answers.get(part) for part in ("text", "answer_start"))
-            if isinstance(answers, dict)
-            else (None, None)
-        )
-        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
-            raise ValueError(
-                f"{where}: expected answers with equal numbers of text and answer_start, got {shown(str(answers))}"
-            )
-        pairs = list(zip(texts, starts, strict=True))
-        found.append(_question(row.get("id"), row.get("question"), row.get("context"), pairs, where))
+        try:
+            answers = list(zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True))
+            found.append(_question(row["id"], row["question"], row["context"], answers))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{name}, row {i}: expected SQuAD's columns, got {error!r}") from error
     return found
 
 
-def _question(name: Any, question: Any, context: Any, answers: list[tuple[Any, Any]], where: str) -> Question:
-    if isinstance(name, bool) or not isinstance(name, str | int):
-        raise ValueError(f"{where}: expected an id, got {shown(str(name))}")
+def _question(name: Any, question: Any, context: Any, answers: list[tuple[Any, Any]]) -> Question:
     if not isinstance(question, str) or not isinstance(context, str):
-        raise ValueError(
-            f"{where}: expected question and context as text, got {shown(str((question, context)))}"
-        )
-    return Question(
-        str(name), question, context, tuple(_answer(*answer, context, where) for answer in answers)
-    )
-
-
-def _answer(text: Any, start: Any, context: str, where: str) -> tuple[str, int]:
-    if not isinstance(text, str) or not text:
-        raise ValueError(f"{where}: expected the text of an answer, got {shown(str(text))}")
-    try:
-        place = -1 if isinstance(start, bool) else int(start)
-    except (TypeError, ValueError, OverflowError):
-        place = -1
-    if place < 0 or (isinstance(start, float) and place != start):
-        raise ValueError(
-            f"{where}: expected answer_start, a character of the context from 0 on, got {shown(str(start))}"
-        )
-    if not context.startswith(text, place):
-        raise ValueError(
-            f"{where}: expected the answer {shown(text)} at character {place} of its context, got "
-            f"{shown(context[place : place + len(text)])}"
-        )
-    return text, place
+        raise ValueError(f"expected question and context as text, got {shown(str((question, context)))}")
+    found = tuple((text, int(start)) for text, start in answers)
+    for text, start in found:
+        if not text or start < 0 or not context.startswith(text, start):
+            raise ValueError(
+                f"expected the answer {shown(str(text))} at character {start} of its context, got "
+                f"{shown(context[max(start, 0) :][: len(str(text))])}"
+            )
+    return Question(str(name), question, context, found)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import lightning as L
 import numpy as np
@@ -14,7 +14,8 @@ import numpy.typing as npt
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.examples import Example, ExampleLoader, ExampleSequence
-from lmdyn.datamodules.corpora.tokenization import digest, load_tokenizer, plain_backend, tokenizer_digest
+from lmdyn.datamodules.corpora.tokenization import EncodedAtSetup, digest, plain_backend
+from lmdyn.datamodules.files.checks import at_least
 
 __all__ = ["PairEncoder", "Question", "RawTask", "Task", "TaskData", "TaskExamples", "TextExample"]
 
@@ -58,6 +59,7 @@ class RawTask:
 # ------------------------------------------------------------------------------------------- as numbers
 
 
+@dataclass(eq=False)
 class TaskExamples(ExampleSequence):
     """Encoded examples, slices of flat arrays.
 
@@ -73,20 +75,14 @@ class TaskExamples(ExampleSequence):
         answers: for a span task, the texts of the answers to each question, empty if it has none.
     """
 
-    def __init__(
-        self,
-        tokens: Mapping[str, npt.NDArray[Any]],
-        lengths: npt.NDArray[np.int64],
-        scalars: Mapping[str, npt.NDArray[Any]],
-        contexts: Sequence[str] = (),
-        answers: Sequence[tuple[str, ...]] = (),
-    ) -> None:
-        self._tokens = dict(tokens)
-        self._scalars = dict(scalars)
-        self._ends = np.cumsum(lengths)
-        self.lengths = lengths
-        self.contexts = tuple(contexts)
-        self.answers = tuple(answers)
+    tokens: Mapping[str, npt.NDArray[Any]]
+    lengths: npt.NDArray[np.int64]
+    scalars: Mapping[str, npt.NDArray[Any]]
+    contexts: tuple[str, ...] = ()
+    answers: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        self._ends = np.cumsum(self.lengths)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -95,15 +91,15 @@ class TaskExamples(ExampleSequence):
         """Return example ``index``."""
         here = slice(self._ends[index] - self.lengths[index], self._ends[index])
         return {
-            **{name: values[here].astype(np.int64) for name, values in self._tokens.items()},
-            **{name: np.asarray(values[index]) for name, values in self._scalars.items()},
+            **{name: values[here].astype(np.int64) for name, values in self.tokens.items()},
+            **{name: np.asarray(values[index]) for name, values in self.scalars.items()},
         }
 
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the whole content."""
         h = hashlib.blake2b(digest([self.contexts, self.answers]).encode(), digest_size=16)
-        for name, values in sorted({**self._tokens, **self._scalars, "lengths": self.lengths}.items()):
+        for name, values in sorted({**self.tokens, **self.scalars, "lengths": self.lengths}.items()):
             h.update(name.encode() + np.ascontiguousarray(values).tobytes())
         return h.hexdigest()
 
@@ -171,7 +167,6 @@ class PairEncoder:
         self.max_length = max_length
         self._stride = min(128, max_length // 4) if stride is None else stride
         self._max_question = min(64, max_length // 4) if max_question is None else max_question
-        self.pad_id = 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
         probe = self._backend.encode("a", "a").ids
         cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
         if cls is None or sep is None or probe[0] != cls or probe.count(sep) < 2:
@@ -194,11 +189,8 @@ class PairEncoder:
         """Return each question with each window of its context, and how many contexts were cut into windows."""
         self._backend.no_truncation()
         asked = []
-        for q, e in zip(
-            questions,
-            self._backend.encode_batch([q.question for q in questions], add_special_tokens=False),
-            strict=True,
-        ):
+        alone = self._backend.encode_batch([q.question for q in questions], add_special_tokens=False)
+        for q, e in zip(questions, alone, strict=True):
             long = len(e.ids) > self._max_question
             asked.append(q.question[: e.offsets[self._max_question - 1][1]] if long else q.question)
         self._backend.enable_truncation(self.max_length, stride=self._stride, strategy="only_second")
@@ -217,8 +209,8 @@ class PairEncoder:
             windows,
             {"question": np.array(number, dtype=np.int64), "start": start, "end": end},
             {"offsets": np.concatenate(offsets).astype(np.int32)},
-            [q.context for q in questions],
-            [tuple(text for text, _ in q.answers) for q in questions],
+            tuple(q.context for q in questions),
+            tuple(tuple(text for text, _ in q.answers) for q in questions),
         )
         return encoded, sum(bool(e.overflowing) for e in found)
 
@@ -227,8 +219,8 @@ def _flat(
     encodings: Sequence[Any],
     scalars: Mapping[str, npt.NDArray[Any]],
     tokens: Mapping[str, npt.NDArray[Any]] | None = None,
-    contexts: Sequence[str] = (),
-    answers: Sequence[tuple[str, ...]] = (),
+    contexts: tuple[str, ...] = (),
+    answers: tuple[tuple[str, ...], ...] = (),
 ) -> TaskExamples:
     lengths = np.array([len(e.ids) for e in encodings], dtype=np.int64)
 
@@ -259,7 +251,7 @@ def _answer_positions(question: Question, offsets: npt.NDArray[Any]) -> tuple[in
 # ------------------------------------------------------------------------------------------- datamodule
 
 
-class TaskData(L.LightningDataModule, ABC):
+class TaskData(EncodedAtSetup[dict[str, Task]], L.LightningDataModule, ABC):
     """Tasks for fine-tuning, read by a subclass and encoded here; the ``probe`` of the observer ``Downstream``.
 
     :attr:`tasks` contains the tasks. The loader of the validation set serves the ``input_ids`` of all evaluation
@@ -288,41 +280,17 @@ class TaskData(L.LightningDataModule, ABC):
         batch_tokens: int = 4096,
     ) -> None:
         super().__init__()
-        for name, value, least in (
-            ("max_sequence_length", max_sequence_length, 8),
-            ("train_limit", train_limit, 1),
-            ("evaluation_limit", evaluation_limit, 1),
-        ):
-            if value is not None and value < least:
-                raise ValueError(f"{name} is {value}: expected at least {least}")
+        at_least(8, max_sequence_length=max_sequence_length)
+        at_least(1, train_limit=train_limit, evaluation_limit=evaluation_limit)
         self.max_sequence_length = max_sequence_length
         self.train_limit = train_limit
         self.evaluation_limit = evaluation_limit
         self.batch_tokens = batch_tokens
         self._tokenizer_name = tokenizer
-        self._tokenizer: PreTrainedTokenizerFast | None = None
-        self._tasks: dict[str, Task] | None = None
 
     @abstractmethod
     def read(self) -> Iterable[RawTask]:
         """Return the tasks as text, without limits."""
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerFast:
-        """The tokenizer; assign another one before ``setup`` to encode with it.
-
-        Raises:
-            RuntimeError: if read before a tokenizer is assigned.
-        """
-        if self._tokenizer is None:
-            raise RuntimeError("no tokenizer yet: assign one, or set `tokenizer` and call setup()")
-        return self._tokenizer
-
-    @tokenizer.setter
-    def tokenizer(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        if self._tokenizer is not None and tokenizer_digest(self._tokenizer) != tokenizer_digest(tokenizer):
-            self._tasks = None
-        self._tokenizer = tokenizer
 
     @property
     def tasks(self) -> Mapping[str, Task]:
@@ -331,53 +299,32 @@ class TaskData(L.LightningDataModule, ABC):
         Raises:
             RuntimeError: if read before ``setup``.
         """
-        if self._tasks is None:
-            raise RuntimeError("the tasks are not set up: call setup() first")
-        return self._tasks
+        return self.ready
 
-    def setup(self, stage: str | None = None) -> None:
-        """Read and encode the tasks, once; ``stage`` has no effect."""
-        if self._tasks is not None:
-            return
-        if self._tokenizer is None:
-            if self._tokenizer_name is None:
-                raise ValueError(
-                    f"{type(self).__name__} requires a `tokenizer`: a folder or a hub name, or the run's"
-                )
-            self._tokenizer = load_tokenizer(self._tokenizer_name)
-        encoder = PairEncoder(self._tokenizer, self.max_sequence_length)
-        self._tasks = {raw.name: self._encoded(raw, encoder) for raw in self.read()}
+    def encode(self) -> dict[str, Task]:
+        """Return the encoded tasks, by name."""
+        encoder = PairEncoder(self.tokenizer, self.max_sequence_length)
+        return {raw.name: self._task(raw, encoder) for raw in self.read()}
 
-    def _encoded(self, raw: RawTask, encoder: PairEncoder) -> Task:
+    def _task(self, raw: RawTask, encoder: PairEncoder) -> Task:
         encode: Any = encoder.questions if raw.kind == "span" else encoder.texts
-        sets: dict[str, TaskExamples] = {}
-        for name, limit, rows in (
-            ("train", self.train_limit, raw.train),
-            *(
-                (f"evaluation {key}".strip(), self.evaluation_limit, rows)
-                for key, rows in raw.evaluation.items()
-            ),
-        ):
+        what = "read in several windows" if raw.kind == "span" else f"cut to {encoder.max_length} positions"
+
+        def encoded(name: str, rows: Sequence[Any], limit: int | None) -> TaskExamples:
             if not rows:
                 raise ValueError(f"{raw.name} has no examples in its set {name!r}: check its files")
             chosen = _some(rows, limit)
-            sets[name], cut = encode(chosen)
+            examples, cut = encode(chosen)
             if cut:
-                what = (
-                    "read in several windows"
-                    if raw.kind == "span"
-                    else f"cut to {encoder.max_length} positions"
-                )
                 logger.warning("%s, %s: %d of %d examples are %s", raw.name, name, cut, len(chosen), what)
-        return Task(
-            raw.name,
-            raw.kind,
-            sets["train"],
-            {key: sets[f"evaluation {key}".strip()] for key in raw.evaluation},
-            raw.label_names,
-            encoder.pad_id,
-            encoder.max_length,
-        )
+            return cast(TaskExamples, examples)
+
+        train = encoded("train", raw.train, self.train_limit)
+        sets = {
+            key: encoded(f"evaluation {key}".strip(), rows, self.evaluation_limit)
+            for key, rows in raw.evaluation.items()
+        }
+        return Task(raw.name, raw.kind, train, sets, raw.label_names, self.pad_id, encoder.max_length)
 
     def val_dataloader(self) -> ExampleLoader:
         """Return the evaluation examples: ``input_ids``, and ``task``, an index into ``label_names["task"]``."""
@@ -388,9 +335,8 @@ class TaskData(L.LightningDataModule, ABC):
             for some in task.evaluation.values()
             for e in some
         ]
-        pad_id = next(iter(self.tasks.values())).pad_id
         return ExampleLoader(
-            examples, batch_tokens=self.batch_tokens, pad_id=pad_id, label_names={"task": names}
+            examples, batch_tokens=self.batch_tokens, pad_id=self.pad_id, label_names={"task": names}
         )
 
 

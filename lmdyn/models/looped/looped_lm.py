@@ -103,7 +103,8 @@ class LoopedLanguageModel(CausalLanguageModel):
     ) -> None:
         # the layers can be built once all their arguments are known
         CausalTransformer.__init__(
-            self, family, config, vocab_size, optimizer, warmup_steps, decay_power, decay_steps, gradient_clip_val
+            self, family, config, vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val,
+            warmup_steps=warmup_steps, decay_power=decay_power, decay_steps=decay_steps,
         )  # fmt: skip
         least = {"prelude_layers": 0, "core_layers": 1, "coda_layers": 0, "depth": 1}
         least |= {"evaluation_depth": 1, "backprop_depth": 1}
@@ -166,7 +167,7 @@ class LoopedLanguageModel(CausalLanguageModel):
         Raises:
             ValueError: if rows are longer than the model's number of positions.
         """
-        self.check_positions(input_ids.shape[1])
+        self.check_positions(input_ids.shape[1], getattr(self.model.config, "max_position_embeddings", None))
         hidden = self.model(
             input_ids,
             attention_mask,
@@ -192,9 +193,6 @@ class LoopedLanguageModel(CausalLanguageModel):
         labels = self.labels_of(batch)
         losses = self.losses_of(logits, labels)
         count = (labels != IGNORED).sum()
-        loss = losses.sum() / count.clamp(min=1)
-        self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
-        self.log_periodically(
-            {"train_loss": loss.detach(), "train_depth": torch.tensor(float(depth))}, batch_idx
+        return self.finish_training_step(
+            losses.sum(), count, batch_idx, train_depth=torch.tensor(float(depth))
         )
-        return loss * self.rank_weight(count)

@@ -86,14 +86,6 @@ def test_models_whose_layers_differ(model, attention):
         f(x)
 
 
-def test_start_is_the_projected_embedding():
-    model, b = albert(), batch()
-    expected = model.encoder.embedding_hidden_mapping_in(model.embeddings(b["input_ids"]))
-    f = EncoderMap(model, {"input_ids": b["input_ids"][:1]}, dtype=torch.float64)
-    torch.testing.assert_close(f.start(b), expected.detach(), rtol=0, atol=0)
-    assert f.start(b).shape == (3, 6, 8)
-
-
 def test_attention_is_over_all_tokens_unless_masked():
     model, b = albert(), batch()
     mask = torch.tensor([[1, 1, 1, 1, 0, 0], [1] * 6, [1, 1, 0, 0, 0, 0]])
@@ -141,6 +133,7 @@ def test_errors():
         EncoderMap(nn.Linear(2, 2), batch())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize(
     "name", [n for n in ARCHITECTURES if not any(other in n for other in ("lstm", "gru", "recurrent_depth"))]

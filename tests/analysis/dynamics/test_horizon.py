@@ -17,19 +17,15 @@ def settled(f, x, steps=2000):
     return x
 
 
-def test_kinds_and_attractors_of_two_maps():
+def test_attractors_of_two_maps():
     two, chaos = logistic(3.2), logistic(3.9)
     x = torch.tensor([[0.2], [0.3], [0.4], [0.6]], dtype=torch.float64)
     last = torch.cat([settled(two, x[:2]), settled(chaos, x[2:])])
     exponents = torch.tensor([-0.9, -0.9, 0.4, -0.2], dtype=torch.float64).expand(30, -1)
     first = torch.tensor([True, True, False, False])
-    found = ends(
-        exponents, [(two, last, first), (chaos, last, ~first)], torch.zeros(4, dtype=torch.bool), **SETTINGS
-    )
-    # the last is said to be calm, and has no period: it converges, for all that is known
-    assert found.kinds == ["periodic", "periodic", "chaotic", "converging"]
+    found = ends(exponents, [(two, last, first), (chaos, last, ~first)], **SETTINGS)
     assert found.label.tolist() == [0, 0, -1, -1]
-    assert (found.attractors, found.largest_share, found.share("periodic")) == (1, 0.5, 0.5)
+    assert (found.attractors, found.largest_share) == (1, 0.5)
 
 
 def test_attractors_of_different_maps_are_counted_apart():
@@ -37,7 +33,7 @@ def test_attractors_of_different_maps_are_counted_apart():
     last = torch.tensor([[1.0], [-1.0], [1.0]], dtype=torch.float64)
     first = torch.tensor([True, True, False])
     calm = torch.full((25, 3), -0.5)
-    found = ends(calm, [(wells, last, first), (wells, last, ~first)], first, **SETTINGS)
+    found = ends(calm, [(wells, last, first), (wells, last, ~first)], **SETTINGS)
     assert found.label.tolist() == [0, 1, 2]
     assert found.attractors == 3
 
@@ -46,10 +42,9 @@ def test_states_that_are_not_finite_have_no_attractor():
     last = torch.tensor([[1.0], [float("nan")]])
     nothing = torch.tensor([False, False])
     exponents = torch.tensor([-0.5, float("nan")]).expand(25, -1)
-    found = ends(exponents, [(lambda x: 1 + 0 * x, last, ~nothing)], nothing, **SETTINGS)
-    assert found.kinds == ["fixed point", "undetermined"]
+    found = ends(exponents, [(lambda x: 1 + 0 * x, last, ~nothing)], **SETTINGS)
     assert found.largest_share == 0.5
-    none = ends(exponents[:, 1:], [(lambda x: x, last[1:], ~nothing[1:])], nothing[1:], **SETTINGS)
+    none = ends(exponents[:, 1:], [(lambda x: x, last[1:], ~nothing[1:])], **SETTINGS)
     assert (none.attractors, none.largest_share) == (0, 0.0)
 
 

@@ -61,13 +61,6 @@ def test_full_map_is_algorithm_a1(batch_size):
     assert run.dtype is torch.float64
 
 
-def test_rows_may_be_any_part_of_the_whole():
-    f, x = network(), starts(4, 4, 5)
-    whole = long_run(f, x, 5, 20)
-    part = long_run(f, x[1::2], 5, 20, rows=[1, 3])
-    torch.testing.assert_close(part.exponents, whole.exponents[:, 1::2], rtol=0, atol=1e-12)
-
-
 def test_switch_to_the_map_of_one_token():
     one = logistic(3.9)
     f, x = full_of(one, 0.1), starts()
@@ -171,17 +164,6 @@ def test_errors():
         torch.set_float32_matmul_precision("highest")
 
 
-def test_no_rows_and_masked_maps():
-    run = long_run(
-        full_of(torch.tanh, 0.5), starts(2, 4, 5)[:0], 5, 30, reduced=torch.tanh, end_recurrent=True
-    )
-    assert run.exponents.shape == (6, 0)
-    masked = full_of(torch.tanh, 0.5)
-    masked.masked = True
-    with pytest.raises(ValueError, match="masks belong to rows"):
-        long_run(masked, starts(2, 4, 5), 5, 30)
-
-
 def test_the_clock_of_recurrence_goes_on_without_rows():
     """One row has ended before the other begins on the reduced map."""
     x = starts(2)
@@ -200,12 +182,3 @@ def test_recurrence_is_looked_for_on_the_full_map_too():
     run = long_run(wells, x, 5, 500, reduced=wells, end_recurrent=True, epsilon=1e-3)
     assert run.switched_at.tolist() == [-1]
     assert 0 < int(run.ended_at[0]) < 100
-
-
-def test_states_that_are_lost_or_overflow():
-    lost = long_run(lambda x: 0 * x, starts(2), 5, 20)
-    assert bool(lost.exponents.isfinite().all())
-    assert not bool(lost.diverged.any())
-    grown = long_run(lambda x: x * (1 + 1e155 * (x - 1)), torch.ones(1, 2, 1).double(), 5, 10)
-    assert bool(grown.exponents.isnan().all())
-    assert bool(grown.diverged.all())

@@ -53,15 +53,9 @@ def test_known_clouds():
 
 
 @pytest.mark.parametrize(("n", "d"), [(300, 12), (12, 300)])
-def test_invariances(n, d):
-    x = cloud(n, d)
-    g = torch.Generator().manual_seed(2)
-    rotation = torch.linalg.qr(torch.randn(d, d, generator=g, dtype=torch.float64)).Q
-    expected = effective_dimension(x)
-    for same in (x + 5, 1e-3 * x, 1e100 * x, x @ rotation, x[torch.randperm(n, generator=g)], -x):
-        close(effective_dimension(same), expected)
-    stretched = x * torch.logspace(0, 2, d, dtype=torch.float64)
-    assert (effective_dimension(stretched) - expected).abs() > 0.1
+def test_squares_of_large_and_small_numbers(n, d):
+    for factor in (1e100, 1e-100):
+        close(effective_dimension(factor * cloud(n, d)), effective_dimension(cloud(n, d)))
 
 
 def test_covariance_and_gram_matrix_agree_around_the_switch():

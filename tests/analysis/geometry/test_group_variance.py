@@ -163,6 +163,15 @@ def test_batches_order_and_large_means_do_not_matter():
     assert group_variance(columns[0]).between == pytest.approx(group_variance(columns[1]).between, rel=1e-12)
 
 
+def test_groups_merged_are_those_of_all_their_vectors():
+    x, parents = normal(24, 4) + 1e3, torch.tensor([0, 2, 2, 0])  # no vector in group 3, and none in parent 1
+    merged, expected = summed(x, GROUPS, 4).merged(parents), summed(x, parents[GROUPS], 3)
+    for name in ("counts", "means", "scatter"):
+        torch.testing.assert_close(
+            getattr(merged, name), getattr(expected, name), rtol=1e-9, atol=1e-9, equal_nan=True
+        )
+
+
 def test_vectors_of_no_group_may_be_anything():
     x, groups = normal(24, 4), GROUPS.clone()
     groups[[0, 5, 23]] = -1

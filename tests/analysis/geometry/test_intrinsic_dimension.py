@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -39,7 +38,8 @@ def naive(x):
 
 def test_it_is_the_definition():
     x = torch.randn(60, 4, generator=generator(), dtype=F64)
-    assert whole(x) == pytest.approx(naive(x), rel=1e-10)
+    for factor in (1, 1e100):
+        assert whole(factor * x) == pytest.approx(naive(x), rel=1e-10)
 
 
 @pytest.mark.parametrize("d", [3, 40])
@@ -102,11 +102,24 @@ def test_equal_rows_count_once():
     assert intrinsic_dimension(again[order]).distinct == 300
 
 
-def test_invariances():
-    x = uniform(300, 3)
-    rotation = torch.linalg.qr(torch.randn(30, 30, generator=generator(3), dtype=F64)).Q
-    for same in (x + 5, 1e-3 * x, 1e100 * x, -x, x @ rotation):
-        np.testing.assert_allclose(intrinsic_dimension(same).dimensions, intrinsic_dimension(x).dimensions)
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_rows_near_to_a_row_before_them_are_left_out(dtype):
+    """All rows one by one, on duplicates, grids, and chains of rows that are near to the next only."""
+    step = 60 * torch.finfo(dtype).eps
+    grid = torch.cartesian_prod(torch.arange(12.0), torch.arange(12.0))
+    some = torch.randn(150, 64, generator=generator())
+    for x, fewer in (
+        (grid, False), (torch.cat([grid, grid[:20]]), True), (some, False), (torch.cat([some, some[:40]]), True),
+        (1 + step * torch.arange(100, dtype=dtype)[:, None], True), (torch.cat([some * 1e-2, some[:1] * 10]), False),
+    ):  # fmt: skip
+        x = x.to(dtype)[torch.randperm(len(x), generator=generator(1))]
+        tolerance = 100 * torch.finfo(dtype).eps * x.double().square().sum(1).mean().sqrt()
+        kept = []
+        for row in x.double():
+            if all((row - other).norm() > tolerance for other in kept):
+                kept.append(row)
+        assert intrinsic_dimension(x).distinct == len(kept)
+        assert (len(kept) < len(x)) is fewer
 
 
 def test_undefined():

@@ -54,7 +54,8 @@ def test_the_two_variants_of_the_issue():
 @pytest.mark.parametrize(("n", "d"), [(200, 12), (12, 30), (50, 50)])
 def test_it_is_the_definition(n, d, shift):
     x = torch.randn(n, d, generator=generator(), dtype=F64) * torch.linspace(0.1, 3, d) + shift
-    assert float(rankme(x)) == pytest.approx(by_svd(x), rel=1e-6)
+    for factor in (1, 1e60):
+        assert float(rankme(factor * x)) == pytest.approx(by_svd(x), rel=1e-6)
     assert float(rankme(x, variant="covariance")) == pytest.approx(
         float(exp_entropy(torch.linalg.eigvalsh(torch.cov(x.T)).clamp(min=0))), rel=1e-9
     )
@@ -78,17 +79,6 @@ def test_white_noise_is_less_than_full_rank(n, d):
     assert float(rankme(x)) == pytest.approx(expected, rel=3e-3)
     assert expected < 0.97 * min(n, d)
     assert float(Spectrum.of(x).participation_ratio) == pytest.approx(1 / (1 / d + 1 / n), rel=0.02)
-
-
-@pytest.mark.parametrize("variant", ["singular_values", "covariance"])
-def test_invariances(variant):
-    x = torch.randn(80, 9, generator=generator(), dtype=F64) * torch.linspace(0.1, 3, 9) + 1
-    rotation = torch.linalg.qr(torch.randn(9, 9, generator=generator(2), dtype=F64)).Q
-    expected = float(rankme(x, variant=variant))
-    for same in (1e-3 * x, 1e60 * x, -x, x @ rotation, x[torch.randperm(80, generator=generator())]):
-        assert float(rankme(same, variant=variant)) == pytest.approx(expected, rel=1e-9)
-    shifted = float(rankme(x + 5, variant=variant))
-    assert (shifted == pytest.approx(expected, rel=1e-9)) == (variant == "covariance")
 
 
 def test_zero_constant_and_nan():

@@ -11,6 +11,8 @@ import transformers
 from torch import nn
 
 from lmdyn.analysis import capture, observing, resolve_sites
+from lmdyn.analysis.inspection.attention_weights import attention_as, switches_attention
+from lmdyn.analysis.inspection.transformer import attention_sites
 from tests.helpers.architectures import ARCHITECTURES, example_batch
 
 
@@ -206,6 +208,7 @@ class TestObserving:
             assert seen.activations["h"].shape == (1, 2)
 
 
+@pytest.mark.slow
 def test_analysis_never_imports_lightning():
     code = (
         "import sys, lmdyn.analysis; sys.exit('lightning' in sys.modules or 'lmdyn.callbacks' in sys.modules)"
@@ -278,3 +281,35 @@ def test_buffers_are_what_they_were():
     for name, buffer in module.named_buffers():
         assert buffer is tensors[name]
         assert torch.equal(buffer, before[name])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "llama", "albert"])
+def test_weights_of_fused_attention_are_those_of_eager(name):
+    """With padding on the left, queries of which see nothing; no other number changes."""
+    model = ARCHITECTURES[name]()
+    ids = torch.randint(3, 20, (2, 6), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(2, 6, dtype=torch.long)
+    mask[1, :2] = 0
+    inner = next(m for m in model.modules() if hasattr(getattr(m, "config", None), "_attn_implementation"))
+    assert inner.config._attn_implementation == "sdpa"
+    assert not switches_attention(model)
+
+    def run():
+        with torch.no_grad():
+            return inner(input_ids=ids, attention_mask=mask)[0]
+
+    with observing(model):
+        plain = run()
+        with capture(model, {}, attention_sites=attention_sites(model)) as seen:
+            output = run()
+            fused = seen.attentions
+        with attention_as(model, "eager"), capture(model, {}, attention_sites=attention_sites(model)) as seen:
+            run()
+            eager = seen.attentions
+    assert torch.equal(output, plain)
+    real = mask.bool()
+    assert fused.keys() == eager.keys()
+    for site, weights in fused.items():
+        own, expected = (w.transpose(1, 2)[real] for w in (weights, eager[site]))
+        torch.testing.assert_close(own, expected, atol=1e-6, rtol=0)
+        assert not weights.isnan().any()

@@ -67,7 +67,7 @@ def test_shift_leaves_out_padding_and_moves_the_layers_of_labels():
     mask = (IDS > 0).long()
     moved = next_token_labels({"input_ids": IDS, "attention_mask": mask, "target_upos": IDS, "upos": IDS})
     assert moved["labels"].tolist() == [[2, 3, -100], [5, -100, -100]]
-    assert moved["target_upos"].tolist() == [[2, 3, -100], [5, 0, -100]]
+    assert moved["target_upos"].tolist() == [[2, 3, -100], [5, -100, -100]]
     assert torch.equal(moved["upos"], IDS)
     assert next_token_labels({"input_ids": IDS, "labels": TARGETS})["labels"].tolist() == [
         [3, 4, -100],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lmdyn.analysis.inspection.data_order import order_argument, order_of
+from lmdyn.analysis.inspection.attributes import order_argument
 from lmdyn.datamodules import ConlluCorpus, GrammarCorpus, PretrainingCorpus, ScaffoldCorpus, TextCorpus
 
 
@@ -31,9 +31,3 @@ def test_others():
     assert order_argument(Own) == "seed"
     assert order_argument(Fixed) is None  # it hands nothing on
     assert order_argument(dict) is None
-
-
-def test_of_a_configuration():
-    assert order_of({"init_args": {"corpus": {"init_args": {"order_seed": 9}}, "seed": 2}}) == 2
-    assert order_of({"init_args": {"seed": 2, "order_seed": None}}) is None
-    assert order_of({"class_path": "X"}) is None

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lmdyn.analysis.inspection.activations import attention_as, capture, observing, resolve_sites
+from lmdyn.analysis.inspection.activations import capture, observing, resolve_sites
+from lmdyn.analysis.inspection.attention_weights import attention_as
 from lmdyn.analysis.inspection.forward import call_module, logits_of
 from lmdyn.analysis.inspection.sites import find_sites, match_sites
 from tests.helpers.architectures import (
@@ -212,6 +213,20 @@ def test_modules_as_users_write_them(name):
     elif name == "recurrent_depth":
         assert list(found.attention) == [n for n in found.sites if "block" in n]
         assert {"core_block_00@0", "core_block_00@1"} <= activations.keys()  # iterated twice
+    elif name == "nanogpt":
+        assert found.attention == {f"block_0{i}": f"transformer.h.{i}.attn" for i in (0, 1)}
+        slow = ARCHITECTURES["nanogpt_slow"]()
+        slow.load_state_dict(model.state_dict())
+        _, expected, _ = captured(slow, find_sites(slow, batch), batch)
+        for block, weights in attentions.items():
+            torch.testing.assert_close(weights, expected[block], atol=1e-6, rtol=0)
+    elif name == "torch_transformer":
+        assert found.attention == {f"block_0{i}": f"encoder.layers.{i}.self_attn" for i in (0, 1)}
+        layer, mask = model.encoder.layers[1], nn.Transformer.generate_square_subsequent_mask(12)
+        x = layer.norm1(activations["block_00"])
+        with torch.no_grad():
+            expected = layer.self_attn(x, x, x, attn_mask=mask, average_attn_weights=False)[1]
+        torch.testing.assert_close(attentions["block_01"], expected, atol=1e-6, rtol=0)
     else:
         assert found.attention == {}
 

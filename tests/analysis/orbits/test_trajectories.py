@@ -84,11 +84,6 @@ class TestIterate:
         with pytest.raises(ValueError, match="a map of the state to itself"):
             iterate(lambda x: x[:, :1], start(), 3, {})
 
-    def test_no_graph_is_kept_and_the_input_left_alone(self):
-        weight, x = torch.eye(2, dtype=torch.float64).requires_grad_(), start()
-        assert not iterate(lambda x: x @ weight, x, 3, {}).final.requires_grad
-        assert torch.equal(x, start())
-
 
 class TestRepeat:
     def test_it_is_the_power(self):
@@ -172,6 +167,7 @@ for setting in SETTINGS:
 
 
 class TestPrecision:
+    @pytest.mark.slow
     @pytest.mark.skipif(
         not hasattr(torch.backends, "fp32_precision"), reason="settings of torch 2.9 and later"
     )
@@ -179,12 +175,6 @@ class TestPrecision:
         code = SCRIPT.replace("SETTINGS", repr(SETTINGS))  # in a process of its own: the settings are global
         result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
         assert result.returncode == 0, result.stderr
-
-    def test_states_without_a_batch(self):
-        with pytest.raises(
-            ValueError, match=r"got shape \(4,\): initial states of a map of one number are \(batch, 1\)"
-        ):
-            iterate(logistic, torch.rand(4, dtype=torch.float64), 3, {})
 
     def test_autocast(self):
         with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -4,6 +4,8 @@ import pytest
 from lmdyn.analysis.phases.change_points import change_points
 from lmdyn.analysis.phases.smooth_course import fit_monotone
 
+pytestmark = pytest.mark.slow
+
 X = np.linspace(0, 4, 41)  # ten a decade
 STEPS = 10**X
 
@@ -168,22 +170,3 @@ def test_the_smooth_course_does_not_follow_a_bend():
     """The control: what is to be told apart."""
     sharp = np.minimum(1, np.maximum(0, 8 * (X - 2)))
     assert np.abs(fit_monotone(X, sharp, 0.5) - sharp).max() > 0.05
-
-
-@pytest.mark.parametrize("size", [1.0, 1e300, 1e307, 1e-307])
-def test_a_curve_without_noise_has_its_own_change_points_at_any_size(size):
-    """Rounding adds none: what is left of the sums of squares is a difference of much larger ones."""
-    found = change_points(STEPS, size * (bent(1.5) + 3), resamplings=39)
-    assert found.steps == pytest.approx([10**1.5], rel=0.1)
-    assert len(found.steps) == 1
-    assert found.fitted == pytest.approx(size * (bent(1.5) + 3), rel=1e-2)
-    assert change_points(STEPS, np.full(len(X), size), resamplings=39).smooth
-
-
-def test_a_level_below_any_p_value_is_refused():
-    """A bend without noise would be smooth: no p-value of 39 resamplings is below 0.025."""
-    with pytest.raises(
-        ValueError, match=r"39 resamplings is 0.025: a level of 0.01 requires at least 99 resamplings"
-    ):
-        change_points(STEPS, np.maximum(0, np.log10(STEPS) - 1.5), level=0.01, resamplings=39)
-    assert not change_points(STEPS, np.maximum(0, np.log10(STEPS) - 1.5), level=0.025, resamplings=39).smooth

@@ -454,7 +454,9 @@ def test_on_a_gpu_nothing_waits():
     p, targets, halves = toy()
     q = p.gather(2, targets.clamp(min=0).expand(2, -1)[..., None])[..., 0]
     sums, parts = TowerPredictions(V, 2), torch.arange(N).split(100)
-    on_gpu = [(q[:, i].cuda(), targets[i].cuda(), halves[i].cuda(), p[:, i].sum(1).cuda()) for i in parts]
+    on_gpu = [
+        (q[:, i].log().cuda(), targets[i].cuda(), halves[i].cuda(), p[:, i].sum(1).cuda()) for i in parts
+    ]
     try:
         for i, (of_part, *labels, everywhere) in enumerate(on_gpu):
             sums.update(of_part, *labels)

@@ -103,6 +103,7 @@ class TestValues:
 
 
 class TestIntervals:
+    @pytest.mark.slow
     @pytest.mark.parametrize("rho", [0.0, 0.6, 0.94])
     def test_cover_what_is_known_of_normal_variables(self, rho):
         """Of 95 % intervals from 200 samples all but some 10 hold the correlation (here: 3 to 22)."""

@@ -19,7 +19,6 @@ from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.probing.state_decoder import RetrainedDecoder, StateDecoder, States, retrain_decoders
 from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.models import MaskedLanguageModel
-from tests.helpers.one_rank import as_rank
 
 SIZES = {
     "vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 20,
@@ -207,25 +206,6 @@ def test_a_time_that_diverged_leaves_the_other_decoders_alone():
     assert losses.isnan().tolist() == [True, False]
     for one, other in zip(whole["1"].parameters(), found["1"].parameters(), strict=True):
         assert torch.equal(one, other)
-
-
-def test_two_ranks_with_the_same_half_are_one():
-    alone, _ = retrain_decoders(states(), StateDecoder(own_model()), HOW)
-    with as_rank(all_reduce_sum=lambda t: 2 * t):
-        both, _ = retrain_decoders(states(), StateDecoder(own_model()), HOW)
-    for one, other in zip(alone["1"].parameters(), both["1"].parameters(), strict=True):
-        torch.testing.assert_close(one, other, atol=2e-5, rtol=0)
-
-
-def test_modules_in_half_precision_are_retrained_in_float32():
-    module = own_model().bfloat16()
-    heads, losses = retrain_decoders(states(), StateDecoder(module), HOW)
-    assert all(p.dtype == torch.float32 for p in heads["1"].parameters())
-    assert losses.isfinite().all()
-    precise, _ = retrain_decoders(states(), StateDecoder(own_model().bfloat16().float()), HOW)
-    for one, other in zip(heads["1"].parameters(), precise["1"].parameters(), strict=True):
-        torch.testing.assert_close(one, other)
-    assert next(module.parameters()).dtype == torch.bfloat16
 
 
 class Bare(nn.Module):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lmdyn.analysis import CrossCovariance, cosine_kernel, kernel_cka, linear_cka, linear_kernel, rbf_kernel
+from lmdyn.analysis.similarity import kernels
 
 
 def hsic_0(K, L):  # noqa: N803
@@ -87,6 +88,32 @@ class TestLinear:
             expected = float(linear_cka(x, y, debiased))
             assert float(covariance.linear_cka(debiased)) == pytest.approx(expected, abs=1e-9)
 
+    @pytest.mark.parametrize("shift", [0.0, 1.0, 1e3])
+    def test_in_float32(self, related, shift):
+        for n, d1, d2 in ((2000, 64, 48), (60, 300, 20), (4, 3, 3)):
+            x, y = (v.float() for v in related(n=n, d1=d1, d2=d2))
+            x, y = x + shift * x.std(), y - shift * y.std()
+            for debiased, most in ((False, 1e-6), (True, 1e-5)):
+                found = linear_cka(x, y, debiased, dtype=torch.float32)
+                assert found.dtype == torch.float64
+                assert float(found) == pytest.approx(float(linear_cka(x, y, debiased)), abs=most)
+                scaled = linear_cka(x * 2**60, y.double() * 2**-300, debiased, dtype=torch.float32)
+                assert float(scaled) == pytest.approx(float(found), abs=most)
+
+    def test_float32_is_computed_in_float32(self, related):
+        x, y = (v.float() for v in related(n=2000))
+        assert linear_cka(x, y, dtype=torch.float32) != linear_cka(x, y)
+        with pytest.raises(ValueError, match=r"must be torch.float32 or torch.float64, got torch.bfloat16"):
+            linear_cka(x, y, dtype=torch.bfloat16)
+        for constant in (torch.full_like(x, 0.1), x * 1e-9 + 0.1, x.double() * 1e-9 + 0.1):
+            with pytest.raises(ValueError, match="x is constant over its 2000 samples"):
+                linear_cka(constant, y, dtype=torch.float32)
+        with pytest.raises(ValueError, match="y holds NaN or infinite values"):
+            linear_cka(x, y / 0, dtype=torch.float32)
+        g = torch.Generator().manual_seed(0)
+        with pytest.raises(ValueError, match="x has an unbiased HSIC with itself of 0"):
+            linear_cka(torch.eye(5), torch.randn(5, 2, generator=g), debiased=True, dtype=torch.float32)
+
     def test_tiny_and_structureless_samples(self):
         g = torch.Generator().manual_seed(0)
         for n, debiased, least in ((1, False, 3), (2, False, 3), (2, True, 4), (3, True, 4)):
@@ -126,6 +153,27 @@ class TestKernels:
         x, y = related(n=40)
         K, L = ((v / v.norm(dim=1, keepdim=True)).numpy() for v in (x, y))
         assert float(kernel_cka(x, y, "cosine")) == pytest.approx(cka(K @ K.T, L @ L.T, hsic_0), abs=1e-9)
+
+    @pytest.mark.parametrize(
+        "place", ["anywhere", "a mean of 1e6", "a far pair", "two far groups", "repeated"]
+    )
+    def test_rbf_by_products_is_that_by_differences(self, place, monkeypatch):
+        x = torch.randn(60, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+        far = torch.zeros(60, 1).double()
+        far[: {"a far pair": 2, "two far groups": 40}.get(place, 0)] = 1e6
+        x = x + far + (1e6 if place == "a mean of 1e6" else 0)
+        if place == "repeated":
+            x = torch.cat([x[:40], x[:20]])
+        distances = torch.nn.functional.pdist(x)
+        above = torch.ones(60, 60).triu(1).bool()
+        expected = (
+            torch.eye(60).double().masked_scatter(above, (-0.5 * (distances / distances.median()) ** 2).exp())
+        )
+        expected = torch.maximum(expected, expected.T)
+        np.testing.assert_allclose(rbf_kernel(x), expected, atol=1e-13)
+        monkeypatch.setattr(kernels, "_FAR", math.inf)
+        if place in ("a far pair", "two far groups"):  # the control
+            assert not np.allclose(rbf_kernel(x), expected, atol=1e-9)
 
     def test_invariances_are_those_of_the_kernel(self, related):
         x, y = related(n=60)
@@ -174,7 +222,7 @@ class TestKernels:
             ValueError, match="x: expected a function or one of linear, cosine, rbf, precomputed, got 'rbg'"
         ):
             kernel_cka(x, y, "rbg")
-        with pytest.raises(ValueError, match="row i of both"):
+        with pytest.raises(ValueError, match="expected y of Float"):
             kernel_cka(x, y[:-1])
         with pytest.raises(ValueError, match="set max_samples"):
             kernel_cka(torch.zeros(10_001, 1), torch.zeros(10_001, 1))

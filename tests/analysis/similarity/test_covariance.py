@@ -242,3 +242,52 @@ def test_leaving_out_a_part_is_the_sum_of_the_others(related):
     other.update(x[:5, :3], y[:5])
     with pytest.raises(ValueError, match=r"expected a part of \(7, 5\) dimensions, got \(3, 5\)"):
         whole.without(other)
+
+
+class TestSeveral:
+    """Representations whose pairs are all compared have one matrix of sums."""
+
+    def parts(self):
+        x, y = made()
+        return [x, y, x[:, 10:14] - 3 * y[:, :4]]
+
+    def test_each_pair_is_as_alone(self):
+        parts = self.parts()
+        together = CrossCovariance(["x", "y", "z"])
+        for rows in zip(*(part.split([100, 0, 300]) for part in parts), strict=True):
+            together.update_all(rows)
+        for i, j in ((0, 1), (0, 2), (1, 2), (2, 0)):
+            pair = together.between(i, j)
+            torch.testing.assert_close(values(pair), direct(parts[i], parts[j]), atol=1e-10, rtol=0)
+            assert pair.n == 400
+
+    def test_pairs_of_blocks_combine(self):
+        blocks = []
+        for rows in zip(*(part.split(80) for part in self.parts()), strict=True):
+            blocks.append(CrossCovariance(["x", "y", "z"]))
+            blocks[-1].update_all(rows)
+        pairs = [block.between(0, 2) for block in blocks]
+        x, _, z = self.parts()
+        whole = CrossCovariance.combine(pairs)
+        torch.testing.assert_close(values(whole), direct(x, z), atol=1e-10, rtol=0)
+        rest = whole.without(pairs[0])
+        torch.testing.assert_close(values(rest), direct(x[80:], z[80:]), atol=1e-10, rtol=0)
+
+    def test_each_has_its_eigenvectors_once(self, monkeypatch):
+        together, found, original = CrossCovariance(["x", "y", "z"]), [], torch.linalg.eigh
+        together.update_all(self.parts())
+        monkeypatch.setattr(torch.linalg, "eigh", lambda a: found.append(a) or original(a))
+        for i, j in ((0, 1), (0, 2), (1, 2)):
+            together.between(i, j).svcca()
+        assert len(found) == 3
+        together.update_all(self.parts())
+        together.between(0, 1).svcca()
+        assert len(found) == 5  # of the new sums
+
+    def test_the_constant_one_is_named(self):
+        together = CrossCovariance(["first", "flat"])
+        together.update_all([torch.randn(9, 2), torch.ones(9, 2)])
+        with pytest.raises(ValueError, match="flat is constant over its 9 samples"):
+            together.between(0, 1).cca()
+        with pytest.raises(ValueError, match=r"expected 2 representations \(first, flat\), got 1"):
+            together.update_all([torch.randn(9, 2)])

@@ -41,7 +41,7 @@ def test_zeros():
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match="expected p and q of one shape"):
+    with pytest.raises(ValueError, match="expected q of Float"):
         jensen_shannon(torch.ones(1), torch.ones(2) / 2)
     for bad in (torch.tensor([0.5, 0.6]), torch.tensor([1.5, -0.5]), torch.tensor([float("nan"), 1.0])):
         with pytest.raises(ValueError, match="q has rows that are not distributions"):

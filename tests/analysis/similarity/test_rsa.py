@@ -7,7 +7,8 @@ import scipy.stats
 import torch
 
 from lmdyn.analysis import rbf_kernel, rsa
-from lmdyn.analysis.similarity.rsa import centred_ranks
+from lmdyn.analysis.similarity.kernels import pair_distances, pairs_of_rows, squared_distances
+from lmdyn.analysis.similarity.rsa import centred_ranks, distance_ranks
 
 
 def expected(x, y, metric, metric_y=None):
@@ -43,8 +44,34 @@ def test_repeated_samples_are_ties(related, metric):
     assert float(rsa(tokens, tokens, metric)) == pytest.approx(1, abs=1e-12)
 
 
+def sets_of_points():
+    g = torch.Generator().manual_seed(2)
+    normal = torch.randn(120, 9, generator=g, dtype=torch.float64)
+    return {
+        "no ties": normal,
+        "a mean of 1e6": normal + 1e6,
+        "near pairs": torch.cat([normal, normal + 1e-9 * normal.flip(0)]),
+        "words": normal[torch.randint(60, (120,), generator=g)],
+        "a grid": normal.mul(2).round(),
+        "unit vectors": torch.cat([torch.eye(40), 2 * torch.eye(40)]).double(),
+        "a far one": torch.cat([normal[:1] + 1e7, normal[1:]]),
+        "two far groups": normal + 1e6 * (torch.arange(120) % 2)[:, None],
+    }
+
+
+@pytest.mark.parametrize("name", sets_of_points())
+def test_ranks_by_products_are_those_by_differences(name):
+    points = sets_of_points()[name]
+    expected = centred_ranks(pair_distances(points))
+    np.testing.assert_array_equal(distance_ranks(points), expected)
+    # the control: products alone break ties, and lose small distances next to large norms
+    by_products = centred_ranks(pairs_of_rows(squared_distances(points)[0]))
+    if name in ("near pairs", "a grid", "unit vectors", "a far one", "two far groups"):
+        assert not torch.equal(by_products, expected)
+
+
 def test_each_pair_is_computed_once(related, monkeypatch):
-    """Not an (n, n) matrix of distances: twice the work, and the slower of torch's two functions."""
+    """Not by torch.cdist, which computes each twice."""
     x, y = related(n=30)
     expected = [float(rsa(x, y, metric)) for metric in ("euclidean", "cosine", "correlation")]
     monkeypatch.setattr(torch, "cdist", None)
@@ -139,7 +166,7 @@ def test_errors(related):
         rsa(x, y, "manhattan")
     with pytest.raises(ValueError, match="x holds NaN"):
         rsa(x * torch.nan, y)
-    with pytest.raises(ValueError, match="row i of both"):
+    with pytest.raises(ValueError, match="expected y of Float"):
         rsa(x, y[1:])
     with pytest.raises(ValueError, match="set max_samples"):
         rsa(torch.zeros(10_001, 1), torch.zeros(10_001, 1))

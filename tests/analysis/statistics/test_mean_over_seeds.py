@@ -46,14 +46,38 @@ def test_never_narrower_than_seeds_alone():
     assert both.p_above(0) == seeds.p_above(0)
 
 
-def test_equal_values_have_no_spread():
-    found = mean_over_seeds([0.1] * 3)
-    assert found.interval() == pytest.approx((0.1, 0.1), abs=1e-15)
-    assert (found.p_above(0), found.p_below(0), found.p_above(0.2)) == (0, 1, 1)
-    known = mean_over_seeds([0.1] * 3, [0.2] * 3, [9] * 3)
-    assert known.interval() == pytest.approx(
-        (0.1 - 0.2 * stats.t.ppf(0.975, 9), 0.1 + 0.2 * stats.t.ppf(0.975, 9))
-    )
+@pytest.mark.parametrize("n", [2, 5, 6, 20])
+def test_equal_values_are_judged_by_the_sign_test(n):
+    """Five equal seeds do not decide, six do; the control is one that differs, by however little."""
+    found = mean_over_seeds([0.1] * n)
+    sign = stats.binomtest(n, n, alternative="greater").pvalue
+    assert found.p_above(0) == found.p_below(0.2) == pytest.approx(sign)
+    assert (found.p_below(0), found.p_above(0.2), found.p_above(0.1)) == (1, 1, 1)
+    assert (found.p_above(-math.inf), found.p_below(math.inf), found.p_above(math.inf)) == (0, 0, 1)
+    ends = (0.1, 0.1) if sign <= 0.025 else (-math.inf, math.inf)
+    assert found.interval() == found.seeds_interval() == pytest.approx(ends)
+    assert found.interval(1 - 2 * sign) == pytest.approx((0.1, 0.1))
+    assert Bounds([0.1] * n, [0.1] * n).interval() == found.interval()
+    almost = mean_over_seeds([0.1] * (n - 1) + [0.1 + 1e-9])
+    assert almost.interval() == pytest.approx((0.1, 0.1), abs=1e-7)
+
+
+def test_equal_values_keep_their_error_over_texts():
+    text = 0.2 * stats.t.ppf(0.975, 9)
+    few, enough = (mean_over_seeds([0.1] * n, [0.2] * n, [9] * n) for n in (5, 6))
+    assert few.text_interval() == enough.interval() == pytest.approx((0.1 - text, 0.1 + text))
+    assert few.interval() == (-math.inf, math.inf)
+    assert enough.p_above(0.0) == pytest.approx(stats.t.sf(0.5, 9))
+    assert enough.p_above(-2.0) == 2**-6  # text alone would say 3e-6
+
+
+def test_equal_bounds_are_not_equal_values():
+    """Values between the same two bounds are not known to agree: the widest interval of any of them."""
+    found = Bounds([1.0] * 5, [2.0] * 5)
+    every = [mean_over_seeds(v) for v in product((1.0, 2.0), repeat=5) if len(set(v)) > 1]
+    ends = [one.interval() for one in every]
+    assert found.interval() == (min(e[0] for e in ends), max(e[1] for e in ends))
+    assert found.interval()[0] < 1 < 2 < found.interval()[1]
 
 
 def test_bounds_are_the_worst_of_all_values_between_them():
@@ -132,7 +156,7 @@ def test_of_many_censored_seeds_the_interval_is_wider_than_of_any_values(monkeyp
 @pytest.mark.parametrize("n", [3, 5, 20])
 def test_equal_values_of_a_share_are_as_the_binomial_has_them(n):
     """Clopper and Pearson's interval of 0 of n, and the p-values of that many zeros."""
-    zeros, ones = (EqualSeeds(Bounds([v] * n, [v] * n), v, n) for v in (0.0, 1.0))
+    zeros, ones = (EqualSeeds(v, n) for v in (0.0, 1.0))
     exact = binomtest(0, n).proportion_ci(0.95, "exact")
     assert zeros.interval() == pytest.approx((0.0, exact.high))
     assert ones.interval() == pytest.approx((1 - exact.high, 1.0))
@@ -143,7 +167,7 @@ def test_equal_values_of_a_share_are_as_the_binomial_has_them(n):
 
 
 def test_equal_values_within_the_range_leave_room_on_both_sides():
-    half = EqualSeeds(Bounds([0.5] * 4, [0.5] * 4), 0.5, 4, -1.0, 1.0)
+    half = EqualSeeds(0.5, 4, -1.0, 1.0)
     low, high = half.interval()
     rest = 1 - 0.025**0.25
     assert (low, high) == pytest.approx((0.5 - 1.5 * rest, 0.5 + 0.5 * rest))
@@ -152,11 +176,29 @@ def test_equal_values_within_the_range_leave_room_on_both_sides():
     assert half.p_below(high) == pytest.approx(0.025)
 
 
-def test_equal_values_keep_their_error_over_texts():
-    mean = Bounds([0.9] * 30, [0.9] * 30, [0.2] * 30)
-    both = EqualSeeds(mean, 0.9, 30)
-    assert both.interval()[0] == pytest.approx(mean.interval()[0])  # wider than that of 30 equal seeds
+def test_equal_values_of_a_share_keep_their_error_over_texts():
+    both = EqualSeeds(0.9, 30, text_error=0.2, text_df=9.0)
+    text = 0.9 - 0.2 * stats.t.ppf(0.975, 9)
+    assert (
+        both.text_interval()[0] == both.interval()[0] == pytest.approx(text)
+    )  # wider than of 30 equal seeds
     assert both.seeds_interval()[0] > both.interval()[0]
-    assert both.text_interval() == mean.text_interval()
+    assert both.p_above(0.5) == pytest.approx(stats.t.sf(2.0, 9))
     with pytest.raises(ValueError, match="expected at least two values between 0"):
-        EqualSeeds(mean, 1.5, 30)
+        EqualSeeds(1.5, 30)
+
+
+@pytest.mark.parametrize("n", [3, 5, 8])
+def test_the_level_of_equal_values_is_exact(n):
+    """No law on [0, 1] with mean b makes n seeds agree above it, at p ≤ α, more often than α; one does as often."""
+    b, alpha = 0.3, 0.05
+    places = np.linspace(0, 1, 21)
+    decides = np.array([EqualSeeds(v, n).p_above(b) <= alpha for v in places])
+    assert decides[-1]
+    assert not decides[places <= b].any()
+    random = np.random.default_rng(n)
+    for law in random.dirichlet(np.full(len(places), 0.1), size=2000):
+        law = law * min(1.0, b / (law @ places))  # what is left is at 0
+        assert (law[decides] ** n).sum() <= alpha
+    v = b / alpha ** (1 / n)  # all seeds at 0 or here
+    assert (b / v) ** n == pytest.approx(EqualSeeds(v, n, high=2.0).p_above(b)) == pytest.approx(alpha)

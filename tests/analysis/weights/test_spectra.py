@@ -7,10 +7,9 @@ import pytest
 import torch
 from scipy import integrate
 
-from lmdyn.analysis import concentration, linear_cka
+from lmdyn.analysis import concentration, linear_cka, weight_distance
 from lmdyn.analysis.weights import sparsity_of_entries
 from lmdyn.analysis.weights.alignment import table_alignment
-from lmdyn.analysis.weights.distances import weight_distance
 from lmdyn.analysis.weights.sparsity_of_entries import gini, hoyer
 from lmdyn.analysis.weights.spectra import MatrixSpectrum, matrix_spectrum, product_spectrum, singular_values
 
@@ -276,7 +275,7 @@ def test_distance_from_zero_weights_has_no_relative_value():
     assert found.distance == pytest.approx(3)
     assert math.isnan(found.relative_distance)
     assert math.isnan(found.angle)
-    with pytest.raises(ValueError, match="one shape"):
+    with pytest.raises(ValueError, match="expected reference of Float"):
         weight_distance(torch.ones(2, 3), torch.ones(3, 2))
 
 

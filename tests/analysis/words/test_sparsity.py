@@ -138,7 +138,7 @@ class TestFrequencyCorrelation:
         assert math.isnan(frequency_correlation(torch.full((9,), 0.1), torch.arange(9.0)))
 
     def test_refuses_other_lengths(self):
-        with pytest.raises(ValueError, match="one mean and one frequency for each word"):
+        with pytest.raises(ValueError, match="expected frequency of Float"):
             frequency_correlation(torch.zeros(3), torch.zeros(4))
 
 

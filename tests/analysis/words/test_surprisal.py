@@ -389,3 +389,15 @@ def test_words_without_a_piece_of_their_own(caplog):
     assert some["log_probability"].tolist() == words["log_probability"].dropna().tolist()
     with pytest.raises(ValueError, match="the words of the texts are not those of the pieces"):
         word_surprisals(found, texts[1:])
+
+
+def test_pieces_whose_logits_are_not_finite_have_no_number(causal, caplog):
+    model, tokenizer = causal
+    sound = surprisals(model, tokenizer, ["the cat sat on the mat"])
+    assert sound[["rank", "entropy"]].notna().all(axis=None)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(torch.nan)
+    found = surprisals(model, tokenizer, ["the cat sat on the mat"], objective="causal")
+    assert found[["log_probability", "surprisal", "rank", "entropy"]].isna().all(axis=None)
+    assert f"the logits of {len(found)} of {len(found)} pieces are not finite" in caplog.text

@@ -1,32 +1,28 @@
 """``EncoderDynamics``: its numbers are those of the functions, its sentences the text's; what it refuses."""
 
-import json
 import logging
-from pathlib import Path
 
 import lightning as L
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
-import yaml
 from torch import nn
 from transformers import BertConfig, BertModel
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.dynamics.long_run import long_run
-from lmdyn.analysis.dynamics.synchronization import deviation, synchronize
+from lmdyn.analysis.dynamics.synchronization import deviation
 from lmdyn.analysis.dynamics.synchronized_map import synchronized_map, transverse_exponents
 from lmdyn.analysis.orbits.orbit_kind import orbit_kind
 from lmdyn.analysis.orbits.trajectories import iterate
 from lmdyn.analysis.orbits.transients import transient_length
-from lmdyn.callbacks import DynamicsNumerics, EncoderDynamics, LongTerm, Run, ShortTerm
-from lmdyn.callbacks.dynamics.encoder_orbits import _second_opinion
-from lmdyn.callbacks.observing.store import canonical_settings
-from lmdyn.cli.fit import LmdynCLI
+from lmdyn.callbacks import EncoderDynamics, LongTerm, Run
+from lmdyn.callbacks.dynamics.encoder_runs import zero_one_rows
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
 from lmdyn.models import MaskedLanguageModel
-from tests.helpers.recorded import check_elsewhere
+from tests.helpers.dynamics_arguments import grouped
+
+pytestmark = pytest.mark.slow
 
 GRAMMAR = {
     "n_train_tokens": 1000, "n_validation_tokens": 600, "n_test_tokens": 100, "n_topics": 3, "n_nouns": 40,
@@ -62,7 +58,7 @@ def module(scale=0.25, **changes):
 
 
 def observer(data, tmp_path, **changes):
-    found = EncoderDynamics(**{**SMALL, **changes})
+    found = EncoderDynamics(**grouped(**{**SMALL, **changes}))
     found.attach(Run(tmp_path, data.tokenizer, data.token_counts, datamodule=data))
     return found
 
@@ -75,7 +71,7 @@ def test_an_empty_probe_is_not_replaced_by_the_runs_data(data, tmp_path):
             return 0
 
     probe = Sized(data.corpus, sequence_length=20, batch_size=4)
-    found = EncoderDynamics(**SMALL, probe=probe)
+    found = EncoderDynamics(**grouped(**SMALL), probe=probe)
     found.attach(Run(tmp_path, data.tokenizer, datamodule=L.LightningDataModule()))
     assert torch.equal(found._rows["input_ids"], observer(data, tmp_path / "own")._rows["input_ids"])
     assert not (found._rows["input_ids"] == data.tokenizer.mask_token_id).any()
@@ -152,28 +148,14 @@ def test_dimension_of_more_sentences_than_are_followed(data, observed, tmp_path)
 
 
 @pytest.mark.slow
-def test_transverse_exponent_where_none_has_synchronized_so_soon(data, observed, tmp_path):
-    model, whole = observed
-    soon = observer(data, tmp_path, check_steps=10).observe(model, 5)  # tokens need some 20 steps
-    assert np.isnan(values(soon, "reduced_map_exponent")).all()
-    assert values(soon, "transverse_exponent") == pytest.approx(values(whole, "transverse_exponent"), rel=0.3)
-
-
-def test_shares_of_attractors_are_logged_as_before(data, observed, tmp_path):
-    few = {"short_steps": 20, "dimension_times": (0,), "long_steps": 100, "check": 0}
-    before = observer(data, tmp_path, **few, follow=0)
-    check_elsewhere(before, before.observe(observed[0], 5))
-
-
-@pytest.mark.slow
 def test_transverse_exponent_without_the_steps_in_which_differences_turn(data, observed, tmp_path):
-    """As the function has it; all steps under `follow: 0`, as up to version 0.1, and by a setting of its own."""
-    model, table = observed
+    """As the function has it, and over all steps by a setting."""
+    model, _ = observed
     few = {"short_steps": 20, "dimension_times": (0,), "long_steps": 100, "check_steps": 10}
-    every, skipped, before = (
+    every, skipped = (
         observer(data, tmp_path / name, name=name, **few, **more).observe(model, 5)
         for name, more in (
-            ("every", {"long_term": LongTerm(transverse_skip=0)}), ("skipped", {}), ("before", {"follow": 0}),
+            ("every", {"transverse_skip": 0}), ("skipped", {}),
         )
     )  # fmt: skip
     ids = sentences(data)[:4]
@@ -185,8 +167,7 @@ def test_transverse_exponent_without_the_steps_in_which_differences_turn(data, o
     eager = EncoderMap(model, {"input_ids": ids}, dtype=torch.float64, attention="eager")
     expected = transverse_exponents(eager, x.mean(1), 10, 400, 0)
     assert values(skipped, "transverse_exponent") == pytest.approx(float(expected[20:].mean()), rel=1e-6)
-    for table in (every, before):
-        assert values(table, "transverse_exponent") == pytest.approx(float(expected[:20].mean()), rel=1e-6)
+    assert values(every, "transverse_exponent") == pytest.approx(float(expected[:20].mean()), rel=1e-6)
     assert values(every, "transverse_exponent") != pytest.approx(
         values(skipped, "transverse_exponent"), rel=1e-6
     )
@@ -199,12 +180,15 @@ def test_second_opinion_of_what_was_followed():
         seen.append(x)
     observed = torch.stack(seen)
     observed[300:, 2] = torch.nan  # it recurred, and was no longer followed
-    rows = _second_opinion(observed, ["cycle", "chaotic", "cycle"], 10)
-    assert {(row.sentence, row.kind) for row in rows} == {(0, "cycle"), (1, "chaotic")}
-    last = {row.sentence: row for row in rows if row.t == 4000}
-    assert abs(last[0].value) < 0.2
-    assert last[1].value > 0.9
-    assert _second_opinion(observed[:99, :2], ["cycle", "chaotic"], 10) == []  # too few values
+    rows = [
+        ({**place}, value["sentence_zero_one"])
+        for place, value in zero_one_rows(observed, ["cycle", "chaotic", "cycle"], 10)
+    ]
+    assert {(place["sentence"], place["kind"]) for place, _ in rows} == {(0, "cycle"), (1, "chaotic")}
+    last = {place["sentence"]: k for place, k in rows if place["t"] == 4000}
+    assert abs(last[0]) < 0.2
+    assert last[1] > 0.9
+    assert not list(zero_one_rows(observed[:99, :2], ["cycle", "chaotic"], 10))  # too few values
 
 
 def test_long_term_is_what_the_functions_say(data, observed):
@@ -284,17 +268,6 @@ def test_observations_repeat_and_ignore_global_precision(data, tmp_path, observe
     np.testing.assert_array_equal(again["value"], table["value"])
 
 
-def test_layers_that_differ_are_looked_at_over_depth(data, tmp_path):
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 3}
-    torch.manual_seed(0)
-    model = MaskedLanguageModel("bert", sizes, vocab_size=200)
-    table = observer(data, tmp_path).observe(model, 0)
-    assert values(table, "deviation").shape == (4,)
-    assert values(table, "local_exponent", term="short").shape == (3,)
-    assert values(table, "effective_dimension").shape == (4,)
-    assert not set(table["quantity"]) & {"mean_exponent", "synchronization_offset", "transient_length"}
-
-
 def test_precision_that_does_not_resolve_synchronization_is_said(data, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         table = observer(data, tmp_path, threshold=1e-16, long_steps=200).observe(module(), 7)
@@ -327,44 +300,24 @@ def test_unstable_synchronization_is_said(data, tmp_path, caplog):
     assert values(table, "orbit_share").sum() == pytest.approx(1.0)
 
 
-def test_diverged_models_leave_nan(data, tmp_path):
-    model = module()
-    with torch.no_grad():
-        next(model.encoder.encoder.albert_layer_groups.parameters()).fill_(float("nan"))
-    table = observer(data, tmp_path).observe(model, 0)
-    assert np.isnan(values(table, "effective_dimension", t=20)).all()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"short_tau": 7}, "short_term.steps is 100"),
         ({"long_tau": 30}, "long_term.steps is 400"),
         ({"check_steps": 15}, "long_term.check_steps is 15"),
-        ({"dtype": "bfloat16"}, "expected one of"),
-        ({"sentences": 1}, "from 2"),
-        ({"epsilon": 0.0}, "above 0"),
+        ({"sentences": 1}, "sentences is 1"),
+        ({"lengths": [1, 8]}, "lengths.0. is 1"),
         ({"dimension_times": (0, 170)}, "increase from 0"),
-        ({"short_sentences": 1}, "short_term.sentences is 1"),
-        ({"dimension_sentences": 1}, "short_term.dimension_sentences is 1"),
-        ({"long_sentences": 0}, "sentences from 1"),
-        ({"examples": -1}, "examples from 0"),
-        ({"tolerance": 0.0}, "tolerance above 0"),
-        ({"long_term": LongTerm(steps=50)}, r"LongTerm.steps is 50, but also given as .* 400: remove"),
-        ({"short_steps": "many"}, "ShortTerm.steps is 'many': expected int"),
-        ({"seed": "abc"}, "DynamicsNumerics.seed is 'abc': expected int"),
-        ({"batch_size": 2.5}, "batch_size is 2.5: expected int"),
-        ({"reduced": "maybe"}, "reduced is 'maybe': expected bool"),
-        ({"dimension_times": [0.5, 3]}, "dimension_times is .0.5, 3.: expected "),
-        ({"tolerance": float("nan")}, "tolerance is nan: expected float"),
-        ({"short_term": {"steps": 20}}, "expected settings with .* got {'steps': 20}"),
-        ({"short_term": LongTerm()}, "expected settings with .*, got LongTerm"),
+        ({"long_sentences": 0}, "sentences is 0"),
+        ({"tolerance": float("nan")}, "tolerance is nan"),
+        ({"dimension_times": [0.5, 3]}, "dimension_times.0. is 0.5"),
         ({"short_step": 5}, "unexpected keyword argument 'short_step'"),
     ],
 )
 def test_settings_out_of_range(changes, message):
     with pytest.raises((ValueError, TypeError), match=message):
-        EncoderDynamics(**{**SMALL, **changes})
+        EncoderDynamics(**grouped(**{**SMALL, **changes}))
 
 
 def test_probe_sets_and_models_that_do_not_fit(data, tmp_path):
@@ -383,89 +336,11 @@ def test_probe_sets_and_models_that_do_not_fit(data, tmp_path):
     observer(data, tmp_path).check_module(BertModel(BertConfig(**sizes)))
 
 
-def test_offsets_are_those_of_synchronize(data, observed):
-    model, table = observed
-    ids = sentences(data)
-    f = EncoderMap(model, {"input_ids": ids}, dtype=torch.float64)
-    found = synchronize(f, f.start({"input_ids": ids}), 100, batch_size=7)
-    np.testing.assert_array_equal(values(table, "sentence_offset", length=20), found.offset)
-
-
-# ---------------------------------------------------------------- settings in groups, and one by one as in version 0.1
-
-HEADERS = Path(__file__).parents[2] / "fixtures" / "v0_1" / "observer_headers"
-FLAT = yaml.safe_load((HEADERS / "registry.yaml").read_text())["observers"]["EncoderDynamics"]["arguments"]
-GROUPED = {
-    "length": 12, "lengths": [8], "sentences": 6, "examples": 2,
-    "short_term": {"steps": 40, "dimension_times": [0, 20]},
-    "long_term": {"steps": 200, "tau": 10, "check": 1, "check_steps": 60, "max_period": 4, "follow": 0},
-    "numerics": {"threshold": 0.001},
-}  # fmt: skip
-
-
-def as_today(header):
-    """The settings of a file of version 0.1, with what the absence of newer ones stands for."""
-    today = canonical_settings(EncoderDynamics, header)
-    return {name: value for name, value in today.items() if name != "labels"}  # it looks at none
-
-
-def from_yaml(folder, *arguments):
-    callbacks = [
-        {"class_path": "EncoderDynamics", "init_args": {**a, "name": f"observer_{i}"}}
-        for i, a in enumerate(arguments)
-    ]
-    config = {
-        "trainer": {
-            "callbacks": callbacks,
-            "accelerator": "cpu",
-            "logger": False,
-            "enable_checkpointing": False,
-        },
-        "model": {"class_path": "LSTMLanguageModel", "init_args": {"hidden_size": 4, "embedding_size": 4}},
-        "data": {"class_path": "GrammarCorpus"},
-    }
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    cli = LmdynCLI(["--config", str(folder / "config.yaml")], run=False)
-    saved = yaml.safe_load(cli.parser.dump(cli.config, skip_check=True))
-    return [o for o in cli.trainer.callbacks if isinstance(o, EncoderDynamics)], saved
-
-
-def test_grouped_and_flat_settings_are_those_of_files_of_version_0_1(tmp_path):
-    header = json.loads(pq.read_schema(HEADERS / "encoder_dynamics.parquet").metadata[b"lmdyn"])["settings"]
-    grouped = {
-        **GROUPED, "short_term": ShortTerm(**GROUPED["short_term"]), "long_term": LongTerm(**GROUPED["long_term"]),
-        "numerics": DynamicsNumerics(**GROUPED["numerics"]),
-    }  # fmt: skip
-    observers, saved = from_yaml(tmp_path, FLAT, GROUPED)
-    for one in (EncoderDynamics(**FLAT), EncoderDynamics(**grouped), *observers):
-        assert {**one.settings, "probe_set": header["probe_set"]} == as_today(header)
-        assert (one.short_term, one.long_term, one.numerics) == tuple(
-            grouped[n] for n in ("short_term", "long_term", "numerics")
-        )
-    # a saved configuration names what was given, and no flat argument twice
-    flat_saved, grouped_saved = (c["init_args"] for c in saved["trainer"]["callbacks"])
-    assert flat_saved["long_steps"] == 200
-    assert not {"short_steps", "long_steps", "dtype"} & grouped_saved.keys()
-    again, _ = from_yaml(tmp_path, flat_saved, grouped_saved)
-    assert [o.settings for o in again] == [o.settings for o in observers]
-
-
-def test_a_configuration_that_version_0_1_saved_reads(tmp_path):
-    """It names every argument, also those that are null."""
-    header = json.loads(pq.read_schema(HEADERS / "encoder_dynamics.parquet").metadata[b"lmdyn"])["settings"]
-    arguments = {name: value for name, value in header.items() if name != "probe_set"}
-    assert {"short_sentences", "dtype", "seed", "forward"} < arguments.keys()
-    ((one, as_before), _) = from_yaml(tmp_path, arguments, {**arguments, "follow": 0})
-    assert {**as_before.settings, "probe_set": header["probe_set"]} == as_today(header)
-    others = {"follow": 4, "transverse_skip": 200}  # its kinds of orbits are others, and its λ⊥
-    assert one.settings == {**as_before.settings, **others}
-
-
 def test_a_subclass_keeps_its_own_arguments():
     class Louder(EncoderDynamics):
         def __init__(self, *, volume: int = 3, **kwargs):
             super().__init__(**kwargs)
 
-    settings = Louder(volume=5, long_steps=100).settings
+    settings = Louder(volume=5, long_term=LongTerm(steps=100)).settings
     assert (settings["volume"], settings["long_steps"], settings["short_steps"]) == (5, 100, 500)
     assert "long_term" not in settings

@@ -10,7 +10,10 @@ from lmdyn.analysis.dynamics.long_run import long_run
 from lmdyn.callbacks import EncoderDynamics, Run
 from lmdyn.callbacks.dynamics import encoder_dynamics
 from tests.helpers.architectures import VOCABULARY
+from tests.helpers.dynamics_arguments import grouped
 from tests.helpers.loops import LinearLoop, RecurrentDepth, looped_llama
+
+pytestmark = pytest.mark.slow
 
 SMALL = {
     "length": 6, "lengths": (4,), "sentences": 5, "short_steps": 20, "short_tau": 5, "dimension_times": (0, 10),
@@ -25,7 +28,7 @@ def texts(rows=5, tokens=6):
 
 
 def observed(module, tmp_path, **changes):
-    found = EncoderDynamics(**{**SMALL, **changes}, probe=[texts()])
+    found = EncoderDynamics(**grouped(**{**SMALL, **changes}), probe=[texts()])
     found.attach(Run(tmp_path))
     return found.observe(module.eval(), 0)
 
@@ -75,7 +78,7 @@ def test_a_long_term_of_hours_is_said_before_it_begins(tmp_path, caplog, monkeyp
     assert "may take" not in caplog.text
     monkeypatch.setattr(encoder_dynamics, "_LONG", 0.0)
     observed(model, tmp_path / "b")
-    assert "60 steps of 5 sentences on the full map may take 0.0 hours" in caplog.text
+    assert "may take 0.0 hours for this observation: 60 steps of 5 sentences on the full map" in caplog.text
 
 
 def test_the_core_by_name(tmp_path):

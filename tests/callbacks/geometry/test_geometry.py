@@ -12,7 +12,6 @@ from transformers import AlbertConfig, AlbertForMaskedLM, GPT2Config, GPT2LMHead
 
 from lmdyn.analysis import anisotropy, effective_dimension, rankme
 from lmdyn.callbacks import Geometry, Run
-from lmdyn.callbacks.geometry.geometry_figures import geometry_figures
 from tests.helpers.figure_faults import figure_faults
 from tests.helpers.modules import Own
 from tests.helpers.observing import assert_leaves_alone
@@ -215,7 +214,7 @@ def test_a_diverged_model_has_nan_and_a_warning(tmp_path, caplog):
     heads = table[table["quantity"].eq("first_token_attention")].groupby("site")["value"].apply(list)
     assert np.isfinite(heads["block_00"]).all()
     assert np.isnan(heads["block_01"]).all()
-    assert geometry_figures(table, list(observer.vector_sites))  # what is finite is drawn
+    assert Geometry.figures(table, observer.settings)  # what is finite is drawn
 
 
 def test_zero_and_constant_vectors(tmp_path):
@@ -243,17 +242,21 @@ def test_sequences_of_one_token(tmp_path):
 
 def test_bad_settings(tmp_path):
     for settings, message in (
-        ({"alpha_range": [3]}, "a first and a last index"),
-        ({"alpha_range": [None, 9]}, "a first and a last index"),
-        ({"alpha_range": [0, 9]}, "expected a first from 1"),
-        ({"max_samples": 39}, "expected at least 40"),
+        ({"alpha_range": [3]}, "alpha_range is .3.: expected 2 values"),
+        ({"alpha_range": [None, 9]}, r"alpha_range\[0\] is None: expected a whole number"),
+        ({"alpha_range": [0, 9]}, r"alpha_range\[0\] is 0: expected a number from 1"),
+        ({"alpha_range": [9, 3]}, "expected a first from 1"),
+        ({"max_samples": 39}, "max_samples is 39: expected a number from 40"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((ValueError, TypeError), match=message):
             Geometry(**settings)
     for settings, message in (
         ({"sites": {"x": "nowhere"}}, "no module 'nowhere'"),
         ({"activation_functions": {"x": "nowhere"}}, "no module 'nowhere'"),
-        ({"sites": {"act": "embed"}, "activation_functions": {"act": "act"}}, "for both"),
+        (
+            {"sites": {"act": "embed"}, "activation_functions": {"act": "act"}},
+            "different names of different sites",
+        ),
         ({"sites": {"e": "embed"}, "attention_sites": "auto"}, "no attention module that returns weights"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -298,23 +301,20 @@ def recorded(steps=(0, 10, 100, 1000), layers=6):
     return table.astype({"head": "Int64"}), sites
 
 
-@pytest.mark.parametrize("layers", [2, 6, 12])
+@pytest.mark.slow
+@pytest.mark.parametrize("layers", [2, 12])
 def test_figures_can_be_read(layers):
     table, sites = recorded(layers=layers)
-    figures = geometry_figures(table, sites)
-    assert set(figures) == {
-        "ranks", "ranks_last", "dimension", "dimension_last", "outliers", "outliers_last", "units", "first_token",
-    }  # fmt: skip
+    figures = Geometry.figures(table, {"sites": dict.fromkeys(sites, "")})
+    assert set(figures) == {"ranks", "dimension", "outliers", "units", "first_token"}
     for name, figure in figures.items():
         assert not figure_faults(figure), name
 
 
 def test_figures_of_little():
-    table, sites = recorded(steps=(0,))
-    assert geometry_figures(table[:0], sites) == {}
-    assert geometry_figures(table.assign(value=math.nan), sites) == {}
-    for name, figure in geometry_figures(table, sites).items():
-        assert not figure_faults(figure), name
-    one = geometry_figures(table[table["quantity"].eq("rankme") & table["over"].eq("all")], [])
+    table, _ = recorded(steps=(0,))
+    assert Geometry.figures(table[:0], {}) == {}
+    assert Geometry.figures(table.assign(value=math.nan), {}) == {}
+    one = Geometry.figures(table[table["quantity"].eq("rankme") & table["over"].eq("all")], {})
     assert list(one) == ["ranks"]
     assert not figure_faults(one["ranks"])

@@ -1,4 +1,4 @@
-"""Trajectory: means are those of the tokens, groups, floors of random groups, bad input, what is logged, figures."""
+"""Trajectory: means are those of the tokens, groups, a learned tree, refusals, pictures."""
 
 import logging
 import math
@@ -10,15 +10,12 @@ import torch
 from torch import nn
 
 from lmdyn.analysis import GroupSums, group_variance, nested_variance
-from lmdyn.callbacks import Run, Trajectory
-from lmdyn.callbacks.gathered.drawn_observations import drawn_observations
+from lmdyn.callbacks import Run, Trajectory, select
 from lmdyn.callbacks.geometry import trajectory
-from lmdyn.callbacks.geometry.trajectory_figures import pictured_rows, pictured_steps, trajectory_figures
-from lmdyn.callbacks.observing.loggers import scalar_tags
+from lmdyn.callbacks.geometry.trajectory_figures import pictured_rows, pictured_steps
+from lmdyn.cli.pages.drawn_observations import drawn_observations
 from tests.callbacks.geometry.test_geometry import Transformer, batches, captured
 from tests.helpers.figure_faults import figure_faults
-from tests.helpers.observing import assert_leaves_alone
-from tests.helpers.recorded import check_values
 
 TAGS = ["NOUN", "VERB", "X"]
 
@@ -36,20 +33,17 @@ class Tagged(list):
             self.append({**batch, "upos": upos, "topic": topic})
 
 
-def attach(folder, probe=None, **settings):
+def attach(folder, probe=None, tokenizer=None, **settings):
     observer = Trajectory(
         **{"labels": "aligned", "log_figures": False, "words": 6, "min_count": 2, **settings}
     )
     observer.probe = Tagged() if probe is None else probe
-    observer.attach(Run(folder))
+    observer.attach(Run(folder, tokenizer=tokenizer))
     return observer
 
 
 def value(table, quantity, site, by, **group):
-    rows = table[table["quantity"].eq(quantity) & table["site"].eq(site) & table["by"].eq(by)]
-    for column, name in group.items():
-        rows = rows[rows[column].eq(name)]
-    assert len(rows) <= 1
+    rows = select(table, quantity=quantity, site=site, by=by, **group)
     return float(rows["value"].item()) if len(rows) else None
 
 
@@ -61,39 +55,31 @@ def tokens(probe, key):
 def test_numbers_are_those_of_the_tokens(tmp_path, kind):
     module, probe = Transformer(kind), Tagged()
     table = attach(tmp_path, probe, layers=["upos", "topic"]).observe(module, 0)
-    check_values(Trajectory, table)
     site, path = ("block_01", "net.transformer.h.1") if kind == "gpt2" else (
         "block@2", "net.albert.encoder.albert_layer_groups.0"
     )  # fmt: skip
     x = captured(module, path, probe)["all"].double()
     ids, upos, topic = (tokens(probe, key) for key in ("input_ids", "upos", "topic"))
     often = ids.bincount().argsort(descending=True, stable=True)[:6].tolist()
-    of_word = table[table["quantity"].eq("count") & table["by"].eq("word")]
+    of_word = select(table, quantity="count", by="word")
     assert of_word["group"].tolist() == [str(i) for i in often]
     assert of_word["value"].tolist() == [int((ids == i).sum()) for i in often]
     wanted = [("word", str(i), x[ids == i], TAGS[i % 2]) for i in often]
     wanted += [("upos", name, x[upos == i], "") for i, name in enumerate(TAGS[:2])]
     wanted += [("topic", name, x[topic == i], "") for i, name in enumerate("ab")]
     for by, group, rows, parent in wanted:
-        mean = table[
-            table["quantity"].eq("mean")
-            & table["site"].eq(site)
-            & table["by"].eq(by)
-            & table["group"].eq(group)
-        ].sort_values("dimension")
+        mean = select(table, quantity="mean", site=site, by=by, group=group).sort_values("dimension")
         assert mean["parent"].unique().tolist() == [parent]
         np.testing.assert_allclose(mean["value"], rows.mean(0), rtol=1e-5, atol=1e-6)
     sums = GroupSums(6)
     place = torch.tensor([often.index(i) if i in often else -1 for i in ids.tolist()])
     sums.update(x, place)
     found = group_variance(sums.result())
-    for quantity, name in trajectory._OF_ALL.items():
-        assert value(table, quantity, site, "word") == pytest.approx(getattr(found, name), rel=1e-4), quantity
     tree = nested_variance(sums.result(), torch.tensor([i % 2 for i in often]))
-    for quantity, name in trajectory._OF_TREE.items():
-        assert value(table, quantity, site, "word", parent="upos") == pytest.approx(
-            getattr(tree, name), rel=1e-4
-        ), quantity
+    for measured, names, level in ((found, trajectory._OF_ALL, ""), (tree, trajectory._OF_TREE, "upos")):
+        for quantity, name in names.items():
+            expected = pytest.approx(getattr(measured, name), rel=1e-4)
+            assert value(table, quantity, site, "word", parent=level) == expected, quantity
     cells = GroupSums(4)
     cells.update(x, 2 * upos + topic)
     tree = nested_variance(cells.result(), torch.tensor([0, 0, 1, 1]))
@@ -108,74 +94,44 @@ def test_embeddings_of_words_are_whole_groups(tmp_path):
     assert value(table, "between_share", "block_01", "word") < 0.999
 
 
-def test_batches_do_not_matter(tmp_path):
-    tables = [
-        attach(tmp_path / str(n), Tagged(batches(size=n))).observe(Transformer(), 0).drop(columns="tokens")
-        for n in (1, 3, 8)
-    ]
-    for other in tables[1:]:
-        pd.testing.assert_frame_equal(tables[0], other, rtol=1e-4, atol=1e-6)
+class Words:
+    """A tokenizer of 40 words, of which two are special."""
+
+    all_special_ids = [3, 4]
+
+    def __len__(self):
+        return 40
+
+    def convert_ids_to_tokens(self, ids):
+        return [f"w{i}" for i in ids]
 
 
-def test_it_leaves_no_trace(tmp_path):
-    assert_leaves_alone(attach(tmp_path), Transformer().train())
-
-
-def test_special_tokens_and_padding_are_in_no_group(tmp_path, word_tokenizer):
+def test_special_tokens_and_padding_are_in_no_group(tmp_path):
     probe = Tagged()
-    observer = Trajectory(labels="aligned", words=40, min_count=1)
-    observer.probe = probe
-    observer.attach(Run(tmp_path, tokenizer=word_tokenizer))
-    special = torch.tensor(word_tokenizer.all_special_ids)
+    table = attach(tmp_path, probe, Words(), words=40, min_count=1).observe(Transformer(), 0)
     ids = tokens(probe, "input_ids")
-    assert torch.isin(ids, special).any()
-    kept = ids[~torch.isin(ids, special)]
-    words, upos = observer.groups.groupings
-    assert sum(words.counts) == sum(upos.counts) == len(kept)
-    assert not set(words.names) & set(word_tokenizer.all_special_tokens)
-    index = observer.groups.of(probe[0], probe[0]["attention_mask"].bool())
-    outside = ~probe[0]["attention_mask"].bool() | torch.isin(probe[0]["input_ids"], special)
-    assert index[outside].eq(-1).all()
-    assert index[~outside][:, :2].ge(0).all()
+    kept = (ids != 3) & (ids != 4)
+    counts = select(table, quantity="count")
+    assert counts.groupby("by")["value"].sum().tolist() == [int(kept.sum())] * 2
+    assert kept.sum() < len(kept)
+    assert not {"w3", "w4"} & set(counts["group"])
+    x = captured(Transformer(), "net.transformer.h.1", probe)["all"].double()[kept]
+    variance = float(x.var(0, correction=0).sum())
+    assert value(table, "variance", "block_01", "upos") == pytest.approx(variance, rel=1e-4)
 
 
-@pytest.fixture
-def word_tokenizer():
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    names = ["<pad>", "<unk>", "<eos>", "<x>", "<y>", *(f"w{i}" for i in range(5, 40))]
-    base = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="<unk>"))
-    base.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=base, unk_token="<unk>", pad_token="<x>", eos_token="<y>")
-
-
-def test_words_may_be_named(tmp_path, word_tokenizer):
-    def named(words, **settings):
-        observer = Trajectory(labels="aligned", words=words, **{"min_count": 1, **settings})
-        observer.probe = Tagged()
-        observer.attach(Run(tmp_path, tokenizer=word_tokenizer))
-        return observer.groups.groupings[0].names
-
-    assert named(["w17", "w9"]) == ("w17", "w9")
-    with pytest.raises(ValueError, match=r"\['W9'\] are not tokens of the vocabulary.*choose others"):
-        named(["w17", "W9"])
-    with pytest.raises(ValueError, match=r"at least 50 tokens, got \{'w17': 5, 'w9': 7\}"):
-        named(["w17", "w9"], min_count=50)
-    with pytest.raises(ValueError, match="expected a list of different words"):
-        named(["w17", "w17"])
-    with pytest.raises(ValueError, match="expected a list of different words"):
-        named("w17")
+def test_words_may_be_named(tmp_path):
+    observer = attach(tmp_path, words=["17", "9", "17"])
+    assert observer.groupings[0].names == ["17", "9"]
+    assert observer.groupings[0].counts == [5, 7]
 
 
 def test_groups_with_few_tokens_are_left_out_and_named(tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    observer = attach(tmp_path, min_count=4)
-    assert "groups by upos with fewer than 4 tokens are left out: X" in caplog.text
-    assert observer.groups.groupings[1].names == ("NOUN", "VERB")
-    assert min(observer.groups.groupings[0].counts) >= 4
-    table = observer.observe(Transformer(), 0)
-    assert "X" not in set(table["group"])
+    words, upos = attach(tmp_path, min_count=4).groupings
+    assert "1 groups by upos with fewer than 4 tokens are left out: X" in caplog.text
+    assert upos.names == ["NOUN", "VERB"]
+    assert min(words.counts) >= 4
 
 
 def test_without_layers_there_are_words_only(tmp_path):
@@ -185,67 +141,50 @@ def test_without_layers_there_are_words_only(tmp_path):
     assert not table["quantity"].isin(["coarse_share", "fine_share"]).any()
 
 
-def test_bad_input(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match="words is -1: expected a number from 0"):
-        Trajectory(words=-1)
-    with pytest.raises(ValueError, match="min_count is 0: expected a number from 1"):
-        Trajectory(min_count=0)
-    with pytest.raises(ValueError, match="no layers \\['semtag'\\]"):
-        attach(tmp_path, layers=["semtag"])
-    with pytest.raises(ValueError, match="no grouping has two groups of at least 2 tokens"):
-        attach(tmp_path, batches(), words=0)
-    with pytest.raises(ValueError, match="no grouping has two groups of at least 99 tokens"):
-        attach(tmp_path, min_count=99)
-    with pytest.raises(ValueError, match="no grouping has two groups"):
-        attach(tmp_path, [])
-    with pytest.raises(ValueError, match="expected batches with the layer 'upos'"):
-        probe = Tagged()
-        for batch in probe:
-            del batch["upos"]
-        attach(tmp_path, probe)
-    one = {"sites": {"last": "net.transformer.h.1"}}
+def untagged():
+    probe = Tagged()
+    for batch in probe:
+        del batch["upos"]
+    return probe
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"words": -1}, "words is -1: expected a number from 0"),
+        ({"min_count": 0}, "min_count is 0: expected a number from 1"),
+        ({"words": ["17", "W"]}, r"at least 2 tokens, got \{'W': 0\}: choose others, tokens of the vocab"),
+        ({"words": ["17", "9"], "min_count": 50}, r"at least 50 tokens, got \{'17': 5, '9': 7\}"),
+        ({"layers": ["semtag"]}, r"no layers \['semtag'\]"),
+        ({"words": 0, "probe": batches()}, "no grouping has two groups of at least 2 tokens"),
+        ({"min_count": 99}, "no grouping has two groups of at least 99 tokens"),
+        ({"probe": []}, "no grouping has two groups"),
+        ({"probe": untagged()}, "expected batches with the layer 'upos'"),
+    ],
+)
+def test_refusals(tmp_path, settings, message):
+    with pytest.raises(ValueError, match=message):
+        attach(tmp_path, **settings)
+
+
+def test_only_so_many_numbers_are_kept(tmp_path, monkeypatch):
+    observer = attach(tmp_path, sites={"last": "net.transformer.h.1"})
     monkeypatch.setattr(trajectory, "MOST_NUMBERS", 127)
-    with pytest.raises(
-        ValueError, match=r"at most 127 numbers to keep, got 128: 8 groups of 16 .* at most 7 groups"
-    ):
-        attach(tmp_path, **one).observe(Transformer(), 0)
+    with pytest.raises(ValueError, match=r"127 numbers to keep, got 128: 8 groups of 16 .* at most 7 groups"):
+        observer.meet(Transformer())
     monkeypatch.setattr(trajectory, "MOST_NUMBERS", 128)
-    attach(tmp_path, **one).observe(Transformer(), 0)
+    observer.meet(Transformer())
 
 
-def test_one_token_sequences(tmp_path):
-    probe = Tagged(batches(lengths=(1,) * 40, size=8))
-    table = attach(tmp_path, probe, words=3).observe(Transformer(), 0)
-    assert value(table, "between_share", "block_01", "word") == pytest.approx(
-        1, abs=1e-6
-    )  # no context, one position
-    assert value(table, "separation", "block_01", "word") is None
-
-
-def test_a_diverged_model_gives_nan_and_a_warning(tmp_path, caplog):
+def test_sites_of_a_diverged_model_have_no_means(tmp_path):
     module = Transformer()
     with torch.no_grad():
         module.net.transformer.h[0].mlp.c_fc.weight.fill_(math.nan)
     table = attach(tmp_path).observe(module, 3)
-    assert "activations are not finite at step 3 in ['block_00', 'block_01', 'norm']" in caplog.text
     assert math.isnan(value(table, "between_share", "block_01", "word"))
     assert math.isnan(value(table, "fine_share", "block_01", "word"))
-    means = table[table["quantity"].eq("mean")]
-    assert set(means["site"]) == {"embedding"}
-    assert means["value"].notna().all()
-    assert set(trajectory_figures(table, [])) >= {"groups", "differentiation", "pca_word_embedding"}
-
-
-def test_vectors_are_no_scalars(tmp_path):
-    observer = attach(tmp_path)
-    table = observer.observe(Transformer(), 0)
-    tags = scalar_tags("trajectory", table[Trajectory.is_scalar(table)])
-    assert "trajectory/between_share/block_01/word" in tags
-    assert "trajectory/fine_share/block_01/word/upos" in tags
-    assert len(tags) < 40 < len(table)
-    kept = Trajectory.record_rows(table, {})
-    assert not kept["quantity"].eq("mean").any()
-    assert kept["quantity"].eq("count").any()
+    assert set(table.loc[table["quantity"].eq("mean"), "site"]) == {"embedding"}
+    assert "pca_word_embedding" in Trajectory.figures(table, {})
 
 
 class Learning(nn.Module):
@@ -286,36 +225,25 @@ def test_coarse_distinctions_come_before_fine_ones(learned):
 
 
 def test_figures(learned):
-    figures = trajectory_figures(learned, ["mix"])
-    assert set(figures) == {
-        "differentiation",
-        "groups",
-        "pca_word_mix",
-        "mds_word_mix",
-    }  # two classes: no picture
+    figures = Trajectory.figures(learned, {"sites": ["mix"]})
+    names = {"differentiation", "groups", "pca_word_mix", "mds_word_mix"}  # two classes: no picture
+    assert set(figures) == names
     for name, figure in figures.items():
         assert not figure_faults(figure), name
-    pca = figures["pca_word_mix"]
-    panels = [ax for ax in pca.axes if ax.axison]
-    assert [ax.get_title(loc="left") for ax in panels] == [f"step {step:,}" for step in COURSE]
-    assert len({ax.get_xlim() for ax in panels}) == len({ax.get_ylim() for ax in panels}) == 1
-    assert "common to all steps" in pca.get_suptitle()
+    panels = [ax for ax in figures["pca_word_mix"].axes if ax.axison]
+    assert len({(*ax.get_xlim(), *ax.get_ylim()) for ax in panels}) == 1
     spread = [np.concatenate([line.get_xdata() for line in ax.lines]).std() for ax in panels]
     assert spread[0] < 0.1 * spread[2]
-    for ax in panels[2:]:  # classes are apart on the first axis: the sign is the same at each step
-        first, second = (np.asarray(line.get_xdata()) for line in ax.lines if line.get_xdata().size > 1)
-        if ax is panels[2]:
-            assert first.mean() * second.mean() < 0
-    mds = figures["mds_word_mix"]
-    assert "metric MDS of cosine distances" in mds.get_suptitle()
-    assert all("stress" in ax.get_title(loc="left") for ax in mds.axes if ax.axison)
-
-
-def test_no_figures_without_rows(learned):
-    assert trajectory_figures(learned.iloc[:0], []) == {}
+    first, second = (line.get_xdata() for line in panels[2].lines if len(line.get_xdata()) > 1)
+    assert np.mean(first) * np.mean(second) < 0  # classes are apart on the first axis
     bare = learned[learned["quantity"].ne("mean")]
-    assert set(trajectory_figures(bare, [])) == {"differentiation", "groups"}
-    assert trajectory_figures(learned.assign(value=math.nan), []) == {}
+    assert set(Trajectory.figures(bare, {})) == {"differentiation", "groups"}
+
+
+def test_a_group_that_is_not_known_at_all_steps_is_in_no_picture(learned):
+    lost = learned["group"].eq("9") & learned["step"].eq(100) & learned["dimension"].eq(3)
+    mds = Trajectory.figures(learned[~lost], {})["mds_word_mix"]
+    assert {sum(len(line.get_xdata()) for line in ax.lines) for ax in mds.axes if ax.axison} == {11}
 
 
 def test_only_means_of_drawn_steps_are_read(tmp_path):
@@ -323,8 +251,9 @@ def test_only_means_of_drawn_steps_are_read(tmp_path):
     assert pictured_steps(steps) == [0, 2, 6, 18, 29, 100, 1000]
     assert pictured_steps([7, 3]) == [3, 7]
     observer = attach(tmp_path, words=4)
+    table = observer.observe(Transformer(), 0)
     for step in steps[:12]:
-        observer.store.write(step, observer.observe(Transformer(), step))
+        observer.store.write(step, table.assign(step=step))
     (drawn,) = drawn_observations(tmp_path, None)
     table = drawn.read(Trajectory.figure_rows)
     assert sorted(table.loc[table["quantity"].eq("mean"), "step"].unique()) == pictured_steps(steps[:12])

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 import scipy.stats
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
@@ -26,7 +25,6 @@ from lmdyn.cli.report import write_report
 from lmdyn.datamodules import ConlluCorpus
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.models import LSTMLanguageModel
-from tests.helpers.observing import assert_leaves_alone
 
 WORDS = [f"w{i:02d}" for i in range(14)]
 KINDS = {"NOUN": "open", "VERB": "open", "DET": "closed", "ADP": "closed", "PUNCT": None}
@@ -186,6 +184,7 @@ def check_means(table, pairs, sites=("hidden", "logits"), min_pairs=MIN_PAIRS):
     return expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, 2])
 def test_every_mean_is_that_of_its_pairs(layers, module, pairs, tmp_path):
     if layers == 1:
@@ -225,7 +224,8 @@ def test_the_other_variants_and_no_decoder(module, pairs, tmp_path, variant):
     assert float(np.abs(other["hidden"] - pairs["hidden"]).max()) > 0.01
 
 
-@pytest.mark.parametrize("min_pairs", [1, 2, 15])
+@pytest.mark.slow
+@pytest.mark.parametrize("min_pairs", [1, 15])
 def test_no_mean_of_fewer_pairs(module, pairs, tmp_path, min_pairs):
     table = attach(tmp_path, min_pairs=min_pairs).observe(module, 0)
     check_means(table, pairs, min_pairs=min_pairs)
@@ -266,6 +266,7 @@ def by_hand_correlations(group, site, tree, counted):
     return expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counted", [True, False])
 def test_correlations_are_scipys(module, pairs, tmp_path, counted):
     counted = counts() if counted else None
@@ -291,6 +292,7 @@ def test_correlations_are_scipys(module, pairs, tmp_path, counted):
     assert (table["quantity"].eq("syntactic_correlation") & table["pos_class"].notna()).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pos_class", [None, "open"])
 def test_the_mean_over_distances_has_the_error_of_all_of_them(module, tmp_path, pos_class):
     """Without a sentence all distances lack it; of independent distances the error would be another one."""
@@ -339,7 +341,6 @@ def test_controls_are_correlations_with_other_trees_and_of_known_words(module, p
     plain = attach(tmp_path / "plain", text=heard, token_counts=counts())
     observer = attach(tmp_path / "controls", text=heard, token_counts=counts(), controls=True)
     assert observer.settings != plain.settings
-    assert Interdependence.legacy_settings["controls"] is False
     table, without = observer.observe(module, 0), plain.observe(module, 0)
     own = table["quantity"].str.match("(mean_)?(known_|off_by_one_|shuffled_)")
     pd.testing.assert_frame_equal(table[~own].reset_index(drop=True), without)
@@ -445,34 +446,6 @@ def test_the_settings_name_the_sentences(tmp_path):
         assert other.settings["sentences"] != one.settings["sentences"]
 
 
-def test_observing_leaves_module_and_generator_alone(tmp_path):
-    module = language_model().train()
-    module.lstm.eval()
-    assert_leaves_alone(attach(tmp_path), module)
-
-
-def test_scalars_are_means_by_distance_and_correlations(module, tmp_path):
-    table = attach(tmp_path, token_counts=counts()).observe(module, 0)
-    tags = scalar_tags("interdependence", table[Interdependence.is_scalar(table)])
-    for site, distance in itertools.product(("hidden", "logits"), range(1, MAX_DISTANCE + 1)):
-        for quantity in (
-            "di",
-            "di_low",
-            "di_high",
-            "syntactic_correlation",
-            "partial_correlation",
-            "matched_correlation",
-        ):
-            value = found(table, quantity=quantity, site=site, distance=distance)
-            assert tags.pop(f"interdependence/{quantity}/{site}/distance={distance}") == value
-        for side in ("left", "right"):
-            tags.pop(f"interdependence/frequency_correlation/{site}/distance={distance}/{side}")
-    for site, quantity in itertools.product(("hidden", "logits"), ("syntactic", "matched")):
-        value = found(table, quantity=f"mean_{quantity}_correlation", site=site)
-        assert tags.pop(f"interdependence/mean_{quantity}_correlation/{site}") == value
-    assert not tags
-
-
 # ---------------------------------------------------------------- sentences that are looked at
 
 
@@ -498,94 +471,94 @@ def test_about_so_many_tokens(module, pairs, tmp_path):
 def test_what_cannot_be_looked_at_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"requires sentences with their annotation, got list.*ConlluCorpus"):
         attach(tmp_path / "list", probe=[{"input_ids": torch.ones(1, 3), "labels": torch.ones(1, 3)}])
-    with pytest.raises(ValueError, match="expected a sentence of two words"):
-        attach(tmp_path / "words", text=sentences((1, 1, 1)))
-    with pytest.raises(ValueError, match="expected a sentence of two words"):
-        attach(tmp_path / "long", text=sentences((5, 1, 6)), max_length=3, longer="skip")
-    for settings in ({"max_distance": 0}, {"min_pairs": 0}, {"batch_tokens": 0}, {"max_rows": -1}):
-        with pytest.raises(ValueError, match=f"{next(iter(settings))} is .*expected a number from 1"):
-            Interdependence(**settings)
+    for name, settings in (
+        ("words", {"text": sentences((1, 1, 1))}),
+        ("long", {"text": sentences((5, 1, 6)), "max_length": 3, "longer": "skip"}),
+    ):
+        with pytest.raises(ValueError, match="expected a sentence of two words"):
+            attach(tmp_path / name, **settings)
     with pytest.raises(RuntimeError, match="not attached"):
         _ = Interdependence().pairs
 
 
-def test_words_of_several_tokens_are_refused(tmp_path):
-    letters = {"[UNK]": 0, "</s>": 1, "w": 2, **{str(i): i + 3 for i in range(10)}}
-    backend = Tokenizer(models.WordLevel(letters, "[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    pieces = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", eos_token="</s>")
-    with pytest.raises(ValueError, match=r"the word 'w\d\d' has 3 tokens"):
-        attach(tmp_path, words=pieces)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_distance": 0}, {"min_pairs": 0}, {"batch_tokens": 0}, {"max_rows": -1}, {"samples": 1},
+        {"exact_up_to": -1}, {"exact_up_to": 21}, {"backend": "lime"}, {"index": "grabisch"}, {"absence": "delete"},
+        {"reading": "both"}, {"coalitions": "context"}, {"unknown": "drop"}, {"spaces": []}, {"spaces": ["state"]},
+        {"variant": "printed"}, {"longer": "cut"},
+    ],
+)  # fmt: skip
+def test_arguments_are_refused(settings):
+    with pytest.raises(ValueError, match=rf"{next(iter(settings))}\S* (is|are) .*: expected"):
+        Interdependence(**settings)
 
 
 class Other(nn.Module):
-    def __init__(self, lstm, decoder=None):
+    def __init__(self, lstm, decoder=None, between=None):
         super().__init__()
         self.embedding = nn.Embedding(len(tokenizer()), 4)
         self.lstm = lstm
         self.decoder = decoder or nn.Linear(6, 5)
-        self.between = nn.Identity()
+        self.between = between or nn.Identity()
 
     def forward(self, input_ids):
         return self.decoder(self.between(self.lstm(self.embedding(input_ids))[0]))
 
 
-def test_modules_that_do_not_fit_are_refused_before_training(tmp_path):
-    observer = attach(tmp_path)
-    fine = Other(nn.LSTM(4, 6, num_layers=2, batch_first=True))
-    observer.check_module(fine)
-    assert observer.observe(fine, 0)["value"].notna().any()
-    fine.between = nn.LayerNorm(6)  # the decoder does not read the hidden state
-    with pytest.raises(
-        ValueError, match=r"logits are not decoder\(lstm\(embedding\(input_ids\)\)\), but differ by"
-    ):
-        observer.observe(fine, 0)
-    wide = Other(nn.LSTM(4, 7, batch_first=True))
-    with pytest.raises(
-        ValueError, match="'decoder': expected a linear decoder of 7 dimensions, got Linear of 6"
-    ):
-        observer.check_module(wide)
-    for module, match in (
-        (Other(nn.GRU(4, 6)), "'lstm': expected torch.nn.LSTM or a stack of them, got GRU"),
-        (Other(nn.LSTM(4, 6, proj_size=3)), "without projections, got bidirectional=False, proj_size=3"),
-        (Other(nn.LSTM(4, 6, bidirectional=True)), "bidirectional=True"),
-        (
-            Other(nn.LSTM(4, 6), nn.Sequential(nn.Linear(6, 5))),
-            "'decoder': expected a linear decoder of 6 dimensions, got Sequential",
+@pytest.mark.parametrize(
+    ("lstm", "more", "settings", "match"),
+    [
+        (nn.GRU(4, 6), {}, {}, "expected a module with an LSTM.*`backend: shapley` supports"),
+        (nn.LSTM(4, 6, proj_size=3), {}, {}, "without projections, got bidirectional=False, proj_size=3"),
+        (nn.LSTM(4, 6, bidirectional=True), {}, {}, "bidirectional=True"),
+        (nn.LSTM(4, 7), {}, {}, "expected a linear decoder of 7 dimensions, got Linear of 6"),
+        (nn.LSTM(4, 6), {"decoder": nn.Sequential(nn.Linear(6, 5))}, {}, "6 dimensions, got Sequential"),
+        *(
+            (nn.LSTM(4, 6), {}, {part: "rnn.core"}, rf"no 'rnn.core': set `{part}` to the path of its {part}")
+            for part in ("embedding", "lstm", "decoder")
         ),
+    ],
+)
+def test_modules_that_do_not_fit_are_refused_before_training(tmp_path, lstm, more, settings, match):
+    with pytest.raises(ValueError, match=match):
+        attach(tmp_path, **settings).check_module(Other(lstm, **more))
+
+
+def test_other_operations_than_those_of_the_parts_are_refused(tmp_path):
+    observer, lstm = attach(tmp_path), nn.LSTM(4, 6, num_layers=2, batch_first=True)
+    assert observer.observe(Other(lstm), 0)["value"].notna().any()
+    with pytest.raises(
+        ValueError, match=r"logits are not decoder\(lstm\(embedding\(input_ids\)\)\), but differ"
     ):
-        for look in (observer.check_module, lambda m: observer.observe(m, 0)):
-            with pytest.raises(ValueError, match=match):
-                look(module)
-    for part in ("embedding", "lstm", "decoder"):
-        other = attach(tmp_path / part, **{part: "rnn.core"})
-        match = (
-            rf"no 'rnn.core': set `{part}` to the path of its {part} \(embedding, lstm, decoder, between\)"
-        )
-        with pytest.raises(ValueError, match=match):
-            other.check_module(fine)
+        observer.observe(Other(lstm, between=nn.LayerNorm(6)), 0)
 
 
-# ---------------------------------------------------------------- little to report
+# ---------------------------------------------------------------- little to report, and figures
+
+
+def render(figures):
+    for figure in figures.values():
+        figure.savefig(io.BytesIO(), format="svg")
+
+
+def dead():
+    """Without any weight there is nothing to contribute: 0 / 0."""
+    module = language_model(1)
+    with torch.no_grad():
+        for parameter in module.lstm.parameters():
+            parameter.zero_()
+    return module
 
 
 def test_too_few_pairs_for_any_mean(module, tmp_path):
-    """Whoever forgets `min_pairs` with a small probe set gets no numbers, and a run that goes on."""
+    """Whoever forgets `min_pairs` with a small probe set gets no numbers, and a run and a report that go on."""
     observer = attach(tmp_path, min_pairs=1000)
     table = observer.observe(module, 0)
     assert len(table) == 0
-    assert scalar_tags("interdependence", table[Interdependence.is_scalar(table)]) == {}
-
-
-def test_too_few_pairs_for_any_figure(module, tmp_path):
-    observer = attach(tmp_path, min_pairs=1000)
-    observer.store.write(0, observer.observe(module, 0))
-    render(Interdependence.figures(observer.store.read(), observer.settings))
-
-
-def test_too_few_pairs_for_a_report(module, tmp_path):
-    observer = attach(tmp_path, min_pairs=1000)
-    observer.store.write(0, observer.observe(module, 0))
+    observer.store.write(0, table)
+    assert Interdependence.figures(observer.store.read(), observer.settings) == {}
     write_report([tmp_path], tmp_path / "report")
 
 
@@ -600,53 +573,16 @@ def test_one_sentence_has_means_without_intervals(module, tmp_path):
     observer = attach(tmp_path, text=sentences((9,)))
     table = observer.observe(module, 0)
     assert table.loc[table["quantity"].eq("di"), "value"].notna().all()
+    assert table.loc[table["quantity"].isin(["di_low", "di_high"]), "value"].isna().all()
     observer.store.write(0, table)
     render(Interdependence.figures(observer.store.read(), observer.settings))
-    assert table.loc[table["quantity"].isin(["di_low", "di_high"]), "value"].isna().all()
-
-
-def dead():
-    """Without any weight there is nothing to contribute: 0 / 0."""
-    module = language_model(1)
-    with torch.no_grad():
-        for parameter in module.lstm.parameters():
-            parameter.zero_()
-    return module
 
 
 def test_no_finite_value_is_nan_with_a_warning(tmp_path, caplog):
     table = attach(tmp_path, token_counts=counts()).observe(dead(), 0)
     assert table.loc[~table["quantity"].eq("pairs"), "value"].isna().all()
-    n = int(table.loc[table["quantity"].eq("pairs"), "value"].max())
-    assert n > 10
-    assert any("have no finite value" in message for message in caplog.messages)
-
-
-def test_no_finite_value_can_be_drawn(module, tmp_path):
-    """The run goes on where a diverged model is observed, alone or after a sound one."""
-    observer = attach(tmp_path)
-    for step, model in ((0, module), (1, dead())):
-        observer.store.write(step, observer.observe(model, step))
-    table = observer.store.read()
-    for observations in (table[table["step"].eq(0)], table, table[table["step"].eq(1)]):
-        render(Interdependence.figures(observations, observer.settings))
-
-
-# ---------------------------------------------------------------- figures
-
-
-def render(figures):
-    for figure in figures.values():
-        figure.savefig(io.BytesIO(), format="svg")
-
-
-@pytest.fixture(scope="module")
-def observed(module, tmp_path_factory):
-    """Observations of three models, as they are read from the store."""
-    observer = attach(tmp_path_factory.mktemp("observed"))
-    for step, model in ((0, module), (3, language_model(seed=1)), (40, language_model(seed=2))):
-        observer.store.write(step, observer.observe(model, step))
-    return observer
+    assert int(table.loc[table["quantity"].eq("pairs"), "value"].max()) > 10
+    assert "not finite at step 0 in ['hidden', 'logits']" in caplog.text
 
 
 def line(ax, label):
@@ -654,64 +590,53 @@ def line(ax, label):
     return one
 
 
-def test_figures_of_one_observation(observed):
-    table = observed.store.read(until=0)
-    figures = Interdependence.figures(table, observed.settings)
-    assert list(figures) == ["by_distance", "by_syntactic_distance_hidden", "by_syntactic_distance_logits"]
+def test_figures_are_of_the_means(module, tmp_path):
+    observer = attach(tmp_path)
+    for step, model in ((0, module), (3, language_model(seed=1)), (40, language_model(seed=2))):
+        observer.store.write(step, observer.observe(model, step))
+    table = observer.store.read()
+    figures = Interdependence.figures(table, observer.settings)
+    trees = [f"by_syntactic_distance_{site}" for site in ("hidden", "logits")]
+    assert list(figures) == ["by_distance", *trees, "over_training"]
     render(figures)
-    for ax, site in zip(figures["by_distance"].axes, ("hidden", "logits"), strict=True):
-        drawn = line(ax, "0")
-        assert drawn.get_xdata().tolist() == [1, 2, 3, 4]
-        expected = [found(table, quantity="di", site=site, distance=d) for d in range(1, 5)]
-        assert drawn.get_ydata().tolist() == expected
-    for ax, distance in zip(figures["by_syntactic_distance_hidden"].axes, range(1, 5), strict=True):
-        for label in ("open", "closed", "mixed", "all"):
-            rows = table[
-                table["quantity"].eq("di") & table["site"].eq("hidden") & table["distance"].eq(distance)
-                & table["syntactic"].notna()
-            ]  # fmt: skip
-            rows = rows[rows["pos_class"].isna() if label == "all" else rows["pos_class"].eq(label)]
-            rows = rows.sort_values("syntactic")
-            if len(rows):
-                drawn = line(ax, label)
-                assert drawn.get_xdata().tolist() == rows["syntactic"].tolist()
-                assert drawn.get_ydata().tolist() == rows["value"].tolist()
-            else:
-                assert label not in [drawn.get_label() for drawn in ax.lines]
+    for i, site in enumerate(("hidden", "logits")):
+        of = {
+            (step, d): found(table[table["step"].eq(step)], quantity="di", site=site, distance=d)
+            for step in (0, 3, 40)
+            for d in range(1, 5)
+        }
+        for step in (0, 3, 40):
+            drawn = line(figures["by_distance"].axes[i], str(step))
+            assert drawn.get_ydata().tolist() == [of[step, d] for d in drawn.get_xdata()]
+        for d in range(1, 5):
+            drawn = line(figures["over_training"].axes[i], f"distance {d}")
+            assert drawn.get_ydata().tolist() == [of[step, d] for step in drawn.get_xdata()]
+    last = table[table["step"].eq(40) & table["quantity"].eq("di") & table["syntactic"].notna()]
+    for ax, distance in zip(figures[trees[0]].axes, range(1, 5), strict=True):
+        rows = last[last["site"].eq("hidden") & last["distance"].eq(distance)]
+        groups = (
+            rows.assign(pos_class=rows["pos_class"].fillna("all"))
+            .sort_values("syntactic")
+            .groupby("pos_class")
+        )
+        assert {drawn.get_label() for drawn in ax.lines} == set(groups.groups)
+        for label, group in groups:
+            assert line(ax, label).get_xdata().tolist() == group["syntactic"].tolist()
+            assert line(ax, label).get_ydata().tolist() == group["value"].tolist()
 
 
-def test_figures_of_several_observations(observed):
-    table = observed.store.read()
-    figures = Interdependence.figures(table, observed.settings)
-    assert list(figures)[-1] == "over_training"
-    assert len(figures) == 4
+@pytest.mark.slow
+def test_runs_are_drawn_together(module, tmp_path):
+    """A line for each run at its last step, and for each backend: their numbers cannot be compared."""
+    tables = {}
+    for run, settings, steps in (("a", {}, (0, 3)), ("b", {}, (3,)), ("c", {"backend": "shapley"}, (3,))):
+        observer = attach(tmp_path / run, text=sentences((5, 4, 5)), min_pairs=2, **settings)
+        tables[run] = pd.concat([observer.observe(module, s).assign(run=f"runs/{run}") for s in steps])
+    figures = Interdependence.figures(pd.concat(tables.values(), ignore_index=True), {})
     render(figures)
-    for ax, site in zip(figures["over_training"].axes, ("hidden", "logits"), strict=True):
-        for distance in range(1, 5):
-            drawn = line(ax, str(distance))
-            assert drawn.get_xdata().tolist() == [0, 3, 40]
-            expected = [
-                found(table[table["step"].eq(step)], quantity="di", site=site, distance=distance)
-                for step in (0, 3, 40)
-            ]
-            assert drawn.get_ydata().tolist() == expected
-    labels = [drawn.get_label() for drawn in figures["by_distance"].axes[0].lines]
-    assert labels == ["0", "3", "40"]
-    last = table[table["step"].eq(40)]
-    drawn = line(figures["by_syntactic_distance_logits"].axes[1], "all")
-    first = int(drawn.get_xdata()[0])
-    key = {"quantity": "di", "site": "logits", "distance": 2, "syntactic": first}
-    assert drawn.get_ydata()[0] == found(last, **key)
-
-
-def test_what_is_read_back_is_what_was_found(observed, module):
-    there = observed.store.read(until=0)
-    table = observed.observe(module, 0)
-    assert [str(there[c].dtype).lower() for c in ("distance", "syntactic")] in (
-        ["int64", "float64"],
-        ["int64", "int64"],
-    )
-    for column in ("quantity", "site", "pos_class", "distance", "syntactic"):
-        a, b = (t[column].astype(object).where(t[column].notna(), None).tolist() for t in (there, table))
-        assert a == b
-    assert there["value"].tolist() == pytest.approx(table["value"].tolist(), rel=0, abs=0, nan_ok=True)
+    drawn = figures["by_distance"].axes[0].lines
+    assert [one.get_label() for one in drawn] == ["a", "b", "c, shapley"]
+    for one, (_, table) in zip(drawn, tables.items(), strict=True):
+        last = table[table["step"].eq(3)]
+        assert one.get_ydata()[0] == found(last, quantity="di", site="hidden", distance=1)
+    assert "by_syntactic_distance_logits_b" in figures

@@ -8,8 +8,6 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lmdyn.callbacks import Curvature, Run, Steps
-from lmdyn.callbacks.landscape.curvature_figures import curvature_figures
-from tests.helpers.figure_faults import figure_faults
 from tests.helpers.modules import Own
 from tests.helpers.observing import assert_leaves_alone
 
@@ -74,6 +72,7 @@ def test_a_loss_whose_hessian_is_known(tmp_path):
     assert loss(0.99 * step) < loss(0) < loss(1.01 * step)
 
 
+@pytest.mark.slow
 def test_it_leaves_a_module_with_attention_alone(tmp_path):
     """Fused attention has no second derivative on the CPU: the observation has, and the model keeps its own."""
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -119,19 +118,14 @@ def fit(tmp_path, optimizer, **arguments):
     return after.seen
 
 
-def test_the_update_of_plain_descent_is_the_gradient(tmp_path):
-    found = fit(tmp_path, lambda p: torch.optim.SGD(p, lr=0.1), directions=["gradient", "update"])
-    for step in (0, 2):
-        along = found.loc[step, "critical_sharpness_gradient"]
-        assert along == pytest.approx(found.loc[step, "critical_sharpness_update"], rel=1e-6)
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+def test_the_update_of_plain_descent_is_the_gradient(tmp_path, optimizer):
+    found = fit(tmp_path, lambda p: optimizer(p, lr=0.1), directions=["gradient", "update"])
+    for step in (0, 2) if optimizer is torch.optim.SGD else (2,):
+        along, update = (found.loc[step, f"critical_sharpness_{name}"] for name in ("gradient", "update"))
         assert along > 0
-
-
-def test_the_update_of_adam_is_another_direction(tmp_path):
-    found = fit(tmp_path, lambda p: torch.optim.Adam(p, lr=0.1), directions=["gradient", "update"])
-    along, update = (found.loc[2, f"critical_sharpness_{name}"] for name in ("gradient", "update"))
-    assert update > 0
-    assert abs(along / update - 1) > 0.1
+        assert update > 0
+        assert (abs(along / update - 1) < 1e-6) == (optimizer is torch.optim.SGD)
 
 
 def test_a_replay_has_no_optimizer(tmp_path):
@@ -140,8 +134,7 @@ def test_a_replay_has_no_optimizer(tmp_path):
         observer.attach(Run(log_dir=tmp_path, checkpoints={}))
 
 
-def test_a_minimum_and_a_diverged_model(tmp_path, caplog):
-    """No step lowers the loss of a minimum; nothing is known of a model whose weights are NaN."""
+def test_no_step_lowers_the_loss_of_a_minimum(tmp_path, caplog):
     module = Bigrams().double()
     nn.init.zeros_(module.table.weight)
     ids = torch.arange(5).repeat_interleave(5)[None]
@@ -149,48 +142,25 @@ def test_a_minimum_and_a_diverged_model(tmp_path, caplog):
     plain, _ = values(attached(tmp_path, batches).observe(module, 0))
     assert plain["gradient_norm"] < 1e-12
     assert math.isnan(plain["critical_sharpness_gradient"])
-    assert "critical_sharpness_gradient at step 0 is NaN" in caplog.text
-    nn.init.constant_(module.table.weight, float("nan"))
-    table = attached(tmp_path, batches, eigenvalues=2).observe(module, 1)
-    assert table["value"].isna().all()
-    assert set(curvature_figures(table)) == {"curvature"}
+    assert "or no step lowers the loss" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"directions": ["down"]}, r"directions are \['down'\]: expected some of"),
-        ({"probes": 1}, "expected eigenvalues from 0, and probes 0 or from 2, got 1 and 1"),
-        ({"eigenvalues": -1}, "expected eigenvalues from 0"),
-        ({"tolerance": 0.0}, "tolerance is 0.0: expected a relative accuracy between 0 and 1"),
-    ],
+    "arguments", [{"directions": ["down"]}, {"probes": 1}, {"eigenvalues": -1}, {"tolerance": 0.0}]
 )
-def test_wrong_arguments_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
+def test_wrong_arguments_are_refused(arguments):
+    with pytest.raises((TypeError, ValueError), match=f"{next(iter(arguments))}.* is .*: expected"):
         Curvature(**arguments)
 
 
-def test_a_module_without_trainable_parameters_is_refused(tmp_path):
-    module = Bigrams().requires_grad_(False)
-    with pytest.raises(ValueError, match="expected more than 1 trainable parameters in Bigrams, got 0"):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"requires_grad": False}, "expected more than 1 trainable parameters in Bigrams, got 0"),
+        ({"dtype": torch.bfloat16}, "expected weights in float32 or float64.*got torch.bfloat16"),
+    ],
+)
+def test_modules_without_a_curvature_are_refused(tmp_path, change, message):
+    module = Bigrams().to(change.get("dtype")).requires_grad_(change.get("requires_grad", True))
+    with pytest.raises(ValueError, match=message):
         attached(tmp_path, text()).observe(module, 0)
-
-
-def test_half_precision_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"expected weights in float32 or float64.*got torch.bfloat16"):
-        attached(tmp_path, text()).observe(Bigrams().bfloat16(), 0)
-
-
-@pytest.mark.parametrize("arguments", [{}, {"eigenvalues": 3}, {"eigenvalues": 0}, {"probes": 0}])
-def test_figures_can_be_read(tmp_path, arguments):
-    torch.manual_seed(0)
-    observer = attached(tmp_path, text(), **arguments)
-    module = Bigrams()
-    tables = []
-    for step in (0, 10, 100):
-        tables.append(observer.observe(module, step))
-        with torch.no_grad():
-            module.table.weight.mul_(1.5)
-    for observations in (tables[0], pd.concat(tables)):
-        (figure,) = curvature_figures(observations).values()
-        assert not figure_faults(figure)

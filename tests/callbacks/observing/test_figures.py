@@ -14,7 +14,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 import lmdyn.callbacks
-from lmdyn.callbacks import LearningCurves, ObservationStore, Sparsity
+from lmdyn.callbacks import Geometry, LearningCurves, ObservationStore, Sparsity
 from lmdyn.callbacks.observing.drawing.style import STYLE
 from lmdyn.callbacks.observing.figures import (
     COLOURS,
@@ -35,6 +35,7 @@ from lmdyn.callbacks.observing.figures import (
     set_step_axis,
     shades,
 )
+from lmdyn.runs.schema import select
 from tests.helpers.figure_faults import figure_faults
 
 ODD = [r"$\frac$", "_x_", "<b>", "$x^2$", "US$ 3 and $4"]
@@ -56,6 +57,7 @@ def observation(step, words="abcd", sites=("h1", "logits")):
     return table.assign(step=step, tokens=step, upos="NOUN")
 
 
+@pytest.mark.slow
 def test_the_rows_read_for_the_figures_suffice(tmp_path):
     store = ObservationStore(tmp_path)
     for step in (0, 5, 20):
@@ -65,10 +67,10 @@ def test_the_rows_read_for_the_figures_suffice(tmp_path):
     settings = {"sites": {"h1": "x", "logits": "y"}}
     expected, found = Sparsity.figures(everything, settings), Sparsity.figures(some, settings)
     assert list(found) == list(expected)
-    assert len(found) == 5
+    assert len(found) == 4
     for name, figure in found.items():
         assert np.array_equal(pixels(figure), pixels(expected[name])), name
-    assert not np.array_equal(pixels(found["rho_by_site"]), pixels(found["rho_l1_gradient"]))
+    assert not np.array_equal(pixels(found["rho_by_site"]), pixels(found["rho_by_pos_class"]))
 
 
 def test_pixels_are_those_of_a_png():
@@ -81,6 +83,10 @@ def test_pixels_are_those_of_a_png():
 
 
 # ------------------------------------------------------------------------------------------ texts
+
+
+def panel(figure, title):
+    return next(ax for ax in figure.axes if title in (ax.get_title(loc="left"), ax.get_title()))
 
 
 def texts(figure):
@@ -134,6 +140,7 @@ def test_no_text_is_parsed_as_mathematics():
     assert mpl.rcParams["text.parse_math"]  # of the user's own figures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
 def test_files_are_written_of_any_text(kind):
     crowded().savefig(io.BytesIO(), format=kind)
@@ -285,8 +292,7 @@ def test_the_band_of_sparsitys_correlation_stays_there():
         errors = table[table["quantity"].eq("rho_gradient")].assign(quantity="rho_gradient_error", value=0.2)
         tables += [table, errors]
     figure = Sparsity.figures(pd.concat(tables, ignore_index=True), {"sites": {"h1": "x", "logits": "y"}})
-    (ax,) = figure["rho_by_sample"].axes
-    (band,) = ax.collections
+    band = panel(figure["rho_by_site"], "rho gradient, target").collections[0]
     vertices = band.get_paths()[0].vertices
     assert np.abs(vertices[:, 1]).max() <= 1
     assert vertices[:, 1].max() > 0.99
@@ -384,9 +390,9 @@ def test_a_figure_is_in_the_style_and_the_users_settings_stay():
     figure = Sparsity.figures(
         pd.concat([observation(0), observation(9)]), {"sites": {"h1": "x", "logits": "y"}}
     )
-    pixels(figure["rho_by_site"])
+    pixels(figure["rho_by_pos_class"])
     assert dict(mpl.rcParams) == before
-    ax = figure["rho_by_site"].axes[0]
+    ax = figure["rho_by_pos_class"].axes[0]
     assert not ax.spines["top"].get_visible()
     assert ax.title.get_fontsize() == ax._left_title.get_fontsize() == STYLE["axes.titlesize"]
     assert ax.get_title(loc="left")
@@ -443,25 +449,57 @@ def test_of_many_tags_there_are_at_most_eight_lines_a_panel():
     ]
     columns = ["step", "tokens", "quantity", "site", "by", "group", "value"]
     rows += [(step, 10 * step, "learning_rate", "", None, None, 1.0) for step in (0, 1, 9)]
-    figure = LearningCurves.figures(pd.DataFrame(rows, columns=columns), {})["by_upos"]
-    assert figure_faults(figure) == []
-    lines = [[str(line.get_label()) for line in ax.lines] for ax in figure.axes]
-    assert max(map(len, lines)) <= MOST_LINES
-    assert [name for panel in lines[::2] for name in panel] == tags  # loss, in the order of the last
-    assert lines[::2] == lines[1::2]
+    figures = LearningCurves.figures(pd.DataFrame(rows, columns=columns), {})
+    for figure in figures.values():
+        assert figure_faults(figure) == []
+        lines = [[str(line.get_label()) for line in ax.lines] for ax in figure.axes]
+        assert max(map(len, lines)) <= MOST_LINES
+        assert [name for panel in lines for name in panel] == tags  # in the order of the last values
 
 
 def test_of_many_sites_every_name_is_in_the_legend_and_within_the_picture():
     sites = tuple(f"layer{i}" for i in range(24))
     table = pd.concat([observation(step, sites=sites) for step in (0, 5, 20)], ignore_index=True)
-    figures = Sparsity.figures(table, {"sites": dict.fromkeys(sites, "x")})
-    for name in ("rho_by_site", "rho_l1_gradient"):
-        assert figure_faults(figures[name]) == []
-        legend = figures[name].axes[-1].get_legend()
-        assert [text.get_text() for text in legend.get_texts()] == list(sites)
+    figure = Sparsity.figures(table, {"sites": dict.fromkeys(sites, "x")})["rho_by_site"]
+    assert figure_faults(figure) == []
+    (legend,) = filter(None, (ax.get_legend() for ax in figure.axes))
+    assert [text.get_text().replace(" ", "") for text in legend.get_texts()] == list(sites)
 
 
 def test_lines_beyond_the_colours_are_dashed():
     looks = list(line_styles(range(2 * MOST_LINES)).values())
     assert looks[0] == {"color": COLOURS["blue"], "ls": "-"}
     assert looks[MOST_LINES] == {"color": COLOURS["blue"], "ls": "--"}
+
+
+def test_panels_show_the_declared_rows_only():
+    """A panel of target words has no numbers of input words, with which they would be averaged."""
+    tables = [observation(step) for step in (0, 5, 20)]
+    table = pd.concat(tables, ignore_index=True)
+    figure = Sparsity.figures(table, {"sites": {"h1": "x", "logits": "y"}})["rho_by_site"]
+    drawn = panel(figure, "rho gradient, target").lines
+    lines = {str(line.get_label()): line.get_ydata() for line in drawn}
+    for site in ("h1", "logits"):
+        expected = select(table, quantity="rho_gradient", site=site, role="target", pos_class="")["value"]
+        np.testing.assert_array_equal(lines[site], expected)
+    both = select(table, quantity="rho_gradient", site="h1", pos_class="").groupby("step")["value"].mean()
+    assert not np.allclose(lines["h1"], both)  # the control
+
+
+def test_floors_are_those_of_the_panel():
+    rows = [
+        (step, 0, quantity, site, over, None, value)
+        for step in (0, 5)
+        for site in ("a", "b")
+        for over, more in (("all", 0.0), ("last", 10.0))
+        for quantity, value in (("rankme", 5.0 + more), ("rankme_white_noise", 7.0 + more))
+    ]
+    table = pd.DataFrame(rows, columns=["step", "tokens", "quantity", "site", "over", "head", "value"])
+    table = table.astype({"head": "Int64"})
+
+    def lines(of):
+        axes = Geometry.figures(of, {})["ranks"].axes
+        return [[[float(y) for y in line.get_ydata()] for line in ax.lines] for ax in axes]
+
+    assert lines(table) == [[[5, 5], [5, 5], [7, 7]], [[15, 15], [15, 15], [17, 17]]]
+    assert lines(table[table["site"].eq("a")]) == [[[5, 5], [15, 15], [7, 7], [17, 17]]]

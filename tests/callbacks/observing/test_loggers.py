@@ -10,10 +10,10 @@ from torch.utils.data import DataLoader
 
 from lmdyn.callbacks import Observer, Steps
 from lmdyn.callbacks.observing.figures import new_figure
-from lmdyn.callbacks.observing.loggers import log_figure, publish, scalar_tags
+from lmdyn.callbacks.observing.loggers import LiveFigures, log_figure, publish, scalar_tags
 from lmdyn.callbacks.observing.run import Run
-from lmdyn.callbacks.observing.schema import tidy
-from lmdyn.callbacks.training.observation_schedule import Progress
+from lmdyn.runs.schedule import Progress
+from lmdyn.runs.schema import tidy
 
 
 class Broken(Observer):
@@ -69,18 +69,24 @@ class Module(L.LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-@pytest.mark.parametrize("fails", ["", "figures", "is_scalar", "log_metrics"])
-def test_the_training_goes_on(tmp_path, survived, monkeypatch, fails):
-    monkeypatch.setattr(Broken, "fails", fails)
-    monkeypatch.setattr(Broken, "drawn", 0)
+def three_steps(folder, observers):
+    """Train with two loggers."""
     trainer = L.Trainer(
-        max_steps=3, callbacks=[Broken(schedule=Steps(every=1))], default_root_dir=tmp_path, accelerator="cpu",
+        max_steps=3, callbacks=observers, default_root_dir=folder, accelerator="cpu",
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False, val_check_interval=0.0,
-        limit_val_batches=0, logger=[Logger(tmp_path, "a"), Logger(tmp_path, "b")],
+        limit_val_batches=0, logger=[Logger(folder, "a"), Logger(folder, "b")],
     )  # fmt: skip
     loader = DataLoader([{"input_ids": torch.tensor([i % 5])} for i in range(6)])
     trainer.fit(Module(), loader, loader)
     assert trainer.global_step == 3
+    return trainer
+
+
+@pytest.mark.parametrize("fails", ["", "figures", "is_scalar", "log_metrics"])
+def test_the_training_goes_on(tmp_path, survived, monkeypatch, fails):
+    monkeypatch.setattr(Broken, "fails", fails)
+    monkeypatch.setattr(Broken, "drawn", 0)
+    trainer = three_steps(tmp_path, [Broken(schedule=Steps(every=1), log_figures="every")])
     table = pd.read_parquet(trainer.log_dir + "/observations/broken")
     table = table[table["quantity"] == "n"]
     assert table["value"].tolist() == [0.0, 1.0, 2.0, 3.0]  # kept, all of them
@@ -91,6 +97,62 @@ def test_the_training_goes_on(tmp_path, survived, monkeypatch, fails):
         assert record.exc_info is not None  # the traceback
         assert str(record.exc_info[1]) in ("'a bug in drawing'", "a bug in choosing", "gone")
     survived.clear()
+
+
+@pytest.fixture
+def drawings(monkeypatch):
+    """The steps that each drawing shows."""
+    drawn: list[list[int]] = []
+
+    def figures(table, settings):
+        drawn.append(sorted(table["step"].unique().tolist()))
+        return {}
+
+    monkeypatch.setattr(Broken, "fails", "")
+    monkeypatch.setattr(Broken, "figures", staticmethod(figures))
+    return drawn
+
+
+@pytest.mark.parametrize(
+    ("log_figures", "expected"),
+    [(True, [[0, 1, 2, 3]]), ("every", [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3]]), (False, [])],
+)
+def test_figures_are_drawn_once_at_the_end_unless_asked_for(tmp_path, drawings, log_figures, expected):
+    three_steps(tmp_path, [Broken(schedule=Steps(every=1), log_figures=log_figures)])
+    assert drawings == expected
+
+
+def test_the_end_shows_an_observation_before_the_last_step(tmp_path, drawings):
+    three_steps(tmp_path, [Broken(schedule=Steps(at=(0, 2), last=False))])
+    assert drawings == [[0, 2]]
+
+
+def test_figures_before_the_end_take_a_hundredth_of_the_time(tmp_path, drawings, monkeypatch):
+    """Of two observers together, by a clock on which an observation comes every 50 s and a figure takes 0.5 s."""
+    now = [0.0]
+    monkeypatch.setattr("lmdyn.callbacks.observing.loggers.time.monotonic", lambda: now[0])
+    original = Broken.figures
+
+    def slow(table, settings):
+        now[0] += 0.5
+        return original(table, settings)
+
+    monkeypatch.setattr(Broken, "figures", staticmethod(slow))
+    both = [observer_at(tmp_path, name, range(31), dict.fromkeys(range(31), ())) for name in ("a", "b")]
+    for observer in both:
+        observer.log_figures = True
+    live, loggers, times = LiveFigures(), [Images(tmp_path, "images")], []
+    for step in range(31):
+        now[0] += 50
+        live.observed(both, loggers, step)
+        times += [now[0]] * (len(drawings) // 2 - len(times))
+    # at first after 100 times 6 s; then after 100 times the second that both took
+    assert times == [601 + 101 * i for i in range(10)]
+    assert len(drawings) == 2 * len(times)  # both observers each time
+    live.finish(both[0], loggers)
+    live.finish(both[0], loggers)  # nothing new
+    assert drawings[-1] == list(range(31))
+    assert len(drawings) == 2 * len(times) + 1
 
 
 def observer_at(folder, name, steps, columns):
@@ -150,7 +212,7 @@ def test_figures_of_very_many_observations_read_as_many_as_there_is_room_for(tmp
     monkeypatch.setattr("lmdyn.callbacks.observing.loggers.MOST_STEPS", 4)
     steps = range(0, 100, 10)
     observer = observer_at(tmp_path, "many", steps, dict.fromkeys(steps, ()))
-    observer.log_figures = True
+    observer.log_figures = "every"
     drawn, read = [], []
 
     def figures(table, settings):

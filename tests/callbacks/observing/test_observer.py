@@ -77,7 +77,7 @@ def test_a_store_is_of_the_run_that_the_observer_is_attached_to(tmp_path):
         assert observer.store.folder == tmp_path / name / "observations" / "learning_curves"
         assert observer.store is observer.store
     copy = deepcopy(observer)
-    copy.hparams["bands"] = [3]
+    copy.arguments["bands"] = [3]
     assert (copy.store.settings["bands"], observer.store.settings["bands"]) == ([3], [])
 
 

@@ -83,6 +83,27 @@ def test_state_is_carried_where_the_batch_continues():
     assert record.counts == [[0, 0]] * 3
 
 
+def test_a_pass_gives_each_consumer_the_batches_of_its_own_probe_set():
+    ids = torch.arange(7 * 6).view(7, 6)
+    batches = [{"input_ids": rows, "labels": rows} for rows in ids.split([2, 1, 3, 1])]
+    limits = (None, 1, 12, 13, 18, 100)
+
+    class Ids:
+        def __init__(self):
+            self.ids = []
+
+        def update(self, seen):
+            self.ids += seen.labels.flatten().tolist()
+
+    together = [Watch(Ids(), max_tokens=most) for most in limits]
+    probe_pass(Counter(), ProbeSet(batches), together)
+    for most, watch in zip(limits, together, strict=True):
+        alone = Watch(Ids())
+        probe_pass(Counter(), ProbeSet(batches, max_tokens=most), [alone])
+        assert watch.consumer.ids == alone.consumer.ids
+    assert [len(watch.consumer.ids) for watch in together] == [42, 12, 12, 18, 18, 42]
+
+
 def test_labels_are_needed():
     probe = ProbeSet([{"input_ids": torch.zeros(1, 2, dtype=torch.int64)}])
     probe_pass(Counter(), probe, [Watch(Record())])  # which looks at no loss

@@ -149,6 +149,10 @@ def test_a_message_says_what_is_missing_who_has_it_and_how_to_add_it():
     assert "ConlluCorpus" in message
     assert "def documents(self, split: str) -> Iterator[Iterable[Sentence]]" in message
     with pytest.raises(
+        UnmetNeedsError, match="questions about facts, got Mine without"
+    ):  # of a loader, whose it is
+        require([HasFacts], "world_knowledge", datamodule=Mine(), loader=[])
+    with pytest.raises(
         UnmetNeedsError, match=r"without `familiar`.*ScaffoldCorpus.*familiar: bool; length: int"
     ):
         require([RuleInstances], "scaffold_rule", datamodule=[])

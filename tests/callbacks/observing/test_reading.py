@@ -21,8 +21,8 @@ from lmdyn.callbacks import (
     TokenLearning,
     WordClusters,
 )
-from lmdyn.callbacks.observing.recording import observe_together
-from lmdyn.callbacks.observing.store import ObservationStore
+from lmdyn.callbacks.observing.recording import Passes, observe_together
+from lmdyn.runs.store import ObservationStore
 from tests.helpers.architectures import ARCHITECTURES, VOCABULARY
 
 torch.manual_seed(0)
@@ -64,7 +64,7 @@ def test_a_module_that_copies_is_not_right(tmp_path):
     table = attach(LearningCurves(), probe, tmp_path).observe(Copies(), 0)
     assert accuracy_of(table) == pytest.approx(1 / 12, abs=0.01)
     declared = attach(LearningCurves(labels="aligned", name="declared"), probe, tmp_path).observe(Copies(), 0)
-    assert accuracy_of(declared) == 1  # the control: what version 0.1 said
+    assert accuracy_of(declared) == 1  # the control: what lmdyn said before 0.1
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mamba"])
@@ -83,7 +83,7 @@ def test_the_decision_is_a_setting_and_replay_takes_it(tmp_path):
     observer.store.write(0, observer.observe(module, 0))
     assert ObservationStore(tmp_path / "observations/learning_curves").about()["settings"]["labels"] == "next"
     replayed = attach(LearningCurves(), SHIFTED_INSIDE, tmp_path)
-    assert replayed.labels == "next"
+    assert replayed.convention == "next"
     with pytest.raises(ValueError, match="labels: 'next' there, 'aligned' here"):
         attach(LearningCurves(labels="aligned"), SHIFTED_INSIDE, tmp_path)
     sites = attach(Sparsity(), SHIFTED_INSIDE, tmp_path)
@@ -95,16 +95,14 @@ def test_the_decision_is_a_setting_and_replay_takes_it(tmp_path):
         other.meet(ARCHITECTURES["gpt2"]())
 
 
-def test_old_observations_of_labels_that_were_misread_are_not_gone_on_with(tmp_path):
-    module = ARCHITECTURES["llama"]()
-    observer = attach(LearningCurves(labels="aligned"), SHIFTED_INSIDE, tmp_path)
-    old = observer.settings
-    del old["labels"]  # version 0.1 knew one meaning
-    store = ObservationStore(observer.store.folder, observer.store.observer, old)
-    store.write(0, observer.observe(module, 0))
-    today = attach(LearningCurves(), SHIFTED_INSIDE, tmp_path)
-    with pytest.raises(ValueError, match="labels: 'aligned' there, 'next' here"):
-        today.meet(module)
+def test_observers_of_a_pass_meet_the_module_before_it(tmp_path):
+    """Otherwise those after the first would read its labels as aligned, and its sites as the defaults."""
+    module = ARCHITECTURES["gpt2"]()
+    alone = attach(LearningCurves(name="alone"), SHIFTED_INSIDE, tmp_path).observe(module, 0)
+    first, second = (attach(LearningCurves(name=name), SHIFTED_INSIDE, tmp_path) for name in "ab")
+    passes = Passes([first, second], module)
+    tables = [observer.observe(module, 0, passes) for observer in (first, second)]
+    assert [loss_of(table) for table in tables] == [loss_of(alone)] * 2
 
 
 def test_frequencies_are_counted_of_the_words_that_are_predicted(tmp_path):
@@ -313,7 +311,7 @@ def test_word_clusters_find_the_embedding(tmp_path):
 
 
 class Means(StreamingObserver):
-    """An observer of a user's own, as version 0.1 took them: it says nothing of labels."""
+    """An observer of a user's own, as it was taken before 0.1: it says nothing of labels."""
 
     def accumulator(self, module, step):
         return _Mean()
@@ -528,16 +526,16 @@ def test_labels_may_begin_late(tmp_path):
     unlabelled = [{"input_ids": i, "labels": torch.full_like(i, -100)} for i in IDS]
     observer = attach(LearningCurves(), [*unlabelled, *unlabelled, *SHIFTED_INSIDE], tmp_path)
     observer.meet(ARCHITECTURES["llama"]())
-    assert observer.labels == "next"
+    assert observer.convention == "next"
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: LearningCurves(schedule=5), r"schedule is 5: expected Steps"),
-        (lambda: LearningCurves(batch="input_ids"), "expected names of its entries"),
-        (lambda: Sparsity(sites=["model.layers.0"]), "expected a mapping of names to module paths"),
-        (lambda: Sparsity(sites={"x": 3}), "expected a mapping of names to module paths"),
+        (lambda: LearningCurves(batch="input_ids"), "expected Mapping or null"),
+        (lambda: Sparsity(sites=["model.layers.0"]), "expected Mapping or text or null"),
+        (lambda: Sparsity(sites={"x": 3}), "expected text"),
     ],
 )
 def test_arguments_of_another_type(make, message):

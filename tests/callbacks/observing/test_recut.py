@@ -43,7 +43,7 @@ def test_the_cut_is_found_by_its_fingerprint(loader):
     assert contents(now) != contents(earlier)
     found = now.recut({"auto", "train", earlier.fingerprint})
     assert found.fingerprint == earlier.fingerprint
-    assert found.identity == earlier.identity
+    assert found.source == earlier.source
     assert contents(found) == contents(earlier)
 
 
@@ -123,6 +123,7 @@ def configuration(folder, batch_size, accumulated, steps, more=()):
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_batch_size_and_is_replayed(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("LMDYN_CACHE", str(tmp_path / "cache"))
     sparsity = {"class_path": "Sparsity", "init_args": {

@@ -32,6 +32,8 @@ from lmdyn.callbacks import (
 from tests.helpers.modules import Own
 from tests.helpers.ranks import TORCHRUN, run_ranks
 
+pytestmark = pytest.mark.slow
+
 SITES = {"embedding": "net.0", "h1": "net.1", "h2": "net.3"}
 
 
@@ -154,7 +156,7 @@ def fit(folder, watching, module=Sharded):
 def rank_main(folder):
     for batches in (1, 4, 5):  # one rank has nothing, equally many, one rank has one more
         for module, watching in observers(batches, folder / "other.ckpt").items():
-            fit(folder / str(batches), watching, module)
+            fit(folder / str(batches) / module.__name__, watching, module)
     probe, saver = loader(4), ScheduledCheckpoint(Steps(at=(0,)))
     of_past = Similarity(reference=Previous(), sites=SITES, probe=probe)
     for watching, message in (
@@ -194,8 +196,8 @@ def test_any_number_of_batches_gives_the_numbers_of_one_process(two_ranks, tmp_p
     ]:
         observer.attach(Run(tmp_path))
         alone = observer.observe(module(), 0)
-        path = two_ranks / str(batches) / "observations" / observer.name / "000000000.parquet"
-        both = pd.read_parquet(path)
+        folder = two_ranks / str(batches) / module.__name__ / "observations" / observer.name
+        both = pd.read_parquet(folder / "000000000.parquet")
         both = both[both["quantity"] != "learning_rate"].reset_index(drop=True)
         assert both["value"].notna().any()
         columns = [c for c in alone.columns if c not in ("step", "tokens", "value")]

@@ -13,8 +13,8 @@ from lmdyn.callbacks import Observer, Quantity
 from lmdyn.callbacks.observing.drawing.tensorboard_charts import charts_of, takes_charts
 from lmdyn.callbacks.observing.loggers import know_charts, publish
 from lmdyn.callbacks.observing.run import Run
-from lmdyn.callbacks.observing.schema import tidy
-from lmdyn.callbacks.training.observation_schedule import Progress
+from lmdyn.runs.schedule import Progress
+from lmdyn.runs.schema import tidy
 from tests.callbacks.test_registry import exported
 
 

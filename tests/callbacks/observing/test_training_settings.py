@@ -7,7 +7,17 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from lmdyn.callbacks import AttentionPatterns, Itself, LearningCurves, Run, Similarity, Sparsity, Steps
+from lmdyn.callbacks import (
+    AttentionPatterns,
+    Itself,
+    LearningCurves,
+    Run,
+    Similarity,
+    Sparsity,
+    Steps,
+    observe_together,
+)
+from lmdyn.callbacks.observing import reading
 from lmdyn.models.pretraining import checkpoint_activations
 from tests.helpers.modules import Own
 
@@ -95,6 +105,7 @@ def fit(folder, watching, change, settings):
 FAST = ("accumulation", "bf16-true")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "setting", [s if s in FAST else pytest.param(s, marks=pytest.mark.slow) for s in TABLE]
 )
@@ -122,3 +133,22 @@ def test_observation_is_invisible_and_live_equals_replayed(setting, tmp_path):
                 torch.tensor(live["value"]), torch.tensor(replayed["value"]), rtol=0, atol=0, equal_nan=True,
                 msg=lambda said, o=observer, s=step: f"{o.name} of step {s}: {said}",
             )  # fmt: skip
+
+
+def test_several_observers_read_the_module_and_the_probe_set_once(tmp_path, monkeypatch):
+    """Also those that read weights of attention, in a part of the probe set; their numbers are those of each alone."""
+    decided, passes = [], []
+    original = reading.label_convention
+    monkeypatch.setattr(reading, "label_convention", lambda *a: decided.append(a) or original(*a))
+    module, several = Transformer(), observers()
+    several[3] = AttentionPatterns(size=4, max_tokens=13, probe=several[0].probe)
+    for observer in several:
+        observer.probe = several[0].probe
+        observer.attach(Run(tmp_path))
+        observer.meet(module)
+    assert len(decided) == 1
+    with module.net.register_forward_hook(lambda *_: passes.append(1)):
+        together = observe_together(several, module, 0)
+        assert len(passes) == 4  # batches
+    for observer, table in zip(several, together, strict=True):
+        pd.testing.assert_frame_equal(observer.observe(module, 0), table, check_exact=True)

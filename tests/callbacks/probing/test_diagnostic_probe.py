@@ -1,14 +1,12 @@
 """DiagnosticProbe against the pure function on features that are gathered by hand."""
 
 import lightning as L
-import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 from lmdyn.analysis import DiagnosticClassifier, description_length, diagnostic_probe
 from lmdyn.callbacks import DiagnosticProbe, Run
-from tests.helpers.figure_faults import figure_faults
 
 V, TAGS = 12, ["DET", "NOUN", "VERB"]
 
@@ -145,31 +143,6 @@ def test_information_is_entropy_less_loss(tmp_path):
         assert abs(value(table, quantity, site, target)) < 0.05
 
 
-def test_the_plane_of_information_can_be_read(tmp_path):
-    observer, module, tables = attach(tmp_path), Model(), []
-    for step in (0, 10, 100):
-        tables.append(observer.observe(module, step))
-        with torch.no_grad():
-            module.embedding.weight *= 0.7
-    for observations in (tables[0], pd.concat(tables)):
-        figures = observer.figures(observations, observer.settings)
-        assert "information" in figures
-        assert not figure_faults(figures["information"])
-
-
-def test_the_same_each_time_and_invisible(tmp_path):
-    module, state = Model().train(), torch.get_rng_state()
-    module = Model().train()
-    state = torch.get_rng_state()
-    observer = attach(tmp_path, control=False)
-    tables = [observer.observe(module, step).drop(columns="step") for step in (0, 9)]
-    pd.testing.assert_frame_equal(*tables, check_exact=True)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert module.training
-    assert all(p.grad is None and p.requires_grad for p in module.parameters())
-    assert not tables[0]["quantity"].isin(["selectivity", "control_accuracy", "codelength"]).any()
-
-
 def test_bootstrap_intervals(tmp_path):
     observer = attach(tmp_path, bootstrap=200)
     table = observer.observe(Model(), 0)
@@ -194,15 +167,15 @@ def test_a_broken_site_is_nan_with_a_warning(tmp_path, caplog):
     table = attach(tmp_path, sites={**SITES, "broken": "broken"}).observe(Model(), 3)
     assert table[table["site"].eq("broken")]["value"].isna().all()
     assert table[table["site"].ne("broken")]["value"].notna().all()
-    assert "activations of ['broken'] are not finite" in caplog.text
-    assert "step 3" in caplog.text
+    assert "not finite at step 3 in ['broken']" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"targets": ["past"]}, "targets among current and next"),
-        ({"tasks": []}, "expected tasks"),
+        ({"targets": ["past"]}, "targets.* is 'past': expected one of"),
+        ({"bootstrap": -1}, "bootstrap is -1: expected"),
+        ({"tasks": []}, "choose `tasks` among these"),
         ({"tasks": ["semtag"]}, r"the train split has no layers \['semtag'\], it has \['upos'\]"),
     ],
 )
@@ -211,35 +184,9 @@ def test_bad_settings(tmp_path, settings, message):
         attach(tmp_path, **settings)
 
 
-def test_data_without_a_training_part(tmp_path):
-    with pytest.raises(ValueError, match="pass as `probe` a datamodule"):
-        attach(tmp_path, probe=batches(0))
-
-
 def test_an_empty_loader_is_not_replaced_by_the_runs_data(tmp_path):
     """Its length is 0, which was taken for no probe at all: the run's training part was used instead."""
     observer = DiagnosticProbe()
     observer.probe = []
     with pytest.raises(ValueError, match="requires a training part, got list"):
         observer.attach(Run(tmp_path, datamodule=Data()))
-
-
-def test_a_bug_in_the_users_hook_is_not_hidden(tmp_path):
-    class Broken(Data):
-        def train_dataloader(self):
-            return self.typo
-
-    with pytest.raises(AttributeError, match="typo"):
-        attach(tmp_path, probe=Broken())
-
-
-def test_unknown_sites_and_shapes(tmp_path):
-    with pytest.raises(ValueError, match="has no module 'x'"):
-        attach(tmp_path, sites={"x": "x"}).check_module(Model())
-
-    class Flat(Model):
-        def forward(self, input_ids):
-            return self.embedding(self.nothing(input_ids).flatten()).view(*input_ids.shape, -1)
-
-    with pytest.raises(ValueError, match=r"site 'word' of the module returns .*batch first"):
-        attach(tmp_path, sites={"word": "embedding"}).observe(Flat(), 0)

@@ -15,8 +15,7 @@ from lmdyn.callbacks.probing.edge_probe import EdgeProbe
 from lmdyn.callbacks.probing.edge_probe_figures import shown_site
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.datamodules.spans.spans import SpanCorpus
-from tests.helpers.observing import assert_leaves_alone
-from tests.helpers.one_rank import as_rank
+from tests.helpers.figure_faults import figure_faults
 
 TRAINING = EdgeClassifier(max_updates=80, evaluate_every=20, patience=2, learning_rate=0.02)
 SIZES = {
@@ -89,27 +88,33 @@ def by_sentence(model, loader, tasks):
 def test_values_are_those_of_the_function(tmp_path, spans):
     module = Model(len(spans.tokenizer))
     observer = attach(tmp_path, spans)
-    assert observer.tasks == ("pos", "constituents", "roles", "coreference")
+    assert observer.chosen == ("pos", "constituents", "roles", "coreference")
     table = observer.observe(module, 4)
     assert module.heads_ran == 0  # no projection to the vocabulary
-    loaders = (spans.train_dataloader(), spans.val_dataloader(), spans.test_dataloader())
-    with observing(module), torch.no_grad():
-        parts = [by_sentence(module.model.albert, loader, observer.tasks) for loader in loaders]
-    sizes = {task: len(spans.label_names[task]) for task in observer.tasks}
-    expected = edge_probes(*parts, sizes, classifier=TRAINING)
-    assert list(table.columns) == ["step", "tokens", "quantity", "site", "task", "value"]
+    loaders = {
+        "train": spans.train_dataloader(),
+        "validation": spans.val_dataloader(),
+        "test": spans.test_dataloader(),
+    }
+    parts = []
+    for split, loader in loaders.items():
+        with observing(module), torch.no_grad():
+            parts.append(observer._features(module, observer._parts[split]))
+            expected = by_sentence(module.model.albert, loader, observer.chosen)
+        for site, x in expected.activations.items():
+            torch.testing.assert_close(parts[-1].activations[site], x, atol=1e-5, rtol=1e-4)
+        for task in observer.chosen:
+            assert torch.equal(parts[-1].spans[task], expected.spans[task])
+            assert torch.equal(parts[-1].labels[task], expected.labels[task])
+    sizes = {task: len(spans.label_names[task]) for task in observer.chosen}
+    result = edge_probes(*parts, sizes, classifier=TRAINING)
     assert len(table) == 2 * 3 * 4 + 4
-    for j, task in enumerate(expected.tasks):
-        for quantity, values in (("f1", expected.f1), ("validation_f1", expected.validation_f1)):
-            rows = table[table["quantity"].eq(quantity) & table["task"].eq(task)]
-            assert list(rows["site"]) == ["layer@0", "layer@1", "layer@2"]
-            # padding changes activations in the last digits, which may turn an answer over
-            torch.testing.assert_close(
-                torch.tensor(rows["value"].to_numpy()), values[:, j], atol=0.01, rtol=0
-            )
-        majority = table[table["quantity"].eq("majority") & table["task"].eq(task)]["value"]
-        assert float(majority.iloc[0]) == pytest.approx(float(expected.majority[j]))
-    assert expected.f1[0, 0] > expected.majority[0] + 0.1  # 16 random dimensions tell some of the words apart
+    for j, task in enumerate(result.tasks):
+        rows = table[table["task"].eq(task)].groupby("quantity")["value"].apply(list)
+        assert rows["f1"] == pytest.approx(result.f1[:, j].tolist())
+        assert rows["validation_f1"] == pytest.approx(result.validation_f1[:, j].tolist())
+        assert rows["majority"] == pytest.approx([float(result.majority[j])])
+    assert result.f1[0, 0] > result.majority[0] + 0.1  # 16 random dimensions tell some of the words apart
 
 
 @pytest.mark.parametrize(("room", "groups"), [(1, [1, 1, 1]), (2, [2, 1]), (3, [3])])
@@ -134,52 +139,6 @@ def test_features_of_some_sites_at_a_time_give_the_same(tmp_path, spans, room, g
     assert some.settings == whole.settings
 
 
-def features_of(observer, module):
-    """What the classifiers are fitted to, of the probe set."""
-    observer.check_module(module)
-    return observer._features(module, observer.probe_set)
-
-
-def test_features_are_those_of_the_sentences(tmp_path, spans):
-    module = Model(len(spans.tokenizer))
-    observer = attach(tmp_path, spans)
-    with observing(module), torch.no_grad():
-        expected = by_sentence(module.model.albert, spans.test_dataloader(), observer.tasks)
-        found = features_of(observer, module)
-    for site, x in expected.activations.items():
-        torch.testing.assert_close(found.activations[site], x, atol=1e-5, rtol=1e-4)
-    for task in observer.tasks:
-        assert torch.equal(found.spans[task], expected.spans[task])
-        assert torch.equal(found.labels[task], expected.labels[task])
-
-
-def test_two_ranks_have_the_features_of_one(tmp_path, spans):
-    module = Model(len(spans.tokenizer))
-    observer = attach(tmp_path, spans, test_tokens=150)
-    with observing(module):
-        whole = features_of(observer, module)
-        ranks = []
-        for rank in (0, 1):
-            with as_rank(rank, 2, gather=lambda mine: ranks.append(mine) or [mine]):
-                features_of(observer, module)
-        with as_rank(gather=lambda mine: ranks):
-            both = features_of(observer, module)
-    assert min(len(r) for r in ranks) > 0
-    for site, x in whole.activations.items():  # batches are padded alike on all ranks
-        torch.testing.assert_close(both.activations[site], x, atol=1e-5, rtol=1e-4)
-    for task in observer.tasks:
-        assert torch.equal(both.spans[task], whole.spans[task])
-        assert torch.equal(both.labels[task], whole.labels[task])
-
-
-def test_it_leaves_no_trace(tmp_path, spans):
-    training = EdgeClassifier(kind="tenney", hidden_size=4, max_updates=4, evaluate_every=2, dropout=0.1)
-    observer = attach(tmp_path, spans, tasks=["roles"], classifier=training, train_tokens=200)
-    table = assert_leaves_alone(observer, Model(len(spans.tokenizer), "bert").train())
-    assert set(table["site"]) == {"", "layer1", "layer2", "layer3"}
-    assert set(table["task"]) == {"roles"}
-
-
 def test_a_model_of_another_kind(tmp_path, spans):
     """Any module with sites, called as a whole."""
 
@@ -201,36 +160,27 @@ def test_a_model_of_another_kind(tmp_path, spans):
     assert observer.observe(Words(), 0)["value"].notna().all()
 
 
-def test_a_broken_site_is_nan_with_a_warning(tmp_path, spans, caplog):
-    module = Model(len(spans.tokenizer), "bert")
-    nn.init.constant_(module.model.bert.encoder.layer[2].output.LayerNorm.weight, float("nan"))
-    table = attach(tmp_path, spans, tasks=["pos"]).observe(module, 3)
-    assert table[table["site"].eq("layer3")]["value"].isna().all()
-    assert len(table[table["site"].eq("layer3")]) == 2
-    assert table[table["site"].ne("layer3")]["value"].notna().all()
-    assert "step 3: activations of ['layer3'] are not finite" in caplog.text
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"memory_gb": 0}, "memory_gb is 0: expected"),
+        ({"train_tokens": 0}, "train_tokens is 0: expected"),
+        ({"tasks": []}, "choose `tasks` among these"),
+        ({"tasks": ["parse"]}, r"has no tasks \['parse'\], it has \['pos', 'constituents'"),
+    ],
+)
+def test_refusals(tmp_path, spans, settings, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        attach(tmp_path, spans, **settings)
 
 
-def test_bad_settings(tmp_path, spans):
-    with pytest.raises(ValueError, match="expected a number above 0, or null"):
-        EdgeProbe(memory_gb=0)
-    with pytest.raises(ValueError, match=r"has no tasks \['parse'\], it has \['pos', 'constituents'"):
-        attach(tmp_path, spans, tasks=["parse"])
-    with pytest.raises(ValueError, match="expected tasks"):
-        EdgeProbe(tasks=[])
-    with pytest.raises(ValueError, match="pass as `probe` a datamodule"):
-        attach(tmp_path, spans.train_dataloader())
-    empty = EdgeProbe()  # whose length was taken for no probe at all
-    empty.probe = []
-    with pytest.raises(ValueError, match="requires a training part, got list"):
-        empty.attach(Run(tmp_path, datamodule=spans))
+def test_data_without_a_split_is_refused(tmp_path):
     two = GrammarCorpus(**SIZES)
     two.splits = ("train", "test")
     two_parts = SpanCorpus(two, tasks=["pos"])
     two_parts.setup()
     with pytest.raises(
-        ValueError,
-        match="edge_probe: SpanCorpus has no validation data; it has train, test: pass a `probe:` to the observer",
+        ValueError, match="SpanCorpus has no validation data; it has train, test: pass a `probe:`"
     ):
         attach(tmp_path, two_parts, tasks=["pos"])
 
@@ -249,23 +199,22 @@ def curves():
 
 def test_figures():
     table = curves()
-    assert shown_site(table) == "layer@1"
-    figures = EdgeProbe.figures(table, {})
-    (axes,) = figures["tasks"].axes
-    assert axes.get_title(loc="left") == "layer 2, of 3: two thirds of the depth"
-    lines = {line.get_label(): line for line in axes.lines}
-    assert list(lines["roles"].get_xdata()) == [0, 10, 100, 1000]
-    assert list(lines["roles"].get_ydata()) == pytest.approx([0.4, 0.4, 0.5, 0.5])
-    (mean,) = [
-        line
-        for line in axes.lines
-        if line.get_linestyle() == "--" and line.get_color() == lines["roles"].get_color()
+    panels = EdgeProbe.figures(table, {})["layers"].axes
+    assert [ax.get_title(loc="left").rpartition(", ")[2] for ax in panels[:3]] == [
+        "pos",
+        "roles",
+        "coreference",
     ]
-    assert list(mean.get_ydata()) == pytest.approx([0.4, 0.4, 0.45, 0.45])
+    lines = {line.get_label(): list(line.get_ydata()) for line in panels[1].lines}
+    assert lines["layer 2"] == pytest.approx([0.4, 0.4, 0.5, 0.5])
+    assert lines["majority"] == [0.2] * 4
+    assert shown_site(table) == "layer@1"
     twelve = pd.concat([table.assign(site=f"layer{i}") for i in range(1, 13)])
     assert shown_site(twelve[twelve["quantity"].eq("f1")]) == "layer8"  # whatever its values
-    panels = figures["layers"].axes
-    assert [ax.get_title(loc="left") for ax in panels[:3]] == ["pos", "roles", "coreference"]
-    assert [line.get_label() for line in panels[0].lines][:3] == ["layer 1", "layer 2", "layer 3"]
-    table.loc[table["quantity"].eq("f1"), "value"] = float("nan")
-    assert EdgeProbe.figures(table, {}) == {}
+    steps = (0, 10, 100, 1000)
+    whole = pd.DataFrame(
+        {"step": steps * 2, "quantity": ["loss"] * 4 + ["accuracy"] * 4, "value": 0.5, "by": ""}
+    )
+    beside = EdgeProbe.figures_beside(table, {"LearningCurves": whole})
+    assert not figure_faults(beside["beside_learning_curves"])
+    assert EdgeProbe.figures_beside(table, {}) == {}

@@ -142,7 +142,7 @@ def test_a_tagger_and_other_numbers_of_heads(tmp_path):
 def test_figures_and_layers_of_one_model(tmp_path):
     observer, table = observed(tmp_path, {"other": Given(language_model(1)), "itself": Itself()})
     figures = observer.figures(table.assign(step=3), observer.settings)
-    assert {"attention_head_jensen_shannon", "attention_matched_jensen_shannon"} <= set(figures)
+    assert {"attention", "attention_heads"} <= set(figures)
     own = table[table["reference"].eq("itself")]
     assert set(zip(own["site"], own["reference_site"], strict=True)) == {("layer1", "layer2")}
 

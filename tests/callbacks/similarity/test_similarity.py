@@ -23,7 +23,6 @@ from lmdyn.callbacks import (
 )
 from lmdyn.callbacks.observing.probe import ObservedBatch
 from lmdyn.callbacks.observing.token_groups import sentence_numbers, token_hash
-from lmdyn.callbacks.similarity.similarity import default_pairs
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.models import LSTMLanguageModel, LSTMTagger
 
@@ -128,38 +127,12 @@ def test_the_state_is_carried_in_the_reference_too(tmp_path):
     assert abs(value(carried, "svcca", "h1") - value(started, "svcca", "h1")) > 1e-4
 
 
-def test_one_with_equal_weights_and_less_with_others(tmp_path):
-    module = language_model()
-    same, other = save(language_model(), tmp_path / "a.ckpt"), save(language_model(1), tmp_path / "b.ckpt")
-    observer = Similarity(reference={"same": Checkpoint(same), "other": Checkpoint(other)}, measures=["cca"])
-    table = attach(observer, tmp_path).observe(module, 0)
-    for site in ("embedding", "h1", "h2"):
-        assert value(table, "cca", site, site, "same") == pytest.approx(1, abs=1e-9)
-        assert value(table, "cca", site, site, "other") < 0.9
-
-
-def test_observing_leaves_module_and_generator_alone(tmp_path):
-    other = save(language_model(1), tmp_path / "checkpoints" / "step=000000001.ckpt")
-    module = language_model().train()
-    before, state = {k: v.clone() for k, v in module.state_dict().items()}, torch.get_rng_state()
-    references = {"other": Checkpoint(other), "earlier": Earlier(), "itself": Itself()}
-    folder = {"checkpoint_folder": tmp_path / "checkpoints"}
-    attach(Similarity(reference=references, bootstrap=3), tmp_path, **folder).observe(module, 5)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
-    assert module.training
-    assert all(p.requires_grad and p.grad is None for p in module.parameters())
-
-
 def test_own_past_and_end(tmp_path):
     models = {step: language_model(step) for step in (0, 4, 9)}
     paths = {s: tmp_path / f"run/checkpoints/step={s:09d}.ckpt" for s in models}
     for step, path in paths.items():
         save(models[step], path)
-    references = {"end": OwnFinal(), "before": Previous(), "": Earlier()}
-    with pytest.raises(ValueError, match="reference name ''"):
-        Similarity(reference=references)
-    references["past"] = references.pop("")
+    references = {"end": OwnFinal(), "before": Previous(), "past": Earlier()}
     observer = attach(Similarity(reference=references), tmp_path, checkpoints=paths)
     tables = {step: observer.observe(model, step) for step, model in models.items()}
     x = {step: gathered(model, batches()) for step, model in models.items()}
@@ -182,44 +155,52 @@ def test_live_past_is_what_replay_takes(tmp_path):
     assert set(live.observe(module, 5)["reference"]) == {"p", "e step 0"}
 
 
-def test_itself_at_another_site(tmp_path):
-    module = language_model()
-    table = attach(Similarity(reference=Itself(), measures=["linear_cka"]), tmp_path).observe(module, 0)
-    x = gathered(module, batches())
-    assert list(zip(table["site"], table["reference_site"], strict=True)) == [
-        ("embedding", "h1"), ("embedding", "h2"), ("h1", "h2"),
-    ]  # fmt: skip
-    assert set(table["reference"]) == {"itself"}
-    for site, their, found in zip(table["site"], table["reference_site"], table["value"], strict=True):
-        assert found == pytest.approx(float(analysis.linear_cka(x[site], x[their])), abs=1e-9)
-
-
-def test_what_cannot_be_is_refused(tmp_path):
-    one = Checkpoint(save(tagger(), tmp_path / "run/checkpoints/t.ckpt"))
-    for reference in (OwnFinal(), Previous(), Earlier()):
-        with pytest.raises(ValueError, match=r"replay this observer|attach a ScheduledCheckpoint"):
-            attach(Similarity(reference=reference), tmp_path)
-    for settings, message in (
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
         ({"measures": ["svca"]}, "unknown measure svca: expected one of cca, svcca"),
-        ({"pairs": [["h1"]]}, "own site, reference's site"),
-        ({"bootstrap": -1}, "bootstrap >= 0"),
+        ({"measures": ["svcca_x"]}, r"unknown measure svcca_x: expected one of cca, .*svcca_<k>"),
+        ({"pairs": [["h1"]]}, "expected 2 values"),
+        ({"bootstrap": -1}, "bootstrap is -1"),
         ({"reference": {}}, "expected at least one reference, got none: name one"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            Similarity(**{"reference": one, **settings})
+        ({"reference": {"": Earlier()}}, "reference name ''"),
+        ({"jackknife": 3}, "expected 5 to 64 blocks, 64 with a bootstrap"),
+        ({"jackknife": 5, "bootstrap": 5}, "expected 5 to 64 blocks, 64 with a bootstrap"),
+    ],
+)
+def test_refused_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Similarity(**settings)
+
+
+@pytest.mark.parametrize("reference", [OwnFinal, Previous, Earlier])
+def test_references_that_a_run_does_not_have(reference, tmp_path):
+    with pytest.raises(ValueError, match=r"replay this observer|attach a ScheduledCheckpoint"):
+        attach(Similarity(reference=reference()), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"pairs": [["h2", "h2"]]}, "reference 'checkpoint' has no site 'h2': it has embedding, h1"),
+        ({"pairs": [["no", "h1"]]}, "this model has no site 'no'"),
+        ({"sites": {"h2": "lstm.layers.1"}}, r"none of the sites.*reference_sites.*lstm.layers.0"),
+    ],
+)
+def test_refused_sites(settings, message, tmp_path):
+    other = Checkpoint(save(tagger(), tmp_path / "t.ckpt"))
+    with pytest.raises(ValueError, match=message):
+        attach(Similarity(reference=other, **settings), tmp_path).meet(language_model())
+
+
+def test_refused_checkpoints(tmp_path):
     with pytest.raises(FileNotFoundError, match="no checkpoints"):
         attach(Similarity(reference=Checkpoint(str(tmp_path / "nothing"))), tmp_path)
-    module = language_model()
-    observer = attach(Similarity(reference=one, pairs=[["h2", "h2"]]), tmp_path)
-    with pytest.raises(ValueError, match="reference 'checkpoint' has no site 'h2': it has embedding, h1"):
-        observer.observe(module, 0)
-    observer = attach(Similarity(reference=one, sites={"h2": "lstm.layers.1"}), tmp_path)
-    with pytest.raises(ValueError, match=r"none of the sites.*reference_sites.*lstm.layers.0"):
-        observer.observe(module, 0)
+    other = Checkpoint(save(tagger(), tmp_path / "run/checkpoints/t.ckpt"))
     words = word_tokenizer({f"other{i}": 1 for i in range(V)})
     words.save_pretrained(str(tmp_path / "run/tokenizer"))
     with pytest.raises(ValueError, match=r"another tokenizer.*data.init_args.tokenizer"):
-        attach(Similarity(reference=one), tmp_path)
+        attach(Similarity(reference=other), tmp_path)
 
 
 def test_a_checkpoint_that_does_not_say_what_it_is(tmp_path):
@@ -256,10 +237,9 @@ def test_constant_and_nan_are_nan_with_a_warning(tmp_path, caplog):
     assert table["value"].isna().all()
     for site, what in (("constant", "constant"), ("nan", "NaN")):
         assert any(
-            f"svcca of fine (x) and {site} of reference itself (y) has no value" in m and what in m
-            for m in caplog.messages
+            f"no value at step 7 of (svcca, itself, fine, {site}" in m and what in m for m in caplog.messages
         )
-    assert all("at step 7" in m for m in caplog.messages)
+    assert not any("diverged" in m for m in caplog.messages)
 
 
 def test_another_length_is_an_error(tmp_path):
@@ -330,24 +310,17 @@ def test_samples_do_not_depend_on_batches(tmp_path):
 @pytest.mark.slow
 def test_bootstrap_intervals(tmp_path):
     """Of embeddings: tokens far apart; the hidden state of an untrained LSTM hangs on the few first tokens."""
-    module, other = language_model(), save(language_model(1), tmp_path / "o.ckpt")
-    widths, tables, sites = [], [], {"embedding": "embedding"}
-    for n in (10, 160, 160):
-        observer = Similarity(reference=Checkpoint(other), bootstrap=60, measures=["linear_cka"], sites=sites)
-        tables.append(attach(observer, tmp_path, batches(n=n)).observe(module, 0))
-        ends = [value(tables[-1], f"linear_cka_{end}", "embedding") for end in ("low", "high")]
-        assert ends[0] < value(tables[-1], "linear_cka", "embedding") < ends[1]
-        widths.append(ends[1] - ends[0])
+    module, other = language_model(), Checkpoint(save(language_model(1), tmp_path / "o.ckpt"))
+    widths = []
+    for n in (10, 160):
+        observer = Similarity(
+            reference=other, bootstrap=60, measures=["linear_cka"], sites={"embedding": "embedding"}
+        )
+        table = attach(observer, tmp_path, batches(n=n)).observe(module, 0)
+        low, middle, high = (value(table, f"linear_cka{end}", "embedding") for end in ("_low", "", "_high"))
+        assert low < middle < high
+        widths.append(high - low)
     assert widths[1] < widths[0] / 2  # 1/√16 in theory
-    pd.testing.assert_frame_equal(tables[1], tables[2], check_exact=True)
-    plain = attach(
-        Similarity(reference=Checkpoint(other), measures=["linear_cka"], sites=sites),
-        tmp_path / "p",
-        batches(n=160),
-    )
-    assert value(plain.observe(module, 0), "linear_cka", "embedding") == pytest.approx(
-        value(tables[1], "linear_cka", "embedding"), abs=1e-9
-    )
 
 
 # ---------------------------------------------------------------- attention
@@ -408,11 +381,6 @@ def test_attention_divergences(tmp_path):
         assert kl > 0
 
 
-def test_pairs_by_default():
-    assert default_pairs(["l@0", "l@1"], ["l@0", "l@1"]) == [("l@0", "l@0"), ("l@1", "l@1")]
-    assert default_pairs(["h1", "h2"], ["x"]) == [("h1", "x"), ("h2", "x")]
-
-
 # ---------------------------------------------------------------- what an attack found
 
 
@@ -464,32 +432,19 @@ def test_nan_attention_is_nan_with_one_warning(tmp_path, warnings_of):
     table = attach(observer, tmp_path).observe(model, 5)
     assert table["value"].isna().all()
     assert len(warnings_of) == 1  # of four batches
-    assert "the divergence of a (x) and a of reference same (y) has no value" in warnings_of[0]
+    assert "no value at step 5 of (attention_jensen_shannon, same, a, a; " in warnings_of[0]
 
 
 def test_too_little_to_look_at(tmp_path, caplog):
     module = language_model(size=12)
     with pytest.raises(ValueError, match="expected different sites for Itself"):
         attach(Similarity(reference=Itself(), sites={"h1": "lstm.layers.0"}), tmp_path).observe(module, 0)
-    with pytest.raises(ValueError, match="probe set is empty"):
-        attach(Similarity(reference=Itself()), tmp_path, probe=[]).observe(module, 0)
     few = [{k: v[:1] for k, v in batches(n=1)[0].items()}]
     observer = Similarity(reference=Itself(), bootstrap=5, measures=["svcca", "linear_cka"])
     table = attach(observer, tmp_path, probe=few).observe(module, 0)
     assert table[table["quantity"].str.endswith(("low", "high"))]["value"].isna().all()
-    assert "no intervals from" in caplog.text
-    assert "correlations are 1 for any data, so svcca are not informative" in caplog.text
-
-
-def test_pairs_and_sites_are_checked_before_training(tmp_path):
-    other = Checkpoint(save(tagger(), tmp_path / "t.ckpt"))
-    for pairs, message in (
-        ([["h1", "nope"]], "reference 'checkpoint' has no site 'nope'"),
-        ([["no", "h1"]], "this model has no site 'no'"),
-    ):
-        observer = attach(Similarity(reference=other, pairs=pairs), tmp_path)
-        with pytest.raises(ValueError, match=message):
-            observer.check_module(language_model())
+    assert "blocks of sentences, at least 5 are required" in caplog.text
+    assert "correlations are 1 for any data" in caplog.text
 
 
 def test_a_reference_of_another_vocabulary(tmp_path):
@@ -518,8 +473,6 @@ def test_a_number_of_directions_and_the_ranks_of_a_share(tmp_path):
         ranks = tuple(value(table, quantity, site, their) for quantity in ("rank", "reference_rank"))
         assert ranks == analysis.svcca_ranks(x[site], y[their])
     assert "rank" not in set(attach(Similarity(measures=["cca"]), tmp_path).observe(module, 3)["quantity"])
-    with pytest.raises(ValueError, match=r"unknown measure svcca_x: expected one of cca, .*svcca_<k>"):
-        Similarity(measures=["svcca_x"])
 
 
 def test_more_directions_than_there_are_have_no_value(tmp_path, caplog):
@@ -553,9 +506,6 @@ def test_the_jackknife_is_that_of_the_blocks(tmp_path):
         )
         assert value(table, f"{measure}_error", "embedding") == pytest.approx(float(expected.error), rel=1e-6)
         assert value(table, f"{measure}_corrected", "embedding") < value(table, measure, "embedding")
-    for wrong in ({"jackknife": 3}, {"jackknife": 65}, {"jackknife": 5, "bootstrap": 5}):
-        with pytest.raises(ValueError, match="expected 5 to 64 blocks, 64 with a bootstrap"):
-            Similarity(**wrong)
 
 
 def test_floors_are_untrained_models(tmp_path):
@@ -583,27 +533,36 @@ def test_floors_are_untrained_models(tmp_path):
         attach(Similarity(reference=OwnInitial()), tmp_path, **run).observe(models[6], 6)
 
 
-def test_figures_show_floors_and_ranks(tmp_path):
-    path, start = save(language_model(1), tmp_path / "o.ckpt"), save(language_model(2), tmp_path / "u.ckpt")
-    references = {
-        "upos": Checkpoint(path),
-        "shuffled_upos": Checkpoint(path),
-        "untrained_upos": Checkpoint(start),
-    }
+def test_figures_of_references_layers_and_steps(tmp_path):
+    paths = {s: tmp_path / f"checkpoints/step={s:09d}.ckpt" for s in (0, 4)}
+    for step, path in paths.items():
+        save(language_model(step), path)
+    references = {"other": Checkpoint(str(paths[0])), "past": Earlier(), "itself": Itself()}
     observer = Similarity(reference=references, measures=["svcca", "svcca_3"], jackknife=5)
-    attach(observer, tmp_path, batches(n=8))
-    table = pd.concat([observer.observe(language_model(9), step) for step in (0, 4)])
+    attach(observer, tmp_path, batches(n=8), checkpoints=paths)
+    table = pd.concat([observer.observe(language_model(step), step) for step in (0, 4)], ignore_index=True)
     figures = observer.figures(table, observer.settings)
-    assert list(figures) == ["svcca", "svcca_3", "rank"]
-    axes = figures["svcca_3"].axes[0]
-    assert "SVCCA, 3 directions\nwith the reference" in {
-        figures["svcca_3"].axes[0].get_ylabel(),
-        figures["svcca_3"].get_supylabel(),
-    }
-    dashes = {line.get_label(): line.get_linestyle() for line in axes.lines}
-    assert dashes == {"upos": "-", "shuffled upos": ":", "untrained upos": "-."}
-    assert len({line.get_color() for line in axes.lines}) == 1
-    assert axes.collections  # two standard errors
-    kept = {line.get_label(): list(line.get_ydata()) for line in figures["rank"].axes[1].lines}
-    own = table.query("quantity == 'rank' and site == 'h1' and reference == 'upos'")["value"].tolist()
-    assert kept["this model"] == own
+    maps = {f"{m}_{of}" for m in ("svcca", "svcca_3") for of in ("layer_matrix", "between_steps")}
+    assert figures.keys() == {"svcca", "rank", *maps}
+    lines = {line.get_label() for ax in figures["svcca"].axes for line in ax.lines}
+    assert lines == {"other", "itself"}
+    (image,) = figures["svcca_between_steps"].axes[1].images
+    found = value(table[table["step"].eq(4)], "svcca", "h1", reference="past step 0")
+    assert image.get_array()[1, 0] == image.get_array()[0, 1] == found
+
+
+@pytest.mark.parametrize("jackknife", [0, 8])
+def test_all_pairs_of_sites_are_as_each_pair_alone(tmp_path, jackknife):
+    """Together they have one matrix of sums; pairs that are named have one each."""
+    tables = []
+    for pairs in (None, [("embedding", "h1"), ("embedding", "h2"), ("h1", "h2")]):
+        observer = Similarity(
+            pairs=pairs, measures=["svcca", "pwcca", "linear_cka"], jackknife=jackknife, labels="aligned",
+            name="named" if pairs else "all",
+        )  # fmt: skip
+        observer.probe = batches(n=6, rows=8, time=20)
+        observer.attach(Run(tmp_path))
+        tables.append(observer.observe(language_model(), 0))
+    torch.testing.assert_close(*(torch.tensor(t["value"]) for t in tables), atol=1e-9, rtol=0)
+    columns = [c for c in tables[0] if c != "value"]
+    pd.testing.assert_frame_equal(tables[0][columns], tables[1][columns])

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
-from lmdyn.callbacks.training.checkpoint import checkpoint_step
+from lmdyn.runs.checkpoint_files import checkpoint_step
 from tests.helpers.loaders import Resumable
 
 pytestmark = [
@@ -66,7 +66,8 @@ def test_every_scheduled_update_is_there_once_under_accumulation(tmp_path, monke
 def test_weights_only_carry_progress_and_no_resume_state(tmp_path):
     fit(tmp_path, ScheduledCheckpoint(Steps(every=3)))
     checkpoint = torch.load(tmp_path / "checkpoints/step=000000003.ckpt", weights_only=True)
-    assert checkpoint["lmdyn"] == {"step": 3, "tokens": 6, "learning_rate": 0.5, "tokenizer": "tokenizer"}
+    about = {"step": 3, "counts": "updates", "tokens": 6, "learning_rate": 0.5, "tokenizer": "tokenizer"}
+    assert checkpoint["lmdyn"] == about
     assert checkpoint["global_step"] == 3
     assert not {"optimizer_states", "callbacks", "lr_schedulers"} & checkpoint.keys()
     first = torch.load(tmp_path / "checkpoints/step=000000000.ckpt", weights_only=True)
@@ -92,12 +93,14 @@ def test_keep_keeps_the_newest(tmp_path):
 
 def test_keep_leaves_other_files_and_later_steps_alone(tmp_path):
     folder = tmp_path / "checkpoints"
-    folder.mkdir()
+    fit(tmp_path, ScheduledCheckpoint(Steps(at=(99,)), weights_only=False))  # of this run, to be resumed
     for name in ("best.ckpt", "step=x.ckpt", "step=000000099.ckpt"):
+        folder.mkdir(exist_ok=True)
         (folder / name).write_text("mine")
-    fit(tmp_path, ScheduledCheckpoint(Steps(every=1), keep=1))
+    resumed = {"ckpt_path": tmp_path / "resume/step=000000012.ckpt", "max_epochs": 3}
+    fit(tmp_path, ScheduledCheckpoint(Steps(every=1), keep=1), **resumed)
     there = {p.name for p in folder.iterdir()}
-    assert there == {"best.ckpt", "step=x.ckpt", "step=000000099.ckpt", "step=000000012.ckpt"}
+    assert there == {"best.ckpt", "step=x.ckpt", "step=000000099.ckpt", "step=000000018.ckpt"}
 
 
 def test_a_kill_while_writing_leaves_the_checkpoint_before(tmp_path, monkeypatch):

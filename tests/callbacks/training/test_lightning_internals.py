@@ -15,9 +15,10 @@ from torch.utils.data import DataLoader
 from lmdyn.callbacks.training.lightning_internals import (
     accumulates_gradients,
     callbacks_of,
+    continue_csv,
+    continue_events,
     datamodule_of,
     epoch_or_validation_follows,
-    purge_after,
     trainer_attributes,
     validation_source,
 )
@@ -109,7 +110,7 @@ def test_a_copy_of_a_module_leaves_its_trainer_out():
 @pytest.mark.parametrize(("given", "expected"), [({}, 8), ({"purge_step": None}, 8), ({"purge_step": 3}, 3)])
 def test_a_resumed_run_hides_what_was_logged_after_it(tmp_path, given, expected):
     logger = TensorBoardLogger(str(tmp_path), **given)
-    purge_after(logger, 7)
+    continue_events(logger, 7)
     logger.experiment.close()
     (events,) = Path(logger.log_dir).glob("events*")
     started = [e.step for e in EventFileLoader(str(events)).Load() if e.HasField("session_log")]
@@ -128,13 +129,14 @@ def test_a_resumed_run_keeps_the_rows_of_its_csv_file(tmp_path):
         first.log_metrics(metrics, step)
     first.save()
     second = CSVLogger(tmp_path, "x", "run")
-    purge_after(second, 7)
+    continue_csv(second, 7)
+    second.log_metrics({"a": 1.5, "c": 3.0}, 7)  # what a module logs before its next update
     second.log_metrics({"a": 4.0, "c": 5.0}, 8)
     second.finalize("success")
-    expected = [("7", "1.5", "2.0", ""), ("3", "0.5", "", ""), ("8", "4.0", "", "5.0")]
+    expected = [("7", "1.5", "2.0", ""), ("3", "0.5", "", ""), ("7", "", "", "3.0"), ("8", "4.0", "", "5.0")]
     assert [(row["step"], row["a"], row["b"], row["c"]) for row in rows(second)] == expected
     unused = CSVLogger(tmp_path, "x")
-    purge_after(unused, 7)  # a run of its own
+    continue_csv(unused, 7)  # a run of its own
     assert not Path(unused.log_dir).exists()
     third = CSVLogger(tmp_path, "x", "run")
     with pytest.warns(UserWarning, match="will be deleted"):  # the control

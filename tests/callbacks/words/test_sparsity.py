@@ -12,6 +12,7 @@ from torch import nn
 from lmdyn.analysis.words.sparsity import OPEN_CLASSES
 from lmdyn.callbacks import LearningCurves, Run, Sparsity
 from lmdyn.callbacks.observing.recording import observe_together
+from lmdyn.runs.schema import select
 from tests.helpers.recorded import check_elsewhere
 
 V = 12
@@ -261,6 +262,22 @@ def test_gradients_of_positions_without_label_are_no_zeros(tmp_path):
     assert value(table, "l1_gradient", "h", "input") == pytest.approx(sum(naive) / len(naive), rel=1e-5)
 
 
+def test_words_that_are_not_finite_are_not_left_out(tmp_path):
+    """A word of NaN makes the means that include it NaN, and no others."""
+    model = Model()
+    with torch.no_grad():
+        model.embedding.weight[7] = torch.nan
+    observer = Sparsity(sites={"embedding": "embedding"}, min_count=1, gradients=False)
+    table = attach(observer, tmp_path, make_batches()).observe(model, 0)
+    words = select(table, quantity="chi_activation", role="input")
+    by_word = words.dropna(subset="word").set_index("word")["value"]
+    assert list(by_word.index[by_word.isna()]) == ["w7"]
+    assert words.loc[words["word"].isna(), "value"].isna().all()
+    rho = select(table, quantity="rho_activation", role="input", pos_class="")["value"]
+    assert rho.isna().all()
+    assert len(rho) == 1
+
+
 def test_wrong_sites_are_refused(tmp_path, setting):
     with pytest.raises(
         ValueError, match=r"site 'h9': Model has no module 'lstm'; there are: embedding, h, decoder"
@@ -357,7 +374,7 @@ class TestLearningCurves:
                 assert found(quantity, "rank", band) == pytest.approx(expected, rel=1e-5)
         assert found("perplexity") == pytest.approx(math.exp(found("loss")), rel=1e-9)
 
-    def test_a_diverged_model_has_no_loss_and_hits_nothing(self, tmp_path, caplog):
+    def test_a_diverged_model_has_no_loss_and_no_accuracy(self, tmp_path, caplog):
         model = Model()
         model.embedding.weight.data[7] = torch.nan
         observer = attach(LearningCurves(bands=(3,), name="mine"), tmp_path, make_batches())
@@ -365,11 +382,14 @@ class TestLearningCurves:
         whole = table[table["by"].eq("")].set_index("quantity")["value"]
         assert math.isnan(whole["loss"])
         assert math.isnan(whole["perplexity"])
-        assert caplog.text.count("mine: the loss is NaN at step 5") == 1
+        assert math.isnan(whole["accuracy"])  # also if only some tokens are not finite
+        by_tag = select(table, quantity="accuracy", by="upos")["value"]
+        assert by_tag.notna().any()
+        assert caplog.text.count("mine: not finite at step 5: the model has diverged") == 1
         model.embedding.weight.data[:] = torch.nan
         table = observer.observe(model, 6)
-        assert table[table["quantity"].eq("accuracy")]["value"].eq(0).all()
-        assert set(observer.figures(table, {})) == {"loss_accuracy", "by_upos", "by_rank"}
+        assert table[table["quantity"].eq("accuracy")]["value"].isna().all()
+        assert observer.figures(table, {}) == {}
 
     def test_bad_layers_and_bands(self, tmp_path):
         with pytest.raises(ValueError, match=r"no layers \['topic'\], it has \['upos'\]"):

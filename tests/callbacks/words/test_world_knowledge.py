@@ -8,19 +8,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch.utils.data import DataLoader
 from transformers import AlbertConfig, AlbertForMaskedLM
 
 from lmdyn.analysis.inspection.predictions import logits_at
-from lmdyn.callbacks import Run, ScheduledCheckpoint, Steps
+from lmdyn.callbacks import Run
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.words import world_knowledge as world_knowledge_module
 from lmdyn.callbacks.words.world_knowledge import WorldKnowledge
 from lmdyn.callbacks.words.world_knowledge_figures import changes
-from lmdyn.cli.report import write_report
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.datamodules.facts.facts import Cloze, FactCorpus, FactSource
-from tests.helpers.observing import assert_leaves_alone
 from tests.helpers.one_rank import as_rank
 
 PLACES = [f"place{i}" for i in range(12)]
@@ -210,14 +207,6 @@ def test_only_masks_are_projected():
         logits_at(Deaf(len(tokenizer())), {"input_ids": ids}, positions)
 
 
-def test_invisible_and_tidy(observer):
-    table = assert_leaves_alone(observer, Model(len(tokenizer())).train())
-    assert list(table.columns) == [
-        "step", "tokens", "quantity", "site", "kind", "relation", "fact", "prediction", "value"
-    ]  # fmt: skip
-    assert not table.duplicated(["quantity", "site", "kind", "relation", "fact", "prediction"]).any()
-
-
 def test_two_ranks_give_the_numbers_of_one(observer):
     model = Model(len(tokenizer()))
     expected = observer.observe(model, 0)
@@ -234,8 +223,10 @@ def test_a_model_that_diverged(observer, caplog):
     model = Model(len(tokenizer()))
     torch.nn.init.constant_(model.lm.predictions.bias, float("nan"))
     table = observer.observe(model, 3)
-    assert table[table["quantity"].isin(["hit", "p_at_1", "p_at_1_candidates", "known"])]["value"].eq(0).all()
-    assert "step 3: the logits of 22 facts are not finite" in caplog.text
+    assert (
+        table[table["quantity"].isin(["hit", "p_at_1", "p_at_1_candidates", "known"])]["value"].isna().all()
+    )
+    assert "not finite at step 3" in caplog.text
 
 
 def test_what_is_no_fact_corpus(tmp_path):
@@ -287,6 +278,7 @@ def told(observer):
     return observer
 
 
+@pytest.mark.slow
 def test_figures(told):
     names = {"mean", "by_relation", "all_relations", "gained_lost", "examples"}
     for where in (None, told.figure_rows):
@@ -315,55 +307,3 @@ def test_figures_read_what_is_known_and_some_examples(tmp_path, monkeypatch):
     assert len(facts) - facts["value"].sum() <= 2 * 3
     assert facts.groupby("relation").size().ge(2).all()
     assert len(kept[kept["quantity"].ne("hit")]) == len(table[table["quantity"].ne("hit")])
-
-
-def test_report(told, tmp_path):
-    page = write_report([told.run.log_dir], tmp_path / "report").read_text()
-    assert page.count("data:image/png;base64,") == 5
-
-
-# ------------------------------------------------------------------------------------------ in training
-
-
-class Trained(Sparing):
-    def training_step(self, batch, batch_idx):
-        return torch.nn.functional.cross_entropy(
-            logits_at(self, batch, batch["labels"] >= 0), batch["labels"][batch["labels"] >= 0]
-        )
-
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), lr=1e-2)
-
-
-def fit(folder, observers):
-    corpus = FactCorpus(Facts(), batch_tokens=60)
-    corpus.tokenizer = tokenizer()
-    corpus.setup()
-    checkpoint = ScheduledCheckpoint(schedule=Steps(at=(0, 2)))
-    trainer = L.Trainer(
-        default_root_dir=folder, max_steps=4, accelerator="cpu", logger=False, callbacks=[*observers, checkpoint],
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    model = Trained(len(tokenizer()))
-    model.tokenizer = tokenizer()
-    trainer.fit(model, DataLoader(list(corpus.loader()), batch_size=None))
-    return model
-
-
-def test_live_equals_replayed_and_training_is_left_alone(tmp_path):
-    observer = WorldKnowledge(probe=FactCorpus(Facts()), schedule=Steps(at=(0, 2)))
-    observed, plain = fit(tmp_path / "observed", [observer]), fit(tmp_path / "plain", [])
-    for name, weights in plain.state_dict().items():
-        assert torch.equal(weights, observed.state_dict()[name])
-    live = observer.store.read()
-    assert sorted(live["step"].unique()) == [0, 2, 4]
-    replay = attach(tmp_path / "replay", probe=FactCorpus(Facts()))
-    paths = list((tmp_path / "observed").rglob("step=*.ckpt"))
-    assert len(paths) == 3
-    for path in paths:
-        checkpoint = torch.load(path, weights_only=True)
-        observed.load_state_dict(checkpoint["state_dict"])
-        step = checkpoint["global_step"]
-        now = replay.observe(observed, step).drop(columns="tokens")
-        then = live[live["step"].eq(step) & live["quantity"].ne("learning_rate")].drop(columns="tokens")
-        pd.testing.assert_frame_equal(now, then.reset_index(drop=True), check_exact=True, check_dtype=False)

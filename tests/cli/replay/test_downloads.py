@@ -1,19 +1,17 @@
 """A bounded cache: never more than agreed, never a file that was there before or that another revision shares."""
 
-import json
 import os
 import shutil
 import threading
-import time
 
 import pandas as pd
 import pytest
 import yaml
 
-from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints
-from lmdyn.cli.commands import analyze_command
+from lmdyn.cli.arguments import run_command
+from lmdyn.cli.commands import analyze
 from lmdyn.cli.replay.downloads import Downloads, KeepLimit, _files, parse_keep
-from lmdyn.cli.replay.leases import Leases
+from lmdyn.runs.hub_checkpoints import HubCheckpoints
 from tests.cli.test_hub import OBSERVERS, lmdyn, pythia
 from tests.cli.test_hub import hub as hub
 from tests.cli.test_hub import served as served
@@ -56,9 +54,9 @@ class Cache:
     def blobs(self):
         return sorted(p.name for p in self.repository.glob("blobs/*"))
 
-    def downloads(self, leases, slots, n=6):
+    def downloads(self, slots, n=6):
         paths = HubCheckpoints(NAME, ",".join(f"step{i}" for i in range(n)), self.fetch, lambda name: [])
-        return Downloads(paths, self.cached, self.folder, self.folder / "slots", slots, leases)
+        return Downloads(paths, self.cached, self.folder, self.folder / "slots", slots)
 
 
 @pytest.fixture
@@ -68,95 +66,74 @@ def cache(tmp_path):
 
 def test_what_was_downloaded_goes_and_what_was_there_stays(cache):
     cache.fetch(NAME, "step2")
-    with Leases() as leases:
-        downloads = cache.downloads(leases, 1)
-        for step in downloads:
-            assert (downloads[step] / "config.json").read_text() == "shared"
-            downloads.done(step)
-            downloads.done(step)
+    downloads = cache.downloads(1)
+    for step in downloads:
+        assert (downloads[step] / "config.json").read_text() == "shared"
+        downloads.done(step)
+        downloads.done(step)
+    downloads.close()
     assert cache.most == 2
     assert cache.revisions() == ["step2"]
     assert cache.blobs() == ["shared", "weights-step2"]
     assert [p.name for p in (cache.repository / "refs").iterdir()] == ["step2"]
-    assert list((cache.folder / "slots").iterdir()) == []
+    assert not (cache.folder / "slots").exists()
 
 
 def test_a_file_that_was_there_before_stays_also_where_the_rest_was_fetched(cache):
     snapshot = cache.fetch(NAME, "step1")
     (snapshot / "model.safetensors").unlink()
-    with Leases() as leases:
-        downloads = cache.downloads(leases, 1)
-        assert (downloads[1] / "model.safetensors").exists()
-        downloads.done(1)
+    downloads = cache.downloads(1)
+    assert (downloads[1] / "model.safetensors").exists()
+    downloads.done(1)
     assert [p.name for p in snapshot.iterdir()] == ["config.json"]
     assert (snapshot / "config.json").read_text() == "shared"
 
 
 def test_equal_weights_of_two_revisions_are_one_file(cache):
-    with Leases() as leases:
-        downloads = cache.downloads(leases, 2)
-        first, second = downloads[1], downloads[2]
-        (second / "model.safetensors").unlink()
-        (second / "model.safetensors").symlink_to("../../blobs/weights-step1")
-        downloads.done(1)
-        assert not first.exists()
-        assert (second / "model.safetensors").read_text() == "weights-step1"
-        downloads.close()
+    downloads = cache.downloads(2)
+    first, second = downloads[1], downloads[2]
+    (second / "model.safetensors").unlink()
+    (second / "model.safetensors").symlink_to("../../blobs/weights-step1")
+    downloads.done(1)
+    assert not first.exists()
+    assert (second / "model.safetensors").read_text() == "weights-step1"
+    downloads.close()
     assert cache.blobs() == ["weights-step2"]
 
 
-def test_workers_share_the_bound_and_wait(cache):
-    errors = []
-
-    def work(first):
-        with Leases() as leases:
-            downloads = cache.downloads(leases, 2)
-            try:
-                for step in range(first, 12, 3):
-                    path = downloads[step % 6]
-                    time.sleep(0.02)
-                    assert path.name == f"commit-step{step % 6}"
-                    downloads.done(step % 6)
-            except Exception as error:
-                errors.append(error)
-            downloads.close()
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    assert cache.most <= 2
+def test_downloads_wait_until_there_is_room(cache):
+    downloads = cache.downloads(2)
+    downloads[0], downloads[1]
+    threading.Timer(0.2, downloads.done, (0,)).start()
+    assert downloads[2].name == "commit-step2"
+    assert cache.revisions() == ["step1", "step2"]
+    downloads.close()
+    assert cache.most == 2
     assert cache.blobs() == cache.revisions() == []
 
 
 def test_downloads_of_the_dead_go(cache):
-    with Leases() as leases:
-        downloads = cache.downloads(leases, 1)
-        downloads[3]
-        slot = cache.folder / "slots" / ".slot-0.lease.1"
-        content = json.loads(slot.read_text())
-        machine, pid, began = content["process"].split("-")
-        slot.write_text(json.dumps({**content, "process": f"{machine}-{pid}-{int(began) + 1}"}))
-        with Leases() as others:
-            again = cache.downloads(others, 1)
-            again[4]
-            assert cache.revisions() == ["step4"]
-            again.close()
+    dead = cache.downloads(1)
+    dead[3]
+    with pytest.raises(ValueError, match="is written by"):
+        cache.downloads(1)
+    dead._lock.release()
+    again = cache.downloads(1)
+    again[4]
+    assert cache.revisions() == ["step4"]
+    again.close()
 
 
 def test_what_cannot_be_fetched_holds_no_slot(cache):
     def away(name, revision):
         raise ValueError("away")
 
-    with Leases() as leases:
-        downloads = cache.downloads(leases, 1)
-        downloads._paths._fetch = away
-        for _ in range(2):
-            with pytest.raises(ValueError, match="away"):
-                downloads[1]
-        assert list((cache.folder / "slots").iterdir()) == []
+    downloads = cache.downloads(1)
+    downloads._paths._fetch = away
+    for _ in range(2):
+        with pytest.raises(ValueError, match="away"):
+            downloads[1]
+    assert list((cache.folder / "slots").iterdir()) == []
 
 
 def test_how_much_to_keep(tmp_path):
@@ -169,7 +146,7 @@ def test_how_much_to_keep(tmp_path):
         with pytest.raises(ValueError, match="--keep"):
             parse_keep(wrong)
     with pytest.raises(ValueError, match="--keep applies to hub models"):
-        analyze_command(["runs/x", "--keep", "3"])
+        run_command("analyze", analyze, ["runs/x", "--keep", "3"])
 
 
 @pytest.mark.slow

@@ -82,10 +82,21 @@ SLOW_DISK = f"""
 """
 
 
-def start(run, out, log, slow_disk=None):
+def start(run, out, log, i, slow_disk=None):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     program = [str(slow_disk)] if slow_disk else ["-m", "lmdyn.cli"]
-    command = [sys.executable, *program, "analyze", str(run), "--out", str(out), "--logger", "none"]
+    command = [
+        sys.executable,
+        *program,
+        "analyze",
+        str(run),
+        "--out",
+        str(out),
+        "--logger",
+        "none",
+        "--shard",
+        f"{i}/{WORKERS}",
+    ]
     with log.open("w") as file:
         return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
 
@@ -100,7 +111,7 @@ def test_workers_of_which_some_die_and_some_come_late(run, tmp_path):
     script.write_text(textwrap.dedent(SLOW_DISK))
     began = time.monotonic()
     logs = [tmp_path / f"{i}.log" for i in range(WORKERS)]
-    workers = [start(run, out, logs[i], script if i == 0 else None) for i in range(WORKERS - LATE)]
+    workers = [start(run, out, logs[i], i, script if i == 0 else None) for i in range(WORKERS - LATE)]
     killed = []
     while len(killed) < KILLED:  # at random, in the first half
         due = 2 * N * (len(killed) + random_.random()) / (2 * KILLED + 2)
@@ -110,7 +121,7 @@ def test_workers_of_which_some_die_and_some_come_late(run, tmp_path):
         worker = random_.choice([w for w in workers[1:] if w not in killed])
         worker.send_signal(signal.SIGKILL)
         killed.append(worker)
-    workers += [start(run, out, log) for log in logs[WORKERS - LATE :]]
+    workers += [start(run, out, logs[i], i) for i in range(WORKERS - LATE, WORKERS)]
     codes = [worker.wait(timeout=1800) for worker in workers]
     seconds = time.monotonic() - began
     texts = [log.read_text() for log in logs]
@@ -135,7 +146,7 @@ def test_workers_of_which_some_die_and_some_come_late(run, tmp_path):
     audit = pd.read_parquet(out / "weights_audit.parquet")
     assert audit["step"].tolist() == list(range(1, N + 1))
     assert audit["digest"].nunique() == N
-    # once, but for what the killed were at
+    # no observation of theirs counts twice
     made = [int(match[1]) for text in texts if (match := re.search(r"(\d+) observations made", text))]
     assert len(made) == WORKERS - KILLED
     assert sum(made) <= 2 * N

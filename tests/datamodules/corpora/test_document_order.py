@@ -1,7 +1,6 @@
 """``order_seed``: the same documents in another order, and nothing else."""
 
 import copy
-import pickle
 from collections import Counter
 from itertools import pairwise
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 from lmdyn.datamodules import ConlluCorpus, GrammarCorpus, PretrainingCorpus, ScaffoldCorpus, TextCorpus
-from lmdyn.datamodules.corpora.encoding import EncodedSplit
 
 SMALL = {"n_train_tokens": 1500, "n_validation_tokens": 200, "n_test_tokens": 200, "n_nouns": 60, "n_verbs": 30,
          "n_adjectives": 20, "n_adverbs": 5, "n_names": 20, "n_facts": 5, "n_topics": 5, "batch_size": 3}  # fmt: skip
@@ -88,24 +86,6 @@ def test_loaders_know_the_order(tmp_path):
         assert all(torch.equal(there[key], here[key]) for key in there)
 
 
-def test_null_is_the_text_as_before(tmp_path):
-    """Keys and files of caches that are there already."""
-    corpus = grammar(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
-        {corpus.encoded("train").folder.parent.name, *(p.name for p in tmp_path.glob("vocabulary-*"))}
-    )
-    assert type(corpus.encoded("train")) is EncodedSplit
-    grammar(tmp_path, order_seed=4)
-    assert len(list(tmp_path.glob("text-*"))) == len(list(tmp_path.glob("vocabulary-*"))) == 1
-
-
-def test_a_copy_is_of_the_same_order(tmp_path):
-    split = grammar(tmp_path, order_seed=2, layers=["shuffled_upos"]).encoded("train")
-    copied = pickle.loads(pickle.dumps(split))
-    assert copied.shuffled("upos", 0).tolist() == split.shuffled("upos", 0).tolist()
-    assert copied.fingerprint(["upos"]) == split.fingerprint(["upos"])
-
-
 def test_sentences_of_a_treebank(tmp_path):
     path = tmp_path / "t.conllu"
     words = [f"w{i}" for i in range(8)]
@@ -125,8 +105,6 @@ def test_text_of_one_document_has_no_other_order(tmp_path):
     settings = {"layout": "paragraphs", "drop_rare_sentences": False, "cache_dir": str(tmp_path)}
     with pytest.raises(ValueError, match=r"order_seed 1 permutes the documents .* it has 1: omit order_seed"):
         ready(TextCorpus(str(path), order_seed=1, **settings))
-    with pytest.raises(ValueError, match=r"order_seed must be null .* got -1"):
-        TextCorpus(str(path), order_seed=-1)
     path.write_text("one line of words\nanother line\nand one\n", encoding="utf-8")
     ready(TextCorpus(str(path), order_seed=1, **settings))  # the control
 

@@ -94,18 +94,3 @@ def test_bad_settings_are_refused(settings, message):
         ExampleLoader(examples(), **settings)
     with pytest.raises(ValueError, match="no example"):
         ExampleLoader([])
-
-
-def test_fingerprint_is_of_types_and_shapes_too_and_made_once():
-    def fingerprint(array, **settings):
-        return ExampleLoader([{"input_ids": np.arange(3), "x": array}], **settings).fingerprint
-
-    array = np.arange(4)
-    arrays = [array, array.astype(np.int32), array.reshape(2, 2), array.reshape(4, 1), array[::-1]]
-    found = {fingerprint(a) for a in arrays} | {fingerprint(array, label_names={"x": ["a"]})}
-    assert len(found) == 6
-    assert fingerprint(array[::-1].copy()) in found  # whatever its strides
-    loader = ExampleLoader(examples())
-    before = loader.fingerprint
-    loader.examples = []
-    assert loader.fingerprint == before

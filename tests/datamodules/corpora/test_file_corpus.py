@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from jsonargparse import ArgumentParser
 
 from lmdyn.datamodules import ConlluCorpus, SemtagCorpus
 from lmdyn.datamodules.corpora.corpus import FileCorpus
@@ -90,21 +89,3 @@ def test_not_utf8_and_missing(form, tmp_path):
         form.prepared(tmp_path, str(path))
     with pytest.raises(FileNotFoundError, match="no file"):
         form.prepared(tmp_path, str(tmp_path / "none"))
-    with pytest.raises(ValueError, match="no file was given"):
-        form.corpus()
-
-
-def test_parses_from_yaml(form, tmp_path):
-    parser = ArgumentParser()
-    parser.add_subclass_arguments(FileCorpus, "data")
-    config = tmp_path / "c.yaml"
-    config.write_text(
-        f"class_path: {form.corpus.__name__}\n"
-        f"init_args: {{train: [a.{form.suffix}], lowercase: true, layers: [{form.layer}]}}\n"
-    )
-    parsed = parser.parse_args([f"--data={config}"])
-    corpus = getattr(parser, "instantiate", parser.instantiate_classes)(parsed).data
-    assert type(corpus) is form.corpus
-    assert (corpus.paths, corpus.lowercase) == ({"train": [f"a.{form.suffix}"]}, True)
-    assert corpus.layers == [form.layer]
-    assert corpus.hparams["lowercase"] is True

@@ -75,12 +75,8 @@ def test_coarse_classes():
     [
         (ROW + "x\tx\tx\n", r"en\.conll:2: expected 7 columns separated by tabs, got 3"),
         (HEAD + "Hi Hi hi GRE s O []\n", r"en\.conll:3: expected 7 columns .* got 1"),
-        (ROW + "#no comment\n", r"en\.conll:2: .* comments start with '# '"),
-        (
-            "# newdoc id = a\n\n" + ROW.replace("GRE", ""),
-            r"en\.conll:3: the semantic tag \(column 4\) is empty",
-        ),
-        (ROW.replace("Hi\t", "\t", 1), r"en\.conll:1: the word \(column 1\) is empty"),
+        (ROW + "#no comment\n", r"en\.conll:2: expected 7 columns"),
+        (ROW.replace("Hi\t", "\t", 1), r"en\.conll:1: word 0 is ''"),
     ],
 )
 def test_malformed(tmp_path, text, message):
@@ -89,22 +85,16 @@ def test_malformed(tmp_path, text, message):
         corpus.prepare_data()
 
 
-def test_corpus(tmp_path):
-    path = str(write(tmp_path, SAMPLE))
-    corpus = SemtagCorpus(path, path, lowercase=True, batch_size=1, cache_dir=str(tmp_path / "c"))
-    corpus.prepare_data()
-    corpus.setup()
-    assert corpus.label_names == {
-        "semtag": ["CON", "DEF", "EPS", "NEW", "PER", "PRO", "QUC", "QUE"],
-        "semtag_coarse": ["ACT", "ANA", "ATT", "EVE", "NAM", "UNE", "UNK"],
-    }
-    batch = next(iter(corpus.val_dataloader()))
-    words = corpus.tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist())
-    names = corpus.label_names["semtag_coarse"]
-    tags = [None if i == -100 else names[i] for i in batch["semtag_coarse"][0].tolist()]
-    assert list(zip(words, tags, strict=True))[2:7] == [
-        *(("cleared", "EVE"), ("<eos>", None), ("i", "ANA"), ("met", "EVE"), ("nelson~mandela", "NAM"))
-    ]
+@pytest.mark.parametrize("missing", ["-", "_", ""])
+def test_spellings_of_a_missing_tag(tmp_path, missing):
+    """It was refused if empty, and a label of its own otherwise."""
+    text = HEAD + ROW + ROW.replace("GRE", missing).replace("Hi\t", "-\t", 1)
+    ((sentence,),) = read_pmb(write(tmp_path, text))
+    assert sentence.words == ("Hi", "-")
+    assert (sentence.semtag[1], sentence.semtag_coarse[1]) == (None, None)
+    assert sentence.semtag[0] == "GRE"
+    ((sentence,),) = read_pmb(write(tmp_path, HEAD + ROW.replace("GRE", missing)))
+    assert sentence.layers == ()
 
 
 @pytest.mark.realdata

@@ -1,39 +1,20 @@
 """Cloze questions: what is masked, what is left out, and what the files may not hold."""
 
 import json
-import math
 import os
-import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AlbertConfig, AlbertForMaskedLM, BertTokenizerFast, PreTrainedTokenizerFast
+from transformers import BertTokenizerFast, PreTrainedTokenizerFast
 
-from lmdyn.datamodules.facts.fact_sources import PUBLICATION
 from lmdyn.datamodules.facts.facts import Cloze, FactCorpus, FactSource, GrammarFacts, TrexFacts
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = [
-    "the",
-    "capital",
-    "of",
-    "is",
-    "france",
-    "paris",
-    "berlin",
-    "germ",
-    "##any",
-    "bon",
-    "##n",
-    ".",
-    "in",
-    "[",
-    "a",
-]
+WORDS = "the capital of is france paris berlin germ ##any bon ##n . in [ a".split()  # noqa: SIM905
 FACTS = {
     "P36": [("France", "Paris"), ("Germany", "Berlin"), ("Germany", "Bonn"), ("the Germany", "Nowhere")],
     "P17": [("Paris", "France"), ("Berlin", "Germany")],
@@ -143,34 +124,12 @@ def test_paraphrases(folder, tokenizer, layout):
         corpus_of(TrexFacts(str(folder), ["P17"], paraphrases=given), tokenizer)
 
 
-def test_questions_in_one_wording_are_those_of_earlier_versions(folder, tokenizer):
-    loader = corpus_of(TrexFacts(str(folder), ["P36"]), tokenizer).loader()
-    assert all("wording" not in example for example in loader.examples)  # the probe keeps its fingerprint
-
-
 def test_both_statements_of_the_grammar():
     data = GrammarCorpus(2000, 100, 100, n_facts=6, n_names=20)
     data.prepare_data()
     one, both = (list(GrammarFacts(data, t).facts()) for t in (0, "both"))
     assert [f.template for f in both[::2]] == [f.template for f in one]
     assert len({f.template for f in both}) == 2 * len({f.template for f in one})
-
-
-def test_the_relations_of_the_publication():
-    assert len(PUBLICATION) == 25
-    kinds = TrexFacts().relation_kinds()
-    assert [relation for relation, kind in kinds.items() if kind == "1-1"] == ["P36", "P1376"]
-    assert set(kinds.values()) == {"1-1", "N-1"}
-    for relation, template in PUBLICATION.items():
-        Cloze(relation, "a", "b", template)
-
-
-def test_facts_that_say_the_same(folder, tokenizer, caplog):
-    path = folder / "trex_lms_vocab" / "P36.jsonl"
-    path.write_text(path.read_text() + path.read_text())
-    loader = corpus_of(TrexFacts(str(folder), ["P36"]), tokenizer).loader()
-    assert len(loader.examples) == 2
-    assert "4 facts have the same words as others" in caplog.text
 
 
 def test_two_ranks_see_each_question_once(folder, tokenizer):
@@ -281,6 +240,7 @@ def test_pieces_of_byte_level_tokenizers_are_those_of_raw_text(punctuation):
         assert tokenizer.convert_ids_to_tokens(int(example["labels"].max())) == "France"
 
 
+@pytest.mark.slow
 def test_grammar_facts_are_worded_as_in_the_text():
     data = GrammarCorpus(40_000, 100, 100, n_facts=12, n_names=40)
     data.prepare_data()
@@ -323,24 +283,10 @@ def test_malformed_lines(folder, tokenizer, line, message):
 
 
 def test_errors(folder, tokenizer):
-    with pytest.raises(ValueError, match="templates: lama has more"):
-        TrexFacts(relations=["P1001"])
-    with pytest.raises(ValueError, match="expected 'publication' or 'lama'"):
-        TrexFacts(templates="own")
-    with pytest.raises(ValueError, match=r"expected some of \['P1', 'P17', 'P36'\]"):
+    with pytest.raises(ValueError, match=r"must be some of \['P1', 'P17', 'P36'\]"):
         corpus_of(TrexFacts(str(folder), ["P2"], templates="lama"), tokenizer)
     with pytest.raises(FileNotFoundError, match=r"P19\.jsonl"):
         corpus_of(TrexFacts(str(folder), ["P19"]), tokenizer)
-    with pytest.raises(ValueError, match=r"one \[Y\] between spaces"):
-        Cloze("P1", "a", "b", "[X] is [Y].")
-    with pytest.raises(ValueError, match="each relation has two statements"):
-        GrammarFacts(GrammarCorpus(n_facts=6, n_names=40), template=2)
-    with pytest.raises(ValueError, match="batch_tokens must be at least 1"):
-        FactCorpus(TrexFacts(), batch_tokens=0)
-    with pytest.raises(RuntimeError, match="no tokenizer"):
-        FactCorpus(TrexFacts()).setup()
-    with pytest.raises(RuntimeError, match="not set up"):
-        FactCorpus(TrexFacts()).val_dataloader()
 
 
 def test_nothing_left(folder, tokenizer, tmp_path):
@@ -370,97 +316,3 @@ def test_trex(monkeypatch):
     batch = next(iter(loader))
     assert ((batch["labels"] >= 0).sum(1) == 1).all()
     assert torch.equal(batch["input_ids"] == tokenizer.mask_token_id, batch["labels"] >= 0)
-
-
-@pytest.mark.slow
-def test_a_model_of_raw_sentences_is_asked_in_raw_text(tmp_path):
-    """A small ALBERT learns facts by heart from sentences with `.` right after the last word."""
-    draw = random.Random(0)
-    objects = "Paris Rome Oslo Bonn Lima Kiev".split()  # noqa: SIM905
-    facts = [
-        Cloze(relation, f"Land{i}", draw.choice(objects), f"The {noun} of [X] is [Y] .")
-        for relation, noun in (("P1", "capital"), ("P2", "harbour"), ("P3", "founder"))
-        for i in range(20)
-    ]
-
-    class Taught(FactSource):
-        def facts(self):
-            yield from facts
-
-        def relation_kinds(self):
-            return dict.fromkeys(("P1", "P2", "P3"), "N-1")
-
-        def candidates(self):
-            return objects
-
-    filler = [f"{a} is near {b}." for a in objects for b in objects]  # so that names are pieces
-    raw = [f.query.replace("[MASK]", f.object).replace(" .", ".") for f in facts]
-    backend = Tokenizer(models.Unigram())
-    backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
-    backend.train_from_iterator(
-        raw + 5 * filler,
-        trainers.UnigramTrainer(
-            vocab_size=160, special_tokens=special, unk_token="<unk>", show_progress=False
-        ),
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", unk_token="<unk>", cls_token="[CLS]", sep_token="[SEP]",
-        mask_token="[MASK]",
-    )  # fmt: skip
-    loaders = {
-        form: corpus_of(Taught(), tokenizer, punctuation=form).loader()
-        for form in (None, "attached", "apart")
-    }
-    for example, sentence in zip(
-        loaders["attached"].examples, raw, strict=True
-    ):  # just as the text is encoded
-        filled = np.where(example["labels"] >= 0, example["labels"], example["input_ids"])
-        assert filled.tolist()[1:-1] == tokenizer(sentence, add_special_tokens=False)["input_ids"]
-
-    pieces = [tokenizer(sentence, add_special_tokens=False)["input_ids"] for sentence in raw]
-    whole = [[tokenizer.cls_token_id, *each, tokenizer.sep_token_id] for each in pieces]
-    text = tokenizer.pad({"input_ids": whole}, return_tensors="pt")
-    ids, attention = text["input_ids"], text["attention_mask"]
-    config = AlbertConfig(
-        vocab_size=len(tokenizer), embedding_size=64, hidden_size=64, intermediate_size=256, num_hidden_layers=2,
-        num_attention_heads=4, initializer_range=0.1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
-
-    torch.manual_seed(0)
-    model = learned_by_heart(AlbertForMaskedLM(config), ids, attention, tokenizer)
-    found = {form: surprisal(model, next(iter(loader))) for form, loader in loaders.items()}
-    by_hand = masked_objects(ids, attention, tokenizer)
-    assert found[None] == found["attached"] == pytest.approx(surprisal(model, by_hand), rel=1e-4)
-    assert found["attached"] < math.log(len(objects))  # something was learned
-    assert abs(found["apart"] - found["attached"]) > 1e-4  # a mean that may go either way
-
-
-def masked_objects(ids, attention, tokenizer):
-    """The raw text with its objects masked, which stand before the full stop and [SEP]."""
-    rows, last = torch.arange(len(ids)), attention.sum(1) - 3
-    given, labels = ids.clone(), torch.full_like(ids, -100)
-    given[rows, last], labels[rows, last] = tokenizer.mask_token_id, ids[rows, last]
-    return {"input_ids": given, "attention_mask": attention, "labels": labels}
-
-
-def learned_by_heart(model, ids, attention, tokenizer):
-    """The model after 200 updates on 0.15 of the tokens and on half of the objects."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    rows, last = torch.arange(len(ids)), attention.sum(1) - 3
-    for _ in range(200):
-        masked = (torch.rand(ids.shape) < 0.15) & (attention == 1)
-        masked[rows, last] |= torch.rand(len(ids)) < 0.5
-        labels = torch.where(masked, ids, -100)
-        given = torch.where(masked, tokenizer.mask_token_id, ids)
-        optimizer.zero_grad()
-        model(input_ids=given, attention_mask=attention, labels=labels).loss.backward()
-        optimizer.step()
-    return model.eval()
-
-
-@torch.no_grad()
-def surprisal(model, batch):
-    logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-    asked = batch["labels"] >= 0
-    return float(torch.nn.functional.cross_entropy(logits[asked], batch["labels"][asked]))

@@ -3,9 +3,9 @@
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import astuple, replace
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -15,35 +15,10 @@ from lmdyn.datamodules import GrammarCorpus
 from lmdyn.datamodules.corpora.sentence import Constituent, Document, Sentence
 from lmdyn.datamodules.grammar.grammar import VERSION, Grammar
 
-XPOS_OF_UPOS = {
-    "ADJ": {"JJ"},
-    "ADP": {"IN"},
-    "ADV": {"RB", "RBR", "WRB"},
-    "AUX": {"MD", "VB", "VBZ", "VBP", "VBD", "VBN"},
-    "CCONJ": {"CC"},
-    "DET": {"DT"},
-    "INTJ": {"UH"},
-    "NOUN": {"NN", "NNS"},
-    "NUM": {"CD"},
-    "PART": {"RB", "TO", "POS"},
-    "PRON": {"PRP", "PRP$", "WP", "WDT", "EX"},
-    "PROPN": {"NNP"},
-    "PUNCT": {".", ","},
-    "SCONJ": {"IN"},
-    "VERB": {"VB", "VBZ", "VBP", "VBD", "VBN", "VBG"},
-}
 RELATIVE = {"WDT", "WP"}
 PLURAL_PRONOUNS = {"they", "them", "their", "themselves"}
-PRONOUN_CLASS = {
-    form: forms[0]
-    for forms in (
-        ("he", "him", "his", "himself"),
-        ("she", "her", "herself"),
-        ("it", "its", "itself"),
-        ("they", "them", "their", "themselves"),
-    )
-    for form in forms
-}
+PRONOUNS = ["he him his himself", "she her herself", "it its itself", "they them their themselves"]
+PRONOUN_CLASS = {form: forms.split()[0] for forms in PRONOUNS for form in forms.split()}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +28,7 @@ def grammar() -> Grammar:
 
 @pytest.fixture(scope="module")
 def documents(grammar: Grammar) -> list[Document]:
-    return list(grammar.documents("train", 60_000))
+    return list(grammar.documents("train", 30_000))
 
 
 @pytest.fixture(scope="module")
@@ -150,13 +125,6 @@ def span_head(sentence: Sentence, start: int, end: int) -> int:
     return head
 
 
-def zipf_slope(words: Iterable[str]) -> float:
-    """Slope of log frequency over log rank, ranks 10 to 1000."""
-    counts = np.sort(np.array(list(Counter(words).values())))[::-1]
-    ranks = np.arange(10, 1001)
-    return float(np.polyfit(np.log(ranks), np.log(counts[ranks - 1]), 1)[0])
-
-
 # ---------------------------------------------------------------- syntax
 
 
@@ -204,9 +172,9 @@ def test_finite_verbs_agree_over_what_intervenes(sentences: list[Sentence]) -> N
                 s.upos[i] in ("NOUN", "PROPN") and (s.xpos[i] == "NNS") != plural for i in between
             )
             relative += any(s.xpos[i] in RELATIVE for i in between)
-    assert checked > 3000
-    assert attractors > 100
-    assert relative > 100
+    assert checked > 1500
+    assert attractors > 50
+    assert relative > 50
 
 
 def test_agreement_checker_finds_a_wrong_verb(sentences: list[Sentence]) -> None:
@@ -217,69 +185,6 @@ def test_agreement_checker_finds_a_wrong_verb(sentences: list[Sentence]) -> None
         corrupted = replace(s, xpos=tuple(swap.get(x, x) for x in s.xpos))
         wrong += sum(not agrees for _, _, agrees in agreements(corrupted))
     assert wrong > 100
-
-
-def test_upos_and_xpos_are_compatible(sentences: list[Sentence]) -> None:
-    pairs = Counter(pair for s in sentences for pair in zip(s.upos or (), s.xpos or (), strict=True))
-    assert {pair for pair in pairs if pair[1] not in XPOS_OF_UPOS[pair[0]]} == set()
-    assert {upos for upos, _ in pairs} == set(XPOS_OF_UPOS)
-
-
-def test_relations_fit_the_words_they_attach(sentences: list[Sentence]) -> None:
-    allowed = {
-        "det": {"DET"},
-        "case": {"ADP", "PART"},
-        "aux": {"AUX"},
-        "aux:pass": {"AUX"},
-        "cop": {"AUX"},
-        "mark": {"SCONJ", "PART"},
-        "cc": {"CCONJ"},
-        "punct": {"PUNCT"},
-        "nummod": {"NUM"},
-        "amod": {"ADJ"},
-        "advmod": {"ADV", "PART"},
-        "discourse": {"INTJ"},
-        "expl": {"PRON"},
-        "obj": {"NOUN", "PROPN", "PRON"},
-        "iobj": {"NOUN", "PROPN", "PRON"},
-        "ccomp": {"VERB", "ADJ", "NOUN", "PROPN", "PRON"},
-        "acl:relcl": {"VERB"},
-    }
-    function_words = set()
-    for s in sentences:
-        assert s.upos is not None
-        assert s.heads is not None
-        for i, relation in enumerate(s.deprels or ()):
-            assert s.upos[i] in allowed.get(relation, {s.upos[i]}), (s.words, i, relation)
-            if s.heads[i] >= 0:
-                function_words.add(s.upos[s.heads[i]])
-    # function words depend on content words, never the other way round
-    assert function_words <= {"NOUN", "PROPN", "PRON", "VERB", "ADJ", "NUM", "INTJ"}
-
-
-def test_auxiliaries_take_the_forms_they_govern(sentences: list[Sentence]) -> None:
-    """In each clause, modal + VB, have + VBN, be + VBG or VBN."""
-    seen = Counter()
-    for s in sentences:
-        assert s.xpos is not None
-        for i, upos in enumerate(s.upos or ()):
-            if upos != "VERB":
-                continue
-            chain = [*children(s, i, "aux", "aux:pass"), i]
-            forms = [s.xpos[j] for j in chain]
-            for left, right in pairwise(chain):
-                word = s.words[left]
-                if s.xpos[left] == "MD" or word in ("do", "does", "did"):
-                    expected = {"VB"}
-                elif word in ("has", "have", "had"):
-                    expected = {"VBN"}
-                else:
-                    expected = {"VBG"} if s.deprels and s.deprels[left] == "aux" else {"VBN"}
-                assert s.xpos[right] in expected, s.words
-                seen[next(iter(expected))] += 1
-            finite = [f for f in forms if f in ("MD", "VBZ", "VBP", "VBD")]
-            assert len(finite) <= 1, s.words
-    assert min(seen[form] for form in ("VB", "VBN", "VBG")) > 100
 
 
 # ---------------------------------------------------------------- words
@@ -294,77 +199,6 @@ def test_open_class_words_are_forms_of_the_lexicon(grammar: Grammar, sentences: 
                 assert any(x.upos == upos and x.forms[xpos] == word for x in grammar.lexicon[word])
     singular, plural = zip(*grammar.number_pairs, strict=True)
     assert not set(singular) & set(plural)
-
-
-def test_some_types_are_noun_and_verb(grammar: Grammar, sentences: list[Sentence]) -> None:
-    tags = defaultdict(set)
-    for s in sentences:
-        for word, upos in zip(s.words, s.upos or (), strict=True):
-            tags[word].add(upos)
-    ambiguous = [word for word, upos in tags.items() if {"NOUN", "VERB"} <= upos]
-    assert 0.005 < len(ambiguous) / len(tags) < 0.1
-    listed = [word for word, lexemes in grammar.lexicon.items() if len(lexemes) > 1]
-    assert 0.01 < len(listed) / len(grammar.lexicon) < 0.1
-    assert all(len(lexemes) == 1 for lexemes in Grammar(ambiguous_fraction=0).lexicon.values())
-
-
-def test_semantic_tags_depend_on_use(sentences: list[Sentence]) -> None:
-    tags = defaultdict(set)
-    coarse = defaultdict(set)
-    for s in sentences:
-        for word, fine, c in zip(s.words, s.semtag or (), s.semtag_coarse or (), strict=True):
-            tags[word].add(fine)
-            coarse[fine].add(c)
-    assert tags["that"] == {"DST", "REL", "SUB"}
-    assert tags["to"] == {"REL", "NIL"}
-    assert tags["who"] == {"REL", "QUE"}
-    assert tags["her"] == {"PRO", "HAS"}
-    assert tags["there"] == {"NIL", "DXP"}
-    assert all(len(c) == 1 for c in coarse.values())
-
-
-def test_verbs_keep_their_frame(sentences: list[Sentence]) -> None:
-    frames = defaultdict(set)
-    for s in sentences:
-        for i, upos in enumerate(s.upos or ()):
-            if upos == "VERB" and s.words[i] not in ("is", "are", "was", "were"):
-                for relation in ("ccomp", "iobj"):
-                    if children(s, i, relation):
-                        frames[s.words[i]].add(relation)
-                if any(s.upos and s.upos[j] == "VERB" for j in children(s, i, "xcomp")):
-                    frames[s.words[i]].add("xcomp")
-    assert {f for frame in frames.values() for f in frame} == {"ccomp", "iobj", "xcomp"}
-    assert all(len(frame) == 1 for frame in frames.values())
-
-
-def test_frequencies_are_zipfian(grammar: Grammar) -> None:
-    def words(g: Grammar) -> list[str]:
-        return [w for d in g.documents("train", 100_000) for s in d for w in s.words]
-
-    found = words(grammar)
-    assert len(set(found)) > 5000
-    assert -1.35 < zipf_slope(found) < -0.85
-    # without the closed class, which has frequencies of its own
-    assert -1.0 < zipf_slope(w for w in found if w in grammar.lexicon) < -0.6
-    flat = Grammar(zipf_exponent=0.3)
-    assert zipf_slope(w for w in words(flat) if w in flat.lexicon) > -0.5
-
-
-def test_topics_prefer_their_words(grammar: Grammar) -> None:
-    def share_at_home(g: Grammar) -> float:
-        """Of the nouns in a document, those at home in its topic."""
-        home = {form: x.topic for x in g.lexemes["NOUN"] for form in x.forms.values()}
-        hits = [
-            g.topics[home[w]] == s.topic
-            for d in g.documents("train", 40_000)
-            for s in d
-            for w, upos in zip(s.words, s.upos or (), strict=True)
-            if upos == "NOUN" and w in home
-        ]
-        return float(np.mean(hits))
-
-    assert share_at_home(grammar) > 0.35
-    assert share_at_home(Grammar(topic_boost=1.0)) < 0.10  # 1/20 by chance
 
 
 def test_a_document_has_one_topic(documents: list[Document]) -> None:
@@ -408,18 +242,10 @@ def test_coreference_chains_agree_and_pronouns_have_antecedents(documents: list[
             for name in names[entity]:
                 classes_of_name[name] |= classes[entity]
         assert len([n for ns in names.values() for n in ns]) == len({n for ns in names.values() for n in ns})
-    assert pronouns > 2000
+    assert pronouns > 1000
     assert repeated > pronouns
     # a name has one gender in the whole corpus
     assert max(map(len, classes_of_name.values())) == 1
-
-
-def test_every_personal_pronoun_is_a_mention(sentences: list[Sentence]) -> None:
-    for s in sentences:
-        starts = {(m.start, m.end) for m in s.mentions or ()}
-        for i, xpos in enumerate(s.xpos or ()):
-            if xpos in ("PRP", "PRP$"):
-                assert (i, i + 1) in starts
 
 
 def test_only_reflexives_refer_to_their_subject(sentences: list[Sentence]) -> None:
@@ -435,7 +261,7 @@ def test_only_reflexives_refer_to_their_subject(sentences: list[Sentence]) -> No
                     if s.xpos and s.xpos[subject] not in RELATIVE:
                         assert same == reflexive, s.words
                     reflexives += reflexive
-    assert reflexives > 10
+    assert reflexives > 5
 
 
 def test_roles_are_phrases_of_verbs(sentences: list[Sentence]) -> None:
@@ -454,17 +280,8 @@ def test_roles_are_phrases_of_verbs(sentences: list[Sentence]) -> None:
             (r.predicate, r.label) for r in roles if r.label[:3] == "ARG" and r.label[3].isdigit()
         )
         assert max(numbered.values(), default=1) == 1
-    assert {
-        "ARG0",
-        "ARG1",
-        "ARG2",
-        "ARGM-TMP",
-        "ARGM-LOC",
-        "ARGM-MNR",
-        "ARGM-MOD",
-        "ARGM-NEG",
-        "R-ARG0",
-    } <= labels
+    adjuncts = {f"ARGM-{label}" for label in ("TMP", "LOC", "MNR", "MOD", "NEG")}
+    assert {"ARG0", "ARG1", "ARG2", "R-ARG0", *adjuncts} <= labels
 
 
 def test_roles_fit_the_dependencies(sentences: list[Sentence]) -> None:
@@ -484,7 +301,7 @@ def test_roles_fit_the_dependencies(sentences: list[Sentence]) -> None:
             if relation in expected and s.upos and s.upos[head] == "VERB":
                 assert labels[head, i] in expected[relation], s.words
                 checked[relation] += 1
-    assert min(checked[relation] for relation in expected) > 50
+    assert min(checked[relation] for relation in expected) > 25
 
 
 def test_facts_are_stated_as_they_are_known(grammar: Grammar, sentences: list[Sentence]) -> None:
@@ -502,7 +319,7 @@ def test_facts_are_stated_as_they_are_known(grammar: Grammar, sentences: list[Se
             values[fact.relation, fact.subject].add(s.words[-2])
             templates.add((fact.relation, fact.statements.index(text)))
     assert all(len(v) == 1 for v in values.values())
-    assert len(values) > 100
+    assert len(values) > 50
     assert len(templates) == 12
     share = np.mean([bool(s.facts) for s in sentences])
     assert 0.07 < share < 0.13
@@ -557,18 +374,8 @@ def test_documents_stay_what_they_are(settings: dict[str, float], expected: str)
         for index in range(40):
             for s in grammar.document(split, index):
                 spans = [[astuple(x) for x in layer or ()] for layer in (s.constituents, s.roles, s.mentions)]
-                labels = [
-                    s.words,
-                    s.upos,
-                    s.xpos,
-                    s.semtag,
-                    s.semtag_coarse,
-                    s.heads,
-                    s.deprels,
-                    s.topic,
-                    s.facts,
-                ]
-                text.update(json.dumps([*labels, *spans]).encode())
+                labels = [s.words, s.upos, s.xpos, s.semtag, s.semtag_coarse, s.heads, s.deprels]
+                text.update(json.dumps([*labels, s.topic, s.facts, *spans]).encode())
     assert text.hexdigest() == expected
 
 
@@ -587,43 +394,15 @@ def test_documents_stop_after_the_words_asked_for(grammar: Grammar) -> None:
     assert list(grammar.documents("train", 0)) == []
 
 
-@pytest.mark.parametrize(
-    ("argument", "match"),
-    [
-        ({"seed": -1}, "expected seed >= 0, got -1"),
-        ({"n_nouns": -5}, "expected n_nouns >= 10, got -5"),
-        ({"n_topics": 0}, "expected n_topics >= 1"),
-        ({"n_adverbs": 800}, "n_adverbs <= n_adjectives"),
-        ({"fact_rate": 0.9}, r"fact_rate in \[0, 0.5\]"),
-        ({"n_facts": 100_000}, "lower n_facts"),
-        ({"n_facts": 0}, "expected fact_rate 0"),
-        ({"zipf_exponent": 0.0}, "zipf_exponent > 0"),
-    ],
-)
-def test_bad_settings_are_refused(argument: dict[str, float], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        Grammar(**argument)  # type: ignore[arg-type]
-
-
 def test_bad_requests_are_refused(grammar: Grammar) -> None:
-    with pytest.raises(ValueError, match="train, validation, test, got 'dev'"):
+    with pytest.raises(ValueError, match="got 'dev'"):
         grammar.document("dev", 0)
     with pytest.raises(ValueError, match="got 'dev'"):
         next(grammar.documents("dev", 10))
-    with pytest.raises(ValueError, match="index >= 0, got -1"):
+    with pytest.raises(ValueError, match="index must be at least 0, got -1"):
         grammar.document("train", -1)
-    with pytest.raises(ValueError, match="n_tokens >= 0, got -1"):
+    with pytest.raises(ValueError, match="n_tokens must be at least 0, got -1"):
         next(grammar.documents("train", -1))
-    with pytest.raises(ValueError, match="n_test_tokens >= 1, got 0"):
-        GrammarCorpus(n_test_tokens=0)
-
-
-def test_the_smallest_grammar_writes() -> None:
-    grammar = Grammar(**SMALLEST)  # type: ignore[arg-type]
-    for document in grammar.documents("train", 5000):
-        for sentence in document:
-            assert tree_errors(sentence) == []
-            assert sentence.facts == ()
 
 
 def test_corpus_serves_the_grammar(tmp_path: Path) -> None:
@@ -636,5 +415,3 @@ def test_corpus_serves_the_grammar(tmp_path: Path) -> None:
     first = next(corpus.documents("train")).sentences[0].words
     assert corpus.tokenizer.convert_ids_to_tokens(batch["input_ids"][0][: len(first)].tolist()) == list(first)
     assert corpus.content_key() != GrammarCorpus(3000, 500, 501, n_topics=4).content_key()
-    with pytest.raises(ValueError, match="got 'dev'"):
-        corpus.documents("dev")

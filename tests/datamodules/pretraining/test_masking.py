@@ -105,11 +105,3 @@ def test_nothing_maskable_gives_nothing():
         len(choose_positions(np.random.default_rng(0), Masking(), np.ones(4, bool), np.zeros(4, bool), 2))
         == 0
     )
-
-
-@pytest.mark.parametrize(
-    "bad", [{"share": 0.0}, {"share": 1.5}, {"mask_share": 0.9, "random_share": 0.2}, {"max_ngram": 0}]
-)
-def test_bad_settings_are_refused(bad):
-    with pytest.raises(ValueError, match="expected"):
-        Masking(**bad)

@@ -5,9 +5,8 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
-from lmdyn.datamodules import GrammarCorpus, Masking, PretrainingCorpus, StreamedText, TextCorpus
+from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus, StreamedText, TextCorpus
 from lmdyn.datamodules.corpora.tokenization import load_tokenizer, subword_tokenizer
 from lmdyn.datamodules.pretraining.sentence_pairs import (
     RowFormat,
@@ -104,37 +103,6 @@ def test_each_token_is_predicted_once(objective, cache):
     assert sum(int((b["labels"] != -100).sum()) for b in masked) < 0.2 * len(predicted)
 
 
-@pytest.mark.parametrize("objective", DENSE)
-def test_windows_are_those_of_masked_rows(objective, cache):
-    """With the masks undone, in training's order too."""
-    dense, masked = make(cache, objective).train_dataloader(), make(cache, "masked").train_dataloader()
-    for _ in range(2):
-        for a, b in zip(dense, masked, strict=True):
-            undone = torch.where(b["labels"] == -100, b["input_ids"], b["labels"])
-            assert torch.equal(a["input_ids"], undone)
-            assert torch.equal(a["example"], b["example"])
-            assert not torch.equal(b["input_ids"], undone)
-
-
-@pytest.mark.parametrize("split", ["train", "validation"])
-@pytest.mark.parametrize("objective", DENSE)
-def test_ranks_share_the_rows(objective, split, cache):
-    def rows(*loaders):
-        served = [
-            (int(example), ids.tolist(), labels.tolist())
-            for loader in loaders
-            for batch in loader
-            for example, ids, labels in zip(
-                batch["example"], batch["input_ids"], batch["labels"], strict=True
-            )
-        ]
-        return sorted(served)
-
-    whole = make(cache, objective).loader(split)
-    assert rows(whole.shard(0, 2), whole.shard(1, 2)) == rows(whole)
-    assert rows(whole.shard(0, 2)) != rows(whole)
-
-
 @pytest.mark.parametrize("objective", ["masked", *DENSE])
 def test_gold_layers_follow_the_labels(objective, cache):
     """Of a causal model they are those of the next token."""
@@ -214,19 +182,6 @@ def test_another_objective_is_other_data(source, cache, streamed):
             else:
                 with pytest.raises(ValueError, match=rf"{name}.*{other}.*exact resuming requires"):
                     again.train_dataloader().load_state_dict(state)
-
-
-def test_bad_settings_are_refused(cache):
-    with pytest.raises(
-        ValueError, match=r"objective must be one of \['masked', 'causal', 'cloze'\], got 'gpt'"
-    ):
-        make(cache, "gpt")
-    for objective in DENSE:
-        with pytest.raises(ValueError, match=rf"pairs 'next' with objective '{objective}': omit pairs"):
-            make(cache, objective, pairs="next")
-        with pytest.raises(ValueError, match=rf"'{objective}' masks nothing.*max_ngram=3.*omit masking"):
-            make(cache, objective, masking=Masking(max_ngram=3))
-        make(cache, objective, masking=Masking())  # the default is nobody's wish
 
 
 def test_a_mask_token_is_for_masked_rows_only(streamed):

@@ -11,9 +11,6 @@ import pytest
 import torch
 from transformers import BertTokenizer
 
-from lmdyn.callbacks.observing.probe import ProbeSet
-from lmdyn.callbacks.observing.protocols import HasTokenizer, offers
-from lmdyn.callbacks.observing.run import split_loader
 from lmdyn.datamodules import ConlluCorpus, GrammarCorpus
 from lmdyn.datamodules.corpora.conll import ConllCorpus
 from lmdyn.datamodules.corpora.corpus import Corpus
@@ -22,23 +19,8 @@ from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.datamodules.spans.spans import _CACHE, SPAN_TASKS, SpanCorpus
 from tests.datamodules.corpora.test_tokenization import SENTENCES, reading
 
-PIECES = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "a",
-    "b",
-    "c",
-    "d",
-    "e",
-    "##a",
-    "##b",
-    "##c",
-    "##d",
-    "##e",
-]
+PIECES = [f"[{name}]" for name in ("PAD", "UNK", "CLS", "SEP", "MASK")]
+PIECES += [before + letter for before in ("", "##") for letter in "abcde"]
 GONE = "\u200b"  # a word that a WordPiece tokenizer cleans away
 
 TRAIN = Sentence(
@@ -138,7 +120,7 @@ def test_nothing_is_silent(wordpiece, caplog):
         "pairs of mentions beyond 4 in a sentence left out": 11,
         "pos with a label unseen in train": 1,
     }
-    assert "Given, test: 2 sentences of more than 10 pieces left out; 1 sentences without" in caplog.text
+    assert "2 sentences of more than 10 pieces left out" in caplog.text
     assert spans.label_names["pos"] == [":", "NN", "NNS", "VB", "NEW"]  # those of train first
     (batch,) = spans.test_dataloader()
     assert len(rows(batch, "coreference", 0)) == 4
@@ -150,14 +132,7 @@ def test_a_word_tokenizer_has_no_special_tokens():
     (batch,) = spans.train_dataloader()
     assert batch["words"].tolist() == [[0, 1, 2, 3]]
     assert torch.equal(batch["labels"], batch["input_ids"])
-    assert sorted(batch) == [
-        "attention_mask",
-        "example",
-        "input_ids",
-        "labels",
-        "spans_constituents",
-        "words",
-    ]
+    assert set(batch) == {"attention_mask", "example", "input_ids", "labels", "spans_constituents", "words"}
     assert [r[:2] for r in rows(batch, "constituents", 0)] == [[0, 4], [2, 3], [2, 4]]
 
 
@@ -250,33 +225,8 @@ def test_what_a_corpus_lacks_is_named():
     empty.tokenizer = word_tokenizer({"ab": 1})
     with pytest.raises(ValueError, match="split 'test' of the corpus has no sentence"):
         empty.setup()
-    with pytest.raises(ValueError, match="expected each task once"):
-        SpanCorpus(Given(train=bare), tasks=["parse"])
-    with pytest.raises(ValueError, match="expected each layer once"):
-        SpanCorpus(Given(train=bare), layers=["upos", "upos"])
-    with pytest.raises(ValueError, match="max_pairs must be at least 1"):
-        SpanCorpus(Given(train=bare), max_pairs=0)
-    with pytest.raises(ValueError, match="vocabulary is built from the training split"):
+    with pytest.raises(ValueError, match="no training split to build a vocabulary from"):
         SpanCorpus(Given(test=[TRAIN])).setup()
-
-
-def test_as_the_probe_of_an_observer(wordpiece):
-    spans = SpanCorpus(Given(train=[TRAIN, PLAIN] * 4, test=[TRAIN]))
-    assert offers(spans, HasTokenizer)
-    with pytest.raises(RuntimeError, match="not set up"):
-        spans.train_dataloader()
-    spans.tokenizer = wordpiece
-    spans.prepare_data()
-    spans.setup("fit")
-    whole = ProbeSet(split_loader(spans, "train", "probe"))
-    assert whole.label_names == spans.label_names
-    halves = [ProbeSet(split_loader(spans, "train", "probe")).batches(rank, 2) for rank in (0, 1)]
-    numbers = [n for half in halves for batch in half for n in batch["example"].tolist()]
-    assert sorted(numbers) == list(range(8))
-    assert whole.fingerprint != ProbeSet(split_loader(spans, "train", "probe"), max_tokens=10).fingerprint
-    with pytest.raises(ValueError, match="has no validation data"):
-        split_loader(spans, "validation", "probe")
-    assert spans.val_dataloader() == []
 
 
 def encoding(spans):
@@ -284,6 +234,7 @@ def encoding(spans):
     return spans._encoded
 
 
+@pytest.mark.slow
 def test_equal_corpora_share_their_encoding(wordpiece):
     gc.collect()
     before = len(_CACHE)
@@ -305,6 +256,7 @@ def test_equal_corpora_share_their_encoding(wordpiece):
     assert len(_CACHE) == before  # nobody uses them
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.skipif("LMDYN_DATA" not in os.environ, reason="LMDYN_DATA is not set")
 def test_real_corpora():
@@ -324,7 +276,8 @@ def test_real_corpora():
         assert sum(len(b["example"]) for b in batches) == sum(
             len(d.sentences) for d in corpus.documents("test")
         )
-    assert counts["ewt"] == {"spans_pos": 25147}
+    # of 25,147 words, 52 begin within a piece of the text as it is written ("its" for "it" and "s", "cannot")
+    assert counts["ewt"] == {"spans_pos": 25147 - 52}
     assert counts["gum"]["spans_pos"] == 28119
     assert counts["gum"]["spans_coreference"] == 6899
 

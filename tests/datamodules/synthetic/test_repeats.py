@@ -4,7 +4,6 @@ import math
 from collections import Counter
 
 import numpy as np
-import pytest
 import torch
 
 from lmdyn.datamodules import RepeatsCorpus
@@ -71,24 +70,3 @@ def test_splits_and_seeds_differ_and_the_same_settings_repeat():
     assert not np.array_equal(one.text("train"), one.text("validation")[:10])
     assert one.content_key() != other.content_key()
     assert set(one.word_counts()) == set(one.vocabulary)
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"longest": 33}, "fits in twice, got 8, 33 and 64"),
-        ({"shortest": 0}, "1 <= shortest"),
-        ({"shortest": 20, "longest": 10}, "shortest <= longest"),
-        ({"n_types": 0}, "n_types >= 1"),
-        ({"n_test_tokens": 0}, "n_test_tokens >= 1"),
-        ({"language_seed": -1}, "language_seed >= 0"),
-    ],
-)
-def test_bad_sizes(settings, says):
-    with pytest.raises(ValueError, match=says):
-        RepeatsCorpus(**settings)
-
-
-def test_unknown_split():
-    with pytest.raises(ValueError, match="got 'dev'"):
-        next(RepeatsCorpus().documents("dev"))

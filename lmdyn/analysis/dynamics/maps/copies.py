@@ -1,12 +1,15 @@
 """A copy of a module for dynamics: in the requested precision, in eval mode, without a cache."""
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["apart", "private_copy", "same_values", "with_first_tensor"]
+from lmdyn.analysis.inspection.activations import first_tensor
+
+__all__ = ["apart", "private_copy", "with_first_tensor"]
 
 
 def private_copy(module: nn.Module, dtype: torch.dtype, attention: str) -> nn.Module:
@@ -89,60 +92,23 @@ _TANH_GELUS = ("NewGELUActivation", "GELUTanh")
 
 
 def with_first_tensor(output: Any, x: Tensor) -> Any:
-    """Return the output of a module, with its first tensor replaced.
+    """Return the output of a module, with the tensor replaced that ``first_tensor`` finds.
 
     Example:
         >>> with_first_tensor((None, torch.zeros(2), 3), torch.ones(2))
         (None, tensor([1., 1.]), 3)
     """
-    replaced = False
-
-    def walk(value: Any) -> Any:
-        nonlocal replaced
-        if replaced:
-            return value
-        if isinstance(value, Tensor):
-            replaced = True
-            return x
-        if isinstance(value, dict):  # also outputs of transformers
-            made: Any = copy.copy(value)
-            for key in list(value):
-                made[key] = walk(value[key])
-            return made
-        if isinstance(value, (tuple, list)):
-            parts = [walk(v) for v in value]
-            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-        return value
-
-    return walk(output)
-
-
-def same_values(a: Any, b: Any) -> bool:
-    """Return whether two arguments are equal: tensors by their values, containers by their items, others by ``==``.
-
-    Example:
-        >>> same_values((torch.ones(2), {"n": 1}), (torch.ones(2), {"n": 1})), same_values(torch.ones(2), None)
-        (True, False)
-    """
-    if a is b:
-        return True
-    if isinstance(a, Tensor) or isinstance(b, Tensor):
-        return (
-            isinstance(a, Tensor)
-            and isinstance(b, Tensor)
-            and (a.shape, a.dtype) == (b.shape, b.dtype)
-            and bool(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)))
-        )
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same_values(a[key], b[key]) for key in a)
-    if isinstance(a, (tuple, list)):
-        return len(a) == len(b) and all(same_values(x, y) for x, y in zip(a, b, strict=True))
-    try:
-        return bool(a == b)
-    except (RuntimeError, ValueError):
-        return False
+    if isinstance(output, Tensor):
+        return x
+    keys = list(output) if isinstance(output, Mapping) else range(len(output))
+    parts: Any = (
+        copy.copy(output) if isinstance(output, Mapping) else list(output)
+    )  # also outputs of transformers
+    at = next(key for key in keys if first_tensor(output[key]) is not None)
+    parts[at] = with_first_tensor(output[at], x)
+    if isinstance(output, Mapping):
+        return parts
+    return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
 
 
 def apart(found: Tensor, expected: Tensor) -> float:

@@ -1,6 +1,6 @@
 """The modules that a model iterates: the layers of its core, in order, and how often they run."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,6 @@ __all__ = [
     "order_of",
     "refuse_recurrent",
     "repeated_modules",
-    "shorter_units",
     "shortest_unit",
 ]
 
@@ -132,17 +131,6 @@ def _moves(calls: list[Call]) -> bool:
 
 def _size(modules: Iterable[nn.Module]) -> int:
     return sum(p.numel() for m in modules for p in m.parameters())
-
-
-def shorter_units(unit: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield a unit, and the unit without its last layers: these may read the state and not carry it.
-
-    Example:
-        >>> list(shorter_units(("a", "norm")))
-        [('a', 'norm'), ('a',)]
-    """
-    for end in range(len(unit), 0, -1):
-        yield unit[:end]
 
 
 class RecurrentError(ValueError):

@@ -16,7 +16,11 @@ from lmdyn.analysis.dynamics.maps.copies import with_first_tensor
 from lmdyn.analysis.inspection.activations import first_tensor, observing
 from lmdyn.analysis.inspection.forward import Forward, StopForward, call_module, called_module
 
-__all__ = ["Call", "Passage", "Recorded"]
+__all__ = ["Call", "NoMapError", "Passage", "Recorded"]
+
+
+class NoMapError(ValueError):
+    """Raised if the computation between two states is not a map of the state; the message gives the reason."""
 
 
 class Call:
@@ -24,6 +28,7 @@ class Call:
 
     Attributes:
         path: path of the layer.
+        given: all arguments.
         x: the vectors (batch, tokens, hidden); None if the arguments contain none.
         name: name of their argument; None for the first positional one.
         args: further positional arguments.
@@ -67,6 +72,21 @@ class Recorded:
     output: Any = None
 
 
+@dataclass
+class _Place:
+    """Where a pass is: the module that is called, its number among the calls, and how many layers have begun."""
+
+    m: nn.Module | None = None
+    path: str | None = None
+    number: int = -1
+    count: int = 0
+    running: bool = False
+
+
+_Handler = Callable[[_Place, Callable[[], Any], tuple[Any, ...], Mapping[str, Any]], Any]
+"""Called instead of each outermost module, with a function that runs it and its arguments; returns its output."""
+
+
 class Passage:
     """The forward of a module, entered and left at its layers.
 
@@ -88,28 +108,49 @@ class Passage:
         self._outer = list(_outermost(module, {*self._path_of}))
         self._called = None if forward is not None else called_module(module)
 
-    def record(
-        self, batch: Mapping[str, Tensor], *, until: int | None = None, entered: bool = False
-    ) -> Recorded:
+    def record(self, batch: Mapping[str, Tensor], *, until: int | None = None) -> Recorded:
         """Run the module and record the pass.
 
         Args:
             batch: tensors by name.
             until: stop after this many calls of layers; None runs to the end.
-            entered: stop at the start of that call, not at its end.
         """
-        recorder = _Recorder(self._path_of, Recorded(batch), until, entered)
+        seen = Recorded(batch)
+
+        def handle(at: _Place, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
+            assert at.m is not None
+            if at.path is not None:
+                seen.calls.append(Call(at.path, args, kwargs))
+            output = run()
+            seen.outputs.append((at.m, _fresh(output)))
+            if at.path is not None:
+                tensor = first_tensor(output)
+                seen.calls[-1].answer = None if tensor is None else tensor.clone()
+                if at.count == until:
+                    raise StopForward
+            return output
+
+        def begin() -> None:
+            seen.calls.clear()
+            seen.outputs.clear()
+
         with self._observed():
-            recorder.seen.output = self._run(batch, recorder)
-        return recorder.seen
+            seen.output = self._run(batch, handle, begin)
+        return seen
 
     def tensors_before(
         self, batch: Mapping[str, Tensor], shape: tuple[int, ...], last: int | None = None
     ) -> list[Tensor]:
         """Return tensors of a shape in the order of their creation before the first layer: all, or the last ones."""
+
+        def handle(at: _Place, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
+            if at.path is not None:
+                raise StopForward
+            return run()
+
         watch = _Watch(torch.Size(shape), last)
         with self._observed(), watch:
-            self._run(batch, _Until(self._path_of, watch))
+            self._run(batch, handle)
         return list(watch.made)
 
     def through(
@@ -125,13 +166,32 @@ class Passage:
             entered: return the input of the first layer of iteration i + 1 instead.
 
         Raises:
-            ValueError: if other modules run than in the recording.
+            NoMapError: if other modules run than in the recording.
         """
-        replay = _Replay(self._path_of, seen, x, (i + 1) * unit, unit, entered)
-        self._run(seen.batch, replay)
-        if replay.found is None:
-            raise ValueError(_OTHER_MODULES)
-        return replay.found
+        end = (i + 1) * unit
+        found: list[Any] = []
+
+        def handle(at: _Place, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
+            ends = at.count == end and at.path is not None
+            if at.count < end or ends:
+                known, output = seen.outputs[at.number]
+                if known is not at.m:
+                    raise NoMapError(_OTHER_MODULES)
+                return with_first_tensor(output, x.clone()) if ends else _fresh(output)
+            if entered and at.path is not None:
+                found.append(Call(at.path, args, kwargs))
+                raise StopForward
+            output = run()
+            if at.path is not None and at.count == end + unit:
+                found.append(first_tensor(output))
+                raise StopForward
+            return output
+
+        self._run(seen.batch, handle)
+        if not found or found[0] is None:
+            raise NoMapError(_OTHER_MODULES)
+        state: Tensor | Call = found[0]
+        return state
 
     def finish(self, seen: Recorded, x: Tensor, unit: int, n: int, *, changed: bool = False) -> Any:
         """Return the output of the module if the state at the end of the last of n iterations is ``x``.
@@ -144,8 +204,21 @@ class Passage:
             n: number of iterations.
             changed: change the outputs of the first iteration before the last iteration.
         """
+        layers = [output for m, output in seen.outputs if id(m) in self._path_of]
+
+        def handle(at: _Place, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
+            if at.path is not None:
+                output = layers[(at.count - 1) % len(layers)]
+                if at.count == unit * n:
+                    return with_first_tensor(output, x.clone())
+                tensor = first_tensor(output) if changed else None
+                return _fresh(output) if tensor is None else with_first_tensor(output, 1.5 * tensor + 0.5)
+            if at.count == 0 and at.number < len(seen.outputs) and seen.outputs[at.number][0] is at.m:
+                return _fresh(seen.outputs[at.number][1])
+            return run()
+
         with self._observed():
-            return self._run(seen.batch, _Ending(self._path_of, seen, x, unit * n, changed))
+            return self._run(seen.batch, handle)
 
     @contextmanager
     def _observed(self) -> Iterator[None]:
@@ -153,157 +226,45 @@ class Passage:
             torch.manual_seed(self._seed)
             yield
 
-    def _run(self, batch: Mapping[str, Tensor], handler: "_Handler") -> Any:
-        """Return the module's output, or None if the handler ended the pass."""
-        handler.begin()
+    def _run(
+        self, batch: Mapping[str, Tensor], handle: _Handler, begin: Callable[[], None] = lambda: None
+    ) -> Any:
+        """Return the module's output, or None if the handler ended the pass.
+
+        Modules within a module that runs are called unchanged. The module may be called again, with labels, to obtain
+        all logits: then the pass begins anew.
+        """
+        at = _Place()
+
+        def called(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            at.number, at.count = -1, 0
+            begin()
+            return plain(*args, **kwargs)
+
+        def run(m: nn.Module, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            if at.running:
+                return plain(*args, **kwargs)
+            at.m, at.path, at.running, at.number = m, self._path_of.get(id(m)), True, at.number + 1
+            at.count += at.path is not None
+            try:
+                return handle(at, partial(plain, *args, **kwargs), args, kwargs)
+            finally:
+                at.running = False
+
         with ExitStack() as stack:
-            for m in self._outer:
+
+            def wrap(m: nn.Module, forward: Callable[..., Any]) -> None:
                 stack.callback(_restored, m, m.__dict__.get("forward"))
-                m.__dict__["forward"] = update_wrapper(partial(handler.run, m, m.forward), m.forward)
-            if self._called is not None:  # it may be called again, with labels, to obtain all logits
-                called = self._called
-                stack.callback(_restored, called, called.__dict__.get("forward"))
-                called.__dict__["forward"] = update_wrapper(
-                    partial(_beginning, handler, called.forward), called.forward
-                )
+                m.__dict__["forward"] = update_wrapper(forward, m.forward)
+
+            for m in self._outer:
+                wrap(m, partial(run, m, m.forward))
+            if self._called is not None:
+                wrap(self._called, partial(called, self._called.forward))
             try:
                 return call_module(self.module, batch, forward=self._forward)
             except StopForward:
                 return None
-
-
-class _Handler:
-    """Called instead of each outermost module; modules within a module that runs are called unchanged."""
-
-    def __init__(self, path_of: Mapping[int, str]) -> None:
-        self.path_of, self._running = path_of, False
-
-    def begin(self) -> None:
-        """Handle a call of the module, the first or a later one."""
-        self.at, self.count = -1, 0  # index of outermost modules, number of layer calls
-
-    def run(self, m: nn.Module, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return the output of the module, computed or replaced."""
-        if self._running:
-            return plain(*args, **kwargs)
-        self._running = True
-        try:
-            path = self.path_of.get(id(m))
-            self.at, self.count = self.at + 1, self.count + (path is not None)
-            return self.handle(m, path, plain, args, kwargs)
-        finally:
-            self._running = False
-
-    def handle(
-        self, m: nn.Module, path: str | None, plain: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
-        """Handle :meth:`run`, with the path of a layer."""
-        raise NotImplementedError
-
-
-class _Recorder(_Handler):
-    def __init__(self, path_of: Mapping[int, str], seen: Recorded, until: int | None, entered: bool) -> None:
-        super().__init__(path_of)
-        self.seen, self._until, self._entered = seen, until, entered
-
-    def begin(self) -> None:
-        super().begin()
-        self.seen.calls.clear()
-        self.seen.outputs.clear()
-
-    def handle(
-        self, m: nn.Module, path: str | None, plain: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
-        if path is not None:
-            self.seen.calls.append(Call(path, args, kwargs))
-            if self._entered and self.count == self._until:
-                raise StopForward
-        output = plain(*args, **kwargs)
-        self.seen.outputs.append((m, _fresh(output)))
-        if path is not None:
-            tensor = first_tensor(output)
-            self.seen.calls[-1].answer = None if tensor is None else tensor.clone()
-            if self.count == self._until:
-                raise StopForward
-        return output
-
-
-class _Until(_Handler):
-    """Ends the pass at the first layer."""
-
-    def __init__(self, path_of: Mapping[int, str], watch: "_Watch") -> None:
-        super().__init__(path_of)
-        self._watch = watch
-
-    def begin(self) -> None:
-        super().begin()
-        self._watch.made.clear()
-
-    def handle(
-        self, m: nn.Module, path: str | None, plain: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
-        if path is not None:
-            raise StopForward
-        return plain(*args, **kwargs)
-
-
-class _Replay(_Handler):
-    """Replays the recording up to the layer that returns the state; then a whole iteration runs."""
-
-    def __init__(
-        self, path_of: Mapping[int, str], seen: Recorded, x: Tensor, end: int, unit: int, entered: bool
-    ) -> None:
-        super().__init__(path_of)
-        self._seen, self._x, self._end, self._unit, self._entered = seen, x, end, unit, entered
-        self.found: Tensor | Call | None = None
-
-    def handle(
-        self, m: nn.Module, path: str | None, plain: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
-        ends = self.count == self._end and path is not None
-        if self.count < self._end or ends:
-            known, output = self._seen.outputs[self.at]
-            if known is not m:
-                raise ValueError(_OTHER_MODULES)
-            return with_first_tensor(output, self._x.clone()) if ends else _fresh(output)
-        if self._entered and path is not None:
-            self.found = Call(path, args, kwargs)
-            raise StopForward
-        output = plain(*args, **kwargs)
-        if path is not None and self.count == self._end + self._unit:
-            self.found = first_tensor(output)
-            raise StopForward
-        return output
-
-
-class _Ending(_Handler):
-    """Layers return their outputs of the first iteration, the last layer returns the state; all other modules run."""
-
-    def __init__(
-        self, path_of: Mapping[int, str], seen: Recorded, x: Tensor, end: int, changed: bool
-    ) -> None:
-        super().__init__(path_of)
-        self._seen, self._x, self._end, self._changed = seen, x, end, changed
-        self._layers = [output for m, output in seen.outputs if id(m) in path_of]
-
-    def handle(
-        self, m: nn.Module, path: str | None, plain: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
-        if path is not None:
-            output = self._layers[(self.count - 1) % len(self._layers)]
-            if self.count == self._end:
-                return with_first_tensor(output, self._x.clone())
-            tensor = first_tensor(output) if self._changed else None
-            return _fresh(output) if tensor is None else with_first_tensor(output, 1.5 * tensor + 0.5)
-        before = self.count == 0 and self.at < len(self._seen.outputs)
-        if before and self._seen.outputs[self.at][0] is m:
-            return _fresh(self._seen.outputs[self.at][1])
-        return plain(*args, **kwargs)
-
-
-def _beginning(handler: _Handler, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    handler.begin()
-    return plain(*args, **kwargs)
 
 
 _OTHER_MODULES = (
@@ -319,25 +280,18 @@ def _restored(m: nn.Module, forward: Any) -> None:
         m.__dict__["forward"] = forward
 
 
-def _outermost(module: nn.Module, layers: set[int]) -> Iterator[nn.Module]:
+def _outermost(m: nn.Module, layers: set[int], done: set[int] | None = None) -> Iterator[nn.Module]:
     """Yield the layers, and the largest modules that contain none of them, each once."""
-    done: set[int] = set()
-
-    def walk(m: nn.Module) -> Iterator[nn.Module]:
-        if id(m) in done:
-            return
-        done.add(id(m))
-        holds = id(m) not in layers and any(id(part) in layers for part in m.modules())
-        if not holds and type(m).forward not in _NEVER_RUN:
-            yield m
-            return
-        for child in m.children():
-            yield from walk(child)
-
-    yield from walk(module)
-
-
-_NEVER_RUN = (nn.Module.forward,)  # forward of module lists
+    done = set() if done is None else done
+    if id(m) in done:
+        return
+    done.add(id(m))
+    holds = id(m) not in layers and any(id(part) in layers for part in m.modules())
+    if not holds and type(m).forward is not nn.Module.forward:  # which is that of module lists
+        yield m
+        return
+    for child in m.children():
+        yield from _outermost(child, layers, done)
 
 
 def _fresh(value: Any) -> Any:

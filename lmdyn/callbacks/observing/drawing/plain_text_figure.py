@@ -31,6 +31,7 @@ class PlainTextFigure(Figure):
 
     def __init__(self, width: float = 7.0, height: float = 4.2) -> None:
         self._unbroken = True
+        self._as_it_is = False
         super().__init__(figsize=(width, height), dpi=110, layout="constrained")
 
     def draw(self, renderer: Any) -> None:
@@ -74,7 +75,13 @@ class PlainTextFigure(Figure):
 
     @contextmanager
     def as_it_is(self) -> Iterator[None]:
-        """Apply the style, and parse no text as mathematics: neither existing texts nor ticks created meanwhile."""
+        """Apply the style, and parse no text as mathematics: neither existing texts nor ticks created meanwhile.
+
+        A context within another one changes nothing: searching all artists takes as long as drawing a panel.
+        """
+        if self._as_it_is:
+            yield
+            return
         for artist in self.findobj():
             if isinstance(artist, Text):
                 artist.set_parse_math(False)
@@ -88,7 +95,11 @@ class PlainTextFigure(Figure):
                 if isinstance(minor, LogFormatterMathtext):
                     artist.set_minor_formatter(UnicodePowers(minor))
         with mpl.rc_context({**STYLE, "text.parse_math": False}):
-            yield
+            self._as_it_is = True
+            try:
+                yield
+            finally:
+                self._as_it_is = False
 
 
 def lay_out(figure: Figure, dpi: float) -> None:

@@ -1,5 +1,7 @@
 """Conversion of a figure for TensorBoard: columns of panels below each other, as wide as its cards."""
 
+from contextlib import nullcontext
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,6 @@ _WIDTH = (
     350  # pixels of a card; wider images are shown at every n-th pixel, which leaves of small letters little
 )
 _LEAST = 55.0  # dots per inch at which letters are readable
-_LINE = 2  # pixels of a frame's line, half of which is outside
 _GAP = 6  # pixels around a column and between two columns
 
 
@@ -31,26 +32,24 @@ def stacked_pixels(figure: Figure, width: int = _WIDTH) -> Pixels:
     Figures of one column are drawn as wide as the card. Those whose widest column would have less than 55 dots per inch
     are not changed, nor are those with a title or a legend over several columns: a click shows them in full size.
     """
-    dpi = figure.get_dpi()
-    FigureCanvasAgg(figure)
-    _label_shared_axes(figure)
-    lay_out(figure, dpi)
-    columns = _columns(figure)
-    widest = max(end - start for start, end in columns) / dpi
-    if (width - 2 * _GAP) / widest < _LEAST:
-        return pixels(figure)
-    figure.set_dpi(min(dpi, (width - 2 * _GAP) / widest))
-    picture = pixels(figure)
-    columns = _columns(figure)  # letters do not scale exactly
-    if len(columns) == 1 and figure.get_dpi() == dpi:
+    with figure.as_it_is() if isinstance(figure, PlainTextFigure) else nullcontext():
+        dpi = figure.get_dpi()
+        FigureCanvasAgg(figure)
+        _label_shared_axes(figure)
+        lay_out(figure, dpi)
+        columns = _columns(figure)
+        widest = max(end - start for start, end in columns) / dpi
+        if (width - 2 * _GAP) / widest < _LEAST:
+            return pixels(figure)
+        scale = min(1.0, (width - 2 * _GAP) / widest / dpi)
+        figure.set_dpi(dpi * scale)
+        picture = pixels(figure)
+        figure.set_dpi(dpi)
+    if len(columns) == 1 and scale == 1:
         return picture
-    figure.set_dpi(dpi)
-    before = [0.0, *(end + _LINE for _, end in columns)]
-    after = [*(start for start, _ in columns[1:]), np.inf]
-    parts = [
-        _trimmed(picture, max(left, start - _GAP), min(right, end + _GAP))
-        for left, (start, end), right in zip(before, columns, after, strict=False)
-    ]
+    # letters do not scale exactly, but the middle between two columns is white
+    cuts = [round(scale * (end + start) / 2) for (_, end), (start, _) in pairwise(columns)]
+    parts = [_trimmed(part) for part in np.split(picture, cuts, axis=1)]
     whole = np.full((sum(len(p) + _GAP for p in parts) + _GAP, width, 3), 255, dtype=np.uint8)
     top = _GAP
     for part in parts:
@@ -81,10 +80,10 @@ def _columns(figure: Figure) -> list[tuple[float, float]]:
     legends = [legend for ax in panels if (legend := ax.get_legend()) is not None and _is_outside(legend, ax)]
     for legend in legends:  # a legend is a column on its own
         legend.set_in_layout(False)
-    boxes = _boxes(figure, panels)
+    boxes = _boxes(panels)
     for legend in legends:
         legend.set_in_layout(True)
-    boxes += _boxes(figure, legends)
+    boxes += _boxes(legends)
     merged: list[tuple[float, float]] = []
     for artist, box in sorted(boxes, key=lambda found: float(found[1].x0)):
         start, end = float(box.x0), float(box.x1)
@@ -93,7 +92,7 @@ def _columns(figure: Figure) -> list[tuple[float, float]]:
         else:
             merged.append((start, end))
     rest: list[Any] = [*figure.texts, *figure.legends, *filter(None, [figure._suptitle])]  # type: ignore[attr-defined]
-    for _, box in _boxes(figure, rest):
+    for _, box in _boxes(rest):
         if not any(start - 1 <= box.x0 and box.x1 <= end + 1 for start, end in merged):
             return whole
     return merged
@@ -103,18 +102,14 @@ def _is_outside(legend: Legend, axes: Axes) -> bool:
     return bool(legend.get_window_extent().x0 > axes.get_window_extent().x1 - 1)
 
 
-def _boxes(figure: Figure, artists: list[Any]) -> list[tuple[Any, Bbox]]:
+def _boxes(artists: list[Any]) -> list[tuple[Any, Bbox]]:
     """Return the bounding boxes of artists, with their labels."""
-    if isinstance(figure, PlainTextFigure):
-        with figure.as_it_is():
-            found = [(artist, artist.get_tightbbox()) for artist in artists]
-    else:
-        found = [(artist, artist.get_tightbbox()) for artist in artists]
+    found = [(artist, artist.get_tightbbox()) for artist in artists]
     return [(artist, box) for artist, box in found if box is not None]
 
 
-def _trimmed(picture: Pixels, start: float, end: float) -> Pixels:
-    """Return the part from start to end, without white rows above and below."""
-    part = picture[:, int(np.ceil(start)) : int(min(end, picture.shape[1]))]
-    rows = (part != 255).any((1, 2)).nonzero()[0]
-    return part[rows[0] : rows[-1] + 1] if len(rows) else part[:0]
+def _trimmed(picture: Pixels) -> Pixels:
+    """Return a picture without white rows and columns at its edges."""
+    drawn = (picture != 255).any(2)
+    rows, columns = drawn.any(1).nonzero()[0], drawn.any(0).nonzero()[0]
+    return picture[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1] if len(rows) else picture[:0]

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from lmdyn.callbacks.observing.schema import ENDS, Quantity, declared, pattern
 from lmdyn.callbacks.training.lightning_internals import logged_name
+from lmdyn.runs.schema import ENDS, Quantity, declared, pattern
 
 __all__ = ["charts_of", "know_charts_of", "log_charts", "takes_charts"]
 

@@ -6,7 +6,7 @@ from torch import nn
 from transformers import AlbertConfig, AlbertForMaskedLM
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
-from lmdyn.analysis.dynamics.maps.copies import private_copy, same_values
+from lmdyn.analysis.dynamics.maps.copies import private_copy
 from lmdyn.analysis.dynamics.synchronized_map import synchronized_map
 from lmdyn.analysis.orbits.lyapunov import local_lyapunov_exponents
 from lmdyn.analysis.orbits.lyapunov_spectrum import lyapunov_spectrum
@@ -86,6 +86,7 @@ LOOPS = {
 SINGLE = ("llama", "albert, two layers a group", "concat, zeros")  # in float32, in the fast tier
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -228,6 +229,7 @@ def test_models_that_write_in_place():
 # ---------------------------------------------------------------------------------------------- what is no map
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["added", "argument"])
 def test_steps_that_know_their_number_are_refused(kind):
     class Numbered(PlainLoop):
@@ -430,16 +432,21 @@ def test_modules_in_bfloat16():
     assert f.start(text(2, 6)).dtype == torch.float32
 
 
-def test_copies():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_copies(dtype):
     layer = nn.Linear(2, 2)
     layer.kept = layer(torch.ones(1, 2))  # of a forward pass, with its graph
-    copied = private_copy(layer, torch.float64, "sdpa")
-    assert copied.weight.dtype == torch.float64
+    angles = torch.arange(6, dtype=torch.float64).reshape(3, 2)
+    layer.register_buffer("rotary", torch.polar(torch.ones_like(angles), angles).to(torch.complex64))
+    copied = private_copy(layer, dtype, "sdpa")
+    assert copied.weight.dtype == dtype
     assert not copied.weight.requires_grad
-    assert same_values(copied.kept, layer.kept.detach())
+    assert torch.equal(copied.kept, layer.kept.detach())
+    assert copied.rotary.dtype == dtype.to_complex()
+    torch.testing.assert_close(copied.rotary.to(torch.complex64), layer.rotary, rtol=0, atol=0)
     layer.generator = (i for i in range(3))
     with pytest.raises(ValueError, match="Linear cannot be copied"):
-        private_copy(layer, torch.float64, "sdpa")
+        private_copy(layer, dtype, "sdpa")
 
 
 # ---------------------------------------------------------------------------------------------- exponents

@@ -79,48 +79,73 @@ def test_one_cache_for_all_iterations_is_refused():
         EncoderMap(loop, text(), dtype=torch.float64)
 
 
-def test_a_text_that_the_model_sets_as_an_attribute_is_refused():
-    class Step(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.own, self.text = nn.Linear(HIDDEN, HIDDEN), None
+@torch.no_grad()
+def assert_every_depth_is_the_loop_s_own(loop, example, others):
+    """Also for a text that is iterated after the map of another one was made."""
+    f = EncoderMap(loop, example, dtype=torch.float64)
+    assert f.injected
+    maps, states = [f.of(other) for other in others], [f.start(other) for other in others]
+    for depth in range(1, 7):
+        for i, other in enumerate(others):
+            states[i] = maps[i](states[i])
+            expected = loop(other["input_ids"], depth=depth)
+            torch.testing.assert_close(f.finish(other, states[i]), expected, rtol=0, atol=1e-10)
 
-        def forward(self, x, e=None):
-            return torch.tanh(self.own(x) + (self.text if e is None else e))
 
+class Attribute(nn.Module):
+    """A step whose text is an attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.own, self.text = nn.Linear(HIDDEN, HIDDEN), None
+
+    def forward(self, x):
+        return torch.tanh(self.own(x) + self.text)
+
+
+def test_a_text_that_the_model_sets_as_an_attribute():
     class Loop(PlainLoop):
         def forward(self, input_ids, depth=None):
             e = self.embed(input_ids)
             x, self.step.text = torch.zeros_like(e), e
             for _ in range(depth or self.depth):
-                x = self.step(x, e) if self.given else self.step(x)
+                x = self.step(x)
             return self.out(x)
 
     loop = model(Loop)
-    loop.step, loop.given = Step().double(), True
-    assert EncoderMap(loop, text(), dtype=torch.float64).injected  # the control: an argument
-    loop.given = False
-    with pytest.raises(ValueError, match=r"called alone after another text.*stores something of a text"):
+    loop.step = Attribute().double()
+    assert_every_depth_is_the_loop_s_own(loop, text(), [text(2, 5), text(4, 8)])
+
+
+def test_a_text_that_an_earlier_module_leaves_in_a_layer_is_refused():
+    """The module is not run again: what it leaves is that of another text."""
+
+    class Leaves(nn.Embedding):
+        def forward(self, ids):
+            self.step[0].text = super().forward(ids)
+            return torch.zeros_like(self.step[0].text)
+
+    loop = model(PlainLoop)
+    loop.step, loop.embed = Attribute().double(), Leaves(VOCABULARY, HIDDEN).double()
+    loop.embed.step = [loop.step]
+    with pytest.raises(ValueError, match="layers keep data from one iteration or text to the next"):
         EncoderMap(loop, text(), dtype=torch.float64)
 
 
-def test_tokens_that_halt_in_other_rows_are_seen():
+def test_tokens_that_halt_in_other_rows():
     """Only tokens of the second row end: the chain of the first one is whole."""
 
     class Halting(PlainLoop):
         def forward(self, input_ids, depth=None):
             x = self.embed(input_ids)
-            ends = (input_ids >= 200)[..., None] if self.halt else torch.zeros(1, dtype=torch.bool)
+            ends = (input_ids >= 200)[..., None]
             for _ in range(depth or self.depth):
                 x = torch.where(ends, x, self.step(x))
             return self.out(x)
 
-    loop, batch = model(Halting), {"input_ids": torch.tensor([[5, 6, 7, 8], [5, 6, 220, 8]])}
-    loop.halt = False
-    assert EncoderMap(loop, batch, dtype=torch.float64).shared  # the control
-    loop.halt = True
-    with pytest.raises(ValueError, match="changes the token vectors between 'step' and 'step'"):
-        EncoderMap(loop, batch, dtype=torch.float64)
+    example = {"input_ids": torch.tensor([[5, 6, 7, 8], [5, 6, 220, 8]])}
+    others = [{"input_ids": torch.tensor([[9, 230, 7], [4, 6, 9]])}, {"input_ids": torch.tensor([[201, 8]])}]
+    assert_every_depth_is_the_loop_s_own(model(Halting), example, others)
 
 
 @pytest.mark.parametrize("injected", [True, False])

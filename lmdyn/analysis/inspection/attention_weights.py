@@ -1,0 +1,157 @@
+"""Attention weights where they arise: in a module's output, or in PyTorch's fused attention."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["attention_as", "attention_weights", "readable_attention", "switches_attention", "watch_attention"]
+
+
+@contextmanager
+def watch_attention(
+    modules: Iterable[nn.Module], see: Callable[[nn.Module, Any, Tensor | None, list[Tensor]], None]
+) -> Iterator[None]:
+    """Call ``see(module, output, weights, within)`` after each run of each of these modules in this context.
+
+    ``weights`` are those in its output (:func:`attention_weights`), None if it has none. ``within`` are the weights,
+    computed from the arguments, of each fused attention that was called while the module ran, and those in the outputs
+    of those of these modules that ran within it.
+    """
+    running: list[tuple[nn.Module, list[Tensor]]] = []
+
+    def begin(m: nn.Module, _: Any) -> None:
+        running.append((m, []))
+
+    def end(m: nn.Module, _: Any, output: Any) -> None:
+        while running[-1][0] is not m:
+            running.pop()  # left by an error that the model caught
+        within = running.pop()[1]
+        weights = attention_weights(output)
+        if running:
+            running[-1][1].extend(within if weights is None else [*within, weights])
+        see(m, output, weights, within)
+
+    with ExitStack() as stack:
+        for m in dict.fromkeys(modules):
+            stack.callback(m.register_forward_pre_hook(begin).remove)
+            stack.callback(m.register_forward_hook(end).remove)
+        stack.enter_context(_FusedAttention(running))
+        yield
+
+
+class _FusedAttention(TorchFunctionMode):
+    """Computes the weights of each fused attention, for the innermost of the modules that are running."""
+
+    def __init__(self, running: list[tuple[nn.Module, list[Tensor]]]) -> None:
+        super().__init__()
+        self._running = running
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the function."""
+        kwargs = kwargs or {}
+        with torch.no_grad():
+            weights = _weights_of_call(func, args, kwargs) if self._running else None
+        if weights is not None and weights.ndim == 4:
+            self._running[-1][1].append(weights)
+        return func(*args, **kwargs)
+
+
+def _weights_of_call(func: Any, args: Any, kwargs: Any) -> Tensor | None:
+    if func is F.scaled_dot_product_attention:
+        return _fused_weights(*args, **kwargs)
+    if func is not F.multi_head_attention_forward:
+        return None
+    given = inspect.signature(func).bind(*args, **kwargs).arguments
+    found: Tensor | None = func(**{**given, "need_weights": True, "average_attn_weights": False})[1]
+    return found
+
+
+def _fused_weights(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Compute the weights of ``scaled_dot_product_attention``, (batch, heads, query, key); 0 without a visible key."""
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.mT
+    if is_causal:  # each query sees the first key
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        return scores.masked_fill_(later, -torch.inf).softmax(-1)
+    if attn_mask is None:
+        return scores.softmax(-1)
+    if attn_mask.dtype == torch.bool:
+        unseen = ~attn_mask.any(-1, keepdim=True)
+        scores.masked_fill_(~attn_mask, -torch.inf)
+    else:
+        scores += attn_mask
+        unseen = scores.amax(-1, keepdim=True).isneginf()
+    return scores.softmax(-1).masked_fill_(unseen, 0)
+
+
+def attention_weights(output: Any) -> Tensor | None:
+    """Return the attention weights in a module's output: its last (batch, heads, query, key) tensor, rows of sum 1.
+
+    It may be the output itself (of a dropout applied to weights) or an item of a tuple, list or mapping. A query
+    without a visible key may have weights of 0 or NaN.
+
+    Example:
+        >>> weights = torch.full((1, 2, 3, 3), 1 / 3)
+        >>> attention_weights((torch.zeros(1, 3, 4), torch.zeros(1, 2, 3, 3), weights)) is weights
+        True
+        >>> attention_weights((torch.zeros(1, 3, 4), torch.zeros(1, 2, 3, 3))) is None  # a position bias
+        True
+    """
+    if isinstance(output, Mapping):
+        output = tuple(output.values())
+    items = output if isinstance(output, (tuple, list)) else (output,)
+    return next((t for t in reversed(items) if isinstance(t, Tensor) and _has_rows_of_one(t)), None)
+
+
+def _has_rows_of_one(tensor: Tensor) -> bool:
+    if tensor.is_nested or tensor.ndim != 4 or not tensor.is_floating_point() or tensor.numel() == 0:
+        return False
+    sums = tensor.detach().sum(-1, dtype=torch.float32)
+    ones = (sums - 1).abs() < (1e-3 if tensor.dtype in (torch.float32, torch.float64) else 3e-2)
+    ones |= sums.isnan()  # for a diverged model
+    return bool((ones | (sums == 0)).all() & ones.any() & ~(tensor < 0).any())
+
+
+def switches_attention(module: nn.Module) -> bool:
+    """Return whether a model of transformers has a fused attention other than PyTorch's, whose weights are not read."""
+    found = {getattr(getattr(m, "config", None), "_attn_implementation", None) for m in module.modules()}
+    return not found <= {None, "eager", "sdpa"}
+
+
+def readable_attention(module: nn.Module) -> AbstractContextManager[None]:
+    """Switch models of transformers within ``module`` to ``eager`` in this context if :func:`switches_attention`."""
+    return attention_as(module, "eager") if switches_attention(module) else nullcontext()
+
+
+@contextmanager
+def attention_as(module: nn.Module, implementation: str) -> Iterator[None]:
+    """Set the attention of transformers' models within ``module`` to ``eager`` or ``sdpa`` in this context."""
+    configs: list[Any] = []
+    for m in module.modules():
+        config = getattr(m, "config", None)
+        if hasattr(config, "_attn_implementation") and all(config is not c for c in configs):
+            configs.append(config)
+    before = [config._attn_implementation for config in configs]
+    try:
+        for config in configs:
+            config._attn_implementation = implementation
+        yield
+    finally:
+        for config, own in zip(configs, before, strict=True):
+            config._attn_implementation = own

@@ -1,0 +1,246 @@
+"""Samples of words by frequency, and means over the word types of each with errors over text."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lmdyn.analysis.statistics.grouped import GroupedMeans
+
+__all__ = [
+    "BLOCKS",
+    "FrequencyCells",
+    "frequency_ranks",
+    "frequency_samples",
+    "word_rows",
+]
+
+BLOCKS = 64
+"""Blocks of sentences, over which numbers have errors."""
+
+LEAST_BLOCKS = 5
+"""Blocks with data, from which on there are errors."""
+
+_TOP = 20
+_LEAST = 100
+_EDGES = (10, 30, 100, 300, 1000, 3000)
+_BANDS = {
+    "0-9": (0,),
+    "10-99": (1, 2),
+    "100-999": (3, 4),
+    "1000+": (5, 6),
+}
+"""Bands of training frequency, and the half-decades of each."""
+_HALVES = {f"{a}-{b - 1}": i for i, (a, b) in enumerate(pairwise(_EDGES), 1)} | {
+    f"{_EDGES[-1]}+": len(_EDGES)
+}
+_CLASSES = ("", "open", "closed")
+
+
+def frequency_ranks(
+    counts: Int[Tensor, "vocabulary"], special: Bool[Tensor, "vocabulary"]
+) -> Int[Tensor, "vocabulary"]:
+    """Return the frequency rank of each token id, 1 for the most frequent; 0 for special tokens. Ties by id.
+
+    Example:
+        >>> frequency_ranks(torch.tensor([9, 5, 7]), torch.tensor([True, False, False]))
+        tensor([0, 2, 1])
+    """
+    order = torch.argsort(torch.where(special, -1, counts), descending=True, stable=True)
+    ranks = torch.empty_like(counts)
+    ranks[order] = torch.arange(1, len(counts) + 1)
+    return torch.where(special, 0, ranks)
+
+
+def frequency_samples(
+    counts: Int[Tensor, "vocabulary"], classes: Mapping[str, Bool[Tensor, "vocabulary"]]
+) -> dict[str, Bool[Tensor, "vocabulary"]]:
+    """Return samples that show the effect of a few words, or of rare ones, on a correlation with frequency.
+
+    Args:
+        counts: (vocabulary,) occurrences of each word.
+        classes: samples by name: ``""`` for all words, ``open`` and ``closed``.
+
+    Returns:
+        ``no_top20``: without the 20 most frequent of all words (ties by id); ``count100``: words of at least 100
+        occurrences, as in the publication's vocabulary; ``count100_no_top20``: both; ``open_no_top20`` and
+        ``closed_no_top20``.
+
+    Example:
+        >>> words = torch.ones(30, dtype=torch.bool)
+        >>> samples = frequency_samples(torch.arange(80, 110), {"": words})
+        >>> {name: int(sample.sum()) for name, sample in samples.items()}
+        {'no_top20': 10, 'count100': 10, 'count100_no_top20': 0}
+    """
+    words = classes[""]
+    ranks = frequency_ranks(counts, ~words)
+    rest = ranks > _TOP
+    samples = {"no_top20": rest, "count100": words & (counts >= _LEAST)}
+    samples["count100_no_top20"] = samples["count100"] & rest
+    for name in ("open", "closed"):
+        if name in classes:
+            samples[f"{name}_no_top20"] = classes[name] & rest
+    return samples
+
+
+def word_rows(
+    parts: Sequence[tuple[tuple[str, str, str], Int[Tensor, "_"], Float[Tensor, "_"]]],
+    words: Sequence[str],
+    upos: Sequence[str],
+    samples: Mapping[str, Bool[Tensor, "vocabulary"]],
+) -> pd.DataFrame:
+    """Return a row for each word of each part, with its class if it has one.
+
+    Args:
+        parts: quantity, site and role; ids of words; their values.
+        words: text of each word.
+        upos: Universal POS of each word, empty for none.
+        samples: samples by name, of which ``open`` and ``closed`` are classes.
+    """
+    classes = pd.Series("", index=range(len(words)))
+    for name in ("open", "closed"):
+        if name in samples:
+            classes[samples[name].numpy()] = name
+    labels = pd.DataFrame([part[0] for part in parts], columns=["quantity", "site", "role"])
+    ids = torch.cat([ids for _, ids, _ in parts]).numpy()
+    table = labels.loc[labels.index.repeat([len(ids) for _, ids, _ in parts])].reset_index(drop=True)
+    # taken from columns of text: creating these from lists of strings takes most of an observation
+    for name, texts in (("pos_class", classes), ("word", words), ("upos", upos)):
+        table[name] = pd.Series(texts).take(ids).array
+    return table.assign(value=torch.cat([values for *_, values in parts]).numpy())
+
+
+class FrequencyCells:
+    """Means over word types, in bands of frequency and in classes, from one pass over tokens, with errors over text.
+
+    A token has the weight 1 / frequency of its word: the weighted mean over the tokens of a band is the mean over its
+    word types with equal, known weights. The error is that of a ratio over blocks of sentences,
+    √(Σ_b (Σ_{i∈b} w_i (x_i − x̄))² · B / (B − 1)) / Σ w (Liang & Zeger 1986), for another text and the same words.
+
+    Args:
+        counts: (vocabulary,) occurrences of each word; a word without occurrences counts as one with a single one.
+        samples: words by the name of their sample: ``""`` for all, and, if available, ``open`` and ``closed``
+            classes, which do not overlap, and ``open_matched`` and ``closed_matched`` within them.
+    """
+
+    def __init__(
+        self, counts: Int[Tensor, "vocabulary"], samples: Mapping[str, Bool[Tensor, "vocabulary"]]
+    ) -> None:
+        none = torch.zeros(len(counts), dtype=torch.bool)
+        self._weight = 1 / counts.clamp(min=1).double()
+        half = torch.bucketize(counts, torch.tensor(_EDGES), right=True)
+        pos_class = sum(i * samples.get(name, none).long() for i, name in enumerate(_CLASSES) if i)
+        matched = samples.get("open_matched", none) | samples.get("closed_matched", none)
+        cell = (half * len(_CLASSES) + pos_class) * 2 + matched
+        self._cells = (len(_EDGES) + 1) * len(_CLASSES) * 2
+        self._cell = torch.where(samples[""], cell, -1)
+        self._unions = _unions(samples)
+        self._sums = {role: GroupedMeans(BLOCKS * self._cells) for role in ("target", "input")}
+
+    def update(
+        self,
+        role: str,
+        words: Int[Tensor, "n"],
+        blocks: Int[Tensor, "n"],
+        values: Mapping[str, Float[Tensor, "n"]],
+    ) -> None:
+        """Add tokens: the word of each (negative for none), its block of sentences and its values.
+
+        A value of NaN is left out; an infinite one makes the means that include it NaN.
+        """
+        self._cell, self._weight = self._cell.to(words.device), self._weight_on(words.device)
+        known = words.clamp(min=0)
+        cell = torch.where(words >= 0, self._cell[known], -1)
+        groups = torch.where(cell >= 0, blocks * self._cells + cell, -1)
+        weight = self._weight[known]
+        for name, value in values.items():
+            weighed = torch.where(value.isnan(), torch.nan, weight)
+            self._sums[role].update(groups, {name: value * weighed, _weight_of(name): weighed})
+
+    def _weight_on(self, device: torch.device) -> Tensor:
+        # mps has no float64
+        return self._weight.to(device, torch.float32 if device.type == "mps" else torch.float64)
+
+    def reduce(self) -> None:
+        """Add the sums of all ranks."""
+        for sums in self._sums.values():
+            sums.reduce()
+
+    def blocks(self) -> int | None:
+        """Return the number of blocks of sentences with data; None without values."""
+        return next(
+            (self._with_data(sums, key) for sums in self._sums.values() for key in sums.names[::2]), None
+        )
+
+    def _with_data(self, sums: GroupedMeans, key: str) -> int:
+        return int((sums.sum(_weight_of(key)).view(BLOCKS, -1).sum(1) > 0).sum())
+
+    def table(self) -> pd.DataFrame:
+        """Return rows of the means, ``<quantity>_types``, and of their errors, ``<quantity>_types_error``.
+
+        Values added under ``<quantity>/<site>`` belong to this quantity and site. Without five blocks of sentences
+        there are no errors; a mean from one block has none.
+        """
+        rows: list[tuple[str, str, str, str, float]] = []
+        enough = (self.blocks() or 0) >= LEAST_BLOCKS
+        for role, sums in self._sums.items():
+            for key in sums.names[::2]:
+                quantity, site = key.split("/")
+                total, weight = (sums.sum(part).view(BLOCKS, -1) for part in (key, _weight_of(key)))
+                for sample, cells in self._unions.items():
+                    mean, error = _ratio(total[:, cells].sum(1), weight[:, cells].sum(1))
+                    if not math.isnan(mean):
+                        known = mean if math.isfinite(mean) else math.nan
+                        rows.append((f"{quantity}_types", site, role, sample, known))
+                        if enough and not math.isnan(error):
+                            rows.append((f"{quantity}_types_error", site, role, sample, error))
+        return pd.DataFrame(rows, columns=["quantity", "site", "role", "pos_class", "value"])
+
+    def words(self, role: str, seen: Bool[Tensor, "vocabulary"]) -> pd.DataFrame:
+        """Return rows ``words``: the number of word types in each band, among those seen in a role."""
+        cell = self._cell.cpu()[seen]
+        number = torch.bincount(cell[cell >= 0], minlength=self._cells)
+        rows = [
+            ("words", "", role, sample, float(number[cells].sum()))
+            for sample, cells in self._unions.items()
+            if not sample.endswith("_matched")  # those are counted with ρ
+        ]
+        table = pd.DataFrame(rows, columns=["quantity", "site", "role", "pos_class", "value"])
+        return table[table["value"] > 0]
+
+
+def _weight_of(key: str) -> str:
+    return f"{key} weight"
+
+
+def _unions(samples: Collection[str]) -> dict[str, Int[Tensor, "_"]]:
+    """Return the cells of each band, of each band of a class, and of each matched sample."""
+    halves, classes, matched = (
+        index.flatten()
+        for index in torch.meshgrid(
+            torch.arange(len(_EDGES) + 1), torch.arange(len(_CLASSES)), torch.arange(2), indexing="ij"
+        )
+    )
+    unions = {band: torch.isin(halves, torch.tensor(part)) for band, part in _BANDS.items()}
+    for i, name in enumerate(_CLASSES):
+        if i and name in samples:
+            unions |= {f"{name}_{band}": (classes == i) & (halves == half) for band, half in _HALVES.items()}
+        if i and f"{name}_matched" in samples:
+            unions[f"{name}_matched"] = (classes == i) & (matched == 1)
+    return {sample: cells.nonzero().squeeze(1) for sample, cells in unions.items()}
+
+
+def _ratio(totals: Float[Tensor, "blocks"], weights: Float[Tensor, "blocks"]) -> tuple[float, float]:
+    """Return Σ totals / Σ weights and its error over the blocks with weights; NaN if none, no error if one."""
+    weight, blocks = float(weights.sum()), int((weights > 0).sum())
+    if blocks == 0:
+        return math.nan, math.nan
+    mean = float(totals.sum()) / weight
+    if blocks == 1:
+        return mean, math.nan
+    residuals = totals - mean * weights
+    return mean, math.sqrt(float(residuals @ residuals) * blocks / (blocks - 1)) / weight

@@ -1,1 +1,0 @@
-"""Checks before training: findings about data and modules, amounts of data, memory and disk."""

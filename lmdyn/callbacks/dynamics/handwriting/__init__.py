@@ -1,1 +1,0 @@
-"""Letters written by readouts of an encoder's transient."""

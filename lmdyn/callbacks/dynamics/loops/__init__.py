@@ -1,1 +1,0 @@
-"""Observers of models that iterate a core."""

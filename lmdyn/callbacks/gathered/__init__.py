@@ -1,1 +1,0 @@
-"""Observations of many steps, gathered in few files that can be deleted at any time."""

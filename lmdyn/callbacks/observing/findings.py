@@ -1,0 +1,142 @@
+"""Findings before training about later failures and meaningless results, and the memory of observations."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from lmdyn.analysis.statistics.distributed import rank_and_world_size
+from lmdyn.callbacks.observing.memory import free_memory, in_words
+
+__all__ = ["Cost", "Finding", "Foreseen", "ForeseenError", "beyond_memory", "expected", "heed"]
+
+log = logging.getLogger(__name__)
+
+What = Literal["data", "module", "observation", "cost", "run"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One reason for which an observer cannot run, or for which a number will be missing.
+
+    Attributes:
+        what: kind of condition: on the ``data``, on the ``module``, of an ``observation`` tried
+            on one batch, on memory or disk (``cost``), or on the ``run``, such as its schedules.
+        why: what was expected and what was found.
+        remedy: how to make it run; empty if the message contains no remedy.
+        error: exception that was raised.
+        stops: whether nothing could be measured, or the number would be wrong; else some of the numbers are missing.
+
+    Example:
+        >>> print(Finding("data", "the probe set has no layer 'upos'", "choose others by `layers`"))
+        the probe set has no layer 'upos': choose others by `layers`
+    """
+
+    what: What
+    why: str
+    remedy: str = ""
+    error: Exception | None = field(default=None, compare=False, repr=False)
+    stops: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.why}: {self.remedy}" if self.remedy else self.why
+
+
+def expected(what: str, got: str, remedy: str, *, of: What = "data", stops: bool = True) -> Finding:
+    """Create a finding in the order of all messages: expected, found, remedy.
+
+    Example:
+        >>> print(expected("100 pairs of words", "12", "lower `min_pairs`"))
+        expected 100 pairs of words, got 12: lower `min_pairs`
+    """
+    return Finding(of, f"expected {what}, got {got}", remedy, stops=stops)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Memory that an observation requires in addition to the module and one batch, estimated from shapes.
+
+    Attributes:
+        what: description, with the numbers of the estimate.
+        memory: bytes.
+        remedy: how to reduce it.
+        host: whether it is in the host's memory, independent of the module's device.
+    """
+
+    what: str
+    memory: int
+    remedy: str = ""
+    host: bool = False
+
+    def __str__(self) -> str:
+        return f"about {in_words(self.memory)}: {self.what}"
+
+
+Foreseen = Finding | Cost
+
+
+class ForeseenError(ValueError):
+    """Known, before training, to fail or to be meaningless later.
+
+    Attributes:
+        findings: the reasons.
+    """
+
+    def __init__(self, whose: str, findings: Sequence[Finding]) -> None:
+        super().__init__("; ".join(f"{whose}: {finding}" for finding in findings))
+        self.findings = tuple(findings)
+
+
+def beyond_memory(
+    costs: Iterable[Cost], device: torch.device, free: dict[str, int | None] | None = None
+) -> list[Finding]:
+    """Return a finding for each place, device or host, whose free memory the total cost exceeds.
+
+    Args:
+        costs: memory required at the same time.
+        device: device of the module.
+        free: free bytes by place (``host`` or the device's type), measured by default; None if unknown.
+    """
+    found = []
+    by_place: dict[str, list[Cost]] = {}
+    for cost in costs:
+        by_place.setdefault("host" if cost.host else device.type, []).append(cost)
+    if "cpu" in by_place:
+        by_place["host"] = [*by_place.pop("cpu"), *by_place.get("host", [])]
+    for place, held in by_place.items():
+        where = torch.device("cpu") if place == "host" else device
+        there = free[place] if free is not None and place in free else free_memory(where)
+        needed = sum(cost.memory for cost in held)
+        if there is not None and needed > there:
+            largest = max(held, key=lambda cost: cost.memory)
+            found.append(
+                expected(
+                    f"about {in_words(needed)} of memory ({largest.what})",
+                    f"{in_words(there)} free on the {place}",
+                    largest.remedy or "observe fewer tokens or sites",
+                    of="cost",
+                )
+            )
+    return found
+
+
+def heed(whose: str, foreseen: Iterable[Foreseen], device: torch.device) -> list[Cost]:
+    """Raise an error for what would fail or be wrong; warn about what will be missing.
+
+    Returns:
+        The memory costs.
+
+    Raises:
+        ForeseenError: with all findings that stop.
+    """
+    given = list(foreseen)
+    costs = [c for c in given if isinstance(c, Cost)]
+    findings = [*(f for f in given if isinstance(f, Finding)), *beyond_memory(costs, device)]
+    if stopping := [f for f in findings if f.stops]:
+        raise ForeseenError(whose, stopping)
+    if rank_and_world_size()[0] == 0:
+        for finding in findings:
+            log.warning("%s: %s", whose, finding)
+    return costs

@@ -1,0 +1,249 @@
+"""Standard figures of an observer, from what its quantities declare: lines over steps, bands, heat maps of heads."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lmdyn.callbacks.observing import figures as fig
+from lmdyn.runs.schema import Quantity, declared, group_columns, is_number_column, last_step, select
+
+__all__ = ["standard_figures"]
+
+_WIDE = 100  # the largest over the median magnitude, from which an axis is logarithmic
+_MOST_PANELS = 12
+
+
+@dataclass(frozen=True)
+class _Facet:
+    """What a panel shows: a quantity at a place, with a line for each of some values of a column."""
+
+    name: str
+    quantity: Quantity
+    place: Mapping[str, Any]
+    by: str
+    lines: Sequence[str]
+    shown: Sequence[str] = ()
+
+    @property
+    def title(self) -> str:
+        return ", ".join([self.quantity.short or self.name.replace("_", " "), *self.shown])
+
+    def rows(self, observations: pd.DataFrame, end: str = "") -> pd.DataFrame:
+        """Return its values; with an end such as ``_error``, those of the quantity of this name."""
+        return select(observations, quantity=f"{self.name}{end}", **self.place)
+
+
+@fig.in_style
+def standard_figures(
+    observations: pd.DataFrame, recorded: Sequence[Quantity], sites: Sequence[str] = ()
+) -> dict[str, Figure]:
+    """Draw a figure for each ``panel`` that quantities declare: a line for each site over steps, in one panel each.
+
+    A group column with several values has a panel for each of them; a numbered one, such as ``head``, is averaged, with
+    a heat map of the last step. Errors and ends of intervals are bands; the floor of a quantity is dotted. A quantity
+    ``over`` a column of numbers has this as its horizontal axis, and a line for each step.
+
+    Args:
+        observations: all observations so far; for several runs with a column ``run``.
+        recorded: the quantities.
+        sites: sites in the order of the model.
+
+    Returns:
+        Figures by the names of the panels; none for a panel without finite values.
+    """
+    finite = observations[np.isfinite(observations["value"])]
+    finite = fig.named_runs(finite) if "run" in finite else finite
+    known = {str(found): declared(recorded, found) for found in finite["quantity"].unique()}
+    figures: dict[str, Figure] = {}
+    for name in dict.fromkeys(q.panel for q in recorded if q.panel):
+        drawn = {
+            found: q
+            for q in recorded
+            if q.panel == name
+            for found, declares in known.items()
+            if declares and replace(declares, name=q.name) == q
+        }
+        over = {found: q for found, q in drawn.items() if q.over}
+        if over:
+            figures |= _figures_over(finite, over, name)
+        elif drawn:
+            figures |= _figures_of(finite, drawn, name, sites)
+    return figures
+
+
+def _figures_over(finite: pd.DataFrame, drawn: Mapping[str, Quantity], name: str) -> dict[str, Figure]:
+    """Draw values over a column of numbers, in a panel for each place: of each step, or by ``lines`` at the last."""
+    parts: list[tuple[str, Quantity, dict[str, Any], pd.DataFrame]] = []
+    for quantity, of in drawn.items():
+        rows = select(finite, quantity=quantity, **dict(of.where))
+        columns = [c for c in ("site", *group_columns(rows)) if c not in (of.over, of.lines)]
+        numbers = [c for c in columns if is_number_column(rows[c])]
+        rows = rows[rows[of.over].notna() & rows[numbers].isna().all(axis=1)]
+        text = [c for c in columns if c not in numbers and len(rows[c].unique()) > 1]
+        cuts: Any = rows.groupby(text, dropna=False, sort=False) if text else [((), rows)]
+        for place, part in cuts:
+            shown = dict(zip(text, (None if pd.isna(v) else v for v in place), strict=True))
+            if len(part):
+                parts.append((quantity, of, shown, part))
+    figures = {}
+    for i, portion in enumerate(fig.portions(range(len(parts)), _MOST_PANELS) if parts else ()):
+        panels = fig.new_panels(len(portion), 4.6, 3.0, most=2, margin=(1.5, 0))
+        for ax, j in zip(panels, portion, strict=True):
+            _draw_over(ax, finite, *parts[j])
+        figures[name if not i else f"{name}_{i + 1}"] = panels.figure
+    return figures
+
+
+def _draw_over(
+    ax: Axes, finite: pd.DataFrame, name: str, of: Quantity, place: Mapping[str, Any], rows: pd.DataFrame
+) -> None:
+    by = of.lines or "step"
+    rows = last_step(rows) if of.lines else rows
+    values = fig.spread_out(sorted(rows[by].dropna().unique()), fig.MOST_LINES)
+    looks = fig.shades(values) if is_number_column(rows[by]) else fig.line_styles(values)
+    fig.draw_lines(ax, rows, by, looks, x=of.over, label=lambda value: f"{by} {value}")
+    for course in _floors(select(finite, step=int(rows["step"].max())), of, place):
+        ax.axhline(course["value"].iloc[-1], color="0.4", ls=":", lw=0.9)
+    names = [of.short or name.replace("_", " "), *(str(v) for v in place.values() if v)]
+    ax.set_title(", ".join(names), fontsize=9)
+    ax.set_xlabel(of.over)
+    ax.set_ylabel(of.unit)
+    _scale(ax, of, rows["value"])
+    fig.outer_legend(ax)
+
+
+def _figures_of(
+    finite: pd.DataFrame, drawn: Mapping[str, Quantity], name: str, sites: Sequence[str]
+) -> dict[str, Figure]:
+    rows = pd.concat([select(finite, quantity=name, **dict(q.where)) for name, q in drawn.items()])
+    values = {c: list(rows[c].dropna().unique()) for c in ("site", *group_columns(rows))}
+    text = [c for c, found in values.items() if not is_number_column(rows[c]) and len(found) > 1]
+    lines = next((q.lines for q in drawn.values() if q.lines in values), text[0] if text else "site")
+    text = [c for c in text if c != lines]
+    names = _ordered(sites, values["site"]) if lines == "site" else values[lines]
+    facets: list[_Facet] = []
+    for chosen in product(*(values[c] for c in text)):
+        for quantity, of in drawn.items():
+            place = {**dict(of.where), **dict(zip(text, chosen, strict=True))}
+            facet = _Facet(quantity, of, place, lines, names, tuple(str(v) for v in chosen if str(v)))
+            held = facet.rows(rows)
+            if lines != "site" and len(held):  # at most as many as colours distinguish, by their last values
+                last = held.sort_values("step", kind="stable").groupby(lines, observed=True)["value"].last()
+                near = fig.portions(list(last.sort_values().index))
+                facets += [replace(facet, lines=[line for line in names if line in part]) for part in near]
+            elif len(held):
+                facets.append(facet)
+    parts = fig.portions(facets, _MOST_PANELS) if facets else []
+    return {name if not i else f"{name}_{i + 1}": _figure(finite, part) for i, part in enumerate(parts)}
+
+
+def _figure(finite: pd.DataFrame, facets: Sequence[_Facet]) -> Figure:
+    maps = [facet for facet in facets if _numbered(facet.rows(finite)) == "head"]
+    of_sites = facets[0].by == "site"
+    width, most, margin = (3.6, 3, 1.5) if of_sites else (4.9, 2, 0.0)  # one legend, or one beside each panel
+    panels = fig.new_panels(len(facets) + len(maps), width, 2.7, most=most, margin=(margin, 0))
+    for ax, facet in zip(panels, facets, strict=False):
+        _draw_over_steps(ax, finite, facet)
+    for ax, facet in zip([*panels][len(facets) :], maps, strict=True):
+        last = last_step(facet.rows(finite))
+        fig.show_heads(ax, last, [name for name in facet.lines if name in set(last["site"])])
+        ax.set_title(f"{facet.title},\nstep {last['step'].iloc[0]:,}", fontsize=9)
+    for ax in [*panels][: max(0, min(len(facets), len([*panels]) - panels.grid.shape[1]))]:
+        ax.set_xlabel("")  # the same below
+    if of_sites:
+        panels.legend(of_all=True)
+    else:  # other lines in each panel, in the same colours
+        for ax in [*panels][: len(facets)]:
+            fig.outer_legend(ax)
+    return panels.figure
+
+
+def _draw_over_steps(ax: Axes, finite: pd.DataFrame, facet: _Facet) -> None:
+    """Draw lines over steps with their bands and floor; means over a column of numbers."""
+    looks = fig.site_styles(facet.lines) if facet.by == "site" else fig.line_styles(facet.lines)
+    rows = facet.rows(finite)
+    numbered = _numbered(rows.drop(columns=facet.by))
+    means = rows.groupby([facet.by, "step"], observed=True, sort=False)["value"].mean().reset_index()
+    _draw_bands(ax, finite, facet, looks)
+    of_none = "all" if len(looks) > 1 else ""  # of the row without a site
+    fig.draw_lines(ax, means, facet.by, looks, label=lambda name: _line_label(facet.by, name) or of_none)
+    _draw_floor(ax, finite, facet)
+    ax.set_title(facet.title if numbered is None else f"{facet.title},\nmean over {numbered}", fontsize=9)
+    ax.set_ylabel(facet.quantity.unit)
+    _scale(ax, facet.quantity, rows["value"])
+    fig.set_step_axis(ax, rows["step"], rates=finite)
+
+
+def _line_label(column: str, name: Any) -> str:
+    return fig.site_label(name) if isinstance(name, str) else f"{column} {name:g}"
+
+
+def _numbered(rows: pd.DataFrame) -> str | None:
+    """Return the first column of numbers that distinguishes rows."""
+    return next((c for c in group_columns(rows) if is_number_column(rows[c]) and rows[c].notna().any()), None)
+
+
+def _draw_bands(ax: Axes, finite: pd.DataFrame, facet: _Facet, looks: Mapping[Any, Any]) -> None:
+    """Draw intervals, or two standard errors to both sides: of correlations, those of Fisher's z."""
+    of = facet.quantity
+    scale = "fisher" if (of.low, of.high) == (-1, 1) else "plain"
+    ends = {end: facet.rows(finite, end) for end in ("", "_error", "_low", "_high")}
+    for name, look in looks.items():
+        line = {end: rows[rows[facet.by].eq(name)].set_index("step")["value"] for end, rows in ends.items()}
+        line = {end: values[~values.index.duplicated()] for end, values in line.items()}
+        if len(line["_low"]) and len(line["_high"]):
+            steps = line["_low"].index
+            low, high = line["_low"].to_numpy(), line["_high"].reindex(steps).to_numpy()
+        elif len(line["_error"]):
+            steps = line["_error"].index
+            middle = line[""].reindex(steps)
+            low, high = fig.error_band(middle, line["_error"], scale)
+        else:
+            continue
+        low, high = (np.clip(end, of.low, of.high) for end in (low, high))
+        fig.draw_band(ax, steps, low, high, color=look["color"], alpha=0.2)
+
+
+def _draw_floor(ax: Axes, finite: pd.DataFrame, facet: _Facet) -> None:
+    """Draw what a quantity is compared with: a dotted line for each course."""
+    for i, course in enumerate(_floors(finite, facet.quantity, facet.place)):
+        label = str(course["quantity"].iloc[0]).replace("_", " ")
+        ax.plot(course["step"], course["value"], color="0.4", ls=":", label=None if i else label)
+
+
+def _floors(finite: pd.DataFrame, of: Quantity, place: Mapping[str, Any]) -> list[pd.DataFrame]:
+    """Return the courses of what a quantity is compared with, at its place where they have one."""
+    rows = select(finite, quantity=of.floor)
+    for column, value in place.items():
+        at = select(rows, **{column: value})
+        rows = at if len(at) else rows
+    places = ["site", *group_columns(rows)]
+    each = (course for _, course in rows.groupby(places, observed=True, dropna=False, sort=False))
+    return [*{tuple(course["value"].round(3)): course.sort_values("step") for course in each}.values()]
+
+
+def _scale(ax: Axes, quantity: Quantity, values: "pd.Series[float]") -> None:
+    magnitudes = values[values != 0].abs()
+    bounded = quantity.low is not None and quantity.high is not None
+    if not bounded and magnitudes.max() > _WIDE * magnitudes.median():
+        if values.min() > 0:
+            ax.set_yscale("log")
+        else:
+            ax.set_yscale("symlog", linthresh=10.0 ** math.floor(math.log10(magnitudes.median())))
+    elif quantity.low is not None and quantity.low >= 0:
+        fig.from_zero(ax)
+    elif values.min() < 0 < values.max():
+        fig.zero_line(ax)
+
+
+def _ordered(sites: Sequence[str], there: Sequence[str]) -> list[str]:
+    """Return the sites of the table in the order of the model; ``name@i`` follows ``name``."""
+    first = [name for site in sites for name in there if name.split("@")[0] == site]
+    return first + [name for name in there if name not in first]

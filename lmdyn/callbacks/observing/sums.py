@@ -1,0 +1,127 @@
+"""The sums of one observation, by what they are of, and the table that is made from them."""
+
+import logging
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size, union_over_ranks
+
+__all__ = ["Row", "Sums", "gather_rows", "tabulate"]
+
+log = logging.getLogger(__name__)
+
+Row = tuple[Mapping[str, Any], Mapping[str, float | str | None]]
+"""Values of quantities at one place: ``({"site": "h1", "over": "all"}, {"rankme": 3.2})``.
+
+None has no row; a text is the reason why there is no value, which is NaN.
+"""
+
+_MOST_PLACES = 3  # in a warning
+
+
+class Sums:
+    """Sums of an observation, made when they are first used: ``sums["vectors", "h1", "all"]``.
+
+    Args:
+        kinds: function that makes an empty sum, by the name of its kind. A sum has the method ``reduce``, which adds
+            those of all ranks.
+        step: step of the observation.
+
+    Example:
+        >>> import torch
+        >>> from lmdyn.analysis.statistics.grouped import GroupedMeans
+        >>> sums = Sums({"losses": lambda: GroupedMeans(1)})
+        >>> sums["losses", "h1"].update(torch.tensor([0]), {"loss": torch.tensor([2.0])})
+        >>> [(place, means.total_mean("loss")) for place, means in sums.of("losses")]
+        [(('h1',), 2.0)]
+    """
+
+    def __init__(self, kinds: Mapping[str, Callable[[], Any]], step: int = 0) -> None:
+        self._kinds, self.step = kinds, step
+        self._sums: dict[tuple[Hashable, ...], Any] = {}
+
+    def __getitem__(self, key: str | tuple[Any, ...]) -> Any:
+        kind, *place = (key,) if isinstance(key, str) else key
+        if (kind, *place) not in self._sums:
+            self._sums[kind, *place] = self._kinds[kind]()
+        return self._sums[kind, *place]
+
+    def of(self, kind: str) -> Iterator[tuple[tuple[Any, ...], Any]]:
+        """Yield the places and sums of a kind, in the order in which they were first used."""
+        yield from ((key[1:], total) for key, total in self._sums.items() if key[0] == kind)
+
+    def reduce(self) -> None:
+        """Add the sums of all ranks, of which some may have no data. Every rank must call it."""
+        for key in union_over_ranks(self._sums):
+            self[key].reduce()
+
+
+def gather_rows(parts: Sequence[Mapping[str, Tensor]], device: torch.device) -> dict[str, Tensor]:
+    """Return the rows of all parts of all ranks by name, on a device; empty without a part. All ranks must call it.
+
+    Example:
+        >>> gather_rows([{"x": torch.zeros(1)}, {"x": torch.ones(2)}], torch.device("cpu"))
+        {'x': tensor([0., 1., 1.])}
+    """
+    if rank_and_world_size()[1] > 1:
+        own = [{name: rows.cpu() for name, rows in part.items()} for part in parts]
+        parts = [part for of_rank in gather(own) for part in of_rank]
+    names = parts[0] if parts else ()
+    return {name: torch.cat([part[name].to(device) for part in parts]) for name in names}
+
+
+def tabulate(
+    rows: Iterable[Row | pd.DataFrame],
+    groups: Mapping[str, Any],
+    name: str,
+    step: int,
+    why: str = "the model has diverged",
+) -> pd.DataFrame:
+    """Return the table of an observation: columns ``quantity``, ``site``, the groups, ``value``.
+
+    NaN stands for what is not finite: it is kept, with a warning that names the sites, or the reason if there is one.
+
+    Args:
+        rows: values at places, or tables with some of the columns.
+        groups: value of each group column in rows without it; ``int`` for a column of numbers, where it is missing.
+        name: the observer, for the warning.
+        step: step of the observation, for the warning.
+        why: the reason, for the warning; empty for tables in which NaN is expected: there is no warning.
+    """
+    plain: list[dict[str, Any]] = []
+    tables: list[pd.DataFrame] = []
+    reasons: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if isinstance(row, pd.DataFrame):
+            tables.append(row)
+        else:
+            place, values = row
+            found = [{"quantity": q, **place, "value": v} for q, v in values.items() if v is not None]
+            for one in (one for one in found if isinstance(one["value"], str)):
+                reasons.setdefault(one["value"], []).append(one)
+                one["value"] = math.nan
+            plain += found
+    columns = ["quantity", "site", *groups, "value"]
+    table = pd.concat([pd.DataFrame(plain), *tables], ignore_index=True).reindex(columns=columns)
+    for column, empty in {"site": "", **groups}.items():
+        if empty is int:
+            table[column] = table[column].astype("Int64")
+        elif empty is not None:
+            table[column] = empty if table[column].isna().all() else table[column].fillna(empty)
+    table["value"] = table["value"].astype("float64")
+    if rank_and_world_size()[0] == 0:
+        known = {one.get("site", "") for held in reasons.values() for one in held}
+        broken = [s for s in dict.fromkeys(table["site"][table["value"].isna()]) if s not in known]
+        if why and broken:
+            where = f" in {broken}" if any(broken) else ""
+            log.warning("%s: not finite at step %d%s: %s", name, step, where, why)
+        for reason, held in reasons.items():
+            some = "; ".join(", ".join(map(str, list(one.values())[:-1])) for one in held[:_MOST_PLACES])
+            more = f"; {len(held) - _MOST_PLACES} more" if len(held) > _MOST_PLACES else ""
+            log.warning("%s: no value at step %d of (%s%s): %s", name, step, some, more, reason)
+    return table

@@ -1,0 +1,1 @@
+"""Chains of runs: their lock, costs and cards, and the commands that made a run."""

@@ -1,0 +1,452 @@
+"""``lmdyn check``: build everything, read one batch, foresee memory and disk, and report each problem in a line."""
+
+import json
+import logging
+import os
+import shlex
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch.callbacks import Timer
+from torch import Tensor, nn
+
+from lmdyn.analysis.inspection.activations import observing
+from lmdyn.analysis.inspection.forward import call_module, device_of, logits_of
+from lmdyn.callbacks.observing.amounts import parameter_bytes
+from lmdyn.callbacks.observing.findings import Cost, Finding, beyond_memory, expected
+from lmdyn.callbacks.observing.memory import free_disk, free_memory, in_time, in_words, most_allocated
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.probe import ProbeSet
+from lmdyn.callbacks.observing.reading import read_module
+from lmdyn.callbacks.observing.recording import check_names
+from lmdyn.callbacks.observing.reference import Checkpoint
+from lmdyn.callbacks.observing.requirements import foresee, silently
+from lmdyn.callbacks.observing.run import Run, announced, split_loader
+from lmdyn.callbacks.training.time_budget import TimeBudget
+from lmdyn.cli.building import Built, NotParsedError, build, build_observers
+from lmdyn.cli.parsing.errors import causes, place_in_users_code
+from lmdyn.cli.training.preflight import (
+    disk_of_checkpoints,
+    foreseen_of_replay,
+    foreseen_of_training,
+    held_together,
+    own_references,
+)
+from lmdyn.runs.yaml_files import read_yaml
+
+__all__ = ["Line", "Verdict", "check", "check_profile", "check_replay", "check_training", "training_batch"]
+
+log = logging.getLogger(__name__)
+
+Verdict = Literal["ok", "warning", "error", "not checked"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the result.
+
+    Attributes:
+        verdict: ``ok``; ``warning``, some numbers will be missing; ``error``, it fails or the number is wrong;
+            ``not checked``, for lack of a connection or of a run.
+        whose: subject of the line: a configuration or command, and the part of it.
+        says: what was expected and got, and the remedy.
+    """
+
+    verdict: Verdict
+    whose: str
+    says: str
+
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.whose}: {self.says}"
+
+
+def check(
+    args: Sequence[str], overlays: Sequence[str] = (), *, scheduled: bool = False, as_json: bool = False
+) -> bool:
+    """Check a training and a replay of it, and write the lines. Nothing is trained, and no run folder is written to.
+
+    Args:
+        args: arguments of ``fit``: ``--config FILE … --model.… VALUE``.
+        overlays: files that ``analyze`` will apply on top of the run's configuration.
+        scheduled: as in ``analyze``.
+        as_json: whether to write the lines to the standard output as a JSON list of objects.
+
+    Returns:
+        Whether something was checked without an error.
+    """
+    lines, built = check_training(args, "fit")
+    if overlays and built is not None:
+        lines += check_replay(built, args, overlays, "analyze", scheduled=scheduled)
+    return _written(lines, as_json=as_json)
+
+
+def check_profile(profile: Path, *, as_json: bool = False) -> bool:
+    """Check each configuration of a profile of runs, and its observers on each, and write the lines.
+
+    What an earlier run of the chain makes (a tokenizer, a model to compare with) is reported as not checked.
+
+    Args:
+        profile: folder of a Snakemake profile: ``config.yaml`` with ``runs`` or other configurations beside it.
+        as_json: as in :func:`check`.
+
+    Returns:
+        Whether something was checked without an error.
+
+    Raises:
+        ValueError: if the folder is not a profile of runs.
+    """
+    content = read_yaml(profile / "config.yaml") if (profile / "config.yaml").is_file() else None
+    settings = content.get("config") if isinstance(content, dict) else None
+    if not isinstance(settings, dict):
+        raise ValueError(f"{profile} is not a profile: expected a config.yaml with `config:` in this folder")
+    if "of" in settings:  # forks of the runs of another profile
+        return check_profile(profile.parent / str(settings["of"]), as_json=as_json)
+    lines: list[Line] = []
+    for name, words in _trainings(profile, settings).items():
+        words = [*words, *_without_missing_tokenizer(words)]
+        more, built = check_training(words, f"fit {name}")
+        lines += more
+        if built is not None and not settings.get("live") and name in (settings.get("runs") or {"lm": ""}):
+            overlay = [str(profile / "observers.yaml")]
+            scheduled = "--scheduled" in str(settings.get("observe"))
+            lines += check_replay(
+                built, words, overlay, f"analyze {name}", scheduled=scheduled, in_chain=True
+            )
+    return _written(lines, as_json=as_json)
+
+
+def _trainings(profile: Path, settings: dict[str, Any]) -> dict[str, list[str]]:
+    """Return the arguments of ``fit`` by run: those that the profile names, else one for each yaml with a model."""
+    base = ["--config", str(profile / "lm.yaml")]
+    found = {}
+    for part in ("runs", "then"):
+        for name, given in (settings.get(part) or {}).items():
+            words = given["with"] if isinstance(given, dict) else given
+            found[f"{name}, then" if part == "then" else name] = [
+                *base,
+                *shlex.split((words or "").replace("{HERE}", str(profile))),
+            ]
+    others = [p for p in sorted(profile.glob("*.yaml")) if "model" in (read_yaml(p) or {})]
+    return found or {path.stem: ["--config", str(path)] for path in others}
+
+
+def _without_missing_tokenizer(words: Sequence[str]) -> list[str]:
+    """Return an argument that leaves out a tokenizer that ``lmdyn prepare`` makes first."""
+    data = (read_yaml(Path(words[1])).get("data") or {}).get("init_args") or {}
+    named = os.path.expandvars(str(data.get("tokenizer") or ""))
+    return (
+        ["--data.init_args.tokenizer=null"] if named.startswith("runs/") and not Path(named).exists() else []
+    )
+
+
+def _written(lines: Sequence[Line], *, as_json: bool) -> bool:
+    """Write the lines, and return whether something was checked without an error.
+
+    If all lines are *not checked*, an additional line says so: otherwise a script that reads only the exit status
+    would take an unreachable hub for a correct configuration.
+    """
+    number = Counter(line.verdict for line in lines)
+    errors, unknown = number["error"], number["not checked"]
+    nothing = bool(lines) and unknown == len(lines)
+    if nothing:
+        downloads = any(line.says.startswith(_DOWNLOAD) for line in lines)
+        why = "the hub cannot be reached" if downloads else "see the lines above"
+        lines = [*lines, Line("not checked", "check", f"nothing was checked: {why}")]
+    if as_json:
+        sys.stdout.write(json.dumps([asdict(line) for line in lines], indent=1) + "\n")
+    else:
+        for line in lines:
+            log.info("%s", line)
+        more = f", {unknown} not checked" if unknown else ""
+        log.info("%d errors, %d warnings%s", errors, number["warning"], more)
+    return not errors and not nothing
+
+
+_DOWNLOAD = "a download: "
+_UNREACHABLE = {"ConnectError", "ConnectTimeout", "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
+_UNREACHABLE_SIGNS = (
+    "cannot be reached",
+    "cannot be listed",
+    "couldn't connect",
+    "Couldn't reach",
+    "offline mode",
+    "Name or service not known",
+)
+
+
+def _line(whose: str, finding: Finding) -> Line:
+    if finding.error is not None and (line := _failed(whose, finding.error)).verdict == "not checked":
+        return line
+    return Line("error" if finding.stops else "warning", whose, " ".join(str(finding).split()))
+
+
+def _failed(whose: str, error: Exception) -> Line:
+    """Convert an error to a line; an error for lack of a connection only means that something was not checked."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if not isinstance(error, (ValueError, TypeError, OSError)):
+        text = f"{type(error).__name__}: {text}"
+    if isinstance(error, FileNotFoundError) and not Path(str(error.filename or "/")).is_absolute():
+        text += f" (paths are relative to {Path.cwd()})"
+    if where := place_in_users_code(error):
+        text += f" (raised at {where})"
+    kinds = {type(cause).__name__ for cause in (*causes(error), error.__context__)}
+    if kinds & _UNREACHABLE or any(sign in text for sign in _UNREACHABLE_SIGNS):
+        return Line("not checked", whose, f"{_DOWNLOAD}{text}")
+    return Line("error", whose, text)
+
+
+def _not_built(whose: str, part: str, error: Exception) -> Line:
+    return _failed(f"{whose}: {'configuration' if isinstance(error, NotParsedError) else part}", error)
+
+
+def check_training(args: Sequence[str], whose: str) -> tuple[list[Line], Built | None]:
+    """Build what ``fit`` would build, and check that the parts fit together.
+
+    Args:
+        args: arguments of ``fit``.
+        whose: the command, for the lines.
+
+    Returns:
+        The lines and the built configuration; None for the latter if building failed.
+    """
+    try:
+        built = build(args)
+    except Exception as error:
+        return [_not_built(whose, "model and data", error)], None
+    lines = [*_of_model_and_data(built, whose)]
+    size = sum(p.numel() for p in built.module.parameters())
+    length = "training of unknown length" if built.plan.updates is None else f"{built.plan.updates:,} updates"
+    brief = [f"{type(built.module).__name__}, {size:,} parameters", type(built.data).__name__, length]
+    weights = [saver for saver in built.savers if saver.weights_only]
+    saved = built.folder / weights[0].folder if weights else None
+    live = Run(built.folder, built.tokenizer, built.counts, built.data, None, saved)
+    observed, costs = _of_observers(built, live, whose)
+    findings, states = foreseen_of_training(
+        built.callbacks, built.module, built.plan, built.folder, built.optimizers
+    )
+    lines += [*observed, *(_line(f"{whose}: run", finding) for finding in findings)]
+    batch = training_batch(built.module, built.data)
+    if batch is None:
+        why = "of a training batch: there is no batch, or the model has no logits"
+        lines.append(Line("not checked", f"{whose}: memory and hours", why))
+    at_once = max([] if batch is None else [batch[0]], costs, key=lambda held: sum(c.memory for c in held))
+    said, needs = _of_memory(built, [states, *at_once], whose)
+    lines += said
+    if not any(line.verdict == "error" for line in lines):
+        said_ok = "; ".join([*brief, _duration(built, batch), needs, _of_disk(built, states)])
+        lines.insert(0, Line("ok", whose, said_ok))
+    return lines, built
+
+
+def check_replay(
+    built: Built,
+    args: Sequence[str],
+    overlays: Sequence[str],
+    whose: str,
+    *,
+    scheduled: bool = False,
+    in_chain: bool = False,
+) -> list[Line]:
+    """Check what ``analyze`` would observe for a run that may not exist yet.
+
+    Args:
+        built: the run as it will be trained.
+        args: the arguments with which it was built.
+        overlays: files applied on top of its configuration.
+        whose: the command, for the lines.
+        scheduled: as in ``analyze``.
+        in_chain: whether runs that observers compare with may be made by other commands first.
+    """
+    try:
+        callbacks = build_observers([*args, *(f"--config={path}" for path in overlays)])
+    except Exception as error:
+        return [_not_built(whose, "observers", error)]
+    replayed = built.with_observers(callbacks)
+    steps = built.steps
+    if not replayed.observers:
+        return [_line(whose, expected("observers under trainer.callbacks", "none", "add one", of="run"))]
+    if not steps:
+        remedy = "add a ScheduledCheckpoint to its callbacks"
+        return [_line(whose, expected("checkpoints to observe", "a run that saves none", remedy, of="run"))]
+    lines = [line for o in replayed.observers for line in _left_out(o, whose)] if in_chain else []
+    with tempfile.TemporaryDirectory(prefix="lmdyn-") as folder:
+        saved = Path(folder) / "checkpoints"
+        there = {step: saved / f"step={step:09d}.ckpt" for step in steps}
+        if any(map(own_references, replayed.observers)):  # untrained weights take the place of checkpoints
+            saved.mkdir()
+            first, *others = there.values()
+            torch.save({"state_dict": built.module.state_dict()}, first)
+            for path in others:
+                path.hardlink_to(first)
+        run = Run(built.folder, built.tokenizer, built.counts, built.data, there, saved)
+        observed, costs = _of_observers(replayed, run, whose)
+    found = foreseen_of_replay(replayed.observers, steps, scheduled=scheduled)
+    said, needs = _of_memory(built, costs, whose)
+    lines += [*observed, *(_line(f"{whose}: run", f) for f in found), *said]
+    if not any(line.verdict == "error" for line in lines):
+        lines.insert(0, Line("ok", whose, f"over {len(there)} checkpoints; {needs}"))
+    return lines
+
+
+def _left_out(observer: Observer, whose: str) -> Iterator[Line]:
+    """Leave out references to runs that do not exist yet."""
+    references: dict[str, Any] = getattr(observer, "references", None) or {}
+    for name, reference in list(references.items()):
+        path = reference.path if isinstance(reference, Checkpoint) else reference
+        if isinstance(path, (str, Path)) and not Path(os.path.expandvars(path)).exists():
+            del references[name]
+            yield Line("not checked", f"{whose}: {observer.name}", f"compared with {path}, which is to come")
+
+
+# Parts -------------------------------------------------------------------------------------------------------
+
+
+def _of_model_and_data(built: Built, whose: str) -> Iterator[Line]:
+    remedy = "give more text, or smaller batches"
+    if built.plan.updates == 0 or built.plan.of_epoch == 0:
+        yield _line(f"{whose}: data", expected("batches to train on", "none", remedy))
+    try:
+        loader = split_loader(built.data, "validation", "this run", chosen=False)
+        with silently():
+            batch = next(iter(ProbeSet(loader).batches()), None)
+    except Exception as error:
+        if built.observers:
+            yield _failed(f"{whose}: validation data", error)
+        return
+    if batch is None:
+        yield _line(f"{whose}: validation data", expected("batches", "none", remedy))
+        return
+    try:
+        with silently():
+            read_module(
+                built.module,
+                ProbeSet(loader),
+                None,
+                built.tokenizer,
+                whose="the model",
+                labels="aligned",
+                uses_labels=False,
+                kind=None,
+                one_pass=True,
+            )
+    except Exception as error:
+        text = " ".join(str(error).split())
+        if "an embedding of" in text or "token types" in text:  # other failures may not concern training
+            yield Line("error", f"{whose}: model and data", text)
+
+
+def _of_observers(built: Built, run: Run, whose: str) -> tuple[list[Line], list[Cost]]:
+    """Return lines about each observer, and the memory that they hold at the same time."""
+    lines: list[Line] = []
+    costs: dict[Observer, Sequence[Cost]] = {}
+    try:
+        check_names(built.observers)
+    except ValueError as error:
+        lines.append(_failed(f"{whose}: observers", error))
+    for observer in built.observers:
+        found = foresee(observer, built.module, run=run)
+        costs[found.observer] = found.costs
+        own = f"{whose}: {observer.name}"
+        lines += [_line(own, finding) for finding in found.findings]
+        if not found.findings:
+            largest = max(found.costs, key=lambda c: c.memory, default=None)
+            lines.append(Line("ok", own, "runs" if largest is None else f"runs; {largest}"))
+        lines += [Line("ok", own, said) for said in announced(observer.name) if "left out" in said]
+    return lines, held_together(costs)
+
+
+def training_batch(module: nn.Module, data: Any) -> tuple[Cost, float] | None:
+    """Measure memory and seconds of the passes of a training batch on the CPU, from its first rows.
+
+    The loss is the module's own ``losses(batch)``, as in :class:`~lmdyn.models.MaskedLanguageModel`, otherwise one of
+    the logits of all positions, as for a causal model. Parameters, gradients and random states do not change.
+
+    Args:
+        module: the model with its layers.
+        data: the datamodule after setup.
+
+    Returns:
+        Memory, and time of forward and backward on this machine; None if there is no batch, or if the module has its
+        own calling convention.
+    """
+    gradients = [p.grad for p in module.parameters()]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)  # training never uses it
+        with observing(module), torch.enable_grad(), torch.random.fork_rng(devices=[]), silently():
+            batch = next(iter(ProbeSet(data.train_dataloader()).batches()))
+            rows = next(len(v) for v in batch.values() if isinstance(v, Tensor))
+            one, two = (most_allocated(partial(_passes, module, batch, rows, most)) for most in (1, 2))
+            some = min(8, rows)
+            least, most = (_seconds(partial(_passes, module, batch, rows, timed)) for timed in (1, some))
+            # some of the time is that of any number of rows, e.g. of the gradient of a large vocabulary
+            seconds = most + (rows - some) * max(0.0, most - least) / max(1, some - 1)
+    except Exception as error:  # the user's training_step may call the module differently
+        log.debug("the cost of a training batch is unknown: %s", error)
+        return None
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for parameter, gradient in zip(module.parameters(), gradients, strict=True):
+            parameter.grad = gradient
+    own = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
+    memory = max(0, one - own) + (rows - 1) * max(0, two - one)
+    return Cost(f"a training batch of {rows} rows", memory, "make the batches smaller"), seconds
+
+
+def _passes(module: nn.Module, batch: dict[str, Any], rows: int, most: int) -> None:
+    """Forward and backward pass of the first rows, with gradients of the parameters."""
+    first = {k: v[:most] if isinstance(v, Tensor) and len(v) == rows else v for k, v in batch.items()}
+    module.zero_grad(set_to_none=True)
+    try:
+        loss = torch.stack(list(module.losses(first).values())).sum()  # type: ignore[operator] # any module
+    except Exception:  # it has no `losses(batch)`, or one with another meaning
+        loss = logits_of(call_module(module, first)).float().log_softmax(-1).sum()
+    loss.backward()
+
+
+def _seconds(compute: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    compute()
+    return time.perf_counter() - began
+
+
+def _duration(built: Built, batch: tuple[Cost, float] | None) -> str:
+    """Describe the time of all passes on this CPU, and callbacks that end a training by the clock."""
+    batches = built.plan.batches(int(built.trainer.accumulate_grad_batches))
+    said = "hours unknown"
+    if batch is not None and batches is not None:
+        said = f"passes about {in_time(batches * batch[1])} on this machine's CPU"
+    ends = [3600 * c.hours for c in built.callbacks if isinstance(c, TimeBudget)]
+    ends += [t for c in built.callbacks if isinstance(c, Timer) and (t := c.time_remaining()) is not None]
+    return f"{said}; ends after {in_time(min(ends))} at the latest" if ends else said
+
+
+def _of_memory(built: Built, held: Sequence[Cost], whose: str) -> tuple[list[Line], str]:
+    """Return lines about memory that does not suffice or was not measured, and how much is needed of what is free."""
+    device = device_of(built.module)
+    elsewhere = built.accelerator != "cpu" and (built.accelerator != "auto" or torch.cuda.is_available())
+    here = [c for c in held if c.host or not elsewhere]
+    lines = [_line(f"{whose}: memory", finding) for finding in beyond_memory(here, device)]
+    if elsewhere:
+        why = f"of the configured accelerator ({built.accelerator})"
+        lines.append(Line("not checked", f"{whose}: memory", why))
+    there = free_memory(device)
+    free = "" if there is None else f" of {in_words(there)} free here"
+    return lines, f"memory about {in_words(sum(c.memory for c in held))} in addition to the model{free}"
+
+
+def _of_disk(built: Built, states: Cost) -> str:
+    size = parameter_bytes(built.module)
+    if built.plan.updates is None:  # e.g. the training ends by a time budget
+        return f"each checkpoint about {in_words(size)}, their number is unknown"
+    free = free_disk(built.folder)
+    needed = disk_of_checkpoints(built.callbacks, size, states.memory, built.plan, built.folder)
+    return f"checkpoints about {in_words(needed)}" + ("" if free is None else f" of {in_words(free)} free")

@@ -1,0 +1,343 @@
+"""Finding the model of a given name for ``lmdyn inspect``."""
+
+import importlib.util
+import inspect
+import json
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import jsonargparse
+import lightning as L
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerFast
+
+# imported so that yaml can name their classes without module paths
+import lmdyn.callbacks
+import lmdyn.datamodules
+import lmdyn.models
+from lmdyn.analysis.inspection.attributes import did_you_mean
+from lmdyn.analysis.inspection.forward import dotted
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.requirements import silently
+from lmdyn.callbacks.training.resume import read_tokenizer
+from lmdyn.cli.configurations import callback_entries, class_path, complete_model
+from lmdyn.cli.parsing.lightning_parser import essence
+from lmdyn.cli.trust.folders import check_folder
+from lmdyn.datamodules.corpora.tokenization import check_growth
+from lmdyn.models.pretrained import hub_folder, load_model, objective_of
+from lmdyn.runs.checkpoint_files import load_weights, newest_checkpoint, read_checkpoint
+from lmdyn.runs.hub_checkpoints import MODULE as PRETRAINED
+from lmdyn.runs.hub_checkpoints import is_pretrained
+from lmdyn.runs.yaml_files import read_yaml
+
+__all__ = ["Subject", "check_arguments", "find_subject", "instantiate", "words_of"]
+
+Kind = Literal["configuration", "run", "pretrained", "class"]
+
+_MOST_PARAMETERS = 2_000_000_000
+
+
+@dataclass
+class Subject:
+    """A model and where it came from.
+
+    Attributes:
+        kind: a yaml; a run's folder; a folder or hub name of transformers; a class.
+        name: the name that was given.
+        says: description for the page.
+        module: the model; it may lack layers that it builds from data.
+        model: its entry in a configuration; None if ``fit`` and ``analyze`` cannot build it.
+        configuration: that of the yaml or the run; empty for other kinds.
+        tokenizer: the tokenizer next to its weights; None without one.
+        observers: observers of the configuration.
+        weights: which weights these are, for the page.
+        folder: folder of the run or the model.
+    """
+
+    kind: Kind
+    name: str
+    says: str
+    module: nn.Module
+    model: dict[str, Any] | None = None
+    configuration: dict[str, Any] = field(default_factory=dict)
+    tokenizer: Any = None
+    observers: list[Observer] = field(default_factory=list)
+    weights: str = "untrained"
+    folder: Path | None = None
+
+
+def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
+    """Find the model of a name.
+
+    Args:
+        name: yaml, run folder, checkpoint of a run, folder or hub name of transformers, ``package.Class``, or a class
+            of ``lmdyn.models``.
+        arguments: ``--model.ARG VALUE …``, which override those of a configuration.
+
+    Raises:
+        FileNotFoundError: if a file is missing.
+        ValueError: if nothing has this name, a yaml has no ``model``, or a class requires arguments.
+    """
+    path = Path(name).expanduser()
+    check_folder(path)
+    if path.suffix == ".ckpt":
+        if not path.is_file():
+            raise FileNotFoundError(f"checkpoint {path} does not exist")
+        above = list(path.absolute().parents)[:3]
+        run = next((folder for folder in above if (folder / "config.yaml").is_file()), None)
+        if run is None:
+            raise ValueError(
+                f"{path}: no config.yaml in the folders above it: expected RUN/checkpoints/….ckpt, as written by `fit`"
+            )
+        return _of_run(run, arguments, path)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        return _of_yaml(path, arguments)
+    if (path / "config.yaml").is_file():
+        return _of_run(path, arguments)
+    if is_pretrained(path) or any(p.is_dir() for p in path.glob("checkpoint-*")):
+        return _of_transformers(name, path, arguments)
+    if path.is_dir():
+        models = sorted(p for p in path.glob("*/") if is_pretrained(p))
+        raise ValueError(
+            f"{name} is neither a run folder (with a config.yaml) nor a model of transformers (with a config.json, as "
+            "written by save_pretrained, or checkpoint-*/): give "
+            + (f"one of its models, {models[0]}" if models else "such a folder, a yaml or package.Class")
+        )
+    dotted_path = f"lmdyn.models.{name}" if name in lmdyn.models.__all__ else name
+    package, *rest = dotted_path.split(".")
+    if rest and all(part.isidentifier() for part in (package, *rest)):
+        if importlib.util.find_spec(package) is None:
+            raise ValueError(
+                f"{name!r}: no package {package!r} to import: run the command in the folder that contains "
+                f"{package}.py, or install the package; a model of the hub is named as ORGANISATION/MODEL"
+            )
+        return _of_class(dotted_path, arguments)
+    if name.isidentifier() and (near := did_you_mean(name, lmdyn.models.__all__)):
+        raise ValueError(f"unknown model {name}{near}; a model of the hub is named as ORGANISATION/MODEL")
+    if name.count("/") > 1 or name.startswith((".", "/", "~")):
+        raise FileNotFoundError(
+            f"file or folder {name} does not exist: expected a yaml, a run, or a model's folder"
+        )
+    return _of_transformers(name, None, arguments)
+
+
+# Kinds of models --------------------------------------------------------------------------------------------
+
+
+def _of_yaml(path: Path, arguments: Sequence[str]) -> Subject:
+    if not path.is_file():
+        raise FileNotFoundError(f"file {path} does not exist")
+    if path.suffix not in (".yaml", ".yml"):
+        raise ValueError(f"{path} is not a yaml with a model: expected one; give a text as --data {path}")
+    configuration = _read_with_model(path)
+    module, observers, model = _configured(configuration, arguments)
+    says = f"{type(module).__name__} of {path}"
+    return Subject("configuration", str(path), says, module, model, configuration, observers=observers)
+
+
+def _of_run(path: Path, arguments: Sequence[str], checkpoint: Path | None = None) -> Subject:
+    configuration = _read_with_model(path / "config.yaml")
+    weights, state = "untrained: the run has no checkpoint", None
+    try:
+        found = checkpoint or newest_checkpoint(str(path))
+    except FileNotFoundError:
+        pass
+    else:
+        weights, state = f"of {found}", read_checkpoint(found)
+        complete_model(configuration, state)
+    module, observers, model = _configured(configuration, arguments)
+    if isinstance(module, L.LightningModule) and state is not None:
+        module.configure_model()
+        load_weights(module, state["state_dict"], found)
+    tokenizer = read_tokenizer(path / "tokenizer")
+    check_growth(tokenizer)
+    says = f"{type(module).__name__} of the run {path}"
+    return Subject("run", str(path), says, module, model, configuration, tokenizer, observers, weights, path)
+
+
+def _read_with_model(path: Path) -> dict[str, Any]:
+    configuration = read_yaml(path)
+    if isinstance(configuration, dict) and configuration.get("model"):
+        return configuration
+    has = sorted(configuration) if isinstance(configuration, dict) else "no entries"
+    raise ValueError(
+        f"{path} has no model, only {has}: expected `model: {{class_path: …, init_args: …}}`; give data and "
+        "observers alone with --data"
+    )
+
+
+def _configured(
+    configuration: Mapping[str, Any], arguments: Sequence[str]
+) -> tuple[nn.Module, list[Observer], dict[str, Any]]:
+    """Return model and observers of a configuration, and the model's entry with all given arguments."""
+    callbacks = callback_entries(configuration) or callback_entries(configuration, "callbacks+")
+    observers = [c for c in callbacks if _is_observer(class_path(c))]
+    entries, made = instantiate({"model": configuration["model"], "observers": observers}, arguments)
+    return made["model"], list(made["observers"] or []), entries["model"]
+
+
+def _is_observer(path: str) -> bool:
+    cls = vars(lmdyn.callbacks).get(path) if "." not in path else dotted(path)
+    return isinstance(cls, type) and issubclass(cls, Observer)
+
+
+def _of_transformers(name: str, path: Path | None, arguments: Sequence[str]) -> Subject:
+    folder = hub_folder(name, dict(_pairs(arguments, "model")).get("revision")) if path is None else path
+    if not is_pretrained(folder):
+        folder = newest_checkpoint(str(folder))
+    try:
+        config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+    except Exception as error:  # OSError, ValueError or KeyError, depending on the file's content
+        raise ValueError(
+            f"{name} is not a model known to transformers ({' '.join(str(error).split())}): expected a config.json "
+            "written by save_pretrained"
+        ) from error
+    architecture = (getattr(config, "architectures", None) or ["model without a name"])[0]
+    place = None if path is None else folder
+    if objective_of(architecture) is None and getattr(config, "is_encoder_decoder", False):
+        module, entry, place = load_model(AutoModelForSeq2SeqLM, folder, name), None, folder
+    else:
+        located = {"class_path": PRETRAINED, "init_args": {"name": name if place is None else str(place)}}
+        entries, made = instantiate({"model": located}, arguments)
+        module, entry, folder = made["model"], entries["model"], made["model"].folder
+    tokenizer = None
+    if any((folder / file).is_file() for file in ("tokenizer.json", "vocab.txt", "vocab.json")):
+        tokenizer = read_tokenizer(folder)
+        check_growth(tokenizer)
+    return Subject(
+        "pretrained",
+        name,
+        f"transformers' {architecture}, of {name}",
+        module,
+        entry,
+        tokenizer=tokenizer if isinstance(tokenizer, PreTrainedTokenizerFast) else None,
+        weights="as saved",
+        folder=place,
+    )
+
+
+def _of_class(path: str, arguments: Sequence[str]) -> Subject:
+    package, _, name = path.rpartition(".")
+    try:
+        cls: Any = dotted(path)
+    except ValueError as error:
+        there = vars(sys.modules[package]) if package in sys.modules else {}
+        models = [n for n, found in there.items() if isinstance(found, type) and issubclass(found, nn.Module)]
+        raise ValueError(f"{error}{did_you_mean(name, models)}") from error
+    if isinstance(cls, type) and issubclass(cls, L.LightningDataModule):
+        raise ValueError(f"{path} is a LightningDataModule: give it as --data {path}, after a model")
+    if not isinstance(cls, type) or not issubclass(cls, nn.Module):
+        raise ValueError(f"{path} is not a model: expected a class of a LightningModule or another nn.Module")
+    if not issubclass(cls, PreTrainedModel):
+        check_arguments(path, cls, arguments, "model")
+        entries, made = instantiate({"model": path}, arguments)
+        return Subject("class", path, path, made["model"], entries["model"])
+    configuration: Any = cls.config_class
+    config = configuration(**{key: _plain(value) for key, value in _pairs(arguments, "model")})
+    with torch.device("meta"):
+        size = sum(p.numel() for p in cls(config).parameters())
+    if size > _MOST_PARAMETERS:
+        raise ValueError(
+            f"{path} has {size:,} parameters by default: make it smaller, --model.num_hidden_layers 2 "
+            "--model.hidden_size 64, or give a folder written by save_pretrained"
+        )
+    return Subject("class", path, f"{path}, untrained", cls(config))
+
+
+def check_arguments(path: str, cls: type, arguments: Sequence[str], key: str) -> None:
+    """Refuse a class that requires more arguments than given; for untyped ones, jsonargparse would pass None."""
+    given = {name.partition(".")[0] for name, _ in _pairs(arguments, key)}
+    needed = [
+        p
+        for p in list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc] # its own
+        if p.default is p.empty
+        and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        and p.name not in given
+    ]
+    if needed:
+        raise ValueError(
+            f"{path} requires ({', '.join(map(str, needed))}): give "
+            f"{' '.join(f'--{key}.{p.name} VALUE' for p in needed)}"
+        )
+
+
+# Parsing ----------------------------------------------------------------------------------------------------
+
+
+def instantiate(
+    entries: Mapping[str, Any], arguments: Sequence[str] = ()
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Parse and instantiate ``model``, ``data`` and ``observers`` as ``fit`` does.
+
+    Args:
+        entries: class path or configuration entry of each of these names.
+        arguments: ``--model.ARG VALUE …``, which override the entries.
+
+    Returns:
+        The entries with the arguments of the command line, as plain values; and the objects.
+
+    Raises:
+        ValueError: if jsonargparse refuses them; the message is one line.
+    """
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    types: dict[str, Any] = {"model": nn.Module, "data": L.LightningDataModule}
+    words: list[str] = []
+    for key, entry in entries.items():
+        if key == "observers":
+            parser.add_argument("--observers", type=list[L.Callback])
+        else:
+            parser.add_subclass_arguments(types[key], key, fail_untyped=False)  # as in LightningCLI
+        words += [f"--{key}", entry if isinstance(entry, str) else json.dumps(entry)]
+    try:
+        with silently(logging.WARNING):
+            config = parser.parse_args([*words, *arguments])
+            parsed = json.loads(parser.dump(config, format="json"))
+            made = parser.instantiate_classes(config)
+    except jsonargparse.ArgumentError as error:
+        raise ValueError(essence(str(error))) from error
+    whole = {key: _with_given(entry, parsed[key], _pairs(arguments, key)) for key, entry in entries.items()}
+    return whole, {key: made.get(key) for key in entries}
+
+
+def _with_given(entry: Any, parsed: Any, given: Sequence[tuple[str, str]]) -> Any:
+    """Return an entry of a configuration with the arguments given for it."""
+    if isinstance(entry, list):
+        return entry
+    names = dict.fromkeys(name.partition(".")[0] for name, _ in given)
+    values = {name: parsed["init_args"].get(name) for name in names}
+    of_entry: dict[str, Any] = {"class_path": entry} if isinstance(entry, str) else entry
+    init = {**(of_entry.get("init_args") or {}), **values}
+    return {**of_entry, **({"init_args": init} if init else {})}
+
+
+def words_of(arguments: Sequence[str], key: str) -> list[str]:
+    """Return the words ``--key.ARG=VALUE``.
+
+    Example:
+        >>> words_of(["--model.init_args.size", "8", "--data.text=a"], "model")
+        ['--model.size=8']
+    """
+    return [f"--{key}.{name}={value}" for name, value in _pairs(arguments, key)]
+
+
+def _pairs(arguments: Sequence[str], key: str) -> list[tuple[str, str]]:
+    """Return ``--key.ARG VALUE`` and ``--key.ARG=VALUE`` as pairs."""
+    found: list[tuple[str, str]] = []
+    words = iter(arguments)
+    for word in words:
+        if word.startswith(f"--{key}."):
+            name, sign, value = word.removeprefix(f"--{key}.").removeprefix("init_args.").partition("=")
+            found.append((name, value if sign else next(words, "")))
+    return found
+
+
+def _plain(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

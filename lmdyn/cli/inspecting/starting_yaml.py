@@ -1,0 +1,167 @@
+"""The yaml that ``lmdyn inspect --write`` writes: a training or a replay with the observers that run."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import yaml
+from lightning.pytorch.utilities.model_helpers import is_overridden
+
+from lmdyn.callbacks.observing.protocols import HasTrainingPart, offers
+from lmdyn.cli.configurations import callback_entries
+from lmdyn.cli.inspecting.found import Asked, Inspection
+from lmdyn.cli.inspecting.inspected_model import Subject
+
+__all__ = ["next_command", "refusal", "starting_yaml"]
+
+
+def starting_yaml(found: Inspection, name: str) -> str:
+    """Return a starting configuration: for ``fit``, or for ``analyze`` of a run or of transformers' checkpoints.
+
+    Observers that need one pass are active; those that take longer, and those that do not run, are in comments.
+
+    Raises:
+        ValueError: if neither command accepts the model.
+    """
+    if (why := refusal(found)) is not None:
+        raise ValueError(f"--write: {why}")
+    subject, data = found.subject, found.data
+    fit = subject.kind not in ("run", "pretrained")
+    own: dict[str, Any] = dict(subject.configuration) if subject.kind == "configuration" else {}
+    callbacks = callback_entries(own)
+    trainer = {key: value for key, value in (own.get("trainer") or {}).items() if key != "callbacks"}
+    if fit and not own.get("trainer"):
+        settings = {"save_dir": "runs", "name": name, "default_hp_metric": False}
+        logger = {"class_path": "TensorBoardLogger", "init_args": settings}
+        trainer = {
+            "accelerator": "auto",
+            "devices": 1,
+            "max_steps": 200,
+            "num_sanity_val_steps": 0,
+            "logger": logger,
+        }
+        saver = {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": {"per_decade": 3}}}
+        callbacks = [saver, *callbacks]
+    runs = [a for a in found.observers if not a.findings and not a.configured]
+    missing = [f"{a.name}: {a.why[0]}" for a in found.observers if a.findings]
+    longer = _dumped([_entry(a, found.forward, data.own) for a in runs if not a.tried], 0)
+    callbacks += [_entry(a, found.forward, data.own) for a in runs if a.tried]
+    further = (
+        f"lmdyn fit --config {name}.yaml --model PretrainedLM --model.name {subject.name} --trainer.max_steps 200"
+        f"{_text_to_train_on(data.entry)}"
+    )
+    with_data = fit or data.own or subject.kind == "pretrained"
+    all_seen = fit and data.own and _trains_on_what_it_observes(data.entry)
+    lines = [
+        f"# Written by lmdyn inspect as a starting point: {found.about['model']}.",
+        f"# Command: {next_command(subject, name + '.yaml')}",
+        *(
+            [f"# To train it further with the same observers: {further}"]
+            if subject.kind == "pretrained"
+            else []
+        ),
+        *([f"seed_everything: {own.get('seed_everything', 1)}"] if fit else []),
+        "trainer:",
+        *_dumped(trainer, 2),
+        "  callbacks:",
+        *_dumped(callbacks, 4),
+        *_noted("These also run, and most train or iterate at each step, which takes longer:", longer),
+        *_noted("These do not run yet:", missing),
+        *(_dumped({"model": subject.model}, 0) if fit else []),
+        *(["# Your own text: lmdyn inspect … --data FILE --write …"] if with_data and not data.own else []),
+        *([f"# All of the text is trained on and observed: {_HELD_OUT}"] if all_seen else []),
+        *(_dumped({"data": data.entry}, 0) if with_data else []),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+_HELD_OUT = "for a held-out loss, give another `validation`."
+
+
+def _noted(title: str, lines: Sequence[str]) -> list[str]:
+    """Return a comment below the observers; nothing without lines."""
+    return [f"    # {line}" for line in (title, *lines)] if lines else []
+
+
+def _entry(asked: Asked, forward: str | None, own_data: bool) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"schedule": {"per_decade": 4}}
+    if asked.name == "Similarity":
+        arguments["reference"] = {"class_path": "Itself"}
+    if asked.tried and not own_data:  # data that the user gave is observed as a whole
+        arguments["max_tokens"] = 10_000
+    if forward is not None:
+        arguments["forward"] = forward
+    return {"class_path": asked.name, "init_args": arguments}
+
+
+def _trains_on_what_it_observes(entry: Any) -> bool:
+    """Return whether the corpus of an entry, or the entry, has one text for both parts."""
+    settings = _corpus_settings(entry)
+    return settings.get("train") is not None and settings.get("train") == settings.get("validation")
+
+
+def _text_to_train_on(entry: Any) -> str:
+    """Return the option that fit still requires if a text is only observed."""
+    settings = _corpus_settings(entry)
+    if settings.get("validation") is None or settings.get("train") is not None:
+        return ""
+    return " --data.corpus.init_args.train FILE" if "corpus" in entry["init_args"] else " --data.train FILE"
+
+
+def _corpus_settings(entry: Any) -> dict[str, Any]:
+    settings = (entry or {}).get("init_args") or {}
+    return (settings.get("corpus") or {}).get("init_args") or settings
+
+
+def _dumped(value: Any, indent: int) -> list[str]:
+    if not value:
+        return []
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=110)
+    return [" " * indent + line for line in text.splitlines()]
+
+
+def refusal(found: Inspection) -> str | None:
+    """Return why no starting yaml can be written; None if it can."""
+    subject = found.subject
+    if subject.kind == "run":
+        if any(a.tried and not a.findings and not a.configured for a in found.observers):
+            return None
+        return (
+            f"no other observer runs in one pass here; run the configured ones: lmdyn analyze {subject.name}"
+        )
+    if found.data.entry is None:
+        return "no text that the model reads is known: give --data, a text file, a yaml or package.Class"
+    if subject.kind == "pretrained":
+        if subject.model is not None:
+            return None
+        return (
+            f"analyze loads causal and masked models, but {subject.says} is an encoder-decoder: wrap it in a "
+            "LightningModule, fit --model package.Class"
+        )
+    module = subject.module
+    if not isinstance(module, L.LightningModule):
+        return (
+            f"fit trains LightningModules, but {type(module).__name__} is a plain nn.Module: wrap it in one "
+            "(examples/nanogpt.py), and inspect that"
+        )
+    lacks = [n for n in ("training_step", "configure_optimizers") if not is_overridden(n, module)]
+    if lacks:
+        return f"fit requires {' and '.join(lacks)}, which {type(module).__name__} does not define: add them"
+    if not offers(found.data.data, HasTrainingPart):
+        return (
+            f"fit requires train_dataloader, which {type(found.data.data).__name__} does not define: add it"
+        )
+    return None
+
+
+def next_command(subject: Subject, path: str) -> str:
+    """Return the command that takes the yaml, quoted for a shell."""
+    if subject.kind == "run":
+        return shlex.join(["lmdyn", "analyze", subject.name, "--config", path])
+    if subject.kind == "pretrained":
+        which = [] if subject.folder is not None else ["--revisions", "0=main"]
+        out = f"runs/{Path(subject.name).name}"
+        return shlex.join(["lmdyn", "analyze", subject.name, *which, "--config", path, "--out", out])
+    return shlex.join(["lmdyn", "fit", "--config", path])

@@ -1,0 +1,172 @@
+"""The rows of an observer as data of a chart in a page: compact, bounded, with a statement of what is left out."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lmdyn.callbacks.observing.figures import spread_out
+from lmdyn.cli.pages.html_parts import part
+from lmdyn.runs.schema import Quantity, declared, group_columns, is_number_column
+
+__all__ = ["MOST_VALUES", "chart", "chart_data", "escaped_json", "quantity_order"]
+
+MOST_VALUES = 60_000
+"""Maximum number of values of one observer in a page: about 400 KB."""
+
+_FEWEST_STEPS = 100  # minimum number of steps for very many lines
+_DIGITS = 6
+
+
+def chart_data(
+    observer: str,
+    scalars: pd.DataFrame,
+    recorded: Sequence[Quantity] = (),
+    *,
+    observed: int | None = None,
+    most: int = MOST_VALUES,
+) -> dict[str, Any]:
+    """Return the chart data of an observer's rows: one line for each quantity, site and group, over steps.
+
+    If there are more than ``most`` values, steps are left out first, down to 100, and then the lines of the finest
+    groups.
+
+    Args:
+        observer: name of the observer.
+        scalars: tidy rows; of several with the same step, quantity, site and groups the last one counts.
+        recorded: declarations of the quantities, for the axes.
+        observed: number of observed steps; None for those of ``scalars``.
+        most: maximum number of values.
+
+    Returns:
+        ``columns`` (quantity, site, group columns), ``levels`` (the values of each column), ``numeric`` (columns of
+        numbers), ``steps``, ``tokens``, ``lines`` (for each column the index of its value among the levels), ``values``
+        (by line and step, None if there is none), ``quantities`` (label, meaning, better), ``left`` (what is left
+        out, a sentence or nothing).
+
+    Example:
+        >>> rows = pd.DataFrame({"step": [0, 1], "quantity": "loss", "site": "", "upos": ["", "NOUN"], "value": [8, 4]})
+        >>> found = chart_data("curves", rows)
+        >>> found["levels"], found["lines"], found["values"]
+        ([['loss'], [''], ['', 'NOUN']], [[0, 0, 0], [0, 0, 1]], [[8.0, None], [None, 4.0]])
+    """
+    columns = ["quantity", "site", *group_columns(scalars)]
+    steps, at = np.unique(scalars["step"].to_numpy(dtype=np.int64), return_inverse=True)
+    codes, levels = zip(*(_coded(scalars[name]) for name in columns), strict=True)
+    keys, first, line = np.unique(np.stack(codes, axis=1), axis=0, return_index=True, return_inverse=True)
+    values = np.full((len(keys), len(steps)), np.nan)
+    values[line.reshape(-1), at] = scalars["value"].to_numpy(dtype=float)
+    empty = [names.index("") if "" in names else -1 for names in levels]
+    depth = (keys != np.array(empty)).sum(axis=1) if len(keys) else np.zeros(0)
+    order = sorted(range(len(keys)), key=lambda i: (depth[i], first[i]))
+    kept_steps = spread_out(range(len(steps)), max(_FEWEST_STEPS, most // max(len(order), 1)))
+    kept = sorted(order[: max(1, most // max(len(kept_steps), 1))], key=lambda i: first[i])
+    depths: dict[str, int] = {}
+    moving = set()
+    for i in kept:
+        name = levels[0][keys[i, 0]]
+        depths[name] = min(depths.get(name, len(columns)), int((keys[i, 2:] != np.array(empty[2:])).sum()))
+        if len(set(values[i, np.isfinite(values[i])].tolist())) > 1:
+            moving.add(name)
+    names = quantity_order(depths, recorded, moving)
+    return {
+        "observer": observer,
+        "columns": columns,
+        "levels": list(levels),
+        "numeric": [name for name in columns if is_number_column(scalars[name])],
+        "steps": steps[kept_steps].tolist(),
+        "tokens": _tokens(scalars, steps[kept_steps]),
+        "lines": keys[kept].tolist(),
+        "values": [[_short(v) for v in values[i, kept_steps].tolist()] for i in kept],
+        "quantities": {name: _about(declared(recorded, name)) for name in names},
+        "left": _left(len(kept), len(order), len(kept_steps), observed or len(steps), observer),
+    }
+
+
+def quantity_order(
+    depths: Mapping[str, int], recorded: Sequence[Quantity], moving: Collection[str]
+) -> list[str]:
+    """Return quantities in the order of the selection: as declared, and those without groups first.
+
+    Constant quantities, such as a baseline by chance, come last.
+
+    Args:
+        depths: by quantity, the number of group columns in its coarsest rows.
+        recorded: the declarations.
+        moving: quantities with a value that changes.
+
+    Example:
+        >>> quantity_order({"by_word": 1, "chance": 0, "loss": 0}, [], ["by_word", "loss"])
+        ['loss', 'by_word', 'chance']
+    """
+    places = {name: i for i, name in enumerate(depths)}
+
+    def place(name: str) -> tuple[bool, int, int, int]:
+        known = [i for i, one in enumerate(recorded) if declared([one], name) is not None]
+        return name not in moving, min(known, default=len(recorded)), depths[name], places[name]
+
+    return sorted(depths, key=place)
+
+
+def _coded(column: "pd.Series[Any]") -> tuple[np.ndarray[Any, Any], list[str]]:
+    """Return texts as indices into a list; missing ones are empty."""
+    places, found = pd.factorize(column, use_na_sentinel=True)
+    levels = [str(level) for level in found]
+    if (places < 0).any():
+        if "" not in levels:
+            levels.append("")
+        places = np.where(places < 0, levels.index(""), places)
+    return places, levels
+
+
+def _tokens(scalars: pd.DataFrame, steps: np.ndarray[Any, Any]) -> list[int | None] | None:
+    if "tokens" not in scalars:
+        return None
+    of = scalars[["step", "tokens"]].dropna().drop_duplicates("step").set_index("step")["tokens"]
+    return [int(of[step]) if step in of.index else None for step in steps.tolist()] if len(of) else None
+
+
+def _short(value: float) -> float | None:
+    return float(f"{value:.{_DIGITS}g}") if np.isfinite(value) else None
+
+
+def _about(quantity: Quantity | None) -> dict[str, Any] | None:
+    if quantity is None:
+        return None
+    return {"label": quantity.label, "meaning": quantity.meaning, "better": quantity.better}
+
+
+def _left(lines: int, of_lines: int, steps: int, of_steps: int, observer: str) -> str:
+    said = []
+    if lines < of_lines:
+        said.append(f"{lines:,} of {of_lines:,} curves, those of the coarsest groups")
+    if steps < of_steps:
+        said.append(f"{steps:,} of {of_steps:,} observations, evenly spread")
+    if not said:
+        return ""
+    return f"The chart holds {' and '.join(said)}; pandas.read_parquet('observations/{observer}') has all."
+
+
+def escaped_json(value: Any) -> str:
+    r"""Return JSON that cannot end its script element, whatever texts it contains.
+
+    Example:
+        >>> escaped_json({"</script>": [0.5, None]})
+        '{"\\u003c/script\\u003e":[0.5,null]}'
+    """
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def chart(sources: Sequence[dict[str, str]], label: str) -> str:
+    """Return the element of a chart in a page.
+
+    Args:
+        sources: for each run ``data`` (the id of the script element with its data), ``run`` and ``condition``.
+        label: description of the chart.
+    """
+    return part("chart", json.dumps(sources, ensure_ascii=False), label)

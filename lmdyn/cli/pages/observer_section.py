@@ -1,0 +1,315 @@
+"""The section of a report on one observer: figures, tables, animated images and numbers."""
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lmdyn.callbacks.observing.loggers import scalar_tags
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.cli.pages.chart_data import MOST_VALUES, chart, chart_data, escaped_json
+from lmdyn.cli.pages.drawn_observations import DrawnObservations
+from lmdyn.cli.pages.final_numbers import FinalNumber, final_numbers
+from lmdyn.cli.pages.html_parts import animation, csv_table, file_beside, html_table, part, picture
+from lmdyn.cli.parsing.errors import of_users_code
+from lmdyn.cli.recorded_observers import UnknownObserverError
+from lmdyn.runs.schema import Quantity, declarations
+from lmdyn.runs.store import UnreadableError
+
+__all__ = [
+    "DrawnSection",
+    "Find",
+    "ObserverSection",
+    "Others",
+    "ReadOnce",
+    "data_of",
+    "draw_parts",
+    "known_observer",
+]
+
+log = logging.getLogger(__name__)
+
+_MOST_NUMBERS = 1000  # of an unknown observer, some of whose rows are not scalars
+_MOST_FRAMES = 20
+_MOST_ROWS = 2_000_000  # of an unknown observer, most of which may not be scalars
+
+Find = Callable[[Path], type[Observer]]
+"""Function that returns the observer of the observations in a folder."""
+
+
+def known_observer(drawn: DrawnObservations, find: Find) -> type[Observer] | None:
+    """Return the observer, or None if it is unknown."""
+    try:
+        return find(drawn.folder)
+    except UnknownObserverError:
+        return None
+
+
+class ReadOnce:
+    """Reads observations of some runs, each choice of rows once.
+
+    Args:
+        runs: the observations; of several runs, the tables have a column ``run``.
+    """
+
+    def __init__(self, runs: Mapping[Path, DrawnObservations], *, named: bool = True) -> None:
+        self._runs, self._named = runs, named
+        self._known: list[tuple[Any, pd.DataFrame]] = []  # expressions of pyarrow cannot be keys
+
+    def __call__(self, rows: Any = None) -> pd.DataFrame:
+        """Return the rows for which an expression holds; all by default."""
+        for choice, table in self._known:
+            if choice is rows:
+                return table
+        tables = [one.read(rows) for one in self._runs.values()]
+        if self._named:
+            tables = [t.assign(run=str(run)) for run, t in zip(self._runs, tables, strict=True)]
+        found = pd.concat(tables, ignore_index=True) if len(tables) > 1 else tables[0]
+        self._known.append((rows, found))
+        return found
+
+
+def _survived(what: str, make: Callable[[], Iterable[str]]) -> Iterator[str]:
+    """Yield parts of the page; after an error, those created so far and a line that reports it."""
+    try:
+        yield from make()
+    except UnreadableError:  # a file to remove; without it the page would look complete
+        raise
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        own = os.environ.get("LMDYN_TRACEBACK") or of_users_code(error) is not None
+        log.error("%s could not be made; the report goes on: %s", what, said, exc_info=bool(own))
+        yield part("paragraph", f"Without {what}: {said}")
+
+
+def draw_parts(
+    observer: type[Observer],
+    read: ReadOnce,
+    settings: Mapping[str, Any],
+    others: Mapping[str, pd.DataFrame],
+    base: Path,
+) -> Iterator[str]:
+    """Yield figures and tables of an observer, also those with other observers; if some fail, a line reports it.
+
+    Args:
+        observer: the observer.
+        read: its observations.
+        settings: its settings.
+        others: records of other observers.
+        base: prefix of the files' names.
+    """
+    drawing: dict[str, Callable[[Any, str], str]] = {
+        "figures": lambda figure, name: picture(figure, base, name),
+        "tables": lambda table, name: csv_table(table, file_beside(base, name, "csv"), name),
+    }
+
+    def made(method: str, about: Any, draw: Callable[[Any, str], str]) -> Iterator[str]:
+        if (make := getattr(observer, method, None)) is not None:
+            table = read(_figure_rows(observer) if method == "figures" else None)
+            yield from (draw(one, name) for name, one in make(table, about).items())
+
+    for suffix, about in (("", settings), ("_beside", others)):
+        for kind, draw in drawing.items():
+            yield from _survived(
+                f"{kind}{suffix} of {base.name}", partial(made, f"{kind}{suffix}", about, draw)
+            )
+
+
+def _figure_rows(observer: type[Observer]) -> pc.Expression | Callable[[Sequence[int]], pc.Expression] | None:
+    """Return the rows that an observer's figures require; None for all, also if this depends on a running observer."""
+    rows = observer.figure_rows
+    return rows if isinstance(rows, pc.Expression) or callable(rows) else None
+
+
+def data_of(name: str) -> str:
+    """Return the id of the script element with the data of a section's chart."""
+    return f"data of {name}"
+
+
+@dataclass
+class DrawnSection:
+    """A section of the page.
+
+    Attributes:
+        step: its last observation.
+        tokens: tokens seen until then; None if unknown.
+        numbers: its final numbers.
+        html: its part of the page.
+    """
+
+    step: int
+    tokens: int | None = None
+    numbers: Sequence[FinalNumber] = ()
+    html: str = ""
+
+
+@dataclass(frozen=True)
+class ObserverSection:
+    """Records of one observer of a run, as a section of its page.
+
+    Attributes:
+        drawn: its observations.
+        every: those of all observers of the run.
+        run: folder of the run.
+        base: prefix of the names of its files.
+        together: whether its figures are drawn elsewhere, with those of other runs.
+        find: function that returns the observer of observations.
+        most: maximum number of values in its chart.
+    """
+
+    drawn: DrawnObservations
+    every: Sequence[DrawnObservations]
+    run: Path
+    base: Path
+    together: bool
+    find: Find
+    most: int = MOST_VALUES
+
+    def make(self) -> DrawnSection:
+        """Write its files, and return its part of the page."""
+        made = DrawnSection(self.drawn.steps[-1])
+        settings, steps = self.drawn.store.about()["settings"], self.drawn.existing
+        with np.errstate(over="ignore", invalid="ignore"):  # of infinite values and the largest numbers
+            body = [*_survived(f"section of {self.base.name}", partial(self._body, settings, made))]
+        pa.default_memory_pool().release_unused()  # otherwise it keeps the size of the largest observer's data
+        text = json.dumps(settings, indent=1, ensure_ascii=False)
+        about = f"{len(steps)} observations, steps {steps[0]} to {steps[-1]}; settings"
+        heading = part("heading", self.base.name, self.drawn.folder.name)
+        made.html = "".join([heading, *body, part("folded", about, text)])
+        return made
+
+    def _body(self, settings: Mapping[str, Any], made: DrawnSection) -> Iterator[str]:
+        """Yield charts, figures, tables and numbers."""
+        drawn, base = self.drawn, self.base
+        _check_columns(drawn.store.schema(drawn.steps[-1]))
+        ends = cache(partial(drawn.read, most=2))
+        try:
+            observer = self.find(drawn.folder)
+        except UnknownObserverError as error:
+            yield part("paragraph", f"Without figures: {error}.")
+            few = max(2, _MOST_ROWS // max(len(ends()) // 2, 1))
+            yield from self._chart(ends(), drawn.read(most=few), (), made)
+            yield _last_values(ends(), drawn.steps[0], _MOST_NUMBERS)
+            return
+        yield part("paragraph", ((observer.__doc__ or "").strip().splitlines() or [""])[0])
+        if drawn.left_out:
+            told = f"Drawn are {len(drawn.steps):,} of {len(drawn.existing):,} observations, evenly spread;"
+            yield part("paragraph", told, "lmdyn report --all", " draws all.")
+        read = ReadOnce({self.run: drawn}, named=False)
+
+        def scalars(table: pd.DataFrame) -> pd.DataFrame:
+            return table[observer.is_scalar(table)]
+
+        def curves() -> Iterator[str]:
+            table, at_ends = scalars(read(_figure_rows(observer))), scalars(ends())
+            if len(at_ends) > table["step"].isin(at_ends["step"].unique()).sum():
+                table = scalars(read())  # figures may use only some of them
+            yield from self._chart(at_ends, table, declarations(observer), made)
+
+        def moving_and_last() -> Iterator[str]:
+            if (moving := getattr(observer, "animations", None)) is not None:
+                few = len(drawn.steps) <= _MOST_FRAMES
+                observations = read() if few else drawn.read(most=_MOST_FRAMES)
+                for name, frames in moving(observations, settings).items():
+                    yield animation(frames, file_beside(base, name, "gif"), name)
+            yield _last_values(scalars(ends()), drawn.steps[0])
+
+        yield from _survived(f"chart of {base.name}", curves)
+        if not self.together:
+            others = Others({self.run: (drawn, self.every)}, self.find)
+            yield from draw_parts(observer, read, settings, others, base)
+        yield from _survived(f"animations and numbers of {base.name}", moving_and_last)
+
+    def _chart(
+        self, ends: pd.DataFrame, scalars: pd.DataFrame, recorded: Sequence[Quantity], made: DrawnSection
+    ) -> Iterator[str]:
+        """Yield a chart and its data; store the final numbers."""
+        if not len(scalars):
+            return
+        if len(tokens := ends["tokens"].dropna() if "tokens" in ends else ()):
+            made.tokens = int(max(tokens))
+        made.numbers = final_numbers(ends, recorded, first_step=self.drawn.steps[0])
+        name, observed = self.drawn.folder.name, len(self.drawn.existing)
+        data = escaped_json(chart_data(name, scalars, recorded, observed=observed, most=self.most))
+        place = data_of(self.base.name)
+        if not self.together:
+            yield chart([{"data": place, "run": "", "condition": ""}], f"chart of {name}")
+        yield part("data", place, data)
+
+
+def _check_columns(schema: pa.Schema) -> None:
+    """Refuse a table that is not that of an observation, as in a file that was edited."""
+    types = dict(zip(schema.names, schema.types, strict=True))
+    if lacking := [name for name in ("step", "quantity", "site", "value") if name not in types]:
+        raise ValueError(f"its observations lack the columns {', '.join(lacking)}")
+    for name in ("step", "value"):
+        if not (pa.types.is_integer(types[name]) or pa.types.is_floating(types[name])):
+            raise ValueError(f"the column {name} of its observations is {types[name]}, expected numbers")
+    if nested := [name for name, kind in types.items() if pa.types.is_nested(kind)]:
+        raise ValueError(f"the column {nested[0]} of its observations is nested, expected numbers or names")
+
+
+class Others(Mapping[str, pd.DataFrame]):
+    """Records of other observers of the same runs, by their class and one of each; read on access.
+
+    Args:
+        runs: for each run the observer's own observations, and those of all.
+        find: function that returns the observer of observations.
+    """
+
+    def __init__(
+        self, runs: Mapping[Path, tuple[DrawnObservations, Sequence[DrawnObservations]]], find: Find
+    ) -> None:
+        self._runs = runs
+        self._find = find
+        self._read: dict[str, pd.DataFrame] = {}
+
+    @cached_property
+    def _by_class(self) -> dict[str, dict[Path, DrawnObservations]]:
+        """By class, the observations of each run that has some."""
+        found: dict[str, dict[Path, DrawnObservations]] = {}
+        for run, (own, every) in self._runs.items():
+            for one in every:
+                observer = known_observer(one, self._find) if one is not own else None
+                if observer is not None:
+                    found.setdefault(observer.__name__, {}).setdefault(run, one)
+        return found
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        if name not in self._read:
+            self._read[name] = ReadOnce(self._by_class[name], named=len(self._runs) > 1)()
+        return self._read[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_class
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_class)
+
+    def __len__(self) -> int:
+        return len(self._by_class)
+
+
+def _last_values(scalars: pd.DataFrame, first_step: int, most: int | None = None) -> str:
+    """Return the scalars of the first observation, which may have none, and of the last as columns."""
+    steps = sorted(scalars["step"].unique())
+    if not steps:
+        return ""
+    shown = first_step, steps[-1]
+    first, last = (scalar_tags("", scalars[scalars["step"].eq(step)]) for step in shown)
+    rows = [
+        (tag.removeprefix("/").replace("/", " · "), first.get(tag), value)
+        for tag, value in list(last.items())[:most]
+    ]
+    title = "all numbers" if len(rows) == len(last) else f"the first {len(rows):,} of {len(last):,} numbers"
+    table = html_table(["", *(f"step {step}" for step in shown)], rows)
+    return part("folded", title, rows=table)

@@ -1,0 +1,316 @@
+"use strict";
+// The charts of a report: curves over training from the rows that observers wrote, drawn by uPlot. Nothing is loaded.
+(() => {
+  const COLOURS = {
+    light: ["#0072b2", "#d55e00", "#00875f", "#b0508c", "#8a6d00", "#2b95cf", "#5b4bb5", "#5f6b76"],
+    dark: ["#56b4e9", "#ff8f4d", "#2fcf9f", "#ea9bcb", "#e6c229", "#8fd0ff", "#b5a8ff", "#b9c2cc"],
+  };
+  const MOST_LINES = 8; // shown at first: as many as there are colours
+  const LARGEST = 1e300; // drawn: differences of larger numbers are infinite
+  const unique = (values) => [...new Set(values)];
+  const known = (value) => value !== null && value !== undefined;
+  const clipped = (v) => (known(v) ? Math.max(-LARGEST, Math.min(LARGEST, v)) : null);
+  // a loop: as arguments of Math.min, very many values do not fit on the stack
+  const ends = (values) => values.reduce(([a, b], v) => [v < a ? v : a, v > b ? v : b], [Infinity, -Infinity]);
+  const mean = (v) => (v.every(known) ? v.reduce((sum, one) => sum + one / v.length, 0) : null);
+  const shortValue = (v, digits = 4) => {
+    const size = Math.abs(v);
+    return v !== 0 && (size < 1e-4 || size >= 1e5) ? v.toExponential(2).replace(/\.?0+e/, "e") : `${+v.toPrecision(digits)}`;
+  };
+  const make = (name, attributes = {}, text = "") => {
+    const node = Object.assign(document.createElement(name), { textContent: text });
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    return node;
+  };
+
+  // ------------------------------------------------------------------ data
+
+  const identity = (line, quantity) => JSON.stringify([line.run, quantity, ...line.of.values()]);
+
+  // One line for each quantity, site, group and run, with what tells lines apart by column.
+  const read = (sources) => {
+    const data = { lines: [], quantities: new Map(), columns: [], numeric: new Set(), notes: [], observer: "" };
+    const parts = [];
+    for (const { data: id, run, condition } of sources) {
+      const element = document.getElementById(id);
+      if (element) parts.push({ ...JSON.parse(element.textContent), run, condition }); // or it recorded no scalars
+    }
+    data.columns = unique(parts.flatMap((part) => part.columns.slice(1)));
+    for (const { run, condition, steps, tokens, ...part } of parts) {
+      data.observer = part.observer;
+      part.numeric.forEach((name) => data.numeric.add(name));
+      if (part.left) data.notes.push(run ? `${run}: ${part.left}` : part.left);
+      for (const [name, about] of Object.entries(part.quantities))
+        if (!data.quantities.has(name)) data.quantities.set(name, about);
+      part.lines.forEach((codes, i) => {
+        const levels = new Map(part.columns.map((name, c) => [name, part.levels[c][codes[c]]]));
+        const of = new Map(data.columns.map((name) => [name, levels.get(name) ?? ""]));
+        const quantity = part.levels[0][codes[0]];
+        data.lines.push({ of, quantity, run, condition, steps, tokens, values: part.values[i] });
+      });
+    }
+    const companion = (name) => /_(error|low|high)$/.test(name) && data.quantities.has(name.replace(/_[a-z]+$/, ""));
+    data.names = [...data.quantities.keys()].sort((a, b) => companion(a) - companion(b));
+    data.sizes = new Map(); // how many runs a condition has
+    for (const { condition } of sources) data.sizes.set(condition, (data.sizes.get(condition) ?? 0) + 1);
+    data.index = new Map(data.lines.map((line) => [identity(line, line.quantity), line]));
+    return data;
+  };
+
+  // low and high of a line, where the observer recorded an error or both ends
+  const recordedBand = (line, data) => {
+    const end = (name) => data.index.get(identity(line, `${line.quantity}_${name}`))?.values;
+    const [low, high, error] = [end("low"), end("high"), end("error")];
+    if (low && high) return { low, high, what: "interval as recorded (low, high)" };
+    if (!error) return null;
+    const moved = (sign) => line.values.map((v, i) => (known(v) && known(error[i]) ? v + sign * error[i] : null));
+    return { low: moved(-1), high: moved(1), what: "± the recorded error" };
+  };
+
+  // lines of several runs of one condition as their mean, with a band from the least to the greatest; a single run, and
+  // runs without a common step, under their own names
+  const averaged = (lines, data) => {
+    const groups = new Map();
+    for (const line of lines) {
+      const key = JSON.stringify([line.condition, ...line.of.values()]);
+      groups.set(key, [...(groups.get(key) ?? []), line]);
+    }
+    return [...groups.values()].flatMap((group) => {
+      const at = group.map((line) => new Map(line.steps.map((step, i) => [step, line.values[i]])));
+      const steps = group[0].steps.filter((step) => at.every((values) => known(values.get(step))));
+      if (group.length === 1 || !steps.length) return group;
+      const all = steps.map((step) => at.map((values) => values.get(step)));
+      const counted = group.map((line) => new Map(line.steps.map((step, i) => [step, line.tokens?.[i]])));
+      const tokens = steps.map((step) => mean(counted.map((of) => of.get(step))));
+      const what = `${group.length} runs, from the least to the greatest`;
+      const band = { low: all.map((v) => ends(v)[0]), high: all.map((v) => ends(v)[1]), what };
+      const { condition } = group[0];
+      const run = group.length < data.sizes.get(condition) ? `${condition}, here of ${group.length}` : condition;
+      return { ...group[0], run, steps, tokens, values: all.map(mean), band };
+    });
+  };
+
+  // ------------------------------------------------------------------ the chart
+
+  class Chart {
+    constructor(root, data) {
+      Object.assign(this, { root, data, filters: new Map(), hidden: new Set() });
+      const runs = unique(data.lines.map((line) => line.run));
+      const steps = unique(data.lines.flatMap((line) => line.steps));
+      const early = steps.filter((step) => step < ends(steps)[1] / 10).length; // close together at first
+      this.state = {
+        quantity: data.names[0], x: "step", scale: early > Math.max(3, steps.length / 3) ? "log" : "linear",
+        runs: unique(data.lines.map((line) => line.condition)).length < runs.length ? "mean" : "each",
+      };
+      this.runs = runs;
+      const part = (name, attributes) => this.root.appendChild(make(name, attributes));
+      root.textContent = "";
+      this.controls = part("div", { class: "controls" });
+      this.heading = part("p", { class: "axis" });
+      this.plot = part("div", { class: "plot", role: "img" });
+      this.when = part("p", { class: "when", role: "status" });
+      this.legend = part("div", { class: "legend", role: "group", "aria-label": "lines" });
+      this.note = part("p", { class: "note" });
+      const button = make("button", { type: "button" }, "Download as CSV");
+      button.addEventListener("click", () => this.csv());
+      root.append(button);
+      this.render();
+      new ResizeObserver(() => this.drawn?.setSize(this.size())).observe(this.plot);
+      document.addEventListener("themechange", () => this.draw());
+    }
+
+    choice(name, label, options, value, change) {
+      if (options.length < 2) return;
+      const select = make("select", { name });
+      select.append(...options.map(([code, text]) => make("option", { value: code }, text)));
+      select.value = value;
+      select.addEventListener("change", () => {
+        change(select.value);
+        this.render();
+        [...this.controls.querySelectorAll("select")].find((one) => one.name === name)?.focus();
+      });
+      const box = make("label", {}, label);
+      box.append(select);
+      this.controls.append(box);
+    }
+
+    // the lines that are chosen, while the choices that there are become controls
+    chosen() {
+      const { data, state } = this;
+      const set = (name) => (value) => (state[name] = value);
+      this.controls.textContent = "";
+      this.choice("quantity", "quantity", data.names.map((name) => [name, name]), state.quantity, set("quantity"));
+      let lines = data.lines.filter((line) => line.quantity === state.quantity);
+      for (const column of data.columns) {
+        const levels = unique(lines.map((line) => line.of.get(column)));
+        if (levels.length < 2) continue;
+        const named = levels.filter((level) => level !== "");
+        if (data.numeric.has(column)) named.sort((a, b) => a - b);
+        const options = levels.includes("") ? [["=", column === "site" ? "no site" : "over everything"]] : [];
+        if (named.length > 1) options.push(["*", "each"]);
+        options.push(...named.map((level) => [`=${level}`, level]));
+        let filter = this.filters.get(column);
+        if (!options.some(([code]) => code === filter))
+          filter = column === "site" && named.length > 1 ? "*" : options[0][0];
+        this.choice(`of_${column}`, column, options, filter, (value) => this.filters.set(column, value));
+        lines = lines.filter((line) => (filter === "*" ? line.of.get(column) : `=${line.of.get(column)}` === filter));
+      }
+      if (this.runs.length > 1) {
+        const options = [["each", "each"], ...this.runs.map((run) => [`=${run}`, run])];
+        if (new Set(data.lines.map((line) => line.condition)).size < this.runs.length)
+          options.unshift(["mean", "mean and range over seeds"]);
+        this.choice("runs", "runs", options, state.runs, set("runs"));
+        if (state.runs.startsWith("=")) lines = lines.filter((line) => `=${line.run}` === state.runs);
+      }
+      if (data.lines.some((line) => line.tokens?.some((n) => n > 0)))
+        this.choice("x", "over", [["step", "updates"], ["tokens", "tokens"]], state.x, set("x"));
+      this.choice("scale", "spacing", [["linear", "linear"], ["log", "logarithmic"]], state.scale, set("scale"));
+      return state.runs === "mean" ? averaged(lines, data) : lines;
+    }
+
+    render() {
+      const { data, state } = this;
+      const lines = this.chosen();
+      const text = (line, column) => (data.numeric.has(column) ? `${column}=${line.of.get(column)}` : line.of.get(column));
+      const telling = data.columns.filter((column) => unique(lines.map((line) => line.of.get(column))).length > 1);
+      const several = unique(lines.map((line) => line.run)).length > 1;
+      this.lines = lines.map((line) => {
+        const parts = telling.filter((column) => line.of.get(column) !== "").map((column) => text(line, column));
+        const name = [...parts, ...(several ? [line.run] : [])].join(" · ") || line.run || state.quantity;
+        return { ...line, name, band: line.band ?? recordedBand(line, data) };
+      });
+      this.hidden = new Set(this.lines.slice(MOST_LINES).map((line) => line.name));
+      const about = data.quantities.get(state.quantity);
+      const label = about?.label ?? state.quantity.replaceAll("_", " ");
+      this.heading.textContent = about?.better ? `${label}, ${about.better} is better` : label;
+      this.draw();
+    }
+
+    size() {
+      return { width: Math.max(this.plot.clientWidth, 200), height: 320 };
+    }
+
+    draw() {
+      const theme = document.documentElement.dataset.shown === "dark" ? "dark" : "light";
+      const style = getComputedStyle(document.documentElement);
+      const [ink, grid] = ["--faint", "--line"].map((name) => style.getPropertyValue(name).trim());
+      const series = [{}];
+      const bands = [];
+      const tables = this.lines.map((line, i) => {
+        const x = this.state.x === "tokens" ? line.tokens ?? [] : line.steps;
+        const rows = x.map((_, at) => at).filter((at) => known(x[at])).sort((a, b) => x[a] - x[b]);
+        const columns = [line.values, ...(line.band ? [line.band.high, line.band.low] : [])];
+        const colour = COLOURS[theme][i % MOST_LINES];
+        const show = !this.hidden.has(line.name);
+        const dash = i % MOST_LINES < 4 ? undefined : [7, 3]; // lines differ without colour too
+        line.series = series.length;
+        line.colour = colour;
+        series.push({ label: line.name, stroke: colour, width: 2, dash, spanGaps: true, show, points: { fill: colour } });
+        if (line.band) {
+          bands.push({ series: [series.length, series.length + 1], fill: `${colour}30` });
+          const end = { stroke: "transparent", points: { show: false }, spanGaps: true, show };
+          series.push({ ...end }, { ...end });
+        }
+        return [rows.map((at) => x[at]), ...columns.map((column) => rows.map((at) => clipped(column[at])))];
+      });
+      const joined = tables.length ? uPlot.join(tables) : [[]];
+      const positive = joined[0].filter((x) => x > 0);
+      const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
+      const count = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+      const numbers = (format) => (_, ticks) => ticks.map((tick) => (known(tick) ? format(tick) : ""));
+      const spacing = this.state.scale === "log" && positive.length ? { distr: 4, asinh: positive[0] } : { distr: 1 };
+      this.drawn?.destroy();
+      this.plot.textContent = "";
+      this.plot.setAttribute("aria-label", `${this.data.observer}: ${this.heading.textContent}`);
+      this.drawn = new uPlot({
+        ...this.size(), series, bands, legend: { show: false }, cursor: { drag: { x: true, y: false }, y: false },
+        scales: { x: { time: false, ...spacing }, y: { range: (_, low, high) => this.range(low, high) } },
+        axes: [
+          { ...axis, values: numbers((tick) => count.format(tick)), label: this.state.x === "tokens" ? "tokens" : "training step (updates)" },
+          { ...axis, values: numbers((tick) => shortValue(tick, 10)), size: 64 },
+        ],
+        hooks: { setCursor: [(plot) => this.readings(plot)] },
+      }, joined, this.plot);
+      this.drawLegend();
+      const bandOf = this.lines.find((line) => line.band);
+      const notes = bandOf ? [`Band: ${bandOf.band.what}.`] : [];
+      if (this.hidden.size) notes.push(`${this.lines.length - this.hidden.size} of ${this.lines.length} lines are shown.`);
+      this.note.textContent = [...notes, ...this.data.notes].join(" ");
+    }
+
+    // with a margin; what differs by rounding only is one value, about which ticks could not be counted
+    range(low, high) {
+      if (!known(low)) return [0, 1];
+      const size = Math.max(Math.abs(low), Math.abs(high));
+      const margin = high - low > Math.max(1e-9 * size, 1e-290) ? (high - low) * 0.06 : 0.1 * size || 0.1;
+      return [low - margin, high + margin];
+    }
+
+    drawLegend() {
+      this.legend.textContent = "";
+      for (const line of this.lines) {
+        const shown = !this.hidden.has(line.name);
+        const button = make("button", { type: "button", "aria-pressed": String(shown) });
+        const swatch = make("i");
+        swatch.style.background = line.colour;
+        line.reading = make("b");
+        button.append(swatch, make("span", {}, line.name), line.reading);
+        button.addEventListener("click", () => {
+          if (shown) this.hidden.add(line.name);
+          else this.hidden.delete(line.name);
+          this.draw();
+          [...this.legend.children].find((one) => one.children[1].textContent === line.name)?.focus();
+        });
+        this.legend.append(button);
+      }
+    }
+
+    // the values under the pointer, in the legend
+    readings(plot) {
+      const at = plot.cursor.idx;
+      for (const line of this.lines) {
+        const x = this.state.x === "tokens" ? line.tokens : line.steps;
+        const i = known(at) ? x?.indexOf(plot.data[0][at]) ?? -1 : -1;
+        const ends = line.band && known(line.band.low[i]) ? ` [${shortValue(line.band.low[i])}, ${shortValue(line.band.high[i])}]` : "";
+        line.reading.textContent = known(line.values[i]) ? `${shortValue(line.values[i])}${ends}` : "";
+      }
+      const unit = this.state.x === "tokens" ? "tokens" : "step";
+      this.when.textContent = known(at) ? `${unit} ${plot.data[0][at].toLocaleString("en")}` : "";
+    }
+
+    csv() {
+      const cell = (v) => (known(v) ? (/[",\n\r]/.test(`${v}`) ? `"${`${v}`.replaceAll('"', '""')}"` : `${v}`) : "");
+      const rows = [["run", "step", "tokens", "quantity", ...this.data.columns, "value", "low", "high"]];
+      for (const line of this.lines.filter((one) => !this.hidden.has(one.name)))
+        line.values.forEach((v, i) => {
+          const of = [line.run, line.steps[i], line.tokens?.[i], line.quantity, ...line.of.values()];
+          if (known(v)) rows.push([...of, v, line.band?.low[i], line.band?.high[i]]);
+        });
+      const text = rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("");
+      const name = `${this.data.observer}_${this.state.quantity}.csv`.replace(/[^\w.-]+/g, "_");
+      const link = make("a", { download: name, href: URL.createObjectURL(new Blob([text], { type: "text/csv" })) });
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+    }
+  }
+
+  // a chart is made when it comes near the window, or when the page is printed
+  document.addEventListener("DOMContentLoaded", () => {
+    const waiting = new Set(document.querySelectorAll("[data-chart]"));
+    const begin = (root) => {
+      if (!waiting.delete(root)) return;
+      try {
+        const data = read(JSON.parse(root.dataset.chart));
+        if (data.lines.length) root.chart = new Chart(root, data);
+        else root.textContent = "There are no scalars to draw.";
+      } catch (error) {
+        root.textContent = `The chart could not be drawn: ${error}`;
+        console.error(error);
+      }
+    };
+    const seen = (entries) => entries.filter((one) => one.isIntersecting).forEach((one) => begin(one.target));
+    const near = new IntersectionObserver(seen, { rootMargin: "600px" });
+    waiting.forEach((root) => near.observe(root));
+    window.addEventListener("beforeprint", () => [...waiting].forEach(begin));
+  });
+})();

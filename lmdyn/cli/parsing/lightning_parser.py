@@ -1,0 +1,265 @@
+"""The parser of the command line: a later list of callbacks replaces an earlier one, and errors are short."""
+
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from types import UnionType
+from typing import Any, NoReturn, Union, get_args, get_origin
+
+from jsonargparse import (  # type: ignore[attr-defined] # jsonargparse exports it by a star import
+    ActionConfigFile,
+    _typehints,
+)
+from lightning.pytorch.cli import LightningArgumentParser
+
+from lmdyn.analysis.inspection.attributes import did_you_mean, nearest
+from lmdyn.analysis.inspection.forward import dotted
+from lmdyn.cli import whole_number
+from lmdyn.cli.parsing.errors import of_users_code
+from lmdyn.runs.yaml_files import read_yaml
+
+__all__ = ["ConfigFile", "Parser", "essence"]
+
+
+_reading: ContextVar[str] = ContextVar("reading", default="")
+"""The file that a parser currently reads."""
+
+
+class ConfigFile(ActionConfigFile):
+    """``--config``: a list of callbacks in a later file replaces that of an earlier one; ``callbacks+`` appends.
+
+    Errors in a file are reported with its name: invalid yaml, a duplicate key, an invalid value of an option.
+    """
+
+    @staticmethod
+    def apply_config(parser: Any, cfg: Any, dest: str, value: str) -> None:
+        """Apply a file on top of the settings that were parsed before."""
+        content = _content(str(value))
+        # jsonargparse would merge items of the two lists that have the same position and class
+        trainer = content.get("trainer") if content else None
+        if cfg.get("trainer.callbacks") and isinstance(trainer, dict) and "callbacks" in trainer:
+            cfg["trainer.callbacks"] = None
+        with _naming(str(value) if content else ""):
+            ActionConfigFile.apply_config(parser, cfg, dest, value)
+
+
+def _content(path: str) -> dict[str, Any] | None:
+    """Return the content of a file; None if it does not exist: jsonargparse reports that, or reads the text as yaml."""
+    file = Path(path)
+    try:
+        if not file.is_file():
+            return None
+    except (OSError, ValueError):  # a text that is too long for a file name
+        return None
+    content = read_yaml(file)
+    if not isinstance(content, dict) or not content:
+        held = "comments only" if content is None else f"{type(content).__name__} {str(content)[:100]!r}"
+        raise ValueError(f"{path}: expected a mapping of settings, got {held}")
+    return content
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    token = _reading.set(path)
+    try:
+        yield
+    finally:
+        _reading.reset(token)
+
+
+class Parser(LightningArgumentParser):
+    """LightningCLI's parser with errors of one line; ``LMDYN_TRACEBACK=1`` shows jsonargparse's full message.
+
+    Attributes:
+        raised: errors of constructors, the latest last. If an option accepts several types, jsonargparse keeps only the
+            error of the first type that it tried, e.g. that of a list if a single callback was given.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(
+            *args, **{"allow_abbrev": False, **kwargs}
+        )  # otherwise a prefix of an option's name would be accepted
+        self.raised: list[Exception] = []
+
+    def add_instantiator(self, instantiator: Callable[..., Any], class_type: type, **about: Any) -> None:
+        """Register the function that constructs objects of a class, and record the errors that it raises."""
+        super().add_instantiator(_Noting(instantiator, self.raised), class_type, **about)
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Report an error and exit; reraise an error of a user's code, of which jsonargparse keeps only the message."""
+        if not self.exit_on_error or os.environ.get("LMDYN_TRACEBACK"):
+            super().error(message, ex)
+        if ex is not None and (own := of_users_code(ex)) is not None:
+            raise own from own.__cause__
+        said = essence(message, _options(self))
+        if _reading.get():
+            said = f"{_reading.get()}: {said}"
+        sys.stderr.write(f"error: {said}\n(LMDYN_TRACEBACK=1 shows more, --help lists the options)\n")
+        self.exit(2)
+
+
+class _Noting:
+    """An instantiator that records the errors of what it constructs.
+
+    It can be pickled, since ``ddp_spawn`` pickles the parser. Like a function, it is not copied with a module that
+    keeps it, in an optimizer's arguments.
+    """
+
+    def __init__(self, instantiator: Callable[..., Any], raised: list[Exception]) -> None:
+        self.__wrapped__ = instantiator  # for its signature
+        self._raised = raised
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self.__wrapped__(*args, **kwargs)
+        except Exception as error:
+            self._raised.append(error)
+            raise
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Noting":
+        return self
+
+
+_adapt = _typehints.adapt_typehints
+_also_fits: ContextVar[bool] = ContextVar("also_fits", default=False)
+"""Whether the type that is tried is one of several of which another accepts a number with a point, or text."""
+
+
+def _with_whole_numbers(value: Any, typehint: Any, *args: Any, **kwargs: Any) -> Any:
+    """Adapt a value to a type; 1e6 and 12.0 are integers where nothing else than an integer is accepted."""
+    if typehint is int and isinstance(value, (float, str)) and not _also_fits.get():
+        with suppress(ValueError, OverflowError):
+            value = whole_number(str(value))
+    union = get_origin(typehint) in (Union, UnionType)
+    token = _also_fits.set(union and bool({float, str} & set(get_args(typehint))))
+    try:
+        return _adapt(value, typehint, *args, **kwargs)
+    finally:
+        _also_fits.reset(token)
+
+
+_typehints.adapt_typehints = _with_whole_numbers  # type: ignore[assignment] # int takes no deserializer
+
+
+def _options(parser: Any) -> list[str]:
+    """Return the options of a parser and of its subcommands, such as ``trainer.max_steps``."""
+    subcommands = [p for a in parser._actions if isinstance(a.choices, dict) for p in a.choices.values()]
+    parsers = [parser, *(p for p in subcommands if hasattr(p, "_option_string_actions"))]
+    return [name.removeprefix("--") for p in parsers for name in p._option_string_actions if name[:2] == "--"]
+
+
+_NOISE = re.compile(
+    r"Does not validate against any of the Union subtypes|Subtypes: .*|Errors:|Expected a <class 'NoneType'>.*"
+    r"|Given value.*|Subclass types expect one of:|a class path \(str\)|a dict .*|Not a valid subclass of \w+"
+    r"|Expected a path but [\w.]+(?<!yaml)(?<!yml)(?<!json) either not accessible or invalid"
+)
+
+_CLASSES = {
+    "model": "lightning.LightningModule",
+    "data": "lightning.LightningDataModule",
+    "trainer.callbacks": "lightning.Callback",
+    "trainer.logger": "lightning.pytorch.loggers.Logger",
+}
+"""Base classes of the options for which jsonargparse's message does not name them."""
+
+
+_OF_MODEL = ("optimizer", "lr_scheduler")
+"""Options of LightningCLI's own configuration of optimizers; here, they are arguments of the model."""
+
+
+def essence(message: str, options: Sequence[str] = ()) -> str:
+    """Reduce an error of jsonargparse to one line, and propose the nearest name for an unknown one.
+
+    Args:
+        message: jsonargparse's message, of several lines.
+        options: the options of the command, such as ``trainer.max_steps``.
+
+    Example:
+        >>> essence("Parser key n:" + chr(10) + "  Errors:" + chr(10) + "    - Not a number")
+        'Parser key n: Not a number'
+        >>> essence("unrecognized arguments: --trainer.max_step=3", ["trainer.max_steps"])
+        "unrecognized arguments: --trainer.max_step=3, did you mean '--trainer.max_steps'?"
+    """
+    kept: list[str] = []
+    base = cls = ""
+    no_class = False
+    refused: set[str] = set()
+    for line in (line.strip().removeprefix("- ") for line in message.splitlines()):
+        if line.startswith("Subtypes: "):
+            base = line
+        if found := re.match(r"Problem with given class_path '([\w.]+)'", line):
+            cls = found[1]
+        unknown = re.fullmatch(r"(?:--([\w.]+)\.help: )?Expected a dot import path string: (.*)", line)
+        if unknown:
+            names = _known_classes(_CLASSES.get(unknown[1], base))
+            no_class = True
+            kept.append(
+                f"unknown class {unknown[2]!r}{did_you_mean(unknown[2], names) or ';'} known classes: "
+                f"{', '.join(names)}; name other classes by their dotted path"
+            )
+        elif option := re.fullmatch(r"(.*[Oo]ption '([\w.+-]+)')( is not accepted)?", line):
+            if option[2] in refused:  # for a list, jsonargparse also tries its items
+                if kept and kept[-1].startswith("Problem with given class_path"):
+                    kept.pop()
+                continue
+            refused.add(option[2])
+            known = [*_arguments(cls), "class_path", "init_args", "dict_kwargs"] if cls else options
+            kept.append(f"{line}{_nearest_option(option[2], known)}")
+        elif line.startswith("unrecognized arguments: "):
+            typed = line.split()[2].lstrip("-").partition("=")[0]
+            kept.append(f"{line}{_nearest_option(typed, options, '--')}")
+        elif absent := re.search(r"module '([\w.]+)' has no attribute '(\w+)'$", line):
+            there = (
+                [n for n in vars(sys.modules.get(absent[1])) if n[0] != "_"]
+                if absent[1] in sys.modules
+                else []
+            )
+            kept.append(line + did_you_mean(absent[2], there))
+        elif line and not _NOISE.fullmatch(line):
+            kept.append(line)
+    if no_class:  # the option's other types are irrelevant
+        kept = [line for line in kept if not line.startswith("Expected a <class ")]
+    said = " ".join(kept) or message
+    return re.sub(r"Expected a <class 'int'>\. Got value: ", "expected a whole number, got ", said)
+
+
+def _nearest_option(typed: str, options: Sequence[str], prefix: str = "") -> str:
+    """Return the part of a message that proposes an option, matched by its whole name or by its first component."""
+    head, dot, rest = typed.partition(".")
+    if head in _OF_MODEL and "model" in options:
+        return f": optimizers are arguments of the model, use {prefix}model.{typed}"
+    heads = dict.fromkeys(name.partition(".")[0] for name in options)
+    found = nearest(typed, options)
+    if dot and "." not in "".join(found):
+        found = [f"{near}.{rest}" for near in nearest(head, heads) if near != head]
+    return f", did you mean {prefix + found[0]!r}?" if found else ""
+
+
+def _arguments(class_path: str) -> list[str]:
+    """Return the argument names of a class and of its bases, to which it may pass them."""
+    try:
+        cls: Any = dotted(class_path)
+    except ValueError:
+        return []
+    makers = [vars(c).get("__init__") for c in getattr(cls, "__mro__", [])]
+    names = (name for maker in makers if callable(maker) for name in inspect.signature(maker).parameters)
+    return [name for name in dict.fromkeys(names) if name not in ("self", "args", "kwargs")]
+
+
+def _known_classes(subtypes: str) -> list[str]:
+    """Return the short names of the classes that a type accepts, given the type as jsonargparse prints it."""
+    found: list[type] = []
+    for path in dict.fromkeys(re.findall(r"[\w.]+\.[A-Z]\w*", subtypes)):
+        module, _, name = path.rpartition(".")
+        base = getattr(sys.modules.get(module), name, None)  # imported, as the type of an option
+        if isinstance(base, type) and base.__module__ not in ("collections.abc", "typing"):
+            found.append(base)
+    for cls in found:  # found grows during the loop
+        subclasses: list[type] = cls.__subclasses__()
+        found += [c for c in subclasses if c not in found]
+    return sorted({c.__name__ for c in found if not inspect.isabstract(c) and c.__name__[0] != "_"})

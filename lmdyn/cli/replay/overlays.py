@@ -1,0 +1,84 @@
+"""A yaml on top of a replayed run's configuration: its observers are taken, even if it is the yaml of a training."""
+
+import inspect
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from jsonargparse._typehints import resolve_class_path_by_name
+
+from lmdyn.analysis.inspection.forward import dotted
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.cli.configurations import OF_FIT, callback_entries, class_path
+from lmdyn.runs.yaml_files import read_yaml
+
+__all__ = ["observers_among", "overlay"]
+
+log = logging.getLogger(__name__)
+
+
+def overlay(path: Path, *, own_data: bool) -> dict[str, Any] | None:
+    """Return the settings of a yaml that apply to a replay, and log in one line what is left out; None if they all do.
+
+    Of the trainer, these are the observers. A model that names its class, and the data next to it, are those of a
+    training: the run's own are used.
+
+    Args:
+        path: file given by ``--config``.
+        own_data: whether the run has data; others' checkpoints have none.
+
+    Raises:
+        FileNotFoundError: if it does not exist.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"--config {path} is missing")
+    content = read_yaml(path)
+    if not isinstance(content, Mapping):
+        return None  # the parser says what is wrong
+    kept = {key: value for key, value in content.items() if key not in OF_FIT}
+    left_out = [key for key in OF_FIT if content.get(key) is not None]
+    model = content.get("model")
+    if isinstance(model, str) or (isinstance(model, Mapping) and "class_path" in model):
+        of_training = ("model", "data") if own_data else ("model",)
+        left_out += [key for key in of_training if kept.pop(key, None) is not None]
+    trainer = content.get("trainer")
+    if isinstance(trainer, Mapping):
+        settings = inspect.signature(L.Trainer).parameters.keys() - {"callbacks"}
+        kept["trainer"] = {key: value for key, value in trainer.items() if key not in settings}
+        left_out += [f"trainer.{key}" for key in trainer if key in settings - {"logger"}]
+        for key in {"callbacks", "callbacks+"} & trainer.keys():
+            kept["trainer"][key], others = observers_among(callback_entries(content, key))
+            left_out += others
+    if kept == content:
+        return None
+    if left_out:
+        more = f" and {len(left_out) - 5} more" if len(left_out) > 5 else ""
+        log.info("%s: its observers are used; left out: %s%s", path, ", ".join(left_out[:5]), more)
+    return kept
+
+
+def observers_among(callbacks: Sequence[Any]) -> tuple[list[Any], list[str]]:
+    """Return the observers among callbacks, and the class names of the others, which a replay never calls.
+
+    Args:
+        callbacks: classes, or classes with arguments.
+    """
+    others = {name for one in callbacks if _is_other(name := class_path(one))}
+    kept = [one for one in callbacks if class_path(one) not in others]
+    return kept, [name.rpartition(".")[2] for one in callbacks if (name := class_path(one)) in others]
+
+
+def _is_other(name: str) -> bool:
+    """Return whether this is a callback, but no observer; of unknown names the parser says what is wrong."""
+    module, _, short = resolve_class_path_by_name(L.Callback, name).rpartition(".")
+    try:  # a short name is that of an imported class, also where an untrusted run may import nothing else
+        if "." in name:
+            cls: Any = dotted(name)
+        else:
+            cls = vars(sys.modules[module])[short] if module else None
+    except ValueError:
+        return False
+    return isinstance(cls, type) and issubclass(cls, L.Callback) and not issubclass(cls, Observer)

@@ -1,1 +1,0 @@
-"""Studies of several runs: provenance, records, and the claims that they test."""

@@ -1,0 +1,114 @@
+"""Changing optimizer settings in the state that a checkpoint restores, which would otherwise override them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import lightning as L
+import torch
+from torch.optim import Optimizer
+
+from lmdyn.callbacks.observing.requirements import silently
+
+__all__ = ["change_optimizers", "configured_optimizers", "optimizers_and_schedulers"]
+
+
+def change_optimizers(
+    checkpoint: dict[str, Any], there: L.LightningModule, here: L.LightningModule
+) -> list[str]:
+    """Change optimizers and schedules of a checkpoint from one configuration to another, in place.
+
+    A current learning rate is multiplied by the ratio of the configured ones, since annealing and schedules may have
+    changed it; other settings of a parameter group (momentum, weight decay, …) take their new values. Accumulated state
+    of the optimizer (momenta, second moments) does not change.
+
+    Args:
+        checkpoint: a full checkpoint.
+        there: the module as it was configured.
+        here: the module as it is configured now.
+
+    Returns:
+        A line for each change.
+
+    Raises:
+        ValueError: if optimizers or schedules differ from those whose states the checkpoint contains.
+    """
+    before, after = optimizers_and_schedulers(there), optimizers_and_schedulers(here)
+    kinds, wanted = ([type(x).__name__ for part in parts for x in part] for parts in (before, after))
+    if kinds != wanted:
+        raise ValueError(
+            f"the checkpoint contains the state of {', '.join(kinds)}, which {', '.join(wanted)} cannot use: keep "
+            "the class, and change its settings"
+        )
+    lines: list[str] = []
+    for old, new, state in zip(before[0], after[0], checkpoint["optimizer_states"], strict=True):
+        sizes = [[len(g["params"]) for g in groups] for groups in (old.param_groups, state["param_groups"])]
+        if sizes[0] != [len(g["params"]) for g in new.param_groups] or sizes[0] != sizes[1]:
+            raise ValueError(
+                "parameter groups cannot change in a fork: their states are restored from the checkpoint"
+            )
+        for number, groups in enumerate(
+            zip(old.param_groups, new.param_groups, state["param_groups"], strict=True)
+        ):
+            lines += _change_group(number, *groups)
+    for old, new, state in zip(before[1], after[1], checkpoint["lr_schedulers"], strict=True):
+        first, now = old.state_dict(), new.state_dict()
+        for key in now.keys() & first.keys() & state.keys():
+            if key == "_last_lr":
+                ratios = [_ratio(a, b) for a, b in zip(first[key], now[key], strict=True)]
+                state[key] = [rate * ratio for rate, ratio in zip(state[key], ratios, strict=True)]
+            elif first[key] != now[key]:
+                lines.append(f"{type(new).__name__} {key}: {first[key]} -> {now[key]}")
+                state[key] = now[key]
+    return lines
+
+
+def _change_group(
+    number: int, old: Mapping[str, Any], new: Mapping[str, Any], state: dict[str, Any]
+) -> list[str]:
+    lines = []
+    for key in (k for k in new if k not in ("params", "lr") and k in state and old.get(k) != new[k]):
+        lines.append(f"group {number}: {key} {state[key]} -> {new[key]}")
+        state[key] = new[key]
+    was, configured_rates = float(state["lr"]), _rates(old, new)
+    if configured_rates[0] != configured_rates[1]:
+        state["lr"] = was * _ratio(*configured_rates)
+        lines.append(f"group {number}: learning rate {was:g} -> {state['lr']:g}")
+    return lines
+
+
+def _rates(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the configured rates; a scheduler has already changed ``lr`` itself, e.g. to 0 in a warmup."""
+    key = "initial_lr" if "initial_lr" in old and "initial_lr" in new else "lr"
+    return float(old[key]), float(new[key])
+
+
+def _ratio(old: float, new: float) -> float:
+    if old == 0 and new != 0:
+        raise ValueError(
+            f"a learning rate of 0 cannot be scaled to {new:g}: fork from a run with a positive learning rate"
+        )
+    return 1.0 if old == new else new / old
+
+
+def optimizers_and_schedulers(module: L.LightningModule) -> tuple[list[Optimizer], list[Any]]:
+    """Return those of a module's ``configure_optimizers``, in any form that Lightning accepts."""
+    made: Any = module.configure_optimizers()
+    if isinstance(made, Sequence) and len(made) == 2 and all(isinstance(part, list) for part in made):
+        optimizers, schedulers = made
+    else:
+        parts = list(made) if isinstance(made, Sequence) else [made]
+        optimizers = [part["optimizer"] if isinstance(part, Mapping) else part for part in parts]
+        schedulers = [
+            part["lr_scheduler"] for part in parts if isinstance(part, Mapping) and "lr_scheduler" in part
+        ]
+    schedulers = [s["scheduler"] if isinstance(s, Mapping) else s for s in schedulers]
+    return [o for o in optimizers if o is not None], schedulers
+
+
+def configured_optimizers(module: Any) -> list[Optimizer] | None:
+    """Return the module's optimizers; None if it has none, or needs a running trainer to configure them."""
+    try:
+        with silently(), torch.random.fork_rng(devices=[]):
+            return optimizers_and_schedulers(module)[0] or None
+    except Exception:
+        return None

@@ -1,0 +1,371 @@
+"""Checks of a whole run before its first batch: schedules that never apply, memory, disk, checkpoints."""
+
+import logging
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor, nn
+
+from lmdyn.analysis.inspection.forward import device_of
+from lmdyn.callbacks.observing.amounts import parameter_bytes
+from lmdyn.callbacks.observing.findings import Cost, Finding, beyond_memory, expected, heed
+from lmdyn.callbacks.observing.memory import free_disk, in_words
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.reference import Earlier, OwnFinal, Previous, Reference
+from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
+from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
+from lmdyn.callbacks.training.lightning_internals import callbacks_of
+from lmdyn.callbacks.training.run_folder import run_folder
+from lmdyn.callbacks.training.updates import updates
+from lmdyn.runs.schedule import Steps
+
+__all__ = [
+    "Plan",
+    "Preflight",
+    "compared",
+    "disk_of_checkpoints",
+    "due",
+    "foreseen_of_replay",
+    "foreseen_of_training",
+    "held_together",
+    "own_references",
+    "peak_memory",
+    "training_bytes",
+]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Planned length of a training.
+
+    Attributes:
+        updates: optimizer updates in total; None if unknown.
+        of_epoch: updates per epoch; None if unknown.
+        epoch_batches: batches per epoch; None if unknown.
+        begin: updates that were done before, in a resumed run or the origin of a fork.
+    """
+
+    updates: int | None
+    of_epoch: int | None
+    epoch_batches: int | None = None
+    begin: int = 0
+
+    @classmethod
+    def of(cls, trainer: L.Trainer, batches: float | None, begin: int = 0) -> "Plan":
+        """Return the plan of a trainer, given the number of batches per epoch (inf and None: unknown)."""
+        accumulated = int(getattr(trainer, "accumulate_grad_batches", 1))
+        known = batches is not None and batches != float("inf")
+        of_epoch = max(1, -(-int(batches or 0) // accumulated)) if known else None
+        ends = []
+        if trainer.max_steps is not None and trainer.max_steps >= 0:  # steps of all optimizers
+            per_step = updates(trainer) / trainer.global_step if trainer.global_step else 1
+            ends.append(math.ceil(trainer.max_steps * per_step))
+        if trainer.max_epochs is not None and trainer.max_epochs >= 0 and of_epoch is not None:
+            ends.append(trainer.max_epochs * of_epoch)
+        return cls(min(ends) if ends else None, of_epoch, int(batches or 0) if known else None, begin)
+
+    def batches(self, accumulated: int) -> int | None:
+        """Return the batches of the training, given those per update (an epoch's last has fewer); None if unknown.
+
+        Example:
+            >>> Plan(8, 2, 10).batches(8), Plan(8, None).batches(8)  # two updates an epoch: of 8 batches and of 2
+            (40, 64)
+        """
+        if self.updates is None or not self.of_epoch or not self.epoch_batches:
+            return None if self.updates is None else self.updates * accumulated
+        epochs, further = divmod(self.updates, self.of_epoch)
+        return epochs * self.epoch_batches + further * accumulated
+
+
+def due(schedule: Steps, plan: Plan) -> list[int]:
+    """Return the steps of a schedule within a training of known length.
+
+    Example:
+        >>> due(Steps(every=4, at=(0, 5), epochs=True), Plan(10, 3))
+        [0, 3, 4, 5, 6, 8, 9, 10]
+    """
+    assert plan.updates is not None
+    steps = {s for s in schedule.at if s <= plan.updates}
+    if schedule.every is not None:
+        steps |= set(range(schedule.every, plan.updates + 1, schedule.every))
+    if schedule.per_decade is not None:
+        k = 0
+        while (step := round(10 ** (k / schedule.per_decade))) <= plan.updates:
+            steps.add(step)
+            k += 1
+    if schedule.epochs and plan.of_epoch is not None:
+        steps |= set(range(plan.of_epoch, plan.updates + 1, plan.of_epoch))
+    if schedule.last:
+        steps.add(plan.updates)
+    return sorted(steps)
+
+
+def _unreached(whose: str, schedule: Steps, plan: Plan) -> Iterator[Finding]:
+    """Yield a finding if a schedule, or one of its steps, never applies."""
+    if plan.updates is None:
+        return
+    none = not due(schedule, plan)
+    beyond = [f"at {step}" for step in schedule.at if step > plan.updates]
+    if schedule.every is not None and schedule.every > plan.updates:
+        beyond.append(f"every {schedule.every}")
+    if none or beyond:
+        yield expected(
+            f"steps up to {plan.updates:,}, the end of training, in the schedule of {whose}",
+            f"none of {schedule}" if none else f"{'; '.join(beyond)}, which never applies",
+            "name earlier steps, or train longer",
+            of="run",
+            stops=none,
+        )
+
+
+def own_references(observer: Observer) -> list[Reference]:
+    """Return the references of an observer to the run's own checkpoints."""
+    values = vars(observer).values()
+    found = [v for value in values for v in (value.values() if isinstance(value, Mapping) else (value,))]
+    # its arguments have the same objects
+    return list({id(one): one for one in found if isinstance(one, (OwnFinal, Previous, Earlier))}.values())
+
+
+def _missing_steps(observer: Observer, there: Sequence[int]) -> Iterator[Finding]:
+    """Yield a finding if an observer compares with steps of which there will be no checkpoint."""
+    for reference in own_references(observer):
+        at = set(reference.at or ()) if isinstance(reference, Earlier) else set()
+        if missing := sorted(at - set(there)):
+            yield expected(
+                f"checkpoints of the steps that Earlier of {observer.name} compares with",
+                f"none of {', '.join(map(str, missing[:8]))}{' …' if len(missing) > 8 else ''}",
+                "put these steps into the schedule of the ScheduledCheckpoint, or name others by `at`",
+                of="run",
+                stops=not at & set(there),
+            )
+
+
+def foreseen_of_training(
+    callbacks: Sequence[Any], module: nn.Module, plan: Plan, folder: Path, optimizers: Sequence[Any] | None
+) -> tuple[list[Finding], Cost]:
+    """Return findings about schedules, checkpoints and disk of a training, and the training's own memory.
+
+    Args:
+        callbacks: all callbacks of the trainer.
+        module: the model with its layers.
+        plan: length of the training.
+        folder: the run's folder.
+        optimizers: the configured optimizers; None if unknown: Adam is assumed.
+    """
+    found: list[Finding] = []
+    for callback in callbacks:
+        if isinstance(schedule := getattr(callback, "schedule", None), Steps):
+            name = callback.name if isinstance(callback, Observer) else type(callback).__name__
+            found += _unreached(name, schedule, plan)
+    states = training_bytes(module, optimizers)
+    cost = Cost("gradients and the optimizer's state", states, "train a smaller model, or on another device")
+    if plan.updates is None:
+        return found, cost
+    if weights := [c for c in callbacks if isinstance(c, ScheduledCheckpoint) and c.weights_only]:
+        there = due(weights[0].schedule, plan)
+        kept = there if weights[0].keep is None else there[-weights[0].keep :]
+        for observer in (c for c in callbacks if isinstance(c, Observer)):
+            found += _missing_steps(observer, kept)
+    weights_size, free = parameter_bytes(module), free_disk(folder)
+    needed = disk_of_checkpoints(callbacks, weights_size, states, plan, folder, peak=True)
+    if free is not None and needed > free:
+        found.append(
+            expected(
+                f"about {in_words(needed)} of disk for checkpoints",
+                f"{in_words(free)} free at {folder}",
+                "save fewer (`schedule`), keep fewer (`keep`), or set `save_dir` to another disk",
+                of="cost",
+            )
+        )
+    return found, cost
+
+
+def training_bytes(module: nn.Module, optimizers: Sequence[Any] | None) -> int:
+    """Return the bytes of gradients and of the optimizers' states, after one update of each."""
+    trained = [p for p in module.parameters() if p.requires_grad]
+    gradients = sum(p.numel() * p.element_size() for p in trained)
+    if not optimizers:
+        return gradients + 2 * gradients
+    states = 0.0
+    for optimizer in optimizers:
+        held = sum(p.numel() * p.element_size() for g in optimizer.param_groups for p in g["params"])
+        states += held * _numbers_of_state(optimizer)
+    return gradients + int(states)
+
+
+def _numbers_of_state(optimizer: Any) -> float:
+    """Return how many numbers an optimizer keeps per parameter, determined by one update of a test parameter."""
+    optimizer = getattr(optimizer, "optimizer", optimizer)  # Lightning's wrapper
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.inference_mode(False):
+        parameter = nn.Parameter(torch.ones(8, 8))
+        try:
+            groups = optimizer.param_groups[0]
+            given = {k: groups[k] for k in optimizer.defaults if k in groups}
+            own = type(optimizer)([parameter], **given)
+            parameter.grad = torch.full_like(parameter, 0.5)
+            own.step()
+            tensors = [v for v in own.state[parameter].values() if isinstance(v, Tensor)]
+        except Exception as error:  # a user's class may need more arguments
+            log.debug("the state of %s is unknown: %s", type(optimizer).__name__, error)
+            return 2.0
+    return sum(t.numel() for t in tensors if t.numel() > 1) / parameter.numel()
+
+
+def disk_of_checkpoints(
+    callbacks: Sequence[Any], weights: int, states: int, plan: Plan, folder: Path, *, peak: bool = False
+) -> int:
+    """Return the bytes of the checkpoints that a training adds to its folder, Lightning's own included.
+
+    Args:
+        callbacks: callbacks of the trainer.
+        weights: bytes of the module.
+        states: bytes of gradients and optimizer, see :func:`training_bytes`; gradients are not saved.
+        plan: length of the training.
+        folder: the run's folder; files in it are not counted.
+        peak: whether to count those that exist until the newest one is written.
+    """
+    needed = 0
+    for callback in callbacks:
+        if isinstance(callback, ScheduledCheckpoint):
+            number, keep, whole = (
+                _number_due(callback, plan, folder),
+                callback.keep,
+                not callback.weights_only,
+            )
+        elif isinstance(callback, ModelCheckpoint):
+            number, whole = _number_of_lightning(callback, plan), not callback.save_weights_only
+            keep = None if callback.save_top_k < 0 else callback.save_top_k
+        else:
+            continue
+        kept = number if keep is None else min(number, keep + (peak and keep > 0))
+        kept += isinstance(callback, ModelCheckpoint) and callback.save_last is True and number > 0
+        needed += kept * (max(weights, states) if whole else weights)
+    return needed
+
+
+def _number_due(saver: ScheduledCheckpoint, plan: Plan, folder: Path) -> int:
+    """Return how many checkpoints are still to be written; at the beginning of a resumed run, only weights are."""
+    there = {path.name for path in (folder / saver.folder).glob("step=*.ckpt")}
+    first = plan.begin + (plan.begin > 0 and not saver.weights_only)
+    return sum(s >= first and f"step={s:09d}.ckpt" not in there for s in due(saver.schedule, plan))
+
+
+def _number_of_lightning(saver: ModelCheckpoint, plan: Plan) -> int:
+    """Return how often Lightning saves: each n updates, or at the end of each n-th epoch, also of an unfinished one."""
+    left = max(0, (plan.updates or 0) - plan.begin)
+    if every := saver._every_n_train_steps:
+        return left // every
+    return -(-left // ((plan.of_epoch or max(1, left)) * max(1, saver._every_n_epochs)))
+
+
+def foreseen_of_replay(
+    observers: Sequence[Observer], steps: Sequence[int], *, scheduled: bool
+) -> list[Finding]:
+    """Return findings about observers and the checkpoints of a replay.
+
+    Args:
+        observers: observers of the replay.
+        steps: steps of the checkpoints.
+        scheduled: whether each observer is called only at the steps of its schedule.
+    """
+    found: list[Finding] = []
+    for observer in observers:
+        asked = [s for s in steps if s in observer.schedule]
+        if scheduled and not asked and not (observer.schedule.last and steps):
+            found.append(
+                expected(
+                    f"checkpoints at steps of the schedule of {observer.name}",
+                    f"steps {', '.join(map(str, steps[:8]))}{' …' if len(steps) > 8 else ''}",
+                    "name these in its `schedule`, or omit --scheduled",
+                    of="run",
+                    stops=False,
+                )
+            )
+        found += _missing_steps(observer, steps)
+    return found
+
+
+def held_together(costs: Mapping[Observer, Sequence[Cost]]) -> list[Cost]:
+    """Return what observations hold at the same time: that of the costliest pass, since passes are sequential."""
+    by_pass: dict[Any, list[Cost]] = {}
+    for observer, held in costs.items():
+        key = observer.pass_key if isinstance(observer, StreamingObserver) else id(observer)
+        by_pass.setdefault(key, []).extend(held)
+    return max(by_pass.values(), key=lambda held: sum(c.memory for c in held), default=[])
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the maximum number of bytes that this process has held on a device so far."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    import resource  # unavailable on Windows
+
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(used if sys.platform == "darwin" else 1024 * used)
+
+
+class Preflight(L.Callback):
+    """In ``fit``: checks schedules, memory and disk after everything is built, before anything is observed or trained.
+
+    It must be first among the callbacks, so that it runs before the observations of step 0. At the end of training, it
+    logs the predicted and the used memory and disk space.
+
+    Attributes:
+        compared: these numbers, for the provenance.
+    """
+
+    def __init__(self) -> None:
+        self._foreseen: tuple[int, int] | None = None
+        self._there: set[Path] = set()  # checkpoints at the beginning
+        self.compared: dict[str, int] = {}
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Stop if something would fail.
+
+        Raises:
+            ForeseenError: if a schedule has no step, checkpoints are not made, or memory or disk do not suffice.
+        """
+        callbacks, device = callbacks_of(trainer), device_of(pl_module)
+        for observer in (c for c in callbacks if isinstance(c, Observer)):
+            observer.ensure_met(pl_module)
+        plan = Plan.of(trainer, trainer.fit_loop.max_batches, updates(trainer))
+        folder = run_folder(trainer)
+        findings, states = foreseen_of_training(callbacks, pl_module, plan, folder, trainer.optimizers)
+        held = [states, *held_together({o: o.costs for o in callbacks if isinstance(o, Observer)})]
+        heed("this run", [*findings, *beyond_memory(held, device)], device)
+        weights, disk = parameter_bytes(pl_module), 0
+        if plan.updates is not None:
+            disk = disk_of_checkpoints(callbacks, weights, states.memory, plan, folder)
+        self._foreseen = peak_memory(device) + sum(c.memory for c in held), disk
+        self._there = {*folder.rglob("*.ckpt")}
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Compare predictions and measurements."""
+        if self._foreseen is None:
+            return
+        folder = run_folder(trainer)  # a broadcast: every rank must call it
+        if not trainer.is_global_zero:
+            return
+        memory, disk = self._foreseen
+        made = {*folder.rglob("*.ckpt")} - self._there
+        files = [p for found in made for p in (found, *found.rglob("*"))]  # or folders of files
+        used = sum(p.stat().st_size for p in files if p.is_file())
+        self.compared = compared(memory, device_of(pl_module))
+        self.compared |= {"checkpoints_mb": used >> 20, "foreseen_checkpoints_mb": disk >> 20}
+        log.info("checkpoints: %s, predicted %s", in_words(used), in_words(disk))
+
+
+def compared(foreseen: int, device: torch.device) -> dict[str, int]:
+    """Log and return, in MiB, the predicted memory without batches and the memory held, for the provenance."""
+    held = peak_memory(device)
+    log.info("memory: at most %s, predicted %s without batches", in_words(held), in_words(foreseen))
+    return {"held_memory_mb": held >> 20, "foreseen_memory_mb": foreseen >> 20}

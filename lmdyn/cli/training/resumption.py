@@ -1,0 +1,151 @@
+"""Comparison of a resumed run's settings with those that it was trained with."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lmdyn.runs.observed_run import flat_configuration
+from lmdyn.runs.yaml_files import read_yaml
+
+__all__ = ["changed_settings", "check_resumed"]
+
+log = logging.getLogger(__name__)
+
+_TRAINER: dict[str, dict[str, Any]] = {
+    "accumulate_grad_batches": {},
+    "gradient_clip_val": {"0": None, "0.0": None},
+    "gradient_clip_algorithm": {"None": "norm"},
+    "precision": {
+        "None": "32-true",
+        "32": "32-true",
+        "64": "64-true",
+        "16": "16-mixed",
+        "bf16": "bf16-mixed",
+    },
+    "limit_train_batches": {"None": "all", "1.0": "all"},
+    "overfit_batches": {"0": 0.0, "None": 0.0},
+}
+"""Arguments that affect training; equivalent values, as text, and their common form."""
+_FOUND = "vocab_size"  # if null, it is determined from the data, and differs only for another tokenizer
+_FREE = ("cache_dir", "num_workers", "pin_memory")  # these do not change batches
+
+
+def check_resumed(
+    run: Path,
+    config: Mapping[str, Any],
+    saved: Mapping[str, Any],
+    loaders: Sequence[Any] = (),
+    optimizers: Sequence[Any] = (),
+) -> None:
+    """Compare training settings of a configuration with the ``config.yaml`` of the resumed run.
+
+    A checkpoint restores the state of the optimizer, including its learning rates and other settings. Other settings
+    would have no effect and are refused. Settings that do take effect, such as clipping or another data order, raise a
+    warning: the two parts of the run are trained differently.
+
+    Args:
+        run: the run's folder; without a ``config.yaml`` only the optimizer is compared, with its saved state.
+        config: ``trainer``, ``model`` and ``data``, plain values.
+        saved: hyperparameters of the checkpoint, which are compared elsewhere.
+        loaders: states of the training loaders in it; loaders that know the batch of all ranks compare its division
+            themselves.
+        optimizers: states of the optimizers in it.
+
+    Raises:
+        ValueError: if the optimizer or its settings differ, or ``config.yaml`` cannot be read.
+    """
+    lines = changed_settings(run, config)
+    kept = [line for k, line in lines.items() if k.startswith("model.optimizer")]
+    if not (run / "config.yaml").is_file():
+        kept = _other_than_saved(config, optimizers)
+    if kept:
+        raise ValueError(
+            f"{run} was trained with another optimizer ({'; '.join(kept)}), whose state and learning rates its "
+            "checkpoint restores: resume with the previous one. `lmdyn fork RUN --step K --set "
+            "model.init_args.optimizer…=…` continues with other settings in a new folder"
+        )
+    model = config["model"].get("init_args") or {}
+    compared = [f"model.{name}" for name in saved if model.get(name) is not None or name == _FOUND]
+    if loaders and all(isinstance(state, Mapping) and "global_batch" in state for state in loaders):
+        divided = {"trainer.accumulate_grad_batches", "data.batch_size"}
+        compared += [*divided, *(["trainer.limit_train_batches"] if divided & lines.keys() else [])]
+    below = tuple(f"{name}." for name in compared)
+    if acting := [line for k, line in lines.items() if k not in compared and not k.startswith(below)]:
+        log.warning(
+            "%s resumes with settings other than those it was trained with: %s. If this is not intended, stop it and "
+            "use the previous ones; `lmdyn fork` changes settings in a new folder",
+            run,
+            "; ".join(acting),
+        )
+
+
+def changed_settings(run: Path, config: Mapping[str, Any], *, from_begin: bool = False) -> dict[str, str]:
+    """Return settings that affect training and differ from a run's ``config.yaml``: a line about each, by name.
+
+    Settings that end a run, observe it or name paths do not affect training. A vocabulary size that is left open (null)
+    and paths, which may be moved, do not count as differences. Without a ``config.yaml`` the result is empty.
+
+    Args:
+        run: the run's folder.
+        config: the settings for resuming, plain values.
+        from_begin: whether nothing is restored, so that the seed also matters.
+
+    Raises:
+        ValueError: if ``config.yaml`` cannot be read.
+    """
+    if not (run / "config.yaml").is_file():
+        return {}
+    before = read_yaml(run / "config.yaml")
+    there, here = _trains(before, run), _trains(config, run)
+    if from_begin:  # a checkpoint restores its random states
+        there["seed_everything"], here["seed_everything"] = (
+            c.get("seed_everything") for c in (before, config)
+        )
+    return {
+        name: f"{name}: {value!r} before, {here[name]!r} now"
+        for name, value in there.items()
+        if name in here and _other(name, value, here[name])
+    }
+
+
+def _trains(config: Any, run: Path) -> dict[str, Any]:
+    """Return the settings on which batches, model and updates depend, flattened."""
+    if not isinstance(config, Mapping) or not isinstance(config.get("trainer"), Mapping):
+        raise ValueError(f"{run / 'config.yaml'} is not the configuration of a run: it has no `trainer`")
+    found = {f"trainer.{k}": same.get(str(v := config["trainer"].get(k)), v) for k, same in _TRAINER.items()}
+    for part in ("model", "data"):
+        found |= dict(flat_configuration(config.get(part) or {}, part))
+    return {k: v for k, v in found.items() if k.rpartition(".")[2] not in _FREE}
+
+
+def _other(name: str, there: Any, here: Any) -> bool:
+    """Return whether two values differ; paths, which may be moved, and sizes determined from the data do not."""
+    if any(isinstance(v, str) and "/" in v for v in (there, here)):
+        return False
+    if (there is None or here is None) and name.rpartition(".")[2] == _FOUND:
+        return False
+    return bool(there != here)
+
+
+def _other_than_saved(config: Mapping[str, Any], optimizers: Sequence[Any]) -> list[str]:
+    """Return a line for each optimizer setting that the saved state lacks or has with another value.
+
+    A learning rate that was lowered without a torch scheduler does not reveal its initial value; it raises a warning.
+    """
+    asked = (config["model"].get("init_args") or {}).get("optimizer")
+    groups = optimizers[0].get("param_groups") if len(optimizers) == 1 else None
+    if not isinstance(asked, Mapping) or "class_path" not in asked or not groups:
+        return []
+    of_torch = str(asked["class_path"]).startswith("torch.optim.")  # their groups contain all arguments
+    lines = []
+    for name, value in (asked.get("init_args") or {}).items():
+        began = "initial_lr" if name == "lr" and "initial_lr" in groups[0] else name
+        there = [group.get(began) for group in groups]
+        if any(v == value or (isinstance(v, tuple) and list(v) == value) for v in there):
+            continue
+        if began == "lr" and there[0] is not None:
+            log.warning("the checkpoint restores its learning rate %s: lr %s has no effect", there[0], value)
+        elif name in groups[0] or of_torch:
+            lines.append(f"model.optimizer.{name}: {there[0]!r} before, {value!r} now")
+    return lines

@@ -1,0 +1,1 @@
+"""What of a user's folders, modules and configurations may be read and imported."""

@@ -1,0 +1,238 @@
+"""Loaders whose batch i of epoch e, of all ranks together, is a pure function of (seed, e, i)."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol, Self, TypeVar
+
+import lightning as L
+from torch import Tensor
+
+from lmdyn.datamodules.loading.global_batch import GlobalBatch, ResumeError, accumulated_batches
+
+T = TypeVar("T", bound="IndexedLoader")
+
+__all__ = ["IndexedLoader", "ShardedLoader", "SplitLoaders"]
+
+_LARGEST = 4096  # maximum number of rows that is tried: each costs a hash of a few settings
+_ORDER = 2  # version of the order of training data
+
+
+class Text(Protocol):
+    """Encoded text, such as :class:`~lmdyn.datamodules.corpora.encoding.EncodedSplit`."""
+
+    def fingerprint(self) -> str:
+        """Return a hash of its tokens."""
+
+    def compare(self, saved: str | None) -> None:
+        """Warn if a resumed run read a text of another hash; None if unknown."""
+
+
+@dataclass(kw_only=True, eq=False)
+class ShardedLoader:
+    """A loader that ranks share, and that can be limited: both are settings, and make another loader of the same data.
+
+    Attributes:
+        max_tokens: serve only about this many tokens; None for all.
+        rank: rank of this process.
+        world_size: number of processes.
+
+    Raises:
+        ValueError: if a size is below 1, or the rank is outside [0, world_size).
+    """
+
+    max_tokens: int | None = None
+    rank: int = 0
+    world_size: int = 1
+
+    label_convention: ClassVar[str] = "aligned"
+    """``labels[b, t]`` belongs to ``logits[b, t]``."""
+
+    _sizes: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        sizes = {name: getattr(self, name) for name in (*self._sizes, "world_size", "max_tokens")}
+        if low := {name: size for name, size in sizes.items() if size is not None and size < 1}:
+            raise ValueError(f"expected sizes of at least 1, got {low}")
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank must lie in [0, world_size), got rank {self.rank} of {self.world_size}")
+
+    def _replace(self, **changes: Any) -> Self:
+        return replace(self, **changes)
+
+    def shard(self, rank: int, world_size: int) -> Self:
+        """Return a loader of every ``world_size``-th row of each batch of the whole set, from row ``rank`` on."""
+        return self._replace(rank=rank, world_size=world_size)
+
+    def limit(self, max_tokens: int) -> Self:
+        """Return a loader of about ``max_tokens`` tokens of the set; see the class."""
+        return self._replace(max_tokens=max_tokens)
+
+
+@dataclass(eq=False)
+class IndexedLoader(ShardedLoader, ABC):
+    """A loader of an encoded split, resumable on other numbers of ranks; a subclass makes the batches by number.
+
+    The position is restored with the first batch, not by ``iter``: Lightning opens iterators that it never reads.
+
+    Attributes:
+        data: the encoded split.
+        accumulated: batches per update.
+    """
+
+    data: Text
+    accumulated: int = field(default=1, kw_only=True)
+
+    _rows: ClassVar[str]
+    """Name of the setting with the rows of a batch of all ranks."""
+    _rows_stay: ClassVar[bool] = False
+    """Whether each row of a batch continues that of the previous one."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.epoch_batches = 0
+        """Batches after which a trainer ends the epoch: a state saved there restores as the start of the next."""
+        self._reorders = False
+        """Whether each epoch has another order."""
+        self._epoch = self._position = 0
+        self._begun = False
+        self._resume: tuple[int, int] | None = None
+
+    def _replace(self, **changes: Any) -> Self:
+        return super()._replace(accumulated=1, **changes)
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def batches(self, epoch: int, first: int) -> Iterator[dict[str, Tensor]]:
+        """Yield the batches of an epoch, from number ``first`` on."""
+
+    @abstractmethod
+    def resumable(self) -> dict[str, int | str]:
+        """Return the settings that a resumed run must keep; ``batch_size`` and ``world_size`` are compared apart."""
+
+    @abstractmethod
+    def fingerprint_of(self, rows: int) -> str:
+        """Return the fingerprint with another number of rows per batch."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the data served to all ranks together: equal for equal tokens, labels and division."""
+        return self.fingerprint_of(getattr(self, self._rows))
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        first = 0
+        if self._resume is not None:
+            (self._epoch, first), self._resume = self._resume, None
+        elif self._begun and self._reorders:
+            self._epoch += 1
+        self._begun = True
+        for index, batch in enumerate(self.batches(self._epoch, first), start=first):
+            self._position = index + 1  # before the yield: the trainer saves while it works on this batch
+            yield batch
+
+    def recut(self, fingerprints: Collection[str]) -> Self | None:
+        """Return a loader of the same data with the rows per batch of one of these fingerprints; None if none fits."""
+        for rows in range(1, _LARGEST + 1):
+            if self.fingerprint_of(rows) in fingerprints:
+                return self._replace(**{self._rows: rows})
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the epoch and the number of batches served in it, including the current one.
+
+        Saved in ``on_train_batch_end`` or later, these are the batches that the model was trained on. A checkpoint
+        written during a training step, as on an exception, also counts the batch of that step.
+        """
+        epoch, position = self._resume or (self._epoch, self._position)
+        return {
+            "epoch": epoch,
+            "position": position,
+            "settings": self.resumable(),
+            "order": _ORDER,
+            "global_batch": self._global_batch.state(),
+            "epoch_batches": min(self.epoch_batches, len(self)),
+            "text": self.data.fingerprint(),
+        }
+
+    @property
+    def _global_batch(self) -> GlobalBatch:
+        return GlobalBatch(getattr(self, self._rows), self.world_size, self.accumulated)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue at a saved position with the next iteration; the end of an epoch becomes the start of the next.
+
+        Raises:
+            ResumeError: if the state is of a loader with other settings, updates of another size, or another order.
+        """
+        here = {**self.resumable(), "order": _ORDER}
+        there = {**here, **state.get("settings", {}), "order": state.get("order", _ORDER)}
+        differ = {name for name in here if there[name] != here[name]} - {"batch_size", "world_size"}
+        if differ:
+            raise ResumeError(
+                f"the saved run read its text with {there}, this one has {here}: exact resuming requires equal "
+                f"{sorted(differ)}"
+            )
+        self.data.compare(state.get("text"))
+        length = min(self.epoch_batches, len(self))
+        position, ended = self._global_batch.position(
+            state, length, "--trainer.limit_train_batches", rows_stay=self._rows_stay
+        )
+        if not 0 <= position <= len(self):
+            raise ResumeError(
+                f"position {position} is outside an epoch of {len(self)} batches: resume with the text of the saved run"
+            )
+        epoch = int(state.get("epoch", 0))
+        self._resume = (epoch + 1, 0) if ended else (epoch, position)
+
+
+class SplitLoaders(L.LightningDataModule):
+    """The loaders that Lightning requests, defined by :meth:`loader` and ``splits``."""
+
+    splits: Any
+
+    def loader(self, split: str) -> Any:
+        """Return the batches of a split."""
+        raise NotImplementedError
+
+    def train_dataloader(self) -> Any:
+        """Return the batches of the training split."""
+        return self.loader("train")
+
+    def val_dataloader(self) -> Any:
+        """Return the batches of the validation split; an empty list, which skips validation, if there is none."""
+        return self.loader("validation") if "validation" in self.splits else []
+
+    def test_dataloader(self) -> Any:
+        """Return the batches of the test split."""
+        return self.loader("test")
+
+    def predict_dataloader(self) -> Any:
+        """Return the batches of the test split."""
+        return self.loader("test")
+
+    @property
+    def _place(self) -> tuple[int, int]:
+        """Rank and number of processes."""
+        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+
+    def _epoch_batches(self, batches: int) -> int:
+        """Return the batches after which the trainer ends an epoch: a loader must know it, to restart after the last.
+
+        Args:
+            batches: batches of an epoch of the data.
+        """
+        if self.trainer is None:
+            return batches
+        limit = getattr(self.trainer, "overfit_batches", 0) or getattr(
+            self.trainer, "limit_train_batches", 1.0
+        )
+        return min(batches, limit) if isinstance(limit, int) else math.floor(batches * limit)
+
+    def _for_training(self, loader: T) -> T:
+        """Tell a loader about the trainer's updates and epochs."""
+        loader.accumulated = accumulated_batches(self.trainer)
+        loader.epoch_batches = self._epoch_batches(len(loader))
+        return loader

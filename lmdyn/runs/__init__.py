@@ -1,0 +1,1 @@
+"""What is on disk: observations, checkpoints, locks, provenance, configurations and the folders of runs."""

@@ -1,0 +1,302 @@
+"""Reading of checkpoints: find them by step, load their weights into a module, build a module from their content."""
+
+import hashlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+
+from lmdyn.analysis.inspection.forward import dotted
+from lmdyn.runs.atomic_files import compare_checksums
+from lmdyn.runs.hub_checkpoints import (
+    StoredNames,
+    is_pretrained,
+    name_step,
+    read_pretrained,
+    read_stored,
+)
+from lmdyn.runs.sharded_checkpoints import is_sharded_checkpoint, read_sharded
+
+__all__ = [
+    "COUNTED",
+    "build_module",
+    "by_updates",
+    "checkpoint_step",
+    "find_checkpoints",
+    "load_weights",
+    "newest_checkpoint",
+    "read_checkpoint",
+    "updates_in",
+    "weights_digest",
+]
+
+COUNTED = {"counts": "updates"}
+"""Entry of a checkpoint whose step is a number of updates; lmdyn before 0.1 recorded Lightning's ``global_step``."""
+
+
+def read_checkpoint(path: Path, stored: StoredNames | None = None) -> dict[str, Any]:
+    """Read a checkpoint on the CPU: a file of Lightning, with ``weights_only=True``, or a folder.
+
+    Folders have Hugging Face's format or that of sharded checkpoints. Files of Lightning are compared
+    with their checksums, which torch ignores (0.3 s for a gigabyte).
+
+    Args:
+        path: the file or folder.
+        stored: names of the weights in files of Hugging Face's format, if known: no model is built to read them.
+
+    Raises:
+        ValueError: if a file or folder cannot be read, is damaged, or is not a checkpoint.
+    """
+    if is_pretrained(path):
+        return (stored and read_stored(path, stored)) or read_pretrained(path)
+    if is_sharded_checkpoint(path):
+        return read_sharded(path)
+    try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is not a file")
+        compare_checksums(path)
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise ValueError(
+            f"{path} cannot be read as a checkpoint ({error}): use another one, or write it again"
+        ) from error
+    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
+        raise ValueError(f"{path} is not a Lightning checkpoint: expected an entry 'state_dict'")
+    return checkpoint
+
+
+def find_checkpoints(pattern: str) -> dict[int, Path]:
+    """Find the checkpoints of a folder or glob by step, in the order of steps.
+
+    These are files ``*.ckpt``, and folders ``checkpoint-*`` of transformers' Trainer. The step is the one in the name
+    (``step=000000123.ckpt``, ``checkpoint-123``), else the file's own ``global_step``. A folder that itself contains
+    one model of Hugging Face's format is a single checkpoint, with step 0 if its name contains neither ``step`` nor
+    ``checkpoint-``.
+
+    Raises:
+        FileNotFoundError: if there are none.
+        ValueError: for two checkpoints of one step, or a checkpoint without a step.
+    """
+    folder = Path(pattern)
+    found = sorted(
+        [*folder.glob("*.ckpt"), *(p for p in folder.glob("checkpoint-*") if p.is_dir())]
+        if folder.is_dir()
+        else Path(folder.anchor).glob(str(folder.relative_to(folder.anchor)))
+    ) or ([folder] if is_pretrained(folder) else [])
+    if not found:
+        raise FileNotFoundError(
+            f"no checkpoints: expected {pattern} as a folder with *.ckpt or checkpoint-*/, or a glob of these"
+        )
+    steps: dict[int, Path] = {}
+    for path in found:
+        step = name_step(path.name) if _of_trainer(path) else checkpoint_step(path)
+        if path == folder and not path.name.startswith("checkpoint-") and "step" not in path.name:
+            step = 0  # a single model: the number in llama3 is not a step
+        if step is None and _of_trainer(path):
+            raise ValueError(
+                f"{path} has no step: expected a folder name that ends in it, such as checkpoint-123"
+            )
+        if step is None:
+            step = _own_step(path)
+        if step in steps:
+            raise ValueError(f"{steps[step]} and {path} both have step {step}: select one by a glob")
+        steps[step] = path
+    return dict(sorted(steps.items()))
+
+
+def _own_step(path: Path) -> int:
+    checkpoint = read_checkpoint(path)
+    if not isinstance(checkpoint.get("global_step"), int):
+        raise ValueError(
+            f"{path} has no step in its name or in an entry global_step: name it step=000000123.ckpt"
+        )
+    return updates_in(checkpoint)
+
+
+def by_updates(paths: Mapping[int, Path], optimizers: int | None) -> Mapping[int, Path]:
+    """Return checkpoints by their number of updates, which names from before 0.1 are not under manual optimization.
+
+    Lmdyn before 0.1 named them after Lightning's ``global_step``, the number of steps of all optimizers.
+
+    Args:
+        paths: the checkpoints by the steps in their names.
+        optimizers: number of the module's optimizers; None if unknown.
+
+    Raises:
+        ValueError: if their numbers of updates are unknown.
+    """
+    for step in sorted(paths, reverse=True):
+        try:
+            checkpoint = read_checkpoint(paths[step])
+        except ValueError:  # reported when it is observed
+            continue
+        if checkpoint.get("global_step") != step or (number := updates_in(checkpoint, optimizers)) == step:
+            return paths
+        if any(one * number % step for one in paths):
+            raise ValueError(
+                f"{paths[step]} has {number} updates in {step} optimizer steps, but the steps of other checkpoints are "
+                "not multiples of this ratio: replay over those that are, --checkpoints GLOB"
+            )
+        return {one * number // step: path for one, path in paths.items()}
+    return paths
+
+
+def _of_trainer(path: Path) -> bool:
+    """Return whether a checkpoint has, or was intended to have, Hugging Face's format."""
+    return path.is_dir() and (is_pretrained(path) or path.name.startswith("checkpoint-"))
+
+
+def newest_checkpoint(path: str, step: int | None = None) -> Path:
+    """Return the checkpoint that a path denotes: a file, or the last step in a run's or another folder.
+
+    Args:
+        path: a checkpoint (also of Hugging Face's format), a run's folder (with ``checkpoints/``) or a
+            folder of checkpoints; ``$VAR`` and ``~`` are expanded.
+        step: for a folder, the step of the checkpoint; None for the last.
+
+    Raises:
+        FileNotFoundError: if there is no checkpoint, or none of this step.
+    """
+    found = Path(os.path.expandvars(path)).expanduser()
+    if found.is_file() or is_pretrained(found) or is_sharded_checkpoint(found):
+        return found
+    folder = found / "checkpoints" if (found / "checkpoints").is_dir() else found
+    checkpoints = find_checkpoints(str(folder))
+    if step is not None and step not in checkpoints:
+        raise FileNotFoundError(
+            f"{folder} has no checkpoint of step {step}: it has {', '.join(map(str, checkpoints))}"
+        )
+    return checkpoints[max(checkpoints) if step is None else step]
+
+
+def load_weights(module: nn.Module, state_dict: Mapping[str, Tensor], path: Path) -> None:
+    """Load all weights of a checkpoint.
+
+    Raises:
+        ValueError: if names or shapes do not fit the model; the message lists all of them.
+    """
+    own = module.state_dict()
+    problems = [f"missing in the checkpoint: {name}" for name in own if name not in state_dict]
+    problems += [f"not in the model: {name}" for name in state_dict if name not in own]
+    problems += [
+        f"{name}: {tuple(state_dict[name].shape)} in the checkpoint, {tuple(own[name].shape)} in the model"
+        for name in own
+        if name in state_dict and state_dict[name].shape != own[name].shape
+    ]
+    if problems:
+        raise ValueError(f"{path} does not fit {type(module).__name__}: {'; '.join(problems)}")
+    module.load_state_dict(state_dict)
+
+
+def build_module(checkpoint: Mapping[str, Any], path: Path, class_path: str | None = None) -> nn.Module:
+    """Build a module with the hyperparameters and the weights of its checkpoint, in eval mode, frozen.
+
+    A checkpoint cannot run code of its choice: the class that it records is used only if it is one of lmdyn's or was
+    imported before, as are the classes of the run's configuration.
+
+    Args:
+        checkpoint: result of :func:`read_checkpoint`.
+        path: its path, for messages.
+        class_path: dotted path of its class, which is imported; by default the one that ``fit`` recorded.
+
+    Raises:
+        ValueError: if no class is known, if the recorded one is not imported or not a subclass of ``nn.Module``,
+            or if hyperparameters or weights do not fit it.
+    """
+    hyperparameters = dict(checkpoint.get("hyper_parameters", {}))
+    recorded = hyperparameters.get("_class_path")
+    if class_path is None and recorded is None:
+        raise ValueError(
+            f"{path} does not record its class (`lmdyn fit` records it if the module calls "
+            "save_hyperparameters()): pass its dotted path, `module: my_package.MyModule`"
+        )
+    cls = _recorded_class(str(recorded), path) if class_path is None else dotted(class_path)
+    class_path = class_path or recorded
+    if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
+        raise ValueError(f"{path}: expected a subclass of torch.nn.Module, got {class_path}")
+    known = inspect.signature(cls).parameters
+    anything = any(p.kind is p.VAR_KEYWORD for p in known.values())
+    arguments = {k: v for k, v in hyperparameters.items() if k[0] != "_" and (anything or k in known)}
+    try:
+        module = cls(**arguments)
+        if isinstance(module, L.LightningModule):
+            module.configure_model()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {class_path} cannot be created with {arguments}: {error}") from error
+    load_weights(module, checkpoint["state_dict"], path)
+    return module.eval().requires_grad_(False)
+
+
+def _recorded_class(class_path: str, path: Path) -> Any:
+    """Return the class that a checkpoint records; only modules of lmdyn are imported for it."""
+    module, _, name = class_path.rpartition(".")
+    if module.partition(".")[0] == "lmdyn":
+        return dotted(class_path)
+    found = vars(sys.modules[module]).get(name) if module in sys.modules else None
+    if found is None:
+        raise ValueError(
+            f"{path} has the class {class_path}, which is not a class of lmdyn and not imported in this "
+            f"run; a checkpoint may not import anything. If you trust it, name the class: `module: {class_path}`"
+        )
+    return found
+
+
+def weights_digest(state_dict: Mapping[str, Tensor]) -> str:
+    """Return a hash of all weights and their names."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(state_dict):
+        digest.update(name.encode())
+        digest.update(
+            state_dict[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        )
+    return digest.hexdigest()
+
+
+def checkpoint_step(path: Path) -> int | None:
+    """Return the step in a checkpoint's file name, ``step=000000123.ckpt``; None for other names.
+
+    Example:
+        >>> checkpoint_step(Path("checkpoints/step=000000123.ckpt"))
+        123
+    """
+    match = re.fullmatch(r"step=(\d+)\.ckpt", path.name)
+    return int(match[1]) if match else None
+
+
+def updates_in(checkpoint: Mapping[str, Any], optimizers: int | None = None) -> int:
+    """Return the number of updates in a checkpoint of Lightning.
+
+    A checkpoint that records only Lightning's ``global_step`` is converted: under manual optimization, the same number
+    of steps in each batch is one update.
+
+    Args:
+        checkpoint: its content.
+        optimizers: number of the module's optimizers, if the checkpoint does not contain their states.
+
+    Raises:
+        ValueError: if the number of updates is unknown, because batches had different numbers of steps.
+    """
+    about, steps = checkpoint.get("lmdyn") or {}, int(checkpoint["global_step"])
+    if about.items() >= COUNTED.items():
+        return int(about["step"])
+    loops = checkpoint.get("loops", {}).get("fit_loop", {})
+    progress = loops.get("epoch_loop.manual_optimization.optim_step_progress", {"total": {"completed": 0}})
+    if progress["total"]["completed"] == 0:  # automatic optimization, which has one optimizer
+        return steps
+    batches = int(loops["epoch_loop.batch_progress"]["total"]["ready"])
+    optimizers = len(checkpoint.get("optimizer_states", ())) or optimizers or 1
+    if optimizers == 1 and steps <= batches:
+        return steps
+    if steps > batches and steps % batches == 0:
+        return batches
+    raise ValueError(
+        f"the checkpoint does not record its number of updates, and {steps} optimizer steps in {batches} batches do "
+        "not determine it: train again with this version, which counts updates"
+    )

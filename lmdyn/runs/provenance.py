@@ -1,0 +1,278 @@
+"""Provenance of a run's numbers: commands, versions, machine, and the claims that were made before."""
+
+import json
+import logging
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Protocol
+
+__all__ = ["FILE", "begin_session", "end_session", "read_provenance", "unseen_claims", "write_json"]
+
+log = logging.getLogger(__name__)
+
+FILE = "provenance.json"
+"""Name of the file in a run's folder."""
+
+_PACKAGES = (
+    "lmdyn",
+    "torch",
+    "lightning",
+    "transformers",
+    "tokenizers",
+    "numpy",
+    "scipy",
+    "pandas",
+    "pyarrow",
+)
+_GIT_S = 5.0  # seconds per call of git
+
+
+class _Claim(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def fingerprint(self) -> str: ...
+    def reads(self) -> frozenset[str]: ...
+
+
+class _Study(Protocol):
+    @property
+    def claims(self) -> Sequence[_Claim]: ...
+
+
+def begin_session(folder: Path, command: Sequence[str], device: str, *, of: Path | None = None) -> int | None:
+    """Record in ``<folder>/provenance.json`` that a command starts to make observations, and the claims about them.
+
+    The file contains ``sessions``, one for each command: ``command, began, versions, commit, dirty, host, device,
+    processor, threads, registered`` (and, after it has ended, ``ended, cpu_s, peak_memory_mb``), and
+    ``claims``: for each study of lmdyn the fingerprint of each claim, as it was when the run had no observations yet
+    of any observer that the claim reads. An existing fingerprint is never replaced. Several processes may write.
+
+    This never fails a run: if the file cannot be written, a warning is logged.
+
+    Args:
+        folder: the run's folder, which receives ``observations/``.
+        command: words of the command line.
+        device: device of the computation, ``cpu`` or ``cuda:0``.
+        of: the run whose checkpoints are observed, if it is not ``folder``; its claims also apply here.
+
+    Returns:
+        The number of the session, for :func:`end_session`; None if nothing was written.
+    """
+    try:
+        return _begin(folder, command, device, of if of is not None and of != folder else None)
+    except Exception as error:  # file systems, git or a study's file may raise anything
+        log.warning("%s is not written (%s: %s)", folder / FILE, type(error).__name__, error)
+        return None
+
+
+def end_session(folder: Path, session: int | None, **about: Any) -> None:
+    """Record that a session has ended, and its costs in this process; a killed session has no end.
+
+    Args:
+        folder: the run's folder.
+        session: the return value of :func:`begin_session`.
+        **about: additional entries, such as ``step``.
+    """
+    if session is None:
+        return
+    cost = {"ended": _now(), "cpu_s": round(time.process_time(), 1), **about}
+    try:
+        import resource  # unavailable on Windows
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in kilobytes; on macOS in bytes
+        cost["peak_memory_mb"] = round(peak / 1024 / (1024 if sys.platform == "darwin" else 1))
+        with _changing(folder) as content:
+            content["sessions"][session] |= cost
+    except Exception as error:
+        log.warning("%s is not written (%s: %s)", folder / FILE, type(error).__name__, error)
+
+
+def read_provenance(folder: Path) -> dict[str, Any]:
+    """Return what :func:`begin_session` has written: ``sessions`` and ``claims``; both empty if there is no file.
+
+    Raises:
+        ValueError: if the file contains something else.
+    """
+    path = folder / FILE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {"sessions": [], "claims": {}}
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} cannot be read ({error}): remove it; its claims will then count as not made before"
+        ) from error
+    if (
+        not isinstance(content, dict)
+        or not isinstance(content.get("sessions"), list)
+        or not all(isinstance(session, dict) for session in content["sessions"])
+        or not isinstance(content.get("claims"), dict)
+    ):
+        raise ValueError(f"{path} is not a run's provenance: expected `sessions` and `claims`")
+    return content
+
+
+def unseen_claims(
+    study: _Study, observed: Collection[str], registered: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Return the claims of a study made before observation: none of what they read is observed, or registered earlier.
+
+    Args:
+        study: the study.
+        observed: class names of the observers whose observations the run contains (``Sparsity``).
+        registered: fingerprints by claim that are already registered; these stay.
+
+    Returns:
+        Fingerprints by claim.
+    """
+    said = dict(registered)
+    for claim in study.claims:
+        if not {read.partition("/")[0] for read in claim.reads()} & set(observed):
+            said.setdefault(claim.name, claim.fingerprint)
+    return said
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file atomically, first under another name: a killed process leaves no partial file."""
+    from lmdyn.runs.atomic_files import write_file  # slow import
+
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    write_file(path, lambda unfinished: unfinished.write_text(f"{text}\n", encoding="utf-8"))
+
+
+def _begin(folder: Path, command: Sequence[str], device: str, of: Path | None) -> int:
+    session = {
+        "command": list(command),
+        "began": _now(),
+        "versions": _versions(),
+        **_commit(),
+        "host": platform.node(),
+        "device": _device_name(device),
+        "processor": _processor(),
+        "threads": _threads(),
+    }
+    before = {} if of is None else read_provenance(of)["claims"]
+    with _changing(folder) as content:
+        claims: dict[str, dict[str, str]] = content["claims"]
+        try:
+            observed = {name for run in (folder, of) if run is not None for name in _observed(run)}
+            for name, study in _studies().items():
+                known = {**before.get(name, {}), **claims.get(name, {})}
+                if said := unseen_claims(study, observed, known):
+                    claims[name] = dict(said)
+        except Exception as error:  # the session is recorded anyway
+            log.warning("%s: no claims are registered (%s: %s)", folder, type(error).__name__, error)
+        session["registered"] = {name: len(said) for name, said in claims.items()}
+        content["sessions"].append(session)
+        return len(content["sessions"]) - 1
+
+
+@contextmanager
+def _changing(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the content of the file, which is written at the end; other processes wait until then."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY)  # lock the folder itself, so that no lock file is left
+    try:
+        try:
+            import fcntl  # unavailable on Windows
+
+            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the process ends for any reason
+        except (OSError, ImportError) as error:  # a file system without locks
+            log.debug("%s is not locked: %s", folder / FILE, error)
+        content = read_provenance(folder)
+        yield content
+        write_json(folder / FILE, content)
+        _remove_unfinished(folder)
+    finally:
+        os.close(lock)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove unfinished files of killed processes from the run's folder."""
+    from lmdyn.runs.atomic_files import remove_unfinished
+
+    remove_unfinished(folder)
+
+
+def _studies() -> Mapping[str, _Study]:
+    studies: Mapping[str, _Study] = import_module("lmdyn.claims").STUDIES  # the top floor
+    return studies
+
+
+def _observed(run: Path) -> Iterator[str]:
+    """Yield the class names of observers with observations in the run; ``test`` if it was tested."""
+    from lmdyn.runs.store import ObservationStore
+
+    for folder in sorted((run / "observations").glob("*")):
+        if about := ObservationStore(folder).about():
+            yield str(about["observer"]).rpartition(".")[2]
+    if (run / "test.json").exists():
+        yield "test"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit(package: Path = Path(__file__).parents[2]) -> dict[str, Any]:
+    """Return the commit of lmdyn's checkout and whether files differ from it; None if it is not a checkout."""
+    git: Callable[..., str] = lambda *words: subprocess.run(  # noqa: E731
+        ["git", "-C", str(package), *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=_GIT_S,
+        env={k: v for k, v in os.environ.items() if not k.startswith("GIT_")},
+    ).stdout.strip()
+    try:
+        # excludes a repository in which lmdyn is only installed
+        git("ls-files", "--error-unmatch", "__init__.py")
+        return {
+            "commit": git("rev-parse", "HEAD"),
+            "dirty": bool(git("status", "--porcelain", "--untracked-files=no", ".")),
+        }
+    except (OSError, subprocess.SubprocessError):
+        return {"commit": None, "dirty": None}
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _device_name(device: str) -> str:
+    if not device.startswith("cuda"):
+        return device
+    import torch
+
+    return f"{device} ({torch.cuda.get_device_name(device)})"
+
+
+def _threads() -> int:
+    import torch
+
+    return int(torch.get_num_threads())

@@ -1,0 +1,252 @@
+"""Means over word types by frequency with errors over text, and samples of words: against loops over tokens."""
+
+import math
+from collections import defaultdict
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+import torch
+from torch import nn
+
+from lmdyn.analysis.words.frequency_cells import BLOCKS, FrequencyCells, frequency_samples
+from lmdyn.callbacks import Run, Sparsity
+
+V = 60
+RANDOM = np.random.default_rng(0)
+COUNTS = torch.from_numpy(np.sort(RANDOM.integers(0, 5000, V))[::-1].copy())
+COUNTS[30:] = torch.from_numpy(RANDOM.integers(0, 400, V - 30))
+COUNTS[50:55] = torch.arange(5)
+
+
+def samples():
+    ids = torch.arange(V)
+    words = ids >= 2
+    return {
+        "": words,
+        "open": words & (ids % 3 == 0),
+        "closed": words & (ids % 3 == 1),
+        "open_matched": words & (ids % 6 == 0),
+        "closed_matched": words & (ids % 6 == 1),
+    }
+
+
+def tokens(n=3000):
+    g = torch.Generator().manual_seed(1)
+    words = torch.randint(-1, V, (n,), generator=g)
+    blocks = torch.randint(0, BLOCKS, (n,), generator=g)
+    chi = torch.rand(n, generator=g) + 0.01 * blocks
+    chi[::17] = torch.nan
+    return words, blocks, chi
+
+
+def members(sample):
+    """Words of a sample as it is called."""
+    pos_class, _, band = sample.rpartition("_")
+    inside = samples()[pos_class if pos_class else ""].clone()
+    if band == "matched":
+        return samples()[sample]
+    low, _, high = band.rstrip("+").partition("-")
+    counts, top = COUNTS, int(high) if high else math.inf
+    return inside & (counts >= int(low)) & (counts <= top)
+
+
+def naive(sample, words, blocks, chi):
+    """The weighted mean and its error, by loops."""
+    inside = members(sample)
+    kept = [i for i in range(len(words)) if words[i] >= 0 and inside[words[i]] and not chi[i].isnan()]
+    weight = {i: 1 / max(1, int(COUNTS[words[i]])) for i in kept}
+    mean = sum(weight[i] * float(chi[i]) for i in kept) / sum(weight.values())
+    residuals = defaultdict(float)
+    for i in kept:
+        residuals[int(blocks[i])] += weight[i] * (float(chi[i]) - mean)
+    n = len(residuals)
+    error = (
+        math.sqrt(sum(r**2 for r in residuals.values()) * n / (n - 1)) / sum(weight.values())
+        if n > 1
+        else math.nan
+    )
+    return mean, error
+
+
+def filled(n_batches):
+    cells = FrequencyCells(COUNTS, samples())
+    for batch in zip(*(torch.chunk(t, n_batches) for t in tokens()), strict=True):
+        cells.update("target", batch[0], batch[1], {"chi_gradient/h": batch[2]})
+    return cells.table().set_index(["quantity", "pos_class"])["value"]
+
+
+def test_means_and_errors_by_band_class_and_matched_sample():
+    table = filled(7)
+    found = {sample for _, sample in table.index}
+    assert {"0-9", "10-99", "100-999", "1000+", "open_1000-2999", "closed_3000+", "open_matched"} <= found
+    for sample in found:
+        mean, error = naive(sample, *tokens())
+        assert table["chi_gradient_types", sample] == pytest.approx(mean, rel=1e-9), sample
+        assert table["chi_gradient_types_error", sample] == pytest.approx(error, rel=1e-9), sample
+    pd.testing.assert_series_equal(filled(1), table)
+    unweighted = tokens()[2][[bool(w >= 0 and members("1000+")[w]) for w in tokens()[0]]].nanmean().item()
+    assert table["chi_gradient_types", "1000+"] != pytest.approx(unweighted, rel=1e-4)  # the control
+
+
+def test_each_word_weighs_the_same():
+    """Where tokens occur as often as they did in training, the mean is that of the words' means."""
+    counts = torch.tensor([1000, 2000, 4000])
+    words = torch.repeat_interleave(torch.arange(3), counts // 100)
+    chi = torch.tensor([0.1, 0.2, 0.6])[words]
+    cells = FrequencyCells(counts, {"": torch.ones(3, dtype=torch.bool)})
+    cells.update("target", words, torch.arange(len(words)) % BLOCKS, {"chi_gradient/h": chi})
+    table = cells.table().set_index(["quantity", "pos_class"])["value"]
+    assert table["chi_gradient_types", "1000+"] == pytest.approx(0.3, rel=1e-6)
+    assert chi.mean().item() == pytest.approx(0.4143, abs=1e-4)  # of tokens
+
+
+def test_the_error_is_the_spread_over_other_texts():
+    """Sentences have something in common: an error of independent tokens is far too small."""
+    g = torch.Generator().manual_seed(4)
+    found, errors = [], []
+    for _ in range(150):
+        words = torch.randint(0, 20, (64 * 30,), generator=g)
+        blocks = torch.arange(64).repeat_interleave(30)
+        chi = torch.randn(64, generator=g)[blocks] + torch.randn(len(words), generator=g)
+        cells = FrequencyCells(torch.full((20,), 50), {"": torch.ones(20, dtype=torch.bool)})
+        cells.update("target", words, blocks, {"chi_gradient/h": chi})
+        table = cells.table().set_index("quantity")["value"]
+        found.append(table["chi_gradient_types"])
+        errors.append(table["chi_gradient_types_error"])
+    assert np.mean(errors) == pytest.approx(np.std(found), rel=0.15)
+    assert math.sqrt(2 / (64 * 30)) < 0.5 * np.std(found)
+
+
+def test_few_blocks_give_no_error():
+    cells = FrequencyCells(COUNTS, samples())
+    words, blocks, chi = tokens()
+    cells.update("target", words, blocks % 4, {"chi_gradient/h": chi})
+    table = cells.table()
+    assert table[table["quantity"].eq("chi_gradient_types_error")]["value"].isna().all()
+    assert table[table["quantity"].eq("chi_gradient_types")]["value"].notna().all()
+    assert cells.blocks() == 4
+
+
+def test_samples_without_the_most_frequent():
+    found = frequency_samples(COUNTS, samples())
+    order = sorted(range(2, V), key=lambda i: -int(COUNTS[i]))
+    rest = {i: i in order[20:] for i in range(V)}
+    assert found["no_top20"].tolist() == [rest[i] for i in range(V)]
+    assert found["count100"].tolist() == [i >= 2 and int(COUNTS[i]) >= 100 for i in range(V)]
+    assert torch.equal(found["count100_no_top20"], found["count100"] & found["no_top20"])
+    assert torch.equal(found["open_no_top20"], samples()["open"] & found["no_top20"])
+    assert set(frequency_samples(COUNTS, {"": samples()[""]})) == {
+        "no_top20",
+        "count100",
+        "count100_no_top20",
+    }
+
+
+# ------------------------------------------------------------------------------------------ in the observer
+
+
+class Model(nn.Module):
+    """Next words from single words; two hidden sites."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(V, 6)
+        self.h = nn.Linear(6, 8)
+        self.decoder = nn.Linear(8, V)
+
+    def forward(self, input_ids):
+        return self.decoder(self.h(self.embedding(input_ids)).tanh())
+
+
+class Tokenizer:
+    all_special_ids = (0, 1)
+    eos_token_id = 1
+    sep_token_id = None
+
+    def __len__(self):
+        return V
+
+    def convert_ids_to_tokens(self, ids):
+        return [f"w{i}" for i in ids]
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory):
+    g = torch.Generator().manual_seed(5)
+    batches = []
+    for _ in range(4):
+        ids = torch.multinomial(COUNTS.float() + 100, 6 * 31, replacement=True, generator=g).view(6, 31)
+        batches.append({"input_ids": ids[:, :-1], "labels": ids[:, 1:].clone()})
+    observer = Sparsity(sites={"embedding": "embedding", "h": "h"}, pos_classes=False, labels="aligned")
+    observer.probe = batches
+    counts = pd.DataFrame({"token": [f"w{i}" for i in range(V)], "count": COUNTS.numpy()})
+    observer.attach(Run(tmp_path_factory.mktemp("run"), Tokenizer(), counts))
+    return observer.observe(Model(), 0)
+
+
+def value(table, quantity, site, role, sample):
+    found = table[
+        table["quantity"].eq(quantity) & table["site"].eq(site) & table["role"].eq(role)
+        & table["pos_class"].eq(sample) & table["word"].isna()
+    ]  # fmt: skip
+    return found["value"].item()
+
+
+@pytest.mark.parametrize("role", ["target", "input"])
+@pytest.mark.parametrize("sample", ["", "no_top20", "count100", "count100_no_top20"])
+def test_rho_of_samples_and_its_error(observed, role, sample):
+    means = observed[
+        observed["quantity"].eq("chi_gradient") & observed["site"].eq("h") & observed["role"].eq(role)
+    ].dropna(subset="word").set_index("word")["value"]  # fmt: skip
+    frequency = pd.Series(COUNTS.numpy().astype(float), [f"w{i}" for i in range(V)])
+    most = frequency.drop(["w0", "w1"]).sort_values(ascending=False, kind="stable").index[:20]
+    if "count100" in sample:
+        means = means[frequency[means.index] >= 100]
+    if "no_top20" in sample:
+        means = means.drop(most, errors="ignore")
+    x, y = means.to_numpy(), frequency[means.index].to_numpy()
+    assert value(observed, "rho_gradient", "h", role, sample) == pytest.approx(
+        scipy.stats.pearsonr(x, y)[0], abs=1e-9
+    )
+    left_out = [scipy.stats.pearsonr(np.delete(x, i), np.delete(y, i))[0] for i in range(len(x))]
+    n = len(x)
+    naive_error = math.sqrt((n - 1) / n * ((np.array(left_out) - np.mean(left_out)) ** 2).sum())
+    assert value(observed, "rho_gradient_error", "h", role, sample) == pytest.approx(naive_error, rel=1e-6)
+    assert value(observed, "words", "", role, sample) == n
+
+
+def test_references_are_of_the_sites_own_size(observed):
+    for site, d in (("embedding", 6), ("h", 8)):
+        assert value(observed, "chi_gaussian", site, "", "") == pytest.approx(
+            math.sqrt(math.pi / 2 / d), rel=0.05
+        )
+        assert value(observed, "chi_uniform", site, "", "") == pytest.approx(2 / math.sqrt(3 * d), rel=0.05)
+    p = COUNTS.double() / COUNTS.sum()
+    assert value(observed, "unigram_entropy", "", "", "") == pytest.approx(scipy.stats.entropy(p.numpy()))
+
+
+def test_bands_are_of_words_with_gradients_of_the_tokens_loss(observed):
+    """χ at h of the gradient of each token, from calculus: Wᵀ(p − y)(1 − tanh²)."""
+    model, rows = Model(), []
+    W = model.decoder.weight.detach().double()
+    g = torch.Generator().manual_seed(5)
+    for _ in range(4):
+        ids = torch.multinomial(COUNTS.float() + 100, 6 * 31, replacement=True, generator=g).view(6, 31)
+        h = model.h(model.embedding(ids[:, :-1])).detach().double()
+        p = model.decoder(h.float().tanh()).detach().double().softmax(-1)
+        dz = p - nn.functional.one_hot(ids[:, 1:], V)
+        dh = (dz @ W) * (1 - h.tanh() ** 2)
+        rows.append((ids[:, 1:].flatten(), (dh.norm(dim=-1) / dh.abs().sum(-1)).flatten()))
+    words, chi = (torch.cat(part) for part in zip(*rows, strict=True))
+    for sample in ("100-999", "1000+"):
+        inside = members(sample)[words]
+        weight = 1 / COUNTS[words[inside]].double()
+        expected = float((weight * chi[inside]).sum() / weight.sum())
+        assert value(observed, "chi_gradient_types", "h", "target", sample) == pytest.approx(
+            expected, rel=1e-5
+        )
+        seen = set(words[inside].tolist())
+        assert value(observed, "words", "", "target", sample) == len(seen)

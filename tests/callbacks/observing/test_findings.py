@@ -1,0 +1,60 @@
+"""Findings and costs: what stops, what is warned of, what does not fit."""
+
+import logging
+
+import pytest
+import torch
+
+from lmdyn.callbacks.observing.findings import Cost, Finding, ForeseenError, beyond_memory, expected, heed
+from lmdyn.callbacks.observing.memory import free_disk, free_memory, in_words
+
+CPU = torch.device("cpu")
+
+
+def test_what_is_wrong_stops_and_what_is_missing_is_warned_of(caplog):
+    missing = expected("3 words", "2", "give more text", stops=False)
+    wrong, other = (
+        expected("2 labels", "1", "choose other `tasks`"),
+        Finding("run", "a schedule without steps"),
+    )
+    with caplog.at_level(logging.WARNING, "lmdyn"):
+        assert heed("sparsity", [missing, Cost("sums", 8)], CPU) == [Cost("sums", 8)]
+    assert "sparsity: expected 3 words, got 2: give more text" in caplog.text
+    with pytest.raises(
+        ForeseenError, match="probe: expected 2 labels, got 1: choose other `tasks`"
+    ) as stopped:
+        heed("probe", [missing, wrong, other], CPU)
+    assert stopped.value.findings == (wrong, other)
+
+
+def test_costs_are_compared_with_what_is_free():
+    small, large = Cost("sums", 100), Cost("features", 2000, "look at fewer sites")
+    assert beyond_memory([small, large], CPU, {"host": 2100}) == []
+    (found,) = beyond_memory([small, large], CPU, {"host": 2099})
+    assert str(found) == (
+        "expected about 2.1 KiB of memory (features), got 2.0 KiB free on the host: look at fewer sites"
+    )
+    gpu = torch.device("cuda")
+    on_host = Cost("samples", 500, host=True)
+    assert beyond_memory([large, on_host], gpu, {"host": 600, "cuda": 3000}) == []
+    (found,) = beyond_memory([large, on_host], gpu, {"host": 400, "cuda": 3000})
+    assert "free on the host" in str(found)
+    assert beyond_memory([large], gpu, {"cuda": None}) == []  # nobody knows
+
+
+def test_what_this_machine_has(tmp_path):
+    there = free_memory(CPU)
+    assert there is None or there > 2**20
+    assert (free_disk(tmp_path / "not" / "there") or 0) > 2**20
+    assert free_memory(torch.device("meta")) is None
+    assert in_words(1536) == "1.5 KiB"
+
+
+def test_a_limit_of_the_container_counts(monkeypatch):
+    from lmdyn.callbacks.observing import memory as machine
+
+    monkeypatch.setattr(machine, "_available", lambda: 5000)
+    monkeypatch.setattr(machine, "_left_of_limit", lambda: 3000)
+    assert machine.free_memory(CPU) == 3000
+    monkeypatch.setattr(machine, "_left_of_limit", lambda: None)
+    assert machine.free_memory(CPU) == 5000

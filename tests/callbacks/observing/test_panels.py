@@ -1,0 +1,49 @@
+"""Standard figures over a column of numbers: which rows are drawn where."""
+
+import numpy as np
+import pandas as pd
+
+from lmdyn.callbacks.observing.panels import standard_figures
+from lmdyn.runs.schema import Quantity
+
+LOSS = Quantity("loss", "Loss at t.", "nats", panel="loss", over="t", floor="floor")
+
+
+def observed():
+    rows = [
+        (step, "loss", how, t, pd.NA, step + t)
+        for step in (0, 10)
+        for how in ("fixed", "own")
+        for t in (3, 1)
+    ]
+    rows += [(10, "loss", "own", 1, place, 7.0) for place in (0, 1)]  # by position
+    rows += [(10, "floor", "own", pd.NA, pd.NA, 0.5), (10, "loss", "own", pd.NA, pd.NA, 9.0)]
+    table = pd.DataFrame(rows, columns=["step", "quantity", "how", "t", "position", "value"])
+    return table.astype({"t": "Int64", "position": "Int64", "value": float}).assign(site="")
+
+
+def lines(ax):
+    found = {line.get_label(): line for line in ax.get_lines() if not line.get_label().startswith("_")}
+    return {label: (list(line.get_xdata()), list(line.get_ydata())) for label, line in found.items()}
+
+
+def test_a_line_for_each_step_over_a_number():
+    (figure,) = standard_figures(observed(), [LOSS]).values()
+    assert [ax.get_title() or ax.get_title(loc="left") for ax in figure.axes] == ["loss, fixed", "loss, own"]
+    for ax in figure.axes:
+        assert lines(ax) == {"step 0": ([1, 3], [1, 3]), "step 10": ([1, 3], [11, 13])}
+        assert ax.get_lines()[-1].get_ydata()[0] == 0.5
+
+
+def test_lines_by_a_column_at_the_last_step_of_each_run():
+    other = observed().assign(value=lambda table: 2 * table["value"])
+    runs = pd.concat([observed().assign(run="runs/a"), other.assign(run="runs/b")], ignore_index=True)
+    by_how = Quantity("loss", "Loss at t.", panel="loss", over="t", lines="how")
+    (figure,) = standard_figures(runs, [by_how]).values()
+    for ax, scale in zip(figure.axes, (1, 2), strict=True):
+        assert lines(ax) == {f"how {how}": ([1, 3], [11 * scale, 13 * scale]) for how in ("fixed", "own")}
+
+
+def test_nothing_to_draw():
+    assert standard_figures(observed().assign(value=np.nan), [LOSS]) == {}
+    assert standard_figures(observed().assign(t=pd.array([pd.NA] * 12, "Int64")), [LOSS]) == {}

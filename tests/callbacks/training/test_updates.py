@@ -1,0 +1,259 @@
+"""Steps under manual optimization: an update is a batch in which an optimizer stepped."""
+
+import shutil
+from unittest import mock
+
+import lightning as L
+import pandas as pd
+import pytest
+import torch
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+
+from lmdyn.callbacks import LearningCurves, RunState, ScheduledCheckpoint, Steps
+from lmdyn.callbacks.training.updates import updates
+from lmdyn.cli.__main__ import main
+from lmdyn.runs.checkpoint_files import checkpoint_step, updates_in
+from tests.helpers.loaders import Resumable
+
+BATCHES = 12
+
+
+def windows():
+    ids = torch.randint(5, (BATCHES, 2, 4), generator=torch.Generator().manual_seed(0))
+    return Resumable(BATCHES, lambda i: {"input_ids": ids[i], "labels": ids[i]})
+
+
+class Automatic(L.LightningModule):
+    """One optimizer that Lightning steps."""
+
+    automatic = True
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.automatic_optimization = self.automatic
+        self.embed, self.head = nn.Embedding(5, 3), nn.Linear(3, 5)
+
+    def forward(self, input_ids):
+        return self.head(self.embed(input_ids))
+
+    def loss(self, batch):
+        return nn.functional.cross_entropy(self(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten())
+
+    def training_step(self, batch, batch_idx):
+        loss = self.loss(batch)
+        self.log("loss", loss)
+        return loss
+
+    def val_dataloader(self):
+        return torch.utils.data.DataLoader(list(windows()), batch_size=None)
+
+    def validation_step(self, batch, batch_idx):
+        pass
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=0.1)
+
+
+class Manual(Automatic):
+    automatic = False
+
+    def step(self, optimizer, batch):
+        loss = self.loss(batch)
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        optimizer.step()
+
+
+class One(Manual):
+    """One optimizer, one step a batch."""
+
+    def training_step(self, batch, batch_idx):
+        self.step(self.optimizers(), batch)
+
+
+class Two(Manual):
+    """Two optimizers, as of a generator and a discriminator."""
+
+    def training_step(self, batch, batch_idx):
+        for optimizer in self.optimizers():
+            self.step(optimizer, batch)
+        self.log("loss", self.loss(batch))
+
+    def configure_optimizers(self):
+        return [torch.optim.Adam(part.parameters(), lr=0.1) for part in (self.embed, self.head)]
+
+
+class Unequal(Two):
+    """The first optimizer steps in each batch, the second in each third."""
+
+    def training_step(self, batch, batch_idx):
+        first, second = self.optimizers()
+        self.step(first, batch)
+        if batch_idx % 3 == 2:
+            self.step(second, batch)
+
+
+class Accumulating(Two):
+    """Both optimizers step once in three batches."""
+
+    def training_step(self, batch, batch_idx):
+        self.manual_backward(self.loss(batch))
+        self.log("loss", self.loss(batch))
+        if batch_idx % 3 == 2:
+            for optimizer in self.optimizers():
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+class Several(Manual):
+    """Four steps of one optimizer in a batch."""
+
+    def training_step(self, batch, batch_idx):
+        for _ in range(4):
+            self.step(self.optimizers(), batch)
+
+
+def fit(module, folder, *, state=True, ckpt_path=None, until=1, logger=False, every=2):
+    trainer = L.Trainer(
+        accelerator="cpu", devices=1, logger=logger, default_root_dir=folder, max_epochs=until,
+        log_every_n_steps=1,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+        enable_checkpointing=True,
+        callbacks=[
+            LearningCurves(schedule=Steps(every=every, at=(0, 3))),
+            ScheduledCheckpoint(Steps(every=every, at=(0, 3))),
+            *([RunState(), ScheduledCheckpoint(Steps(every=1), weights_only=False)] if state else []),
+        ],
+    )  # fmt: skip
+    trainer.fit(module, windows(), ckpt_path=ckpt_path, weights_only=True)
+    return trainer
+
+
+def observed(folder):
+    return pd.read_parquet(folder / "observations/learning_curves").drop_duplicates("step").set_index("step")
+
+
+def saved(folder, kind="checkpoints"):
+    return sorted(checkpoint_step(p) for p in (folder / kind).iterdir())
+
+
+STEPS_AND_UPDATES = {
+    Automatic: (12, 12), One: (12, 12), Two: (24, 12), Unequal: (16, 12), Accumulating: (8, 4), Several: (48, 12)
+}  # fmt: skip
+EACH = [
+    pytest.param(of, id=of.__name__, marks=[] if of in (Two, Accumulating) else pytest.mark.slow)
+    for of in STEPS_AND_UPDATES
+]
+
+
+@pytest.mark.parametrize("of", EACH)
+@pytest.mark.parametrize(
+    "state", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["with state", "without"]
+)
+def test_an_update_is_a_batch_that_stepped(tmp_path, of, state):
+    steps, number = STEPS_AND_UPDATES[of]
+    trainer = fit(of(), tmp_path, state=state)
+    assert (trainer.global_step, updates(trainer)) == (steps, number)
+    due = sorted({0, 3, *range(2, number + 1, 2)})
+    assert list(observed(tmp_path).index) == saved(tmp_path) == due
+    batches = [0, 3, 6, 9, 12] if of is Accumulating else range(13)
+    if state:  # labelled tokens trained on: 8 a batch
+        assert list(observed(tmp_path)["tokens"]) == [8 * batches[step] for step in due]
+        assert saved(tmp_path, "resume") == list(range(number + 1))
+    for path in (tmp_path / "checkpoints").iterdir():
+        checkpoint = torch.load(path, weights_only=True)
+        assert updates_in(checkpoint) == checkpoint["lmdyn"]["step"] == checkpoint_step(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("of", EACH)
+def test_a_run_resumed_in_the_middle_counts_on(tmp_path, of):
+    whole, resumed = of(), of()
+    number = updates(fit(whole, tmp_path / "whole", until=2))
+    fit(of(), tmp_path / "cut")
+    path = tmp_path / "cut/resume/step=000000003.ckpt"
+    assert updates(fit(resumed, tmp_path / "cut", until=2, ckpt_path=path)) == number
+    assert saved(tmp_path / "cut") == saved(tmp_path / "whole")
+    pd.testing.assert_frame_equal(observed(tmp_path / "cut"), observed(tmp_path / "whole"))
+    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("of", [pytest.param(Two, marks=pytest.mark.slow), Accumulating])
+def test_every_axis_counts_updates(tmp_path, of):
+    """Observations and what the module logs have one axis in TensorBoard."""
+    from lightning.pytorch.loggers import TensorBoardLogger
+
+    logger = TensorBoardLogger(tmp_path, name="tb", version=0)
+    number = updates(fit(of(), tmp_path, logger=logger))
+    events = EventAccumulator(logger.log_dir, size_guidance={"scalars": 0}).Reload()
+    assert max(e.step for e in events.Scalars("learning_curves/loss")) == number
+    per_update = 3 if of is Accumulating else 1
+    assert [e.step for e in events.Scalars("loss")] == [i // per_update for i in range(BATCHES)]
+
+
+def old(path):
+    """A checkpoint from before 0.1: its step is Lightning's."""
+    checkpoint = torch.load(path, weights_only=True)
+    checkpoint["lmdyn"]["step"] = checkpoint["global_step"]
+    del checkpoint["lmdyn"]["counts"]
+    return checkpoint
+
+
+@pytest.mark.slow
+def test_old_checkpoints_are_converted_or_refused(tmp_path):
+    found = {}
+    for of in STEPS_AND_UPDATES:
+        fit(of(), tmp_path / of.__name__)
+        for kind in ("checkpoints", "resume"):
+            found[of, kind] = old(tmp_path / of.__name__ / kind / "step=000000004.ckpt")
+    for of in (Automatic, One, Two, Several):
+        assert updates_in(found[of, "checkpoints"]) == updates_in(found[of, "resume"]) == 4, of
+    of_one = found[Accumulating, "resume"] | {"optimizer_states": [{}]}
+    assert updates_in(of_one) == 8  # one optimizer under accumulation: the number is right
+    with pytest.raises(ValueError, match="5 optimizer steps in 4 batches"):
+        updates_in(found[Unequal, "checkpoints"])
+    with pytest.raises(ValueError, match="8 optimizer steps in 12 batches"):
+        updates_in(found[Accumulating, "resume"])
+
+
+class Data(L.LightningDataModule):
+    def train_dataloader(self):
+        return windows()
+
+    def val_dataloader(self):
+        return torch.utils.data.DataLoader(list(windows()), batch_size=None)
+
+
+def test_replay_converts_checkpoints_with_doubled_steps(tmp_path):
+    place = {"save_dir": str(tmp_path), "name": "", "version": "run"}
+    config = {
+        "trainer": {
+            "accelerator": "cpu", "max_epochs": 1, "limit_val_batches": 0, "log_every_n_steps": 1,
+            "enable_progress_bar": False, "enable_model_summary": False,
+            "logger": {"class_path": "CSVLogger", "init_args": place},
+            "callbacks": [{"class_path": name, "init_args": {"schedule": {"every": 2, "at": [0, 3]}}}
+                          for name in ("ScheduledCheckpoint", "LearningCurves")],
+        },
+        "model": {"class_path": f"{__name__}.Two"}, "data": {"class_path": f"{__name__}.Data"},
+    }  # fmt: skip
+    (tmp_path / "in.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    with mock.patch("lmdyn.cli.report.write_report"):
+        main(["fit", "--config", str(tmp_path / "in.yaml")])
+    run = tmp_path / "run"
+    assert saved(run) == [0, 2, 3, 4, 6, 8, 10, 12]
+    before = [old(path) for path in (run / "checkpoints").iterdir()]
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").mkdir()
+    for checkpoint in before:
+        torch.save(checkpoint, run / f"checkpoints/step={checkpoint['global_step']:09d}.ckpt")
+    main(["analyze", str(run), "--out", str(tmp_path / "replayed"), "--logger", "none"])
+    columns = ["quantity", "value"]
+    pd.testing.assert_frame_equal(observed(tmp_path / "replayed")[columns], observed(run)[columns])
+    live = run / "observations/learning_curves/000000012.parquet"  # as if recorded before 0.1
+    live.rename(live.with_name("000000024.parquet"))
+    with pytest.raises(SystemExit):
+        main(["analyze", str(run), "--logger", "none"])

@@ -1,0 +1,243 @@
+"""The claims on two towers: numbers of pairs of models against naive ones, verdicts on records with a known answer."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lmdyn.claims import (
+    Above,
+    At,
+    Claim,
+    Difference,
+    NotMeasured,
+    Part,
+    Rows,
+    SeedPair,
+    Study,
+    by_seed,
+)
+from lmdyn.claims.judge import judge
+from lmdyn.claims.tower_pairs import (
+    AgreementOfClusters,
+    AgreementOfPairs,
+    AgreementWithLead,
+    Lead,
+    ShareToPrimary,
+    preferences_of,
+)
+from tests.helpers.observed_runs import FakeRun
+
+WORDS = [f"w{i}" for i in range(200)]
+TAGS = np.array(["VERB", "PROPN", "NOUN", "ADJ", "ADP", "ADV", "AUX", "DET"])[np.arange(200) % 8]
+PREFERENCE = Rows("TowerPreference", "preference", where=(("by", "token"),))
+LEAD = Lead(
+    *(Rows("TowerPreference", "mean_probability", where=(("by", "tower"), ("group", t))) for t in ("1", "2"))
+)
+
+
+def rows_of(values, step, **about):
+    """What ``TowerPreference`` writes of a model at a step."""
+    quantities = {
+        "mean_probability": (0.1 * math.exp(about.get("lead", 0.2)), 0.1),
+        "head_loss": (about.get("loss", 4.0),) * 2,
+    }
+    rows = [(q, "tower", str(k + 1), None, v) for q, both in quantities.items() for k, v in enumerate(both)]
+    for quantity in ("head_reliability", "reliability"):
+        rows.append((quantity, "", "", None, about.get("reliability", 0.99)))
+    rows.append(("frequency_rank_correlation", "", "", None, 0.01))
+    rows += [("preference", "upos", tag, None, values[tag == TAGS].mean()) for tag in dict.fromkeys(TAGS)]
+    rows += [("preference", "token", w, t, v) for w, t, v in zip(WORDS, TAGS, values, strict=True)]
+    table = pd.DataFrame(rows, columns=["quantity", "by", "group", "upos", "value"])
+    return table.assign(step=step, tokens=step, site="")
+
+
+def clusters_of(seed):
+    """Ten clusters of twenty words, alike in all models, under other names."""
+    scalars = [("within_one", "", "", "", 0.8), ("mean_clusters", "", "", "", 1.4)]
+    scalars += [("share_of_words", "clusters", g, "", v) for g, v in (("0", 0.13), ("1", 0.45), ("2", 0.42))]
+    members = [("membership", "cluster", f"{(i // 20 + seed) % 10}+", w, 1.0) for i, w in enumerate(WORDS)]
+    table = pd.DataFrame([*scalars, *members], columns=["quantity", "by", "group", "token", "value"])
+    return table.assign(step=100, tokens=100, site="")
+
+
+def model(seed, values, *, tower="gpt", output="standard", size=64, **about):
+    random = np.random.default_rng(seed + 1000)
+    untrained = rows_of(random.normal(size=200), 0, loss=6.0, lead=0.001)
+    observed = {
+        "tower_preference": ("TowerPreference", {}, pd.concat([untrained, rows_of(values, 100, **about)])),
+        "word_clusters": ("WordClusters", {}, clusters_of(seed)),
+    }
+    condition = {"model": "TwoTowerLanguageModel", "model.tower": tower, "model.output": output}
+    condition |= {"model.hidden_size": size, "data.corpus": "GrammarCorpus"}
+    return FakeRun(f"{tower}_{output}_{size}_{seed}", SeedPair(seed), condition, observed)
+
+
+def shared(n, rho, *, signs=None, seed=0, common=None, **about):
+    """Models whose preferences correlate by ρ, and by its negative where signs differ."""
+    random = np.random.default_rng(seed)
+    common = random.normal(size=200) if common is None else common
+    signs = [1] * n if signs is None else signs
+    own = random.normal(size=(n, 200))
+    values = [s * (math.sqrt(rho) * common + math.sqrt(1 - rho) * own[i]) for i, s in enumerate(signs)]
+    return [model(11 + i, v, **about) for i, v in enumerate(values)], np.array(values)
+
+
+def values_of(number, runs):
+    return {seed: e.value for seed, e in number.of_seeds(by_seed(runs)).items()}
+
+
+# ------------------------------------------------------------------------------------------ the numbers
+
+
+def test_a_mean_over_pairs_and_its_jackknife():
+    runs, values = shared(6, 0.5)
+    r = {(i, j): np.corrcoef(values[i], values[j])[0, 1] for i, j in itertools.combinations(range(6), 2)}
+    whole = np.mean(list(r.values()))
+    found = values_of(AgreementOfPairs(PREFERENCE), runs)
+    assert np.mean(list(found.values())) == pytest.approx(whole)
+    for i in range(6):
+        without = np.mean([v for pair, v in r.items() if i not in pair])
+        assert found[SeedPair(11 + i)] == pytest.approx(6 * whole - 5 * without)
+    # the error is that of resampled models, which pairs as such do not have
+    pseudo = np.std(list(found.values()), ddof=1) / math.sqrt(6)
+    assert pseudo > np.std(list(r.values()), ddof=1) / math.sqrt(15)
+
+
+def test_signs_of_pairs():
+    runs, values = shared(6, 0.6, signs=[1, 1, 1, -1, -1, 1])
+    signed, size = AgreementOfPairs(PREFERENCE), AgreementOfPairs(PREFERENCE, of_pair="size")
+    r = np.corrcoef(values)[~np.eye(6, dtype=bool)]
+    found = [np.mean(list(values_of(n, runs).values())) for n in (signed, size, Difference(size, signed))]
+    assert found == pytest.approx([r.mean(), np.abs(r).mean(), (np.abs(r) - r).mean()])
+    assert found[2] > 0.3
+
+
+def test_two_kinds_never_share_a_seed():
+    common = np.random.default_rng(3).normal(size=200)
+    gpt, x = shared(4, 0.7, common=common)
+    elmo, y = shared(4, 0.7, common=common, seed=1, tower="elmo")
+    a, b = (
+        Rows("TowerPreference", "preference", where=PREFERENCE.where, run=(("tower", t),))
+        for t in ("gpt", "elmo")
+    )
+    found = values_of(AgreementOfPairs(a, b), [*gpt, *elmo])
+    r = np.array([[np.corrcoef(x[i], y[j])[0, 1] for j in range(4)] for i in range(4)])
+    assert np.mean(list(found.values())) == pytest.approx(r[~np.eye(4, dtype=bool)].mean())
+    few = AgreementOfPairs(a, b).of_seeds(by_seed([*gpt, *elmo[:2]]))
+    assert all(isinstance(one, NotMeasured) for one in few.values())
+    assert "2 models have it" in str(few[SeedPair(11)])
+
+
+def test_what_frequency_and_parts_of_speech_tell():
+    """Preferences that are the tag's and the frequency's alone have nothing in common beyond."""
+    random = np.random.default_rng(4)
+    level = np.array([random.normal() for _ in range(8)])[np.arange(200) % 8] + np.arange(200) // 20 * 0.3
+    noise = random.normal(size=(5, 200))
+    runs = [model(11 + i, level + noise[i]) for i in range(5)]
+    by = ("frequency", "upos")
+    chance, beyond = (AgreementOfPairs(PREFERENCE, of_pair=o, by=by) for o in ("chance", "beyond"))
+    signed = np.mean(list(values_of(AgreementOfPairs(PREFERENCE), runs).values()))
+    assert signed > 0.4
+    assert np.mean(list(values_of(chance, runs).values())) == pytest.approx(signed, abs=0.05)
+    assert np.mean(list(values_of(beyond, runs).values())) == pytest.approx(0, abs=0.05)
+    frequency = AgreementOfPairs(PREFERENCE, of_pair="beyond", by=("frequency",))
+    assert (
+        np.mean(list(values_of(frequency, runs).values())) > 0.1
+    )  # the control: what the tag tells is beyond it
+    with pytest.raises(ValueError, match="require strata"):
+        AgreementOfPairs(PREFERENCE, of_pair="chance")
+    with pytest.raises(ValueError, match="require strata"):
+        AgreementOfPairs(PREFERENCE, by=by)
+
+
+def test_leads():
+    leads = [0.02, 0.3, 0.2, 0.4, 0.05]
+    _, values = shared(5, 0.6)
+    runs = [model(11 + i, v, lead=lead) for i, (v, lead) in enumerate(zip(values, leads, strict=True))]
+    assert [LEAD.of([run]).value for run in runs] == pytest.approx(leads)
+    found = AgreementOfPairs(PREFERENCE, lead=LEAD, least=0.1).of_seeds(by_seed(runs))
+    assert [isinstance(one, NotMeasured) for one in found.values()] == [True, False, False, False, True]
+    r = np.corrcoef(values[1:4])[~np.eye(3, dtype=bool)]
+    assert np.mean([found[SeedPair(s)].value for s in (12, 13, 14)]) == pytest.approx(r.mean())
+    pairs = list(itertools.combinations(range(5), 2))
+    expected = np.corrcoef(
+        [np.corrcoef(values[i], values[j])[0, 1] for i, j in pairs],
+        [min(leads[i], leads[j]) for i, j in pairs],
+    )[0, 1]
+    number = AgreementWithLead(PREFERENCE, LEAD)
+    table = number.table([number.read([run]) for run in runs])
+    assert number.statistic(table, np.arange(5)) == pytest.approx(expected)
+
+
+def test_clusters_agree_whatever_they_are_called():
+    level = np.repeat(np.linspace(-1, 1, 10), 20)
+    random = np.random.default_rng(5)
+    runs = [model(11 + i, level + random.normal(size=200)) for i in range(4)]
+    members = Rows("WordClusters", "membership", where=(("by", "cluster"),))
+    found = values_of(AgreementOfClusters(members, PREFERENCE), runs)
+    assert np.mean(list(found.values())) > 0.85
+    unrelated = [model(11 + i, random.normal(size=200)) for i in range(4)]
+    assert abs(np.mean(list(values_of(AgreementOfClusters(members, PREFERENCE), unrelated).values()))) < 0.5
+
+
+def test_shares_of_a_part_of_speech():
+    values = np.where(TAGS == "NOUN", np.where(np.arange(200) < 80, 1.0, -1.0), 0.5)
+    found = ShareToPrimary(PREFERENCE, "NOUN").of([model(11, values)])
+    share = np.mean(np.arange(200)[TAGS == "NOUN"] < 80)
+    assert found.value == pytest.approx(share)
+    assert found.error == pytest.approx(math.sqrt(share * (1 - share) / (TAGS == "NOUN").sum()))
+    with pytest.raises(NotMeasured, match="part of speech X"):
+        ShareToPrimary(PREFERENCE, "X").of([model(11, values)])
+
+
+def test_what_lacks_is_told():
+    runs, _ = shared(3, 0.5)
+    with pytest.raises(NotMeasured, match="at step 7"):
+        preferences_of(PREFERENCE, [runs[0]], 7)
+    with pytest.raises(NotMeasured, match="several seeds at once"):
+        AgreementOfPairs(PREFERENCE).of([runs[0]])
+    broken = model(11, np.full(200, np.nan))
+    broken.observed["tower_preference"][2]["value"] = math.nan
+    with pytest.raises(NotMeasured, match="found no preference"):
+        preferences_of(PREFERENCE, [broken])
+
+
+def test_the_interval_covers_the_mean_over_models():
+    """Of many draws of eight models with signs by chance the 95 % interval has the true mean in about as many."""
+    number, covered = AgreementOfPairs(PREFERENCE), 0
+    random, draws = np.random.default_rng(6), 300
+    for _ in range(draws):
+        weights = random.uniform(0.2, 1.0, size=8)  # how much of the common preference a model has
+        r = np.outer(weights, weights)
+        without = [number.statistic(r, np.delete(np.arange(8), i)) for i in range(8)]
+        pseudo = 8 * number.statistic(r, np.arange(8)) - 7 * np.array(without)
+        half = 2.365 * pseudo.std(ddof=1) / math.sqrt(8)
+        covered += abs(pseudo.mean() - 0.6**2) <= half
+    assert 0.9 < covered / draws <= 0.99
+
+
+# ------------------------------------------------------------------------------------------ the study
+
+
+def test_seeds_that_lack_a_part_are_in_no_pair():
+    """A number of all seeds is of those alone that have every number of the claim."""
+    runs, values = shared(6, 0.5)
+    name, settings, table = runs[0].observed["tower_preference"]
+    kept = table[table["quantity"].ne("head_reliability")].reset_index(drop=True)
+    runs[0] = replace(runs[0], observed={"tower_preference": (name, settings, kept)})
+    other = Rows("TowerPreference", "head_reliability")
+    claim = Claim(
+        "both",
+        "",
+        "",
+        (Part(AgreementOfPairs(PREFERENCE), Above(0.0)), Part(At(other), Above(0.0))),
+        floor="none",
+    )
+    (row,) = judge(Study("he2022_twotower", "", "", (claim,)), runs)
+    assert [s.init for s in row.seeds] == [12, 13, 14, 15, 16]
+    expected = np.corrcoef(values[1:])[~np.eye(5, dtype=bool)].mean()
+    assert row.parts[0].mean == pytest.approx(expected)

@@ -1,0 +1,258 @@
+"""The data of a report's charts, its final numbers and its top: bounded, said what is left out, texts escaped."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from lmdyn.cli.pages.chart_data import chart_data, escaped_json
+from lmdyn.cli.pages.final_numbers import FinalNumber, final_numbers
+from lmdyn.cli.pages.html_parts import page
+from lmdyn.cli.pages.linked_pages import CLAIMS_PAGE, linked, renew, write_verdicts
+from lmdyn.cli.pages.observer_section import DrawnSection
+from lmdyn.cli.pages.overview import conditions, final_table, known_facts, run_names
+from lmdyn.runs.schema import Quantity
+
+# ------------------------------------------------------------------------------------------ charts
+
+
+def table(steps=3, heads=2):
+    """A loss over everything, and an entropy by site and head."""
+    rows = [
+        *((step, 10 * step, "loss", "", pd.NA, 1.0 / (step + 1)) for step in range(steps)),
+        *(
+            (s, 10 * s, "entropy", site, h, h + 0.123456789 * s)
+            for s in range(steps)
+            for site in "ab"
+            for h in range(heads)
+        ),
+    ]
+    found = pd.DataFrame(rows, columns=["step", "tokens", "quantity", "site", "head", "value"])
+    return found.astype({"head": "Int64", "tokens": "Int64"})
+
+
+def back(data):
+    """A table of what a chart holds."""
+    rows = [
+        {
+            "step": step,
+            **{c: data["levels"][i][code[i]] for i, c in enumerate(data["columns"])},
+            "value": value,
+        }
+        for code, values in zip(data["lines"], data["values"], strict=True)
+        for step, value in zip(data["steps"], values, strict=True)
+        if value is not None
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_a_chart_holds_what_the_table_holds():
+    rows = table()
+    data = json.loads(escaped_json(chart_data("attention", rows)))
+    assert (data["columns"], data["numeric"]) == (["quantity", "site", "head"], ["head"])
+    assert (data["steps"], data["tokens"], data["left"]) == ([0, 1, 2], [0, 10, 20], "")
+    expected = rows.drop(columns="tokens").assign(head=rows["head"].astype("string").fillna(""))
+    keys = ["step", "quantity", "site", "head"]
+    found, expected = (
+        one.astype(dict.fromkeys(keys, str)).sort_values(keys) for one in (back(data), expected)
+    )
+    assert found[keys].to_numpy().tolist() == expected[keys].to_numpy().tolist()
+    np.testing.assert_allclose(found["value"], expected["value"], rtol=1e-5)
+
+
+def test_a_chart_is_bounded_and_says_what_it_lacks():
+    rows = table(steps=250, heads=30)
+    data = chart_data("attention", rows, observed=9000, most=2000)
+    assert data["steps"][0] == 0
+    assert data["steps"][-1] == 249
+    assert len(data["steps"]) == 100
+    assert len(data["lines"]) * len(data["steps"]) <= 2000
+    assert [data["levels"][0][code[0]] for code in data["lines"]].count("loss") == 1  # the coarsest stay
+    assert data["left"].startswith(
+        "The chart holds 20 of 61 curves, those of the coarsest groups and 100 of 9,000 "
+    )
+    assert "pandas.read_parquet('observations/attention')" in data["left"]
+    assert chart_data("attention", rows)["left"] == ""  # the control
+
+
+def test_what_is_no_number_is_no_point():
+    rows = table().assign(value=[math.nan, math.inf, 1.0, *range(12)])
+    assert chart_data("attention", rows)["values"][0] == [None, None, 1.0]
+
+
+def test_the_declaration_is_that_of_the_closest_name():
+    ends = [
+        Quantity("cca_<k>", "Of k directions.", unit="share"),
+        Quantity("cca_low", "Lower end.", better="higher"),
+    ]
+    rows = pd.DataFrame({"step": 0, "quantity": ["cca_low", "cca_30"], "site": "", "value": [0.1, 0.5]})
+    found = chart_data("similarity", rows, ends)["quantities"]
+    assert {name: about["meaning"] for name, about in found.items()} == {
+        "cca_30": "Of k directions.", "cca_low": "Lower end.",
+    }  # fmt: skip
+    assert {one.label: one.better for one in final_numbers(rows, ends)} == {
+        "cca low": "higher",
+        "cca 30 (share)": "",
+    }
+
+
+@pytest.mark.parametrize("text", ["</script>", "<!--", "]]>", "\u2028", "&lt;"])
+def test_no_text_ends_the_script_that_it_is_in(text):
+    written = escaped_json({"level": text})
+    assert not set("<>&\u2028") & set(written)
+    assert json.loads(written) == {"level": text}
+
+
+# ------------------------------------------------------------------------------------------ the top
+
+
+def final(**values):
+    rows = [(s, q, site, g, v) for s, of in enumerate(values["steps"]) for q, site, g, v in of]
+    return pd.DataFrame(rows, columns=["step", "quantity", "site", "upos", "value"])
+
+
+def test_final_numbers_have_their_intervals_and_directions():
+    last = [
+        ("chance", "", "", 0.5), ("loss", "", "NOUN", 9.0), ("loss", "", "", 4.0), ("loss_low", "", "", 3.0),
+        ("loss_high", "", "", 6.0), ("norm", "embedding", "", 1.0), ("norm", "h2", "", 2.0),
+        ("norm", "logits", "", 3.0), ("norm_error", "h2", "", 0.5), ("learning_rate", "", "", 0.1),
+    ]  # fmt: skip
+    first = [("chance", "", "", 0.5), ("loss", "", "", 8.0)]
+    loss = Quantity("loss", "Mean loss.", unit="nats", better="lower")
+    found = final_numbers(final(steps=[first, last]), [loss])
+    assert [(one.label, one.of, one.first, one.last) for one in found] == [
+        ("loss (nats)", "", 8.0, 4.0), ("norm", "h2", None, 2.0), ("chance", "", 0.5, 0.5),
+    ]  # fmt: skip
+    assert [(one.low, one.high, one.kind) for one in found] == [
+        (3.0, 6.0, "interval"), (1.5, 2.5, "error"), (None, None, ""),
+    ]  # fmt: skip
+    assert found[0].better == "lower"
+    text = final_table({"run": {"curves": DrawnSection(1, numbers=found)}})
+    assert "<td>[3, 6]</td><td>lower</td>" in text
+    assert "<td>± 0.5</td>" in text
+
+
+def test_a_first_observation_without_rows_has_no_numbers():
+    """As one without a reference: the last value is not shown as the first; of a single observation, it is."""
+    loss = Quantity("loss", "Mean loss.", unit="nats", better="lower")
+    rows = final(steps=[[("loss", "", "", 4.0)]]).assign(step=9)
+    assert [(one.first, one.last) for one in final_numbers(rows, [loss], first_step=3)] == [(None, 4.0)]
+    assert [(one.first, one.last) for one in final_numbers(rows, [loss], first_step=9)] == [(4.0, 4.0)]
+
+
+def test_final_numbers_of_several_runs():
+    def numbers(value, kind=""):
+        low, high = (value - 1, value + 1) if kind else (None, None)
+        return FinalNumber("loss", "", None, value, low, high, kind, "lower")
+
+    def table_of(n, of):
+        runs = {
+            f"run{i}": {"curves": DrawnSection(9, numbers=[numbers(4.0 + i, "error" if i == 0 else "")])}
+            for i in range(n)
+        }
+        return re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", final_table(runs, of))
+
+    alike = {f"run{i}": "lm" for i in range(9)} | {"run2": "other"}
+    assert table_of(3, alike) == [
+        "observer", "number", "run0", "run1", "run2", "lm [range]", "better",
+        "curves", "loss", "4 ± 1", "5", "6", "4.5 [4, 5]", "lower",
+    ]  # fmt: skip
+    assert table_of(9, alike) == [
+        "observer", "number", "lm [range]", "other [range]", "better",
+        "curves", "loss", "8.25 [4, 12]", "6 [6, 6]", "lower",
+    ]  # fmt: skip
+    assert table_of(9, {})[2] == "all runs [range]"
+
+
+def test_means_say_of_how_many_runs_and_steps_they_are_and_mix_no_settings():
+    def last(step, value):
+        numbers = [FinalNumber("loss", "", None, value)] if value else []
+        return {"curves": DrawnSection(step, numbers=numbers)}
+
+    runs = {"a": last(100, 4.0), "b": last(1000, 2.0), "c": last(1000, None)}
+    of = dict.fromkeys(runs, "lm")
+    assert "<td>3 [2, 4], of 2, at steps 100 to 1,000</td>" in final_table(runs, of)
+    text = final_table(runs, of, {"curves"})
+    assert "<td>different settings</td>" in text
+    assert "[2, 4]" not in text
+
+
+def run(folder, seed, **arguments):
+    folder.mkdir(parents=True)
+    config = {
+        "seed_everything": seed,
+        "model": {
+            "class_path": "my.LSTM",
+            "init_args": {
+                **arguments,
+                "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 2}},
+            },
+        },
+        "data": {"class_path": "my.Text"},
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    return folder
+
+
+def test_what_was_trained_on_what(tmp_path):
+    path = run(tmp_path / "small" / "version_3", 5, size=8)
+    session = {"began": "2026-01-02T00:00:00+00:00", "ended": "2026-01-02T00:03:00+00:00", "device": "cpu"}
+    provenance = {"sessions": [{**session, "parameters": 12345}], "claims": {}}
+    (path / "provenance.json").write_text(json.dumps(provenance))
+    assert run_names([path]) == {path: "small/version_3"}
+    assert known_facts(path, [DrawnSection(7, 1400), DrawnSection(5)]) == {
+        "model": "LSTM (size 8)", "optimizer": "SGD (lr 2)", "data": "Text", "parameters": "12,345", "updates": "7",
+        "tokens": "1,400", "seed": "5", "computed": "2026-01-02, 3 min, cpu",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("content", ["{[", "[" * 100_000])
+@pytest.mark.parametrize("name", ["config.yaml", "provenance.json"])
+def test_of_damaged_files_nothing_is_known(tmp_path, name, content):
+    path = run(tmp_path / "run", 5)
+    (path / name).write_text(content)
+    facts = known_facts(path, [])
+    assert ("model" in facts) == (name != "config.yaml")
+
+
+def test_runs_that_differ_in_seeds_only_are_of_one_condition(tmp_path):
+    runs = {f"lm_{seed}": run(tmp_path / f"lm_{seed}", seed, size=8) for seed in (1, 2)}
+    runs |= {"wide": run(tmp_path / "wide", 1, size=16), "unknown": tmp_path}
+    assert list(conditions(runs).values()) == ["lm, mean of 2", "lm, mean of 2", "wide", "unknown"]
+    alike = {name: run(tmp_path / name, i, size=8) for i, name in enumerate(("version_0", "version_1"))}
+    assert set(conditions(alike).values()) == {"mean of 2 runs"}
+    again = {name: run(tmp_path / "again" / name, 7, size=9) for name in ("lm_1", "lm_2")}
+    assert set(conditions(again).values()) == {"lm, mean of 2 (1 seed)"}
+
+
+# ------------------------------------------------------------------------------------------ verdicts
+
+
+CLAIM = {"name": "rises", "says": "ρ <b>rises</b>", "verdict": "holds", "after_holm": ""}
+
+
+def test_verdicts_come_into_a_report_written_before_or_after(tmp_path):
+    (tmp_path / "index.html").write_text(page("a report", ["<p>top</p>", linked(tmp_path, CLAIMS_PAGE)]))
+    before = (tmp_path / "index.html").read_text()
+    assert "<section id='claims'>" not in before
+    (tmp_path / "claims.html").write_text("…")
+    for tally in ("1 holds", "1 fails"):  # judged twice
+        write_verdicts(tmp_path, "A study", [{"heading": "runs", "tally": tally, "claims": [CLAIM]}])
+        renew(tmp_path, CLAIMS_PAGE)
+        text = (tmp_path / "index.html").read_text()
+        assert text.count("<section id='claims'>") == 1
+        assert f"<strong>runs</strong>: {tally}." in text
+        assert "<td>rises</td><td>ρ &lt;b&gt;rises&lt;/b&gt;</td><td>holds</td>" in text
+        assert text == page("a report", ["<p>top</p>", linked(tmp_path, CLAIMS_PAGE)])
+
+
+@pytest.mark.parametrize("content", [None, "{[", "[]", '{"title": "t", "profiles": [{}]}', "[" * 100_000])
+def test_without_verdicts_there_is_a_link(tmp_path, content):
+    (tmp_path / "claims.html").write_text("…")
+    if content is not None:
+        (tmp_path / "claims.json").write_text(content)
+    assert "<a href='claims.html'>" in linked(tmp_path, CLAIMS_PAGE)

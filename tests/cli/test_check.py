@@ -1,0 +1,374 @@
+"""``lmdyn check`` on copies of shipped configurations: what a test breaks is found in one line; the rest passes."""
+
+import dataclasses
+import json
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from transformers import AlbertConfig, AlbertModel
+
+from lmdyn.analysis.inspection.activations import observing
+from lmdyn.analysis.inspection.forward import call_module
+from lmdyn.callbacks import DiagnosticProbe, Run, Similarity
+from lmdyn.callbacks.observing import findings as finding
+from lmdyn.callbacks.observing.memory import most_allocated
+from lmdyn.callbacks.observing.probe import ProbeSet, probe_pass
+from lmdyn.callbacks.observing.requirements import foresee
+from lmdyn.callbacks.training.lightning_internals import tree_leaves
+from lmdyn.cli.__main__ import main
+from lmdyn.cli.building import build
+from lmdyn.cli.check import Line, _written, check_replay, check_training, training_batch
+from lmdyn.datamodules.corpora.corpus import SPLITS
+from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
+from tests import test_configs as shipped
+from tests.helpers.excerpts import excerpt_data
+
+QUICK = {"quickstart.yaml", "saphra2020_di/organism/lm.yaml", "saphra2019_sparsity/organism/lm.yaml"}
+BASES = [p for p in shipped.EXPERIMENTS if p.name != "initial.yaml"]
+NEEDS_DATA = pytest.mark.skipif("LMDYN_DATA" not in os.environ, reason="LMDYN_DATA is not set")
+
+
+def of_its_tier(path):
+    marks = [] if shipped.name(path) in QUICK else [pytest.mark.slow]
+    real = shipped.real_text(path) or shipped.from_the_hub(path)
+    marks += [pytest.mark.realdata, NEEDS_DATA] if real else []
+    return pytest.param(path, marks=marks)
+
+
+each = pytest.mark.parametrize("path", [of_its_tier(p) for p in BASES], ids=shipped.name)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The beginnings of the real corpora, where they are: each configuration is checked six times or more."""
+    folder = tmp_path_factory.mktemp("data")
+    if "LMDYN_DATA" in os.environ:
+        whole = Path(os.environ["LMDYN_DATA"])
+        excerpt_data(whole, folder)
+        for path in whole.iterdir():
+            if not (folder / path.name).exists():
+                (folder / path.name).symlink_to(path)
+    return folder
+
+
+@pytest.fixture
+def in_tmp(tmp_path, monkeypatch, data):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LMDYN_DATA", str(data))
+    return tmp_path
+
+
+def arguments(path, folder, *more):
+    """The arguments of ``fit`` for a small copy, one that keeps weights for a replay to look at."""
+    kept = ["--trainer.enable_checkpointing=true", "--trainer.callbacks+=ScheduledCheckpoint"]
+    more = (*more, *(kept if shipped.live(path) else []))
+    return [
+        *shipped.small_files_of(path, folder), *shipped.small_arguments(path), *shipped.own_vocabulary(path),
+        *shipped.in_place_of_the_hub(path, folder), *more,
+    ]  # fmt: skip
+
+
+def text_in_place_of_the_hub(path, folder):
+    """Text, tagger and tokenizer in folders instead of the hub's, where a configuration downloads its own."""
+    if not shipped.from_the_hub(path):
+        return []
+    file = Path(os.environ["LMDYN_DATA"]) / "wikitext-2" / "valid.txt"
+    lines = file.read_text(encoding="utf-8").split("\n")
+    text = pd.DataFrame({"text": lines})
+    for split in ("train", "validation", "test"):
+        text.to_parquet(folder / f"{split}.parquet")
+    table = f"{{path: parquet, data_files: {folder}/train.parquet}}"
+    whole = f"{{path: parquet, data_files: {{{', '.join(f'{s}: {folder}/{s}.parquet' for s in SPLITS)}}}}}"
+    tagger = "{class_path: LexiconTagger, init_args: {train: $LMDYN_DATA/ud_ewt/en_ewt-ud-train.conllu}}"
+    if shipped.streamed(path):
+        counts = Counter(word for line in lines for word in line.split())
+        tokenizer = subword_tokenizer("wordpiece", counts, vocab_size=120)
+        tokenizer.save_pretrained(str(folder / "tokenizer"))
+        stream, corpus = "--data.init_args.stream.init_args", "--data.init_args.corpus.init_args"
+        given = shipped.base_document(path)["data"]["init_args"]["corpus"]["init_args"]
+        held_out = [f"{corpus}.dataset={whole}" if "dataset" in given else f"{corpus}.validation={file}"]
+        held_out += [f"{corpus}.tagger={tagger}"] if "tagger" in given else []
+        return [
+            f"{stream}.dataset={table}", f"{stream}.tokenizer={folder}/tokenizer", f"{stream}.epoch_batches=2",
+            f"{corpus}.tokenizer={folder}/tokenizer", *held_out, "--data.init_args.num_workers=0",
+            *shipped.in_place_of_the_hub(path, folder, len(tokenizer)),
+        ]  # fmt: skip
+    cut = "cut_articles" in str(shipped.base_document(path)["data"])
+    return [
+        f"--data.init_args.dataset={table if cut else whole}", f"--data.init_args.tagger={tagger}",
+        "--data.init_args.drop_rare_sentences=false",
+    ]  # fmt: skip
+
+
+def overlay(folder, *callbacks):
+    file = folder / "overlay.yaml"
+    file.write_text(yaml.safe_dump({"trainer": {"callbacks": list(callbacks)}}), encoding="utf-8")
+    return str(file)
+
+
+def errors(lines):
+    return [str(line) for line in lines if line.verdict == "error"]
+
+
+def a_break(built, args, folder, callback):
+    """The one line that is told of an observer."""
+    (line,) = errors(check_replay(built, args, [overlay(folder, callback)], "analyze"))
+    assert "\n" not in line
+    return line
+
+
+@pytest.mark.parametrize("path", [of_its_tier(p) for p in BASES if shipped.from_the_hub(p)], ids=shipped.name)
+def test_text_that_is_on_the_hub_is_said_to_be_unchecked(path, in_tmp):
+    lines, built = check_training(arguments(path, in_tmp), "fit")
+    assert built is None
+    assert [line.verdict for line in lines] == ["not checked"], lines
+
+
+@pytest.mark.slow
+@each
+def test_each_shipped_configuration_passes_and_its_breaks_are_found(path, in_tmp, monkeypatch):
+    args = arguments(path, in_tmp, *text_in_place_of_the_hub(path, in_tmp))
+    lines, built = check_training(args, "fit")
+    assert errors(lines) == []  # the control
+    assert built is not None
+    assert not list(in_tmp.glob("runs"))
+    curves = {"class_path": "LearningCurves", "init_args": {"bands": [], "layers": []}}
+    assert errors(check_replay(built, args, [overlay(in_tmp, curves)], "analyze")) == [] or "Tagger" in str(
+        built.module
+    )
+    nowhere = {
+        "class_path": "Similarity",
+        "init_args": {"sites": {"h": "no.such.site"}, "measures": ["linear_cka"]},
+    }
+    assert "no.such.site" in a_break(built, args, in_tmp, nowhere)
+    towers = {
+        "class_path": "TowerPreference",
+        "init_args": {"sites": {"a": "encodings.7", "b": "encodings.8"}},
+    }
+    assert "tower_preference" in a_break(built, args, in_tmp, towers)
+    missing = {
+        "class_path": "Similarity",
+        "init_args": {"reference": {"class_path": "Checkpoint", "init_args": {"path": "runs/nobody"}}},
+    }
+    assert "runs/nobody" in a_break(built, args, in_tmp, missing)
+    few = {"pos_classes": False, "min_count": 10**6, "frequency": "probe"}
+    rows = a_break(built, args, in_tmp, {"class_path": "Sparsity", "init_args": few})
+    assert "expected 3 words of 1000000 occurrences" in rows or "Tagger" in str(built.module)
+    counted = {"class_path": "Sparsity", "init_args": {"frequency": "train", "pos_classes": False}}
+    stream = dataclasses.replace(built, counts=None)
+    assert "requires training frequencies" in a_break(stream, args, in_tmp, counted)
+    headless = f"--model={{class_path: PretrainedLM, init_args: {{name: {a_headless_model(in_tmp)}}}}}"
+    data = [word for word in args if not word.startswith("--model.")]
+    (lacks,) = errors(check_training([*data, headless], "fit")[0])
+    assert "lm_head" in lacks or "headless" in lacks
+    with monkeypatch.context() as small:
+        small.setattr(finding, "free_memory", lambda device: 1000)
+        found = errors(check_training(args, "fit")[0])
+        assert any("of memory" in line and "1000 B free on the host" in line for line in found)
+
+
+def quickstart(folder, *more):
+    return arguments(shipped.BASE, folder, *more)
+
+
+def test_too_few_rows(in_tmp):
+    few = quickstart(in_tmp, "--data.init_args.n_validation_tokens=12")
+    probe = {"class_path": "DiagnosticProbe", "init_args": {"tasks": ["upos"], "train_tokens": 10**7}}
+    built = build(few)
+    words = {"class_path": "Sparsity", "init_args": {"pos_classes": False, "min_count": 50}}
+    assert "expected 3 words of 50 occurrences in the probe set" in a_break(built, few, in_tmp, words)
+    lines = check_replay(built, few, [overlay(in_tmp, probe)], "analyze")
+    assert any(
+        "expected 10,000,000 tokens to train on" in str(line) for line in lines if line.verdict == "warning"
+    )
+    exact = {"class_path": "Similarity", "init_args": {"measures": ["cca"], "max_tokens": 4}}
+    assert "expected more than 8 tokens for sites of 4 and 4 dimensions" in a_break(built, few, in_tmp, exact)
+    pairs = {"class_path": "Interdependence", "init_args": {"min_pairs": 10**6}}
+    lines = check_replay(built, few, [overlay(in_tmp, pairs)], "analyze")
+    assert any("expected 1000000 pairs of words at each distance" in str(line) for line in lines)
+
+
+def test_what_is_left_out_by_default_is_said(in_tmp):
+    """As ``fit`` says it."""
+    args = quickstart(in_tmp)
+    sparsity = {"class_path": "Sparsity", "init_args": {"matched_size": 5000}}
+    lines = check_replay(build(args), args, [overlay(in_tmp, sparsity)], "analyze")
+    assert errors(lines) == []
+    assert any("sparsity: the samples matched in frequency are left out" in str(line) for line in lines)
+
+
+def a_headless_model(folder):
+    sizes = {"vocab_size": 9, "embedding_size": 4, "hidden_size": 4, "intermediate_size": 4}
+    AlbertModel(AlbertConfig(**sizes, num_attention_heads=1)).save_pretrained(folder / "headless")
+    return folder / "headless"
+
+
+def test_nothing_checked_is_no_success(in_tmp, monkeypatch, capsys):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    model = "--model={class_path: PretrainedLM, init_args: {name: nobody/nothing}}"
+    args = [*quickstart(in_tmp)[:2], *shipped.ON_CPU, model]
+    with pytest.raises(SystemExit, match="1"):
+        main(["check", *args])
+    said = capsys.readouterr().err
+    assert "nothing was checked: the hub cannot be reached" in said
+    assert "0 errors, 0 warnings, 1 not checked" in said
+    with pytest.raises(SystemExit, match="1"):
+        main(["check", *args, "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert [line["verdict"] for line in told] == ["not checked"] * 2
+    assert told[-1]["says"].startswith("nothing was checked")
+
+
+def test_what_else_was_checked_decides(capsys):
+    download, here = Line("not checked", "fit: model", "a download: no hub"), Line("ok", "fit a", "runs")
+    assert _written([download, here], as_json=True)
+    assert _written([], as_json=True)
+    assert not _written([download], as_json=True)
+    assert not _written([Line("not checked", "fork a", "give --out")], as_json=True)
+    assert "see the lines above" in capsys.readouterr().out
+
+
+def test_command(in_tmp, capsys, caplog):
+    args = quickstart(in_tmp)
+    main(["check", *args, "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert {line["verdict"] for line in told} <= {"ok", "warning"}
+    with pytest.raises(SystemExit, match="1"):
+        main(["check", *args, "--trainer.callbacks+=Similarity", "--trainer.callbacks.sites={h: nowhere}"])
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1
+    assert errors[0].startswith("error: fit: similarity: site 'h': LSTMLanguageModel has no module 'nowhere'")
+    assert not list(in_tmp.glob("runs"))
+    with pytest.raises(SystemExit, match="1"):
+        main(["check", "--trainer.max_steps", "2"])
+    assert "expected --config FILE or --profile DIR" in capsys.readouterr().err
+
+
+def test_foreseen_memory_is_what_is_held(in_tmp):
+    """Features within a twentieth, covariances within a factor of 2."""
+    built = build(quickstart(in_tmp))
+    run = Run(built.folder, built.tokenizer, built.counts, built.data)
+    tasks = {"tasks": ["upos"], "train_tokens": 2000, "max_tokens": 500}
+    found = foresee(DiagnosticProbe(**tasks), built.module, run=run)
+    (cost,) = found.costs
+    probe = found.observer
+    with observing(built.module):
+        parts = [probe._features(built.module, part) for part in (probe._train_set, probe.probe_set)]
+    held = sum(x.numel() * x.element_size() for part in parts for x in part.activations.values())
+    assert cost.memory == pytest.approx(2 * held, rel=0.05)
+    found = foresee(Similarity(measures=["linear_cka"], jackknife=8, max_tokens=800), built.module, run=run)
+    cost, _ = found.costs  # and a batch
+    compared = found.observer
+    watch = compared.watch(built.module, 0)
+    with observing(built.module):
+        probe_pass(built.module, compared.probe_set, [watch])
+    tensors = [
+        x
+        for _, blocks in watch.consumer._sums.of("covariances")
+        for c in blocks._parts.values()
+        for x in tree_leaves(vars(c._sums))
+        if isinstance(x, torch.Tensor)
+    ]
+    held = sum(x.numel() * x.element_size() for x in tensors)
+    assert held / 2 <= cost.memory <= 2 * held
+
+
+@pytest.mark.slow
+def test_foreseen_batches_are_what_is_held(in_tmp):
+    """Of a training batch: within a tenth of what all of its rows take."""
+    built = build([*quickstart(in_tmp), "--data.init_args.batch_size=20"])
+    batch = next(iter(ProbeSet(built.data.train_dataloader()).batches()))
+
+    def whole():
+        call_module(built.module, batch).logits.log_softmax(-1).sum().backward()
+
+    before = [p.detach().clone() for p in built.module.parameters()]
+    with observing(built.module):
+        taken = most_allocated(whole) - sum(p.numel() * 4 for p in built.module.parameters())
+    built.module.zero_grad()
+    cost, _ = training_batch(built.module, built.data)
+    assert cost.memory == pytest.approx(taken, rel=0.1)
+    assert all(torch.equal(a, b) for a, b in zip(before, built.module.parameters(), strict=True))
+    assert all(p.grad is None for p in built.module.parameters())
+
+
+def test_a_batch_leaves_nothing_behind(in_tmp):
+    built = build(quickstart(in_tmp))
+    model = built.module.train()
+    parameter = next(model.parameters())
+    parameter.grad = gradient = torch.ones_like(parameter)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    state = torch.random.get_rng_state()
+    for fails in (False, True):
+        if fails:
+            model.losses = model.forward = lambda *_, **__: torch.zeros(()).backward()
+        assert (training_batch(model, built.data) is None) == fails
+        assert all(torch.equal(before[name], p) for name, p in model.named_parameters())
+        assert parameter.grad is gradient
+        assert sum(p.grad is not None for p in model.parameters()) == 1
+        assert torch.equal(state, torch.random.get_rng_state())
+        assert model.training
+
+
+@pytest.mark.slow
+def test_a_batch_that_nobody_knows_is_not_checked(in_tmp):
+    """A module without logits: nothing is claimed of its batches."""
+    file = in_tmp / "their_model.py"
+    file.write_text(
+        "import lightning as L, torch\n\n\nclass Odd(L.LightningModule):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.w = torch.nn.Linear(2, 2)\n\n"
+        "    def configure_optimizers(self):\n        return torch.optim.SGD(self.parameters(), lr=0.1)\n"
+    )
+    sys.path.insert(0, str(in_tmp))
+    try:
+        args = [*quickstart(in_tmp)[:2], *shipped.ON_CPU, "--model=their_model.Odd", "--trainer.callbacks=[]"]
+        lines, _ = check_training(args, "fit")
+    finally:
+        sys.path.remove(str(in_tmp))
+    assert any(line.verdict == "not checked" and "training batch" in line.says for line in lines)
+    assert errors(lines) == []
+
+
+@pytest.mark.slow
+def test_each_configuration_of_a_profile(in_tmp, capsys):
+    """The runs that it names, each with the observers of the profile; what an earlier run makes is not checked."""
+    profile = in_tmp / "mine" / "organism"
+    profile.mkdir(parents=True)
+    (profile / "lm.yaml").write_text(shipped.BASE.read_text())
+    (profile / "small.yaml").write_text("model: {init_args: {hidden_size: 8, embedding_size: 8}}\n")
+    settings = {"config": {"profile": "organism", "seeds": [2, 3], "runs": {
+        "lm": "", "small": {"with": "--config {HERE}/small.yaml --data.init_args.n_train_tokens 4000"},
+    }}}  # fmt: skip
+    (profile / "config.yaml").write_text(yaml.safe_dump(settings))
+    reference = {"class_path": "Checkpoint", "init_args": {"path": "runs/to_come"}}
+    compared = {"class_path": "Similarity", "init_args": {"reference": reference, "measures": ["linear_cka"]}}
+    overlay(profile, compared)
+    (profile / "overlay.yaml").rename(profile / "observers.yaml")
+    main(["check", "--profile", str(profile), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert {line["whose"].partition(":")[0] for line in told} == {
+        "fit lm", "fit small", "analyze lm", "analyze small",
+    }  # fmt: skip
+    assert {line["verdict"] for line in told} <= {"ok", "warning", "not checked"}
+    assert any("runs/to_come" in line["says"] for line in told if line["verdict"] == "not checked")
+    wrong = {"class_path": "Similarity", "init_args": {"sites": {"h": "no.such.site"}}}
+    overlay(profile, wrong)
+    (profile / "overlay.yaml").rename(profile / "observers.yaml")
+    with pytest.raises(SystemExit, match="1"):
+        main(["check", "--profile", str(profile)])
+    assert capsys.readouterr().err.count("has no module 'no.such.site'") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["saphra2020_di/organism", "saphra2019_svcca/organism", "saphra2019_sparsity/forks_organism"]
+)
+def test_shipped_profiles_are_without_error(in_tmp, capsys, name):
+    main(["check", "--profile", str(shipped.ROOT / "configs" / name)])
+    assert "0 errors" in capsys.readouterr().err

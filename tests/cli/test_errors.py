@@ -1,0 +1,278 @@
+"""What went wrong, in words: a typo gets the nearest name, a mistake a line, a user's own error its traceback."""
+
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from lmdyn.cli.__main__ import main
+from lmdyn.cli.parsing.errors import causes, of_users_code
+
+DATA = {"n_train_tokens": 1500, "n_validation_tokens": 300, "n_test_tokens": 50, "n_nouns": 40, "n_verbs": 30,
+        "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10, "batch_size": 8,
+        "sequence_length": 20}  # fmt: skip
+
+USERS = """
+import lightning as L
+import torch
+from lmdyn.models import LSTMLanguageModel
+
+
+class InInit(LSTMLanguageModel):
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        int("no number in __init__")
+
+
+class InNestedLibrary(L.Callback):
+    def __init__(self, shape: int = -1):
+        torch.zeros(2).reshape(shape, 3)
+
+
+class WithoutAttribute(L.Callback):
+    def __init__(self):
+        self.nothing.at_all
+
+
+class InForward(LSTMLanguageModel):
+    def forward(self, *_, **__):
+        raise ValueError("a bug in forward")
+
+
+class PassesOn(LSTMLanguageModel):
+    def __init__(self, **arguments):
+        super().__init__(**arguments, tie_weights=True)
+
+
+class Texts(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        raise TypeError("a bug in the dataset")
+
+
+class Data(L.LightningDataModule):
+    def train_dataloader(self):
+        return torch.utils.data.DataLoader(Texts())
+
+    val_dataloader = train_dataloader
+
+
+class Plain(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch).sum()
+
+    def validation_step(self, batch, batch_idx):
+        pass
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+class Setup(Data):
+    def setup(self, stage):
+        open("/nowhere/at/all")
+
+
+def forward(module, batch):
+    raise ValueError("a bug in a callable")
+"""
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    """Writes a configuration; ``users_part`` can be imported."""
+    (tmp_path / "users_part.py").write_text(USERS)
+    (tmp_path / "users_import.py").write_text("import no_such_package\n\n\nclass Model:\n    pass\n")
+    (tmp_path / "users_bug.py").write_text("class Model:\n    size = undefined_name\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("users_part", "users_import", "users_bug"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    def write(model="LSTMLanguageModel", data=None, callbacks=(), **trainer):
+        content = {
+            "trainer": {"max_steps": 1, "accelerator": "cpu", "logger": False, "enable_progress_bar": False,
+                        "enable_model_summary": False, "default_root_dir": str(tmp_path / "run"),
+                        "callbacks": list(callbacks), **trainer},
+            "model": {"class_path": model, "init_args": {"embedding_size": 8, "hidden_size": 8}},
+            "data": {"class_path": "GrammarCorpus", "init_args": {**DATA, "cache_dir": str(tmp_path / "cache")}},
+        }  # fmt: skip
+        if data is not None:
+            content |= {"model": {"class_path": "users_part.Plain"}, "data": {"class_path": data}}
+        path = tmp_path / "config.yaml"
+        path.write_text(yaml.safe_dump(content))
+        return str(path)
+
+    return write
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"model": "users_part.InInit"}, ValueError, "no number in __init__"),
+        ({"callbacks": ["users_part.InNestedLibrary"]}, RuntimeError, "invalid for input of size"),
+        ({"callbacks": ["Sparsity", "users_part.WithoutAttribute"]}, AttributeError, "nothing"),
+        ({"callbacks": "users_part.WithoutAttribute"}, AttributeError, "nothing"),
+        ({"model": "users_part.InForward"}, ValueError, "a bug in forward"),
+        ({"data": "users_part.Data"}, TypeError, "a bug in the dataset"),
+        ({"data": "users_part.Setup"}, FileNotFoundError, "/nowhere/at/all"),
+        ({"callbacks": [{"class_path": "LearningCurves", "init_args": {"forward": "users_part.forward"}}]},
+         ValueError, "a bug in a callable"),
+        ({"model": "users_import.Model"}, ModuleNotFoundError, "no_such_package"),
+        ({"model": "users_bug.Model"}, NameError, "undefined_name"),
+    ],
+)  # fmt: skip
+def test_an_error_of_a_users_code_keeps_its_traceback(config, given, error, message):
+    if isinstance(given.get("callbacks"), str):
+        given = {"callbacks": [], "extra": given["callbacks"]}
+    extra = [f"--trainer.callbacks={given.pop('extra')}"] if "extra" in given else []
+    with pytest.raises(error, match=message) as raised:
+        main(["fit", "--config", config(**given), *extra])
+    text = "".join(traceback.format_exception(raised.value))
+    assert "users_" in text  # the file and the line
+    assert text.strip().splitlines()[-1].startswith(error.__name__)
+    assert of_users_code(raised.value) is not None
+
+
+def lines(capsys):
+    said = capsys.readouterr().err.splitlines()
+    assert not any("Traceback" in line for line in said)
+    (error,) = [line for line in said if line.startswith("error: ")]
+    return error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("given", "change", "message"),
+    [
+        # of lmdyn, though a user's class passed the argument on
+        ({"model": "users_part.PassesOn", "callbacks": []}, ["--model.init_args.hidden_size=9"],
+         "tie_weights requires"),
+        ({}, ["--model=users_part.Nothing"], "module 'users_part' has no attribute 'Nothing'"),
+        ({}, ["--model=users_part.PasesOn"], "has no attribute 'PasesOn', did you mean 'PassesOn'?"),
+        ({}, ["--model=nowhere.Model"], "No module named 'nowhere'"),
+        ({}, ["--trainer.accelerator=nonsense"], "invalid accelerator name"),
+        ({}, ["--trainer.devices=[]"], "devices"),  # a MisconfigurationException
+        ({}, ["--trainer.callbacks=Sparsity", "--trainer.callbacks.split=nonsense"], "Got value: nonsense"),
+        ({}, ["--trainer.callbacks=Sparsity", "--trainer.callbacks.mached_size=3"],
+         "'mached_size' is not accepted, did you mean 'matched_size'?"),
+        ({"callbacks": [{"class_path": "Sparsity", "init_args": {"min_cuont": 3}}]}, [], "did you mean 'min_count'?"),
+        ({"callbacks": [{"class_path": "Sparsity", "init_arg": {"min_count": 3}}]}, [],
+         "did you mean 'init_args.min_count'?"),
+        ({"max_step": 3}, [], "option 'trainer.max_step', did you mean 'trainer.max_steps'?"),
+        ({}, ["--trainer.maxsteps=3"], "--trainer.maxsteps=3, did you mean '--trainer.max_steps'?"),
+        ({}, ["--modle=LSTMTagger"], "did you mean '--model'?"),
+        ({}, ["--dta.init_args.batch_size=3"], "did you mean '--data.init_args.batch_size'?"),
+        ({}, ["--ckptpath=last"], "did you mean '--ckpt_path'?"),
+        ({}, ["--data=GramarCorpus"], "unknown class 'GramarCorpus', did you mean 'GrammarCorpus'? known classes: "),
+        ({}, ["--trainer.logger=CSVLoger"], "unknown class 'CSVLoger', did you mean 'CSVLogger'? known classes: "),
+        ({"callbacks": [{"class_path": "Sparsty"}]}, [], "unknown class 'Sparsty', did you mean 'Sparsity'?"),
+        ({}, ["--model.help=LSTMLangageModel"], "did you mean 'LSTMLanguageModel'?"),
+    ],
+)  # fmt: skip
+def test_a_mistake_of_configuration_is_one_line_with_the_nearest_name(config, capsys, given, change, message):
+    with pytest.raises(SystemExit) as stop:
+        main(["fit", "--config", config(**given), *change])
+    assert stop.value.code in (1, 2)
+    error = lines(capsys)
+    assert message in error
+    assert error.count("did you mean") <= 1
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["analyze", "x", "--chekpoints", "y"], "--chekpoints y, did you mean '--checkpoints'?"),
+        (["surprisal", "x", "y", "--context", "12.5"], "argument --context: invalid whole number value"),
+        (["fork", "x"], "expected either --step K or --epoch E"),
+        (["report", "x", "--otu=y"], "--otu=y, did you mean '--out'?"),
+        (["analyze", "x", "--device", "nonsense"], "--device 'nonsense' is unavailable ("),
+        (["analyze", "x", "--device", "cuda:99"], "--device 'cuda:99' is unavailable ("),
+        (["raport"], "did you mean 'report'? commands are inspect, check, fit, validate, test, predict"),
+        (["inspct"], "did you mean 'inspect'?"),
+        (["--config", "x.yaml"], "the command comes first: lmdyn COMMAND --config …; commands are inspect, "),
+        (["--config", "x.yaml", "analyze"], "the command comes first"),
+    ],
+)
+def test_own_commands_say_it_in_a_line_too(capsys, args, message):
+    with pytest.raises(SystemExit) as stop:
+        main(args)
+    assert stop.value.code in (1, 2)
+    assert message in lines(capsys)
+
+
+def test_a_data_module_of_prepare_keeps_its_traceback(config):
+    with pytest.raises(FileNotFoundError, match="/nowhere/at/all"):
+        main(["prepare", "--config", config(data="users_part.Setup")])
+
+
+@pytest.mark.parametrize("missing", ["pytorch-lightning_version", "loops"])
+def test_a_checkpoint_without_what_lightning_writes(config, tmp_path, capsys, missing):
+    """One line, whatever of it lacks."""
+    saver = {
+        "class_path": "ScheduledCheckpoint",
+        "init_args": {"schedule": {"at": [1]}, "weights_only": False},
+    }
+    main(["fit", "--config", config(callbacks=[saver])])
+    (path,) = (tmp_path / "run").rglob("step=000000001.ckpt")
+    checkpoint = torch.load(path, weights_only=True)
+    del checkpoint[missing]
+    torch.save(checkpoint, path)
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match="1"):
+        main(["fit", "--config", config(callbacks=[saver], max_steps=2), "--ckpt_path", str(path)])
+    assert f"{path} lacks {missing!r}" in lines(capsys)
+
+
+# ---------------------------------------------------------------- files of settings
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "c.yaml:1: the file is empty"),
+        ("# nothing\n", "c.yaml: expected a mapping of settings, got comments only"),
+        ("- 1\n", "c.yaml: expected a mapping of settings, got list"),
+        ("trainer:\n  max_steps: 1\n  max_steps: 2\n", "c.yaml:3: cannot be read as yaml: the key"),
+        ("trainer: [\n", "c.yaml:2: cannot be read as yaml: while parsing"),
+        ("trainer: &a {callbacks: *a}\n", "c.yaml:1: cannot be read as yaml: the alias *a contains itself"),
+        ("trainer:\n  max_steps: abc\n", 'c.yaml: Parser key "trainer.max_steps": expected a whole number'),
+    ],
+)
+def test_what_is_wrong_in_a_file_names_it(config, tmp_path, capsys, content, message):
+    (tmp_path / "c.yaml").write_text(content)
+    with pytest.raises(SystemExit):
+        main(["fit", "--config", config(), "--config", str(tmp_path / "c.yaml")])
+    assert lines(capsys).startswith(f"error: {tmp_path}/{message}")
+
+
+# ---------------------------------------------------------------- whose error it is
+
+
+def test_compiled_and_generated_code_is_nobodys():
+    def of(filename, code="raise ValueError('x')"):
+        try:
+            exec(compile(code, filename, "exec"))
+        except ValueError as error:
+            error.__traceback__ = error.__traceback__.tb_next  # without this test's own frame
+            return of_users_code(error)
+
+    assert of("/home/somebody/project/model.py") is not None
+    for library in ("<string>", "pyarrow/error.pxi", torch.__file__, yaml.__file__):
+        assert of(library) is None
+    assert of(str(Path(torch.__file__).parent.parent / "lightning" / "pytorch" / "trainer.py")) is None
+
+
+def test_causes_end():
+    first, second = ValueError("1"), ValueError("2")
+    first.__cause__, second.__cause__ = second, first
+    assert list(causes(first)) == [first, second]

@@ -1,0 +1,228 @@
+"""Schedules, checkpoints, memory and disk of a run, before its first batch."""
+
+import logging
+import shutil
+from types import SimpleNamespace
+
+import lightning as L
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lmdyn.callbacks import LearningCurves, RunState, ScheduledCheckpoint, Similarity
+from lmdyn.callbacks.observing import findings as finding
+from lmdyn.callbacks.observing.findings import ForeseenError
+from lmdyn.callbacks.observing.reference import Earlier
+from lmdyn.cli.training import preflight
+from lmdyn.cli.training.preflight import (
+    Plan,
+    Preflight,
+    due,
+    foreseen_of_replay,
+    foreseen_of_training,
+    training_bytes,
+)
+from lmdyn.runs.schedule import Steps
+from tests.helpers.modules import Own
+
+PLAN = Plan(100, 40)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Steps(), Steps(every=7), Steps(per_decade=4), Steps(at=(3, 99, 101), last=False), Steps(at=(), last=False),
+        Steps(per_decade=3, epochs=True), Steps(every=200, at=()),
+    ],
+)  # fmt: skip
+def test_due_steps_are_those_of_the_schedule(schedule):
+    """A second way: each step is asked."""
+    asked = {s for s in range(101) if s in schedule}
+    asked |= {40, 80} if schedule.epochs else set()
+    asked |= {100} if schedule.last else set()
+    assert due(schedule, PLAN) == sorted(asked)
+
+
+def found_of(*callbacks, plan=PLAN, folder=None, optimizers=None):
+    return foreseen_of_training(callbacks, Own(), plan, folder, optimizers)[0]
+
+
+def test_schedules_that_never_fire(tmp_path):
+    never = LearningCurves(name="late", schedule=Steps(at=(500,), last=False))
+    (found,) = found_of(never, folder=tmp_path)
+    assert found.stops
+    assert "expected steps up to 100, the end of training, in the schedule of late" in found.why
+    partly = ScheduledCheckpoint(Steps(at=(0, 500), every=300))
+    (found,) = found_of(partly, folder=tmp_path)
+    assert not found.stops
+    assert "got at 500; every 300, which never applies" in found.why
+    assert found_of(LearningCurves(schedule=Steps(per_decade=3, at=(0, 100))), folder=tmp_path) == []
+    assert found_of(never, plan=Plan(None, None), folder=tmp_path) == []  # nobody knows its end
+
+
+def test_earlier_checkpoints_that_are_not_made(tmp_path):
+    saver = ScheduledCheckpoint(Steps(every=10))
+    compared = Similarity(reference=Earlier(at=[0, 10, 15]))
+    (found,) = found_of(saver, compared, folder=tmp_path)
+    assert not found.stops
+    assert "got none of 15" in found.why
+    (found,) = found_of(saver, Similarity(reference=Earlier(at=[15])), folder=tmp_path)
+    assert found.stops
+    kept = ScheduledCheckpoint(Steps(every=10), keep=2)
+    (found,) = found_of(kept, Similarity(reference=Earlier(at=[0, 10])), folder=tmp_path)
+    assert "got none of 0, 10" in found.why
+    assert found_of(saver, Similarity(reference=Earlier(at=[0, 10])), folder=tmp_path) == []
+
+
+def test_replay_at_steps_that_are_not_there():
+    observer = LearningCurves(schedule=Steps(at=(7,), last=False))
+    (found,) = foreseen_of_replay([observer], [0, 10, 20], scheduled=True)
+    assert "got steps 0, 10, 20" in found.why
+    assert foreseen_of_replay([observer], [0, 10, 20], scheduled=False) == []
+    assert foreseen_of_replay([observer], [0, 7, 20], scheduled=True) == []
+    (found,) = foreseen_of_replay([Similarity(reference=Earlier(at=[5]))], [0, 10], scheduled=False)
+    assert found.stops
+
+
+@pytest.mark.parametrize(
+    ("make", "states"),
+    [
+        (lambda p: torch.optim.SGD(p, lr=0.1), 0),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), 1),
+        (torch.optim.AdamW, 2),
+        (lambda p: torch.optim.Adam(p, amsgrad=True), 3),
+        (torch.optim.Adagrad, 1),
+    ],
+)
+def test_states_of_optimizers_are_those_that_they_keep(make, states):
+    module = nn.Linear(10, 9)
+    optimizer = make(module.parameters())
+    foreseen = training_bytes(module, [optimizer])
+    module(torch.ones(1, 10)).sum().backward()
+    optimizer.step()
+    held = sum(
+        t.numel() * t.element_size()
+        for s in optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor) and t.numel() > 1
+    )  # fmt: skip
+    gradients = sum(p.grad.numel() * 4 for p in module.parameters())
+    assert foreseen == gradients + held == (1 + states) * gradients
+
+
+def test_an_optimizer_of_another_kind_is_taken_for_adam():
+    class Wanting(torch.optim.SGD):
+        def __init__(self, params, schedule):
+            super().__init__(params, lr=schedule)
+
+    module = nn.Linear(10, 9, bias=False)
+    assert (
+        training_bytes(module, [Wanting(module.parameters(), 0.1)]) == training_bytes(module, None) == 3 * 360
+    )
+
+
+def trainer_of(folder, *callbacks, **arguments):
+    return L.Trainer(
+        accelerator="cpu", devices=1, logger=False, default_root_dir=folder, max_steps=4,
+        enable_progress_bar=False, enable_model_summary=False,
+        callbacks=[Preflight(), RunState(), *callbacks], **arguments,
+    )  # fmt: skip
+
+
+def batches():
+    ids = torch.arange(28).reshape(4, 7) % 7
+    return DataLoader([{"input_ids": row, "labels": row.roll(-1)} for row in ids], batch_size=2)
+
+
+class Steps2(Own):
+    """Counts what was trained."""
+
+    trained = 0
+
+    def training_step(self, batch, batch_idx):
+        self.trained += 1
+        return super().training_step(batch, batch_idx)
+
+
+def test_fit_stops_before_the_first_batch_and_observation(tmp_path):
+    module = Steps2()
+    curves = LearningCurves(frequency="probe", bands=[], layers=[])
+    late = LearningCurves(
+        name="late", frequency="probe", bands=[], layers=[], schedule=Steps(at=(50,), last=False)
+    )
+    with pytest.raises(ForeseenError, match=r"this run: expected steps up to 4.* in the schedule of late"):
+        trainer_of(tmp_path, curves, late).fit(module, batches(), batches())
+    assert module.trained == 0
+    assert not list(tmp_path.rglob("*.parquet"))
+    trainer_of(tmp_path, curves).fit(module, batches(), batches())  # the control
+    assert module.trained == 4
+    assert list(tmp_path.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("zero", [True, False])
+def test_every_rank_asks_for_the_folder_at_the_end(tmp_path, zero):
+    """``log_dir`` is a broadcast: of two ranks, one that did not ask would let the other wait without end."""
+    asked = []
+
+    class Trainer:
+        is_global_zero, default_root_dir, state = zero, tmp_path, SimpleNamespace(fn=None)
+
+        @property
+        def log_dir(self):
+            asked.append(zero)
+            return str(tmp_path)
+
+    first = Preflight()
+    first._foreseen = 1 << 20, 1 << 20
+    first.on_train_end(Trainer(), Steps2())
+    assert asked == [zero]
+    assert bool(first.compared) == zero
+
+
+def test_fit_stops_for_memory_and_disk(tmp_path, monkeypatch):
+    saver = ScheduledCheckpoint(Steps(every=1))
+    monkeypatch.setattr(preflight, "free_disk", lambda folder: 100)
+    module = Steps2()
+    with pytest.raises(ForeseenError, match=r"expected about .* of disk for checkpoints, got 100 B free"):
+        trainer_of(tmp_path, saver).fit(module, batches(), batches())
+    monkeypatch.setattr(preflight, "free_disk", lambda folder: None)
+    monkeypatch.setattr(finding, "free_memory", lambda device: 10)
+    with pytest.raises(ForeseenError, match=r"expected about .* of memory .*gradients"):
+        trainer_of(tmp_path, saver).fit(module, batches(), batches())
+    assert module.trained == 0
+
+
+class Wide(Own):
+    def __init__(self):
+        super().__init__(nn.Sequential(nn.Embedding(7, 4000), nn.Linear(4000, 7)))
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+
+
+@pytest.mark.parametrize(
+    ("savers", "files"),
+    [
+        ([{"schedule": Steps(every=1)}, {"schedule": Steps(every=2), "weights_only": False}], 5 + 3),
+        ([{"schedule": Steps(every=1), "keep": 2}], 2),
+        ([], 1),  # Lightning's own
+    ],
+)
+def test_foreseen_disk_is_what_is_used(tmp_path, caplog, savers, files):
+    """Within a fifth, for weights and for full checkpoints; a run that goes on adds only what follows."""
+    savers = [ScheduledCheckpoint(**arguments) for arguments in savers]
+    for folder in ("run", "fork"):
+        trainer = trainer_of(tmp_path / folder, *savers)
+        before = list((tmp_path / folder).rglob("*.ckpt"))
+        with caplog.at_level(logging.INFO, "lmdyn"):
+            trainer.fit(Wide(), batches(), batches(), ckpt_path=before[0] if before else None)
+        made = [p for p in (tmp_path / folder).rglob("*.ckpt") if p not in before]
+        used = sum(p.stat().st_size for p in made)
+        assert len(made) == files
+        assert 0.8 * trainer.callbacks[0]._foreseen[1] <= used <= 1.1 * trainer.callbacks[0]._foreseen[1]
+        assert "checkpoints: " in caplog.text
+        origin = tmp_path / "run" / "resume" / "step=000000002.ckpt"
+        if not origin.exists():
+            break
+        (tmp_path / "fork" / "resume").mkdir(parents=True, exist_ok=True)
+        shutil.copy(origin, tmp_path / "fork" / "resume")
+        files = 3 + 1

@@ -1,0 +1,105 @@
+"""What a run that goes on is asked for, against what it was trained with."""
+
+import contextlib
+
+import pytest
+import torch
+import yaml
+
+from lmdyn.cli.training.resumption import changed_settings, check_resumed
+
+DIVIDED = {"position": 3, "global_batch": {"rows": 8, "ranks": 1, "accumulated": 1}}
+
+
+def configuration(batch_size, accumulated, order_seed=None):
+    data = {
+        "class_path": "TextCorpus",
+        "init_args": {"batch_size": batch_size, "order_seed": order_seed or 0},
+    }
+    return {
+        "trainer": {"accumulate_grad_batches": accumulated},
+        "model": {"class_path": "LSTM"},
+        "data": data,
+    }
+
+
+@pytest.mark.parametrize(
+    ("loaders", "said"),
+    [
+        ([DIVIDED], ["data.order_seed"]),  # the loader refuses another update itself
+        (
+            [DIVIDED, {"position": 3}],
+            ["data.order_seed", "data.batch_size", "trainer.accumulate_grad_batches"],
+        ),
+        ([], ["data.order_seed", "data.batch_size", "trainer.accumulate_grad_batches"]),
+    ],
+)
+def test_how_the_batch_is_divided_is_said_where_no_loader_compares_it(loaders, said, tmp_path, caplog):
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(configuration(8, 1)), encoding="utf-8")
+    check_resumed(tmp_path, configuration(2, 4, order_seed=5), {}, loaders)
+    (message,) = [record.getMessage() for record in caplog.records]
+    names = ("data.order_seed", "data.batch_size", "trainer.accumulate_grad_batches")
+    assert sorted(said) == sorted(name for name in names if f"{name}: " in message)
+
+
+def saved(tmp_path, **changes):
+    """The folder of a run, and its configuration with changes: by part, of its arguments."""
+    before = {
+        "seed_everything": 3,
+        "trainer": {"precision": None, "gradient_clip_val": None, "limit_train_batches": None},
+        "model": {"class_path": "LSTM", "init_args": {"vocab_size": None, "clip": 0.25, "clip_norm": 2}},
+        "data": {"class_path": "TextCorpus", "init_args": {"order_seed": None}},
+    }
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(before), encoding="utf-8")
+    for part in ("model", "data"):
+        before[part]["init_args"] |= changes.get(part, {})
+    before["trainer"] |= changes.get("trainer", {})
+    return tmp_path, before
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"data": {"order_seed": 5}}, "data.order_seed: None before, 5 now"),
+        ({"model": {"clip": None}}, "model.clip: 0.25 before, None now"),
+        ({"model": {"clip_norm": 3}}, "model.clip_norm: 2 before, 3 now"),
+        ({"model": {"vocab_size": 40}}, ""),
+        ({"trainer": {"precision": 32}}, ""),
+        ({"trainer": {"precision": "32-true", "gradient_clip_val": 0.0, "limit_train_batches": 1.0}}, ""),
+        ({"trainer": {"limit_train_batches": 1}}, "trainer.limit_train_batches: 'all' before, 1 now"),
+        ({"trainer": {"overfit_batches": 2}}, "trainer.overfit_batches: 0.0 before, 2 now"),
+    ],
+)
+def test_what_is_left_open_and_what_means_the_same(changes, said, tmp_path, caplog):
+    check_resumed(*saved(tmp_path, **changes), {"clip": 0.25, "vocab_size": 40})
+    assert [said in record.getMessage() for record in caplog.records] == ([True] if said else [])
+
+
+def test_the_seed_acts_where_a_run_begins_again(tmp_path):
+    run, config = saved(tmp_path)
+    config["seed_everything"] = 4
+    assert changed_settings(run, config) == {}
+    assert changed_settings(run, config, from_begin=True) == {
+        "seed_everything": "seed_everything: 3 before, 4 now"
+    }
+
+
+SGD = {"lr": 0.5, "momentum": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "refused", "said"),
+    [
+        ("SGD", SGD, "", ""),
+        ("SGD", SGD | {"momentum": 0.0}, "model.optimizer.momentum: 0.9 before, 0.0 now", ""),
+        ("Adam", {"lr": 0.5, "betas": [0.9, 0.999]}, "model.optimizer.betas: None before", ""),
+        ("SGD", SGD | {"lr": 0.1}, "", "restores its learning rate 0.5: lr 0.1 has no effect"),
+    ],
+)
+def test_the_optimizer_of_a_checkpoint_that_was_copied_away(kind, arguments, refused, said, tmp_path, caplog):
+    state = torch.optim.SGD([torch.zeros(1, requires_grad=True)], **SGD).state_dict()
+    optimizer = {"class_path": f"torch.optim.{kind}", "init_args": arguments}
+    config = {"trainer": {}, "model": {"class_path": "LSTM", "init_args": {"optimizer": optimizer}}}
+    with pytest.raises(ValueError, match=refused) if refused else contextlib.nullcontext():
+        check_resumed(tmp_path, config, {}, (), [state])
+    assert [said in record.getMessage() for record in caplog.records] == ([True] if said else [])

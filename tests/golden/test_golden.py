@@ -1,0 +1,130 @@
+"""The numbers, settings, tags and files of version 0.1: observed again, read, resumed."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from lmdyn.callbacks.observing.run import snake_case
+from lmdyn.cli.__main__ import main
+from tests.golden.runs import (
+    FAMILIES,
+    HERE,
+    LAST,
+    OBSERVERS,
+    RUN,
+    described,
+    digest,
+    machine,
+    observe,
+    saved_arguments,
+    table,
+)
+
+pytestmark = pytest.mark.slow
+
+CLOSE = {"rtol": 1e-6, "atol": 1e-6}
+FROZEN = [(family, name) for family, made in FAMILIES.items() for name in made["observers"]]
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory):
+    """The run of a family, trained when it is first asked for, and what is described of it."""
+    made = {}
+
+    def of(family):
+        if family not in made:
+            run = observe(family, tmp_path_factory.mktemp(family))
+            made[family] = run, described(family, run)
+        return made[family]
+
+    return of
+
+
+def assert_same(expected, found):
+    """Columns, rows and their order exactly; NaN equals NaN."""
+    values = [each.pop("value") for each in (expected, found)]
+    pd.testing.assert_frame_equal(expected, found)
+    pd.testing.assert_series_equal(*values, check_exact=False, **CLOSE)
+
+
+@pytest.mark.parametrize(("family", "name"), FROZEN)
+def test_numbers(observed, family, name):
+    run, _ = observed(family)
+    assert_same(pd.read_parquet(HERE / family / f"{snake_case(name)}.parquet"), table(run, name))
+
+
+@pytest.mark.parametrize(("family", "name"), FROZEN)
+def test_arguments_settings_and_tags(observed, family, name):
+    expected = yaml.safe_load((HERE / family / f"{snake_case(name)}.yaml").read_text(encoding="utf-8"))
+    assert observed(family)[1][name] == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_saved_configuration_is_read_to_the_same_arguments(observed, family, tmp_path, capsys):
+    run, about = observed(family)
+    with pytest.raises(SystemExit):
+        main(["fit", "--config", str(run / "config.yaml"), "--print_config"])
+    again = tmp_path / "again.yaml"
+    again.write_text(capsys.readouterr().out, encoding="utf-8")
+    assert saved_arguments(again) == {name: each["arguments"] for name, each in about.items()}
+
+
+def test_each_observer_is_frozen():
+    assert {name for _, name in FROZEN} == OBSERVERS.keys()
+
+
+@pytest.mark.parametrize("changed", ["column", "row", "number", "nan"])
+def test_the_comparison_can_fail(changed):
+    frozen = pd.read_parquet(HERE / "recurrent" / "geometry.parquet")
+    assert_same(frozen.copy(), frozen.assign(value=frozen["value"] * (1 + 1e-7)))
+    other = {
+        "column": frozen.rename(columns={"site": "where"}),
+        "row": frozen[:-1],
+        "number": frozen.assign(value=frozen["value"] * (1 + 1e-4)),
+        "nan": frozen.assign(value=float("nan")),
+    }[changed]
+    with pytest.raises(AssertionError):
+        assert_same(frozen, other)
+
+
+# ------------------------------------------------------------------------------------------ a run folder
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return Path(shutil.copytree(HERE / RUN, tmp_path / RUN)).relative_to(tmp_path)
+
+
+def test_a_run_is_reported(run):
+    main(["report", str(run)])
+    page = (run / "report" / "index.html").read_text(encoding="utf-8")
+    assert all(name in page for name in ("sparsity", "learning_curves", "similarity"))
+
+
+def test_a_run_is_analyzed(run):
+    """What is missing is observed again, between what is there."""
+    (expected,) = {
+        path: pd.read_parquet(path) for path in run.glob("observations/sparsity/*20.parquet")
+    }.items()
+    expected[0].unlink()
+    main(["analyze", str(run), "--logger", "none"])
+    found = pd.read_parquet(expected[0])
+    assert_same(expected[1], found)
+
+
+def test_a_run_is_resumed(run):
+    """Bit by bit where machine and PyTorch are those of the recorded run, and closely elsewhere."""
+    expected = torch.load(run / LAST, weights_only=True)["state_dict"]
+    (run / LAST).unlink()
+    main(["fit", "--config", str(run / "config.yaml"), "--ckpt_path", "last"])
+    found = torch.load(run / LAST, weights_only=True)["state_dict"]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    recorded = json.loads((HERE / f"{RUN}.json").read_text(encoding="utf-8"))
+    sha256 = recorded.pop("sha256")
+    assert recorded != machine() or digest(run / LAST) == sha256
