@@ -42,8 +42,6 @@ def sentences(documents: list[Document]) -> list[Sentence]:
 def tree_errors(sentence: Sentence) -> list[str]:
     """What keeps the heads from being one projective tree whose labels fit."""
     heads, deprels = sentence.heads, sentence.deprels
-    assert heads is not None
-    assert deprels is not None
     errors = []
     n = len(heads)
     if [i for i in range(n) if heads[i] == -1] != [i for i in range(n) if deprels[i] == "root"]:
@@ -64,8 +62,6 @@ def tree_errors(sentence: Sentence) -> list[str]:
 
 def bracket_errors(sentence: Sentence) -> list[str]:
     """Constituents that cross, do not cover, or are not headed phrases of the dependency tree."""
-    assert sentence.constituents is not None
-    assert sentence.heads is not None
     spans = sorted({(c.start, -c.end) for c in sentence.constituents})
     errors = []
     if (0, -len(sentence.words)) not in spans:
@@ -84,13 +80,10 @@ def bracket_errors(sentence: Sentence) -> list[str]:
 
 
 def children(sentence: Sentence, i: int, *relations: str) -> list[int]:
-    assert sentence.heads is not None
-    assert sentence.deprels is not None
     return [j for j, h in enumerate(sentence.heads) if h == i and sentence.deprels[j] in relations]
 
 
 def is_plural(sentence: Sentence, i: int) -> bool:
-    assert sentence.xpos is not None
     conjoined = children(sentence, i, "conj")
     if any(sentence.words[c] == "and" for j in conjoined for c in children(sentence, j, "cc")):
         return True
@@ -99,9 +92,6 @@ def is_plural(sentence: Sentence, i: int) -> bool:
 
 def agreements(sentence: Sentence) -> Iterator[tuple[int, int, bool]]:
     """(verb, controller, whether they agree) for each finite form that shows number."""
-    assert sentence.heads is not None
-    assert sentence.deprels is not None
-    assert sentence.xpos is not None
     for i, tag in enumerate(sentence.xpos):
         word = sentence.words[i]
         if tag not in ("VBZ", "VBP") and word not in ("was", "were"):
@@ -120,7 +110,6 @@ def agreements(sentence: Sentence) -> Iterator[tuple[int, int, bool]]:
 
 
 def span_head(sentence: Sentence, start: int, end: int) -> int:
-    assert sentence.heads is not None
     (head,) = [i for i in range(start, end) if not start <= sentence.heads[i] < end]
     return head
 
@@ -161,8 +150,6 @@ def test_constituents_nest_cover_and_are_headed(sentences: list[Sentence]) -> No
 def test_finite_verbs_agree_over_what_intervenes(sentences: list[Sentence]) -> None:
     checked = attractors = relative = 0
     for s in sentences:
-        assert s.upos is not None
-        assert s.xpos is not None
         for verb, controller, agrees in agreements(s):
             assert agrees, (s.words, s.words[verb], s.words[controller])
             checked += 1
@@ -181,7 +168,6 @@ def test_agreement_checker_finds_a_wrong_verb(sentences: list[Sentence]) -> None
     swap = {"VBZ": "VBP", "VBP": "VBZ"}
     wrong = 0
     for s in sentences[:500]:
-        assert s.xpos is not None
         corrupted = replace(s, xpos=tuple(swap.get(x, x) for x in s.xpos))
         wrong += sum(not agrees for _, _, agrees in agreements(corrupted))
     assert wrong > 100
@@ -218,7 +204,6 @@ def test_coreference_chains_agree_and_pronouns_have_antecedents(documents: list[
         names = defaultdict(set)
         known: set[int] = set()
         for s in document:
-            assert s.upos is not None
             for mention in s.mentions or ():
                 head = span_head(s, mention.start, mention.end)
                 repeated += mention.entity in known
@@ -267,7 +252,6 @@ def test_only_reflexives_refer_to_their_subject(sentences: list[Sentence]) -> No
 def test_roles_are_phrases_of_verbs(sentences: list[Sentence]) -> None:
     labels = set()
     for s in sentences:
-        assert s.upos is not None
         spans = {(c.start, c.end) for c in s.constituents or ()}
         roles = s.roles or ()
         assert len(set(roles)) == len(roles)
@@ -294,7 +278,6 @@ def test_roles_fit_the_dependencies(sentences: list[Sentence]) -> None:
     }
     checked = Counter()
     for s in sentences:
-        assert s.heads is not None
         labels = {(r.predicate, span_head(s, r.start, r.end)): r.label for r in s.roles or ()}
         for i, relation in enumerate(s.deprels or ()):
             head = s.heads[i]
