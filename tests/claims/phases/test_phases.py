@@ -60,16 +60,14 @@ def test_order_over_seeds_is_paired(seeds):
     assert wide[1] - wide[0] > high - low
 
 
-def test_a_curve_that_is_smooth_in_some_runs_has_no_place():
-    rows = [
-        ("a", "x", "change", 1, 10.0),
-        ("b", "x", "smooth", None, None),
-        ("a", "y", "change", 1, 5.0),
-        ("b", "y", "change", 1, 6.0),
-    ]
-    phases = pd.DataFrame(rows, columns=["run", "curve", "phase", "number", "at"])
-    y, x = order_of_phases(phases)
-    assert (y.curve, y.place.mean) == ("y", pytest.approx(np.log10([5, 6]).mean()))
+@pytest.mark.parametrize("other", ["smooth", "not tested"])
+def test_a_curve_without_a_change_in_some_runs_has_no_place(other):
+    rows = [("a", "x", "change", 1, 10.0), ("b", "x", other, None, None)]
+    rows += [("a", "y", "change", 1, 5.0), ("b", "y", "change", 1, 6.0)]
+    rows += [(run, "z", "not tested", None, None) for run in "ab"]
+    y, x = order_of_phases(pd.DataFrame(rows, columns=["run", "curve", "phase", "number", "at"]))
+    assert (y.curve, y.runs, y.all_runs) == ("y", 2, 2)
+    assert y.place.mean == pytest.approx(np.log10([5, 6]).mean())
     assert (x.curve, x.place, x.runs, x.all_runs) == ("x", None, 1, 2)
 
 
@@ -107,9 +105,7 @@ def test_a_folder_without_observations_is_refused(tmp_path):
 
 
 def test_a_pattern_that_fits_nothing_is_refused(seeds):
-    with pytest.raises(
-        ValueError, match=r"fits 'losses/\*': expected names such as OBSERVER/QUANTITY/SITE, of the"
-    ):
+    with pytest.raises(ValueError, match=r"fits 'losses/\*': expected names such as OBSERVER/QUANTITY/SITE"):
         read_curves(seeds[:1], ["losses/*"])
 
 
@@ -125,20 +121,8 @@ def test_two_curves_of_one_name_are_refused(tmp_path):
 
 def test_too_many_curves_are_refused(seeds, monkeypatch):
     monkeypatch.setattr("lmdyn.claims.phases.phases.MOST_CURVES", 2)
-    with pytest.raises(
-        ValueError, match="3 curves, at most 2 are tested without --select: choose some, such as"
-    ):
+    with pytest.raises(ValueError, match="3 curves, at most 2 are tested without --select: choose some"):
         read_curves(seeds[:1])
-
-
-def test_a_curve_that_some_runs_could_not_test_has_no_place():
-    rows = [("a", "x", "change", 1, 10.0), ("b", "x", "not tested", None, None)]
-    rows += [(run, "y", "change", 1, 5.0) for run in "ab"] + [
-        (run, "z", "not tested", None, None) for run in "ab"
-    ]
-    y, x = order_of_phases(pd.DataFrame(rows, columns=["run", "curve", "phase", "number", "at"]))
-    assert (y.curve, y.runs, y.all_runs) == ("y", 2, 2)
-    assert (x.curve, x.place, x.runs, x.all_runs) == ("x", None, 1, 2)
 
 
 def test_each_difference_is_from_the_curve_above():
