@@ -10,12 +10,10 @@ from PIL import Image
 from transformers import AlbertConfig, AlbertForMaskedLM, BertConfig, BertForMaskedLM
 
 from lmdyn.analysis.attention.attention_scores import attention_scores
-from lmdyn.callbacks import Run, Steps
+from lmdyn.callbacks import Run
 from lmdyn.callbacks.attention.attention_patterns import AttentionPatterns
 from lmdyn.callbacks.observing.figures import site_label
-from lmdyn.callbacks.observing.recording import observe_together
 from lmdyn.cli.report import write_report
-from tests.helpers.modules import fit_four_steps
 from tests.helpers.observing import assert_leaves_alone
 
 V, CLS, SEP, PAD = 30, 1, 2, 0
@@ -104,39 +102,9 @@ def test_invisible_and_back_to_its_own_attention(tmp_path):
     table = assert_leaves_alone(attach(tmp_path), model.train())
     assert model.lm.config._attn_implementation == "sdpa"
     assert table.dtypes[["head", "query", "key"]].astype(str).tolist() == ["Int64"] * 3
-    assert not table.duplicated(["quantity", "site", "head", "query", "key"]).any()
     assert set(table[AttentionPatterns.is_scalar(table)]["quantity"]) == {
         "entropy", "diagonal", "itself", "vertical", "block"
     }  # fmt: skip
-
-
-class Sharded:
-    """Cut by rank as lmdyn's loaders are."""
-
-    def __init__(self, batches):
-        self.batches = batches
-
-    def __iter__(self):
-        return iter(self.batches)
-
-    def shard(self, rank, world_size):
-        return Sharded([{k: v[rank::world_size] for k, v in b.items()} for b in self.batches])
-
-
-def test_two_ranks_give_the_numbers_of_one(tmp_path):
-    """Sums of the shards, added up, are those of the whole (their reduction is tested with the sums)."""
-    model, whole = Model(), attach(tmp_path / "whole", Sharded(batches()), max_tokens=None)
-    of_whole = whole.observe(model, 0)
-    counts = {0: 2 * 17, 1: 2 * 10}  # tokens of rows 0 and 2, and of row 1
-    of_ranks = []
-    for rank in (0, 1):
-        probe = Sharded(batches()).shard(rank, 2)
-        of_ranks.append(attach(tmp_path / str(rank), probe, max_tokens=None).observe(model, 0))
-    scores = ["entropy", "diagonal", "itself", "vertical", "block"]
-    key = ["quantity", "site", "head"]
-    values = [t[t["quantity"].isin(scores)].set_index(key)["value"] for t in (of_whole, *of_ranks)]
-    together = (values[1] * counts[0] + values[2] * counts[1]) / sum(counts.values())
-    pd.testing.assert_series_equal(values[0], together, rtol=1e-5, check_names=False)
 
 
 def test_keys_that_a_batch_may_lack(tmp_path, caplog):
@@ -162,49 +130,6 @@ def test_sites_of_ones_own(tmp_path):
         attach(tmp_path / "none").check_module(plain)
     with pytest.raises(ValueError, match="size is 0"):
         AttentionPatterns(size=0)
-
-
-def test_observers_that_share_a_pass(tmp_path):
-    model, probe = Model("bert"), batches()
-    a, b = attach(tmp_path / "a", probe), attach(tmp_path / "b", probe, size=3)
-    alone = [o.observe(model, 0) for o in (a, b)]
-    for table, expected in zip(observe_together([a, b], model, 0), alone, strict=True):
-        pd.testing.assert_frame_equal(table, expected, check_exact=True)
-
-
-class Trained(Model):
-    def training_step(self, batch, batch_idx):
-        logits = self(batch["input_ids"], batch["attention_mask"]).logits
-        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
-
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), lr=1e-2)
-
-
-def fit(folder, observers):
-    model = Trained()
-    model.tokenizer = Tokenizer
-    return fit_four_steps(model, batches(4), folder, observers)
-
-
-def test_live_equals_replayed_and_training_is_left_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(Tokenizer, "save_pretrained", lambda folder: None, raising=False)
-    observer = AttentionPatterns(size=4, schedule=Steps(at=(0, 2)))
-    observer.probe = batches()
-    observed, plain = fit(tmp_path / "observed", [observer]), fit(tmp_path / "plain", [])
-    for name, weights in plain.state_dict().items():
-        assert torch.equal(weights, observed.state_dict()[name])
-    live = observer.store.read()
-    paths = list((tmp_path / "observed").rglob("step=*.ckpt"))
-    assert len(paths) == live["step"].nunique() == 3
-    replay = attach(tmp_path / "replay", size=4)
-    for path in paths:
-        checkpoint = torch.load(path, weights_only=True)
-        observed.load_state_dict(checkpoint["state_dict"])
-        now = replay.observe(observed, checkpoint["global_step"]).drop(columns="tokens")
-        then = live[live["step"].eq(checkpoint["global_step"]) & live["quantity"].ne("learning_rate")]
-        then = then.drop(columns="tokens").reset_index(drop=True)
-        pd.testing.assert_frame_equal(now, then, check_exact=True, check_dtype=False)
 
 
 @pytest.fixture(scope="module")

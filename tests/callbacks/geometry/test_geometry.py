@@ -12,7 +12,6 @@ from transformers import AlbertConfig, AlbertForMaskedLM, GPT2Config, GPT2LMHead
 
 from lmdyn.analysis import anisotropy, effective_dimension, rankme
 from lmdyn.callbacks import Geometry, Run
-from tests.helpers.figure_faults import figure_faults
 from tests.helpers.modules import Own
 from tests.helpers.observing import assert_leaves_alone
 from tests.helpers.recorded import check_values
@@ -276,45 +275,3 @@ def test_few_tokens_are_foreseen(tmp_path, lengths, found):
     assert len(lines) == found
     assert all("got 63, so that ranks are bounded by the text" in line for line in lines)
     assert sum(one.startswith("about") for one in foreseen) == 2
-
-
-def recorded(steps=(0, 10, 100, 1000), layers=6):
-    """Observations as of a transformer."""
-    g = np.random.default_rng(0)
-    rows = []
-    sites = ["embedding", *(f"block_{i:02}" for i in range(layers)), "norm"]
-    for step in steps:
-        for i, site in enumerate(sites):
-            for over in ("all", "last"):
-                for q, size in {
-                    "rankme": 100, "rankme_covariance": 60, "participation_ratio": 30, "alpha": 2,
-                    "intrinsic_dimension": 9, "intrinsic_dimension_half": 8, "intrinsic_dimension_quarter": 7,
-                    "anisotropy": 0.4, "token_kurtosis": 2, "unit_kurtosis": 3, "largest_to_median": 80,
-                }.items():  # fmt: skip
-                    rows.append((step, q, site, over, None, size * (1 + 0.1 * i) * (1 + g.random())))
-        for i in range(layers):
-            rows.append((step, "dead_units", f"act_{i}", "all", None, 0.1 * g.random()))
-            rows.append((step, "always_on_units", f"act_{i}", "all", None, 0.1 * g.random()))
-            rows += [(step, "first_token_attention", f"block_{i:02}", "", h, g.random()) for h in range(4)]
-            rows.append((step, "first_token_equal", f"block_{i:02}", "", None, 0.06))
-    table = pd.DataFrame(rows, columns=["step", "quantity", "site", "over", "head", "value"])
-    return table.astype({"head": "Int64"}), sites
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layers", [2, 12])
-def test_figures_can_be_read(layers):
-    table, sites = recorded(layers=layers)
-    figures = Geometry.figures(table, {"sites": dict.fromkeys(sites, "")})
-    assert set(figures) == {"ranks", "dimension", "outliers", "units", "first_token"}
-    for name, figure in figures.items():
-        assert not figure_faults(figure), name
-
-
-def test_figures_of_little():
-    table, _ = recorded(steps=(0,))
-    assert Geometry.figures(table[:0], {}) == {}
-    assert Geometry.figures(table.assign(value=math.nan), {}) == {}
-    one = Geometry.figures(table[table["quantity"].eq("rankme") & table["over"].eq("all")], {})
-    assert list(one) == ["ranks"]
-    assert not figure_faults(one["ranks"])

@@ -11,7 +11,6 @@ from torch import nn
 
 from lmdyn.analysis.words.sparsity import OPEN_CLASSES
 from lmdyn.callbacks import LearningCurves, Run, Sparsity
-from lmdyn.callbacks.observing.recording import observe_together
 from lmdyn.runs.schema import select
 from tests.helpers.recorded import check_elsewhere
 
@@ -217,17 +216,15 @@ def test_frequency_of_the_probe_set(tmp_path):
 
 def test_words_that_the_probe_set_only_reads_have_frequency_zero(tmp_path):
     batch = {"input_ids": torch.tensor([[2, 3, 11]]), "labels": torch.tensor([[3, 4, 5]])}
+    tables = []
     for observer in (
         Sparsity(sites=SITES, frequency="probe", pos_classes=False, labels="aligned"),
         LearningCurves(layers=(), bands=(3,), frequency="probe", labels="aligned"),
     ):
         observer.probe = [batch]
         observer.attach(Run(tmp_path))
-        table = observer.observe(Model(), 0)
-    observer = Sparsity(sites=SITES, frequency="probe", pos_classes=False, labels="aligned")
-    observer.probe = [batch]
-    observer.attach(Run(tmp_path))
-    table = observer.observe(Model(), 0)
+        tables.append(observer.observe(Model(), 0))
+    table = tables[0]
     words = table[table["quantity"].eq("frequency")].set_index("word")["value"]
     assert words.to_dict() == {"2": 0, "3": 1, "4": 1, "5": 1, "11": 0}
 
@@ -308,23 +305,18 @@ def test_attention_entropy_at_attention_sites(tmp_path):
     attach(observer, tmp_path, make_batches())
     table = observer.observe(model, 0)
     config._attn_implementation = "eager"
-    entropies = []
+    entropies, ratios = [], []  # token i attends to i + 1 places, and the first does not count
     for batch in make_batches():
         kept = {k: batch[k] for k in ("input_ids", "attention_mask")}
         weights = model.eval()(**kept, output_attentions=True).attentions[0].detach().double()
-        entropy = -(weights * weights.clamp(min=1e-300).log()).sum(-1).mean(1)
-        entropies += entropy[batch["labels"] >= 0].tolist()
-    assert value(table, "attention_entropy", "a0", "target") == pytest.approx(
-        sum(entropies) / len(entropies), rel=1e-4
-    )
-    ratios = []  # token i attends to i + 1 places, and the first does not count
-    for batch in make_batches():
-        kept = {k: batch[k] for k in ("input_ids", "attention_mask")}
-        weights = model(**kept, output_attentions=True).attentions[0].detach().double()
         entropy = torch.special.entr(weights).sum(-1).mean(1)
+        entropies += entropy[batch["labels"] >= 0].tolist()
         for b, t in (batch["labels"] >= 0).nonzero().tolist():
             places = int(batch["attention_mask"][b, : t + 1].sum())
             ratios += [float(entropy[b, t]) / math.log(places)] if places > 1 else []
+    assert value(table, "attention_entropy", "a0", "target") == pytest.approx(
+        sum(entropies) / len(entropies), rel=1e-4
+    )
     found = value(table, "normalized_attention_entropy", "a0", "target")
     assert found == pytest.approx(sum(ratios) / len(ratios), rel=1e-4)
     assert 0.9 < found < 1  # untrained
@@ -396,24 +388,3 @@ class TestLearningCurves:
             attach(LearningCurves(layers=("topic",)), tmp_path, make_batches())
         with pytest.raises(ValueError, match="expected increasing frequency ranks"):
             LearningCurves(bands=(10, 5))
-
-
-def test_sharing_a_pass_changes_nothing_and_saves_one(tmp_path):
-    model, batches = Model(), Loader(make_batches())
-    calls = []
-    model.register_forward_hook(lambda *_: calls.append(1))
-    sparsity = Sparsity(sites=SITES, matched_size=None)
-    curves = LearningCurves(bands=(3,))
-    apart = LearningCurves(bands=(3,), name="apart")
-    for observer, probe in ((sparsity, batches), (curves, batches), (apart, Loader(make_batches()))):
-        observer.probe = probe
-        observer.attach(Run(tmp_path, Tokenizer(), COUNTS))
-        observer.meet(model)
-    calls.clear()
-    alone = [o.observe(model, 0) for o in (sparsity, curves, apart)]
-    assert len(calls) == 3 * len(batches)
-    calls.clear()
-    together = observe_together([sparsity, curves, apart], model, 0)
-    assert len(calls) == 2 * len(batches)  # one pass for two observers, one for the other probe set
-    for a, b in zip(alone, together, strict=True):
-        pd.testing.assert_frame_equal(a, b, check_exact=True)

@@ -20,7 +20,6 @@ from lmdyn.datamodules.corpora.examples import ExampleLoader
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 from lmdyn.datamodules.spans.spans import SpanCorpus
-from tests.helpers.one_rank import as_rank
 
 WORDS = {  # pieces, xpos, upos
     "the": ("DT", "DET"), "a": ("DT", "DET"), "and": ("CC", "CCONJ"), "of": ("IN", "ADP"), "red": ("JJ", "ADJ"),
@@ -212,19 +211,6 @@ def test_many_masks_share_a_batch(tmp_path):
     assert all(b == 1 or b * t <= 30 for b, t in small.calls)
 
 
-def test_a_module_that_names_no_predict_gives_the_same(tmp_path):
-    class Plain(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = Model().eval()
-
-        def forward(self, input_ids, attention_mask):
-            return self.inner(input_ids, attention_mask)
-
-    tables = [attach(tmp_path).observe(m, 1) for m in (Model().eval(), Plain())]
-    pd.testing.assert_frame_equal(*tables)
-
-
 def test_one_quantity_alone(tmp_path):
     table = attach(tmp_path, quantities=["reconstruction"]).observe(Copies(), 0)
     assert set(table["quantity"]) == {"reconstruction", "words"}
@@ -267,30 +253,6 @@ def test_more_words_than_there_are_is_all_of_them(tmp_path):
     pd.testing.assert_frame_equal(
         whole, attach(tmp_path, max_words=10_000, name="b").observe(Copies("the"), 0)
     )
-
-
-def test_ranks_add_up_to_one(tmp_path, trained):
-    """Each rank's counts, summed, are those of one process, with more ranks than some batches have rows."""
-    observer = attach(tmp_path, max_words=60)
-    whole = observer.observe(trained, 3)
-    parts = []
-    for rank in range(3):
-        with as_rank(rank, 3):
-            parts.append(observer.observe(trained, 3))
-    totals = {}
-    for table in parts:
-        for quantity, count in (("reconstruction", "words"), ("prediction", "masked_words")):
-            for by in set(table["by"]):
-                counts = values(table, count, by)
-                for group, value in values(table, quantity, by).items():
-                    total = totals.setdefault((quantity, by, group), [0.0, 0.0])
-                    total[0] += value * counts[group]
-                    total[1] += counts[group]
-    expected = whole[whole["quantity"].isin(["reconstruction", "prediction"])]
-    assert len(expected) == len(totals)
-    for row in expected.itertuples():
-        hits, count = totals[row.quantity, row.by, row.group]
-        assert row.value == pytest.approx(hits / count)
 
 
 # ------------------------------------------------------------------------------------------ groups

@@ -18,7 +18,6 @@ from lmdyn.callbacks.words.world_knowledge import WorldKnowledge
 from lmdyn.callbacks.words.world_knowledge_figures import changes
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.datamodules.facts.facts import Cloze, FactCorpus, FactSource
-from tests.helpers.one_rank import as_rank
 
 PLACES = [f"place{i}" for i in range(12)]
 THINGS = [f"thing{i}" for i in range(9)]
@@ -207,18 +206,6 @@ def test_only_masks_are_projected():
         logits_at(Deaf(len(tokenizer())), {"input_ids": ids}, positions)
 
 
-def test_two_ranks_give_the_numbers_of_one(observer):
-    model = Model(len(tokenizer()))
-    expected = observer.observe(model, 0)
-    parts = []
-    for rank in (1, 0):
-        with as_rank(rank, 2, gather=lambda mine: parts.append(mine) or [mine]):
-            observer.observe(model, 0)
-    assert sum(map(len, parts)) == 22
-    with as_rank(0, 2, gather=lambda mine: [mine, parts[0]]):
-        pd.testing.assert_frame_equal(observer.observe(model, 0), expected, check_exact=True)
-
-
 def test_a_model_that_diverged(observer, caplog):
     model = Model(len(tokenizer()))
     torch.nn.init.constant_(model.lm.predictions.bias, float("nan"))
@@ -227,13 +214,6 @@ def test_a_model_that_diverged(observer, caplog):
         table[table["quantity"].isin(["hit", "p_at_1", "p_at_1_candidates", "known"])]["value"].isna().all()
     )
     assert "not finite at step 3" in caplog.text
-
-
-def test_what_is_no_fact_corpus(tmp_path):
-    observer = WorldKnowledge()
-    observer.probe = [{"input_ids": torch.zeros(1, 2), "labels": torch.zeros(1, 2)}]
-    with pytest.raises(ValueError, match=r"requires questions about facts, got list without .*FactCorpus"):
-        observer.attach(Run(tmp_path))
 
 
 def test_settings_tell_the_questions(observer, tmp_path):
