@@ -21,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lmdyn.cli.__main__ import main
 from lmdyn.runs.checkpoint_files import weights_digest
+from tests.cli.tiny_run import tiny_run
 from tests.helpers import ranks
 from tests.helpers.small_runs import ENCODER, PIECES
 
@@ -57,7 +58,6 @@ class Stops(L.Callback):
 def words(folder, *, until, observers, workers=0, dies=None):
     """A command that trains until an update, from where the run in a folder is."""
     saver = {"class_path": "ScheduledCheckpoint"}
-    logger = {"save_dir": str(folder), "name": None, "version": "run"}
     callbacks = [
         {**saver, "init_args": {"schedule": {"every": 1}}},
         {**saver, "init_args": {"schedule": {"every": 2}, "weights_only": False, "keep": 2}},
@@ -67,11 +67,7 @@ def words(folder, *, until, observers, workers=0, dies=None):
     ]
     content = {
         "seed_everything": 3,
-        "trainer": {
-            "accelerator": "cpu", "devices": 1, "max_steps": LAST, "max_epochs": -1, "limit_val_batches": 0,
-            "enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1,
-            "logger": {"class_path": "TensorBoardLogger", "init_args": logger}, "callbacks": callbacks,
-        },
+        **tiny_run(folder, *callbacks, devices=1, max_steps=LAST, max_epochs=-1),
         "model": {"class_path": "MaskedLanguageModel", "init_args": {"family": "albert", "config": ENCODER}},
         "data": {"class_path": "PretrainingCorpus", "init_args": {
             "sequence_length": 24, "batch_size": 4, "num_workers": workers,

@@ -19,6 +19,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lmdyn.cli.__main__ import main
+from tests.cli.tiny_run import tiny_run
 from tests.helpers import ranks
 from tests.helpers.small_runs import ENCODER, GRAMMAR, PIECES, stream_files
 
@@ -60,25 +61,20 @@ def data_of(kind, stream):
 def command(kind, folder, version, stream):
     """The words of a run that observes and saves often, and those to go on with."""
     saver, watched = {"class_path": "ScheduledCheckpoint"}, {"schedule": {"every": 2}, "log_figures": False}
-    content = {
-        "seed_everything": 3,
-        "trainer": {
-            "accelerator": "cpu", "devices": 2 if kind == "two ranks" else 1, "max_epochs": 2,
-            "strategy": "ddp" if kind == "two ranks" else "auto", "limit_val_batches": 2,
-            "enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1,
-            "logger": {"class_path": "TensorBoardLogger",
-                       "init_args": {"save_dir": str(folder), "name": None, "version": version}},
-            "callbacks": [
-                {**saver, "init_args": {"schedule": {"every": 3, "epochs": True}}},
-                {**saver, "init_args": {"schedule": {"every": 2}, "weights_only": False, "keep": 2}},
-                {"class_path": "LearningCurves", "init_args": watched},
-                *([] if kind == "two ranks" else [{"class_path": "Sparsity", "init_args": {
-                    **watched, "matched_size": None, "class_min_count": 5}}]),
-            ],
-        },
-        "model": LSTM if kind in ("lstm", "two ranks") else ALBERT,
-        "data": data_of(kind, stream),
-    }  # fmt: skip
+    callbacks = [
+        {**saver, "init_args": {"schedule": {"every": 3, "epochs": True}}},
+        {**saver, "init_args": {"schedule": {"every": 2}, "weights_only": False, "keep": 2}},
+        {"class_path": "LearningCurves", "init_args": watched},
+    ]
+    length = {"max_steps": -1, "max_epochs": 2, "limit_val_batches": 2}
+    if kind == "two ranks":
+        length |= {"devices": 2, "strategy": "ddp"}
+    else:
+        length["devices"] = 1
+        few = {**watched, "matched_size": None, "class_min_count": 5}
+        callbacks.append({"class_path": "Sparsity", "init_args": few})
+    content = {"seed_everything": 3, **tiny_run(folder, *callbacks, version=version, **length)}
+    content |= {"model": LSTM if kind in ("lstm", "two ranks") else ALBERT, "data": data_of(kind, stream)}
     path = folder / f"{version}.yaml"
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     return ["fit", "--config", str(path)]
@@ -194,12 +190,8 @@ def whole(tmp_path_factory, stream):
             began = time.monotonic()
             words = command(kind, folder, "whole", stream)
             processes = processes_of(kind, words, folder, folder / "cache")
-            logs = (
-                [folder / f"log{rank}.txt" for rank in range(2)]
-                if kind == "two ranks"
-                else [folder / "log.txt"]
-            )
-            ranks.finish(processes, logs, 180)
+            logs = ("log0.txt", "log1.txt") if kind == "two ranks" else ("log.txt",)
+            ranks.finish(processes, [folder / log for log in logs], 180)
             made[kind] = folder / "whole", time.monotonic() - began
         return made[kind]
 
@@ -244,16 +236,9 @@ def test_killed_at_random(kind, whole, stream, tmp_path):
 
 @pytest.mark.parametrize(
     ("where", "at"),
-    [
-        ("configuration", 1),
-        ("checkpoint", 1),
-        ("checkpoint", 4),
-        ("observation", 1),
-        ("observation", 5),
-        ("rename", 1),
-        ("rename", 6),
-    ],
-)
+    [("configuration", 1), ("checkpoint", 1), ("checkpoint", 4), ("observation", 1), ("observation", 5), ("rename", 1),
+     ("rename", 6)],
+)  # fmt: skip
 def test_killed_while_writing(where, at, whole, stream, tmp_path):
     words = command("lstm", tmp_path, "run", stream)
     cache = {"LMDYN_CACHE": str(tmp_path / "cache")}

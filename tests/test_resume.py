@@ -19,6 +19,7 @@ from lmdyn.callbacks import LearningCurves, RunState, ScheduledCheckpoint, Spars
 from lmdyn.cli.__main__ import main
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.models import LSTMLanguageModel
+from tests.cli.tiny_run import tiny_run
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:GPU available but not used"),
@@ -179,30 +180,19 @@ def test_a_finished_run_goes_on_as_if_it_had_not_ended(stop, schedule, tmp_path,
 # ---------------------------------------------------------------- SIGKILL, through the command line
 
 
-def config(folder, version, **trainer):
-    schedule = {"every": 2, "epochs": True}
+def config(folder, version):
     saver = {"class_path": "ScheduledCheckpoint"}
-    observer = {"schedule": schedule, "log_figures": False}
-    return {
-        "seed_everything": 3,
-        "trainer": {
-            "accelerator": "cpu", "devices": 1, "max_epochs": 3, "val_check_interval": 0.5,
-            "enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1,
-            "logger": {
-                "class_path": "TensorBoardLogger",
-                "init_args": {"save_dir": str(folder), "name": None, "version": version},
-            },
-            "callbacks": [
-                {**saver, "init_args": {"schedule": {"every": 3, "epochs": True}}},
-                {**saver, "init_args": {"schedule": {"every": 5}, "weights_only": False, "keep": 2}},
-                {"class_path": "LearningCurves", "init_args": observer},
-                {"class_path": "Sparsity", "init_args": {**observer, "matched_size": None, "class_min_count": 5}},
-            ],
-            **trainer,
-        },
-        "model": {"class_path": "LSTMLanguageModel", "init_args": MODEL},
-        "data": {"class_path": "GrammarCorpus", "init_args": CORPUS},
-    }  # fmt: skip
+    observer = {"schedule": {"every": 2, "epochs": True}, "log_figures": False}
+    callbacks = [
+        {**saver, "init_args": {"schedule": {"every": 3, "epochs": True}}},
+        {**saver, "init_args": {"schedule": {"every": 5}, "weights_only": False, "keep": 2}},
+        {"class_path": "LearningCurves", "init_args": observer},
+        {"class_path": "Sparsity", "init_args": {**observer, "matched_size": None, "class_min_count": 5}},
+    ]
+    length = {"max_steps": -1, "max_epochs": 3, "val_check_interval": 0.5, "limit_val_batches": 1.0}
+    content = tiny_run(folder, *callbacks, version=version, devices=1, **length)
+    content["model"]["init_args"], content["data"]["init_args"] = MODEL, CORPUS
+    return {"seed_everything": 3, **content}
 
 
 KILLER = """

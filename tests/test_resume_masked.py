@@ -15,6 +15,7 @@ from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
 from lmdyn.cli.__main__ import main
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus, StreamedText
 from lmdyn.models import LAMB, MaskedLanguageModel
+from tests.cli.tiny_run import at_steps, tiny_run
 from tests.helpers.small_runs import PIECES, stream_files
 
 pytestmark = [
@@ -107,39 +108,23 @@ def test_killed_while_streaming_and_resumed(files, tmp_path):
         encoding="utf-8",
     )
 
-    def config(version, *callbacks):
-        saver = {"class_path": "ScheduledCheckpoint"}
-        logger = {"save_dir": str(tmp_path), "name": None, "version": version}
-        return {
-            "trainer": {
-                "accelerator": "cpu", "devices": 1, "max_epochs": 2, "enable_progress_bar": False,
-                "enable_model_summary": False, "logger": {"class_path": "TensorBoardLogger", "init_args": logger},
-                "callbacks": [
-                    {**saver, "init_args": {"schedule": {"every": 4}, "weights_only": False}},
-                    {**saver, "init_args": {"schedule": {"at": []}}}, *callbacks,
-                ],
-            },
-            "model": {
-                "class_path": "MaskedLanguageModel",
-                "init_args": {"family": "electra", "config": {**SIZES, "embedding_size": 8}, "generator_size": 0.5},
-            },
-            "data": {
-                "class_path": "PretrainingCorpus",
-                "init_args": {
-                    "corpus": {
-                        "class_path": "GrammarCorpus", "init_args": {**PIECES, "cache_dir": str(files / "cache")},
-                    },
-                    "stream": {
-                        "class_path": "StreamedText",
-                        "init_args": {
-                            "dataset": {"path": "parquet", "data_files": str(files / "*.parquet")},
-                            "tokenizer": str(files / "tokenizer"), "epoch_batches": 8, "block_rows": 12,
-                        },
-                    },
-                    "sequence_length": 24, "batch_size": 4,
-                },
-            },
+    def config(version):
+        full = {"schedule": {"every": 4}, "weights_only": False}
+        savers = [{"class_path": "ScheduledCheckpoint", "init_args": full}, at_steps("ScheduledCheckpoint")]
+        length = {"max_steps": -1, "max_epochs": 2, "limit_val_batches": 1.0, "log_every_n_steps": 50}
+        stream = {
+            "dataset": {"path": "parquet", "data_files": str(files / "*.parquet")},
+            "tokenizer": str(files / "tokenizer"), "epoch_batches": 8, "block_rows": 12,
         }  # fmt: skip
+        rows = {
+            "corpus": {"class_path": "GrammarCorpus", "init_args": {**PIECES, "cache_dir": str(files / "cache")}},
+            "stream": {"class_path": "StreamedText", "init_args": stream}, "sequence_length": 24, "batch_size": 4,
+        }  # fmt: skip
+        model = {"family": "electra", "config": {**SIZES, "embedding_size": 8}, "generator_size": 0.5}
+        return tiny_run(tmp_path, *savers, version=version, devices=1, **length) | {
+            "model": {"class_path": "MaskedLanguageModel", "init_args": model},
+            "data": {"class_path": "PretrainingCorpus", "init_args": rows},
+        }
 
     paths = {}
     for version in ("whole", "killed"):

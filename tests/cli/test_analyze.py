@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from unittest import mock
 
 import pandas as pd
 import pytest
@@ -18,32 +17,14 @@ from lmdyn.cli.replay.subject import _run_config
 from lmdyn.cli.report import write_report
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
 from lmdyn.runs.checkpoint_files import find_checkpoints, load_weights
+from tests.cli.tiny_run import at_steps, tiny_run, trained
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli")
-    data = {"n_train_tokens": 1500, "n_validation_tokens": 300, "n_test_tokens": 50, "n_nouns": 40, "n_verbs": 30,
-            "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10, "batch_size": 8, "sequence_length": 20,
-            "cache_dir": str(folder / "cache")}  # fmt: skip
-    config = {
-        "trainer": {
-            "max_steps": 4, "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False,
-            "log_every_n_steps": 1, "limit_val_batches": 0,
-            "logger": {"class_path": "TensorBoardLogger",
-                       "init_args": {"save_dir": str(folder), "name": None, "version": "run"}},
-            "callbacks": [
-                {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": {"at": [0, 2, 4]}}},
-                {"class_path": "LearningCurves", "init_args": {"schedule": {"at": [0, 2, 4]}, "log_figures": False}},
-            ],
-        },
-        "model": {"class_path": "LSTMLanguageModel", "init_args": {"embedding_size": 8, "hidden_size": 8}},
-        "data": {"class_path": "GrammarCorpus", "init_args": data},
-    }  # fmt: skip
-    (folder / "in.yaml").write_text(yaml.safe_dump(config))
-    with mock.patch("lmdyn.cli.report.write_report"):
-        main(["fit", "--config", str(folder / "in.yaml")])
-    return folder / "run"
+    observer = at_steps("LearningCurves", 0, 2, 4, log_figures=False)
+    return trained(folder, tiny_run(folder, at_steps("ScheduledCheckpoint", 0, 2, 4), observer))
 
 
 def curves(folder):
@@ -61,11 +42,16 @@ def copy_with(run, tmp_path, change):
     return folder
 
 
+def with_another(run, folder):
+    """The command with an overlay that adds an observer."""
+    added = {"class_path": "Sparsity", "init_args": {"pos_classes": False, "max_tokens": 100}}
+    (folder / "more.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks+": [added]}}))
+    return ["analyze", str(run), "--out", str(folder), "--config", str(folder / "more.yaml")]
+
+
 @pytest.mark.slow
 def test_other_observers_by_an_overlay(run, tmp_path):
-    overlay = {"class_path": "Sparsity", "init_args": {"pos_classes": False, "max_tokens": 100}}
-    (tmp_path / "more.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks+": [overlay]}}))
-    main(["analyze", str(run), "--out", str(tmp_path), "--config", str(tmp_path / "more.yaml")])
+    main(with_another(run, tmp_path))
     assert sorted(p.name for p in (tmp_path / "observations").iterdir()) == ["learning_curves", "sparsity"]
     sparsity = pd.read_parquet(tmp_path / "observations" / "sparsity")
     assert sorted(sparsity["step"].unique()) == [0, 2, 4]
@@ -74,44 +60,30 @@ def test_other_observers_by_an_overlay(run, tmp_path):
 
 @pytest.mark.slow
 def test_some_of_the_observers_only(run, tmp_path, capsys):
-    overlay = {"class_path": "Sparsity", "init_args": {"pos_classes": False, "max_tokens": 100}}
-    (tmp_path / "more.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks+": [overlay]}}))
-    command = ["analyze", str(run), "--out", str(tmp_path), "--config", str(tmp_path / "more.yaml"), "--only"]
+    command = [*with_another(run, tmp_path), "--only"]
     main([*command, "spars*"])
     assert [p.name for p in (tmp_path / "observations").iterdir()] == ["sparsity"]
     with pytest.raises(SystemExit, match="1"):
         main([*command, "svcca"])
-    assert (
-        "no observer 'svcca' is configured; configured observers: learning_curves, sparsity"
-        in capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert "no observer 'svcca' is configured; configured observers: learning_curves, sparsity" in said
 
 
 @pytest.mark.parametrize("kind", ["of the training", "saved"])
 def test_the_yaml_of_a_training_gives_its_observers(run, tmp_path, capsys, kind):
     """What is of a training only is left out, and named in one line: devices, other callbacks, model and data."""
-    given = yaml.safe_load(
-        (run.parent / "in.yaml" if kind == "of the training" else run / "config.yaml").read_text()
-    )
+    path = run.parent / "in.yaml" if kind == "of the training" else run / "config.yaml"
+    given = yaml.safe_load(path.read_text())
     given["trainer"] |= {"accelerator": "gpu", "devices": 8, "strategy": "ddp"}
     given["trainer"]["callbacks"] += ["ModelCheckpoint", {"class_path": "RichProgressBar"}]
     given |= {"ckpt_path": "last"}
     (tmp_path / "training.yaml").write_text(yaml.safe_dump(given))
-    command = [
-        str(run),
-        "--out",
-        str(tmp_path),
-        "--device",
-        "cpu",
-        "--config",
-        str(tmp_path / "training.yaml"),
-    ]
+    command = [str(run), "--out", str(tmp_path), "--device=cpu", "--config", str(tmp_path / "training.yaml")]
     main(["analyze", *command])
     pd.testing.assert_frame_equal(curves(tmp_path), curves(run), check_exact=True)
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
-    assert line.startswith(
-        f"{tmp_path}/training.yaml: its observers are used; left out: ckpt_path, model, data, "
-    )
+    assert line.startswith(f"{tmp_path}/training.yaml: its observers are used; ")
+    assert "; left out: ckpt_path, model, data, " in line
     main(["analyze", *command, "--status"])
     assert "learning_curves" in capsys.readouterr().out
 
@@ -129,11 +101,8 @@ def test_what_an_overlay_leaves_out(tmp_path):
     assert kept(trainer={"callbacks+": "ModelCheckpoint", "max_step": 3}) == {
         "trainer": {"callbacks+": [], "max_step": 3}
     }
-    whole = {
-        "trainer": {"callbacks": observer, "max_steps": 3},
-        "model": "LSTMLanguageModel",
-        "data": "TextCorpus",
-    }
+    trainer = {"callbacks": observer, "max_steps": 3}
+    whole = {"trainer": trainer, "model": "LSTMLanguageModel", "data": "TextCorpus"}
     assert kept(**whole) == {"trainer": {"callbacks": [observer]}}
     assert kept(**whole, own_data=False) == {"trainer": {"callbacks": [observer]}, "data": "TextCorpus"}
 

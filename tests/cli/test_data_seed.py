@@ -6,6 +6,7 @@ import yaml
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.fit import LmdynCLI
 from lmdyn.runs.folder_lock import FolderLock
+from tests.cli.tiny_run import tiny_run
 
 MODEL = ["--model", "LSTMLanguageModel", "--model.init_args.embedding_size=8", "--model.init_args.hidden_size=8",
          "--trainer.accelerator=cpu"]  # fmt: skip
@@ -35,20 +36,8 @@ def test_data_without_an_order():
 
 
 def test_a_run_has_one_writer(tmp_path, capsys):
-    config = {
-        "trainer": {
-            "accelerator": "cpu", "max_steps": 1, "limit_val_batches": 0, "enable_progress_bar": False,
-            "enable_model_summary": False,
-            "logger": {"class_path": "CSVLogger",
-                       "init_args": {"save_dir": str(tmp_path), "name": "", "version": "run"}},
-        },
-        "model": {"class_path": "LSTMLanguageModel", "init_args": {"embedding_size": 8, "hidden_size": 8}},
-        "data": {"class_path": "GrammarCorpus", "init_args": {
-            "n_train_tokens": 1000, "n_validation_tokens": 200, "n_test_tokens": 50, "n_nouns": 40, "n_verbs": 30,
-            "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10, "batch_size": 8}},
-    }  # fmt: skip
     path = tmp_path / "in.yaml"
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    path.write_text(yaml.safe_dump(tiny_run(tmp_path, max_steps=1)), encoding="utf-8")
     first = FolderLock(tmp_path / "run")
     first.acquire()
     with pytest.raises(SystemExit):

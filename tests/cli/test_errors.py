@@ -10,10 +10,7 @@ import yaml
 
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.parsing.errors import causes, of_users_code
-
-DATA = {"n_train_tokens": 1500, "n_validation_tokens": 300, "n_test_tokens": 50, "n_nouns": 40, "n_verbs": 30,
-        "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10, "batch_size": 8,
-        "sequence_length": 20}  # fmt: skip
+from tests.cli.tiny_run import at_steps, tiny_run
 
 USERS = """
 import lightning as L
@@ -98,13 +95,14 @@ def config(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
     def write(model="LSTMLanguageModel", data=None, callbacks=(), **trainer):
-        content = {
-            "trainer": {"max_steps": 1, "accelerator": "cpu", "logger": False, "enable_progress_bar": False,
-                        "enable_model_summary": False, "default_root_dir": str(tmp_path / "run"),
-                        "callbacks": list(callbacks), **trainer},
-            "model": {"class_path": model, "init_args": {"embedding_size": 8, "hidden_size": 8}},
-            "data": {"class_path": "GrammarCorpus", "init_args": {**DATA, "cache_dir": str(tmp_path / "cache")}},
-        }  # fmt: skip
+        own = {
+            "max_steps": 1,
+            "logger": False,
+            "limit_val_batches": 1.0,
+            "default_root_dir": str(tmp_path / "run"),
+        }
+        content = tiny_run(tmp_path, *callbacks, **{**own, **trainer})
+        content["model"]["class_path"] = model
         if data is not None:
             content |= {"model": {"class_path": "users_part.Plain"}, "data": {"class_path": data}}
         path = tmp_path / "config.yaml"
@@ -145,7 +143,7 @@ def test_an_error_of_a_users_code_keeps_its_traceback(config, given, error, mess
 
 def lines(capsys):
     said = capsys.readouterr().err.splitlines()
-    assert not any("Traceback" in line for line in said)
+    assert not any("Traceback" in line or line.startswith("usage") for line in said)
     (error,) = [line for line in said if line.startswith("error: ")]
     return error
 
@@ -177,6 +175,21 @@ def lines(capsys):
         ({}, ["--trainer.logger=CSVLoger"], "unknown class 'CSVLoger', did you mean 'CSVLogger'? known classes: "),
         ({"callbacks": [{"class_path": "Sparsty"}]}, [], "unknown class 'Sparsty', did you mean 'Sparsity'?"),
         ({}, ["--model.help=LSTMLangageModel"], "did you mean 'LSTMLanguageModel'?"),
+        ({"callbacks": ["Sparsity"]}, ["--trainer.callbacks+=Sparsity", "--trainer.callbacks.matched_size=100000"],
+         "observers have the name 'sparsity'"),
+        ({}, ["--data.init_args.n_train_tokens=0"], "n_train_tokens"),
+        ({}, ["--model.init_args.tie_weights=true", "--model.init_args.hidden_size=9"], "tie_weights requires"),
+        ({}, ["--ckpt_path=/nowhere/step=1.ckpt"], "checkpoint /nowhere/step=1.ckpt does not exist"),
+        ({}, ["--weights_only=false"], "weights_only: expected true or null, got false"),
+        ({}, ["--model.init_args.hiden_size=9"], "'hiden_size' is not accepted, did you mean 'hidden_size'?"),
+        ({}, ["--trainer.max_epoch=1"], "max_epoch"),  # not taken for the beginning of max_epochs
+        ({}, ["--data.init_args.n_train_tokens=many"], "expected a whole number, got many"),
+        ({}, ["--data.init_args.batch_size=12.5"], "expected a whole number, got 12.5"),
+        ({}, ["--trainer.max_steps=true"], "expected a whole number, got True"),
+        ({"callbacks": ["Sparsity"]}, ["--trainer.callbacks.schedule.every=1e-3"], "whole number, got 0.001"),
+        ({}, ["--optimizer", "SGD"], "optimizers are arguments of the model, use --model.optimizer"),
+        ({}, ["--lr_scheduler.gamma=0.1"], "arguments of the model, use --model.lr_scheduler.gamma"),
+        ({}, ["--model=Nonsense"], "unknown class 'Nonsense'; known classes: "),
     ],
 )  # fmt: skip
 def test_a_mistake_of_configuration_is_one_line_with_the_nearest_name(config, capsys, given, change, message):
@@ -218,10 +231,7 @@ def test_a_data_module_of_prepare_keeps_its_traceback(config):
 @pytest.mark.parametrize("missing", ["pytorch-lightning_version", "loops"])
 def test_a_checkpoint_without_what_lightning_writes(config, tmp_path, capsys, missing):
     """One line, whatever of it lacks."""
-    saver = {
-        "class_path": "ScheduledCheckpoint",
-        "init_args": {"schedule": {"at": [1]}, "weights_only": False},
-    }
+    saver = at_steps("ScheduledCheckpoint", 1, weights_only=False)
     main(["fit", "--config", config(callbacks=[saver])])
     (path,) = (tmp_path / "run").rglob("step=000000001.ckpt")
     checkpoint = torch.load(path, weights_only=True)

@@ -20,30 +20,16 @@ from lmdyn.cli import __main__ as cli
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.fit import LmdynCLI
 from lmdyn.cli.training.progress_lines import ProgressLines
-
-DATA = {"n_train_tokens": 1500, "n_validation_tokens": 300, "n_test_tokens": 200, "n_nouns": 40, "n_verbs": 30,
-        "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10, "batch_size": 8,
-        "sequence_length": 20}  # fmt: skip
+from tests.cli.tiny_run import tiny_run
 
 
 @pytest.fixture
 def config(tmp_path):
     def write(version="run", **trainer):
-        content = {
-            "trainer": {
-                "max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False,
-                "logger": {"class_path": "TensorBoardLogger",
-                           "init_args": {"save_dir": str(tmp_path), "name": None, "version": version}},
-                "callbacks": [
-                    {"class_path": "ScheduledCheckpoint"},
-                    {"class_path": "Sparsity",
-                     "init_args": {"matched_size": None, "class_min_count": 5, "log_figures": False}},
-                ],
-                **trainer,
-            },
-            "model": {"class_path": "LSTMLanguageModel", "init_args": {"embedding_size": 8, "hidden_size": 8}},
-            "data": {"class_path": "GrammarCorpus", "init_args": DATA},
-        }  # fmt: skip
+        small = {"matched_size": None, "class_min_count": 5, "log_figures": False}
+        callbacks = [{"class_path": "ScheduledCheckpoint"}, {"class_path": "Sparsity", "init_args": small}]
+        own = {"max_steps": -1, "max_epochs": 1, "limit_val_batches": 1.0}
+        content = tiny_run(tmp_path, *callbacks, version=version, **{**own, **trainer})
         path = tmp_path / f"{version}.yaml"
         path.write_text(yaml.safe_dump(content))
         return str(path)
@@ -85,48 +71,6 @@ def test_observations_under_mixed_precision_are_float32(config, tmp_path):
         "state_dict"
     ]
     assert all(w.dtype == torch.float32 for w in weights.values())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            ["--trainer.callbacks+=Sparsity", "--trainer.callbacks.matched_size=100000"],
-            "observers have the name 'sparsity'",
-        ),
-        (["--data.init_args.n_train_tokens=0"], "n_train_tokens"),
-        (["--model.init_args.tie_weights=true", "--model.init_args.hidden_size=9"], "tie_weights requires"),
-        (
-            ["--ckpt_path=/nowhere/step=000000001.ckpt"],
-            "checkpoint /nowhere/step=000000001.ckpt does not exist",
-        ),
-        (["--weights_only=false"], "weights_only: expected true or null, got false"),
-        (["--model.init_args.hiden_size=9"], "'hiden_size' is not accepted, did you mean 'hidden_size'?"),
-        (["--trainer.max_epoch=1"], "max_epoch"),  # not taken for the beginning of max_epochs
-        (["--data.init_args.n_train_tokens=many"], "expected a whole number, got many"),
-        (["--data.init_args.batch_size=12.5"], "expected a whole number, got 12.5"),
-        (["--trainer.max_steps=true"], "expected a whole number, got True"),
-        (["--trainer.callbacks.schedule.every=1e-3"], "expected a whole number, got 0.001"),
-        (["--optimizer", "SGD"], "optimizers are arguments of the model, use --model.optimizer"),
-        (["--lr_scheduler.gamma=0.1"], "arguments of the model, use --model.lr_scheduler.gamma"),
-        (
-            ["--model=LSTMLangageModel"],
-            "unknown class 'LSTMLangageModel', did you mean 'LSTMLanguageModel'? known classes: ",
-        ),
-        (["--model=Nonsense"], "unknown class 'Nonsense'; known classes: "),
-        (["--trainer.callbacks+=Sparsty"], "Sparsity, "),
-    ],
-)
-def test_a_mistake_is_one_line(config, capsys, change, message):
-    with pytest.raises(SystemExit) as stop:
-        main(["fit", "--config", config(), *change])
-    assert stop.value.code != 0
-    said = capsys.readouterr().err.splitlines()
-    lines = [line for line in said if message in line]
-    assert len(lines) == 1
-    assert not any(line.startswith("usage") for line in said)
-    assert "Traceback" not in lines[0]
 
 
 def test_whole_numbers_may_be_written_with_a_point_or_an_exponent(config, tmp_path, capsys):

@@ -11,6 +11,7 @@ import yaml
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.training.optimizers import change_optimizers
 from lmdyn.runs.observed_run import RunFolder, is_fork
+from tests.cli.tiny_run import tiny_run
 from tests.helpers.small_runs import ENCODER, PIECES, stream_files
 
 pytestmark = [
@@ -18,29 +19,19 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Experiment logs directory"),  # a fork's folder holds its checkpoint
 ]
 
-DATA = {"n_train_tokens": 1200, "n_validation_tokens": 200, "n_test_tokens": 50, "n_nouns": 40, "n_verbs": 30,
-        "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10, "batch_size": 8,
-        "sequence_length": 20}  # fmt: skip
 EPOCH = 9
 
 
 def configuration(folder, **trainer):
-    return {
-        "trainer": {
-            "max_epochs": 3, "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False,
-            "logger": {"class_path": "CSVLogger",
-                       "init_args": {"save_dir": str(folder), "name": "", "version": "run"}},
-            "callbacks": [
-                {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": {"every": 1}}},
-                {"class_path": "ScheduledCheckpoint",
-                 "init_args": {"schedule": {"every": 5, "epochs": True}, "weights_only": False}},
-                {"class_path": "LearningCurves", "init_args": {"schedule": {"every": 4}, "log_figures": False}},
-            ],
-            **trainer,
-        },
-        "model": {"class_path": "LSTMLanguageModel", "init_args": {"embedding_size": 8, "hidden_size": 8}},
-        "data": {"class_path": "GrammarCorpus", "init_args": DATA},
-    }  # fmt: skip
+    full = {"schedule": {"every": 5, "epochs": True}, "weights_only": False}
+    callbacks = [
+        {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": {"every": 1}}},
+        {"class_path": "ScheduledCheckpoint", "init_args": full},
+        {"class_path": "LearningCurves", "init_args": {"schedule": {"every": 4}, "log_figures": False}},
+    ]
+    logger = {"class_path": "CSVLogger", "init_args": {"save_dir": str(folder), "name": "", "version": "run"}}
+    own = {"max_steps": -1, "max_epochs": 3, "limit_val_batches": 1.0, "logger": logger}
+    return tiny_run(folder, *callbacks, data={"n_train_tokens": 1200}, **{**own, **trainer})
 
 
 @pytest.fixture(scope="module")
@@ -221,24 +212,12 @@ def test_a_fork_that_was_killed_goes_on_and_another_is_refused(folder, capsys):
 @pytest.mark.parametrize(
     ("step", "words", "message"),
     [
-        (
-            7,
-            "",
-            "no full checkpoint of step 7: it has checkpoints of steps 0, 5, 9, 10, 15, 18, 20, 25, 27; the",
-        ),
-        (
-            27,
-            "",
-            "nothing is left to train: after step 27 and 3 whole epochs trainer.max_epochs is 3: raise it",
-        ),
+        (7, "", "no full checkpoint of step 7: it has checkpoints of steps 0, 5, 9, 10, 15, 18, 20, 25, 27;"),
+        (27, "", "nothing is left to train: after step 27 and 3 whole epochs trainer.max_epochs is 3"),
         (10, "--set model.init_args.hidden_size=9", "sizes cannot change in a fork"),
         (10, "--set model.init_args.optimizer=torch.optim.Adam", "the state of SGD, which Adam cannot use"),
         (10, "--set data.init_args.batch_size=4", "data.init_args.batch_size cannot change in a fork: it"),
-        (
-            10,
-            "--set seed_everything=4",
-            "seed_everything cannot change in a fork: random states are restored",
-        ),
+        (10, "--set seed_everything=4", "seed_everything cannot change in a fork: random states are"),
         (10, "--set trainer.logger=false", "trainer.logger cannot change in a fork: a fork logs to its own"),
         (10, "--set model.init_args.droput=0", "droput"),
         (10, "--set dropout", "--set 'dropout': expected KEY=VALUE"),
@@ -272,9 +251,7 @@ def test_a_run_that_keeps_the_newest_only_says_so(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["fork", str(tmp_path / "run"), "--step", "8"])
     said = capsys.readouterr().err
-    assert (
-        "of steps 24 (its ScheduledCheckpoint keeps only the newest 1); the weights in checkpoints/" in said
-    )
+    assert "of steps 24 (its ScheduledCheckpoint keeps only the newest 1); the weights in " in said
     torch.save({"state_dict": {}}, tmp_path / "run" / "resume" / "step=000000024.ckpt")
     for which, schedule in (("--step", "at: [8]"), ("--epoch", "epochs: true")):
         with pytest.raises(SystemExit):

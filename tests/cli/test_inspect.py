@@ -15,6 +15,7 @@ from lmdyn.cli.inspect import inspect_model
 from lmdyn.cli.inspecting.measures import measure_reach
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
+from tests.cli.tiny_run import tiny_run
 from tests.helpers.architectures import ARCHITECTURES, ENCODER_DECODER, MASKED, VOCABULARY
 
 OWN = '''
@@ -166,11 +167,8 @@ def folder(tmp_path_factory):
     shutil.copytree(folder / "llama", folder / "too_many")
     larger.save_pretrained(folder / "too_many")
     shutil.copytree(folder / "llama", folder / "trainer" / "checkpoint-10")
-    BertModel(
-        BertConfig(
-            vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8
-        )
-    ).save_pretrained(folder / "no_head")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    BertModel(BertConfig(vocab_size=9, **sizes)).save_pretrained(folder / "no_head")
     text = "\n".join(" ".join(s.words) for d in corpus.documents("train") for s in d)
     (folder / "text.txt").write_text(text, encoding="utf-8")
     (folder / "empty.txt").write_text("\n \n")
@@ -358,10 +356,8 @@ def test_what_models_are_is_measured(name, about, here):
     for key, start in about.items():
         assert found.about[key].startswith(start)
     assert verdicts(found)["LearningCurves"]
-    assert (
-        found.about["data"]
-        == f"{'PretrainingCorpus' if 'bidir' in found.about['reads'] else 'TextCorpus'} of the text text.txt"
-    )
+    corpus = "PretrainingCorpus" if "bidir" in found.about["reads"] else "TextCorpus"
+    assert found.about["data"] == f"{corpus} of the text text.txt"
 
 
 @pytest.mark.slow
@@ -377,22 +373,17 @@ def test_all_of_a_text_is_observed(name, arguments, here, folder):
     data = found.data.data
     text = Path("text.txt").read_text(encoding="utf-8").lower().split()
     observed = sum(int((batch["labels"] != -100).sum()) for batch in data.val_dataloader())
+    of_words = len(data.tokenizer(text, is_split_into_words=True, add_special_tokens=False)["input_ids"])
     if name == "bert":
-        text_tokens = len(
-            data.tokenizer(text, is_split_into_words=True, add_special_tokens=False)["input_ids"]
-        )
         rows = sum(len(batch["input_ids"]) for batch in data.val_dataloader())
-        assert 0 <= text_tokens - rows * data.format.width < data.format.width  # a row is full
+        assert 0 <= of_words - rows * data.format.width < data.format.width  # a row is full
     else:
         tokens = data.encoded("validation")
-        of_words = len(data.tokenizer(text, is_split_into_words=True, add_special_tokens=False)["input_ids"])
         assert tokens.num_tokens - of_words == (0 if name == "llama" else tokens.num_sentences)  # end tokens
         assert observed == tokens.num_tokens - 1
     written = yaml.safe_load(path.read_text())
     assert "cut_articles" not in path.read_text()
-    assert all(
-        "max_tokens" not in c["init_args"] for c in written["trainer"]["callbacks"] if "init_args" in c
-    )
+    assert not any("max_tokens" in c.get("init_args", {}) for c in written["trainer"]["callbacks"])
     held_out = "All of the text is trained on and observed" in path.read_text()
     assert held_out == (name == "LSTMLanguageModel")
 
@@ -405,6 +396,10 @@ def in_yaml(path):
     return [c["class_path"] for c in yaml.safe_load(path.read_text())["trainer"]["callbacks"]]
 
 
+LONGER = {
+    "DepthPerformance", "DiagnosticProbe", "EncoderDynamics", "WordClusters", "Interdependence", "Curvature",
+    "Induction", "Landscape", "LossChangeAllocation", "WeightSpectra",
+}  # fmt: skip
 SNAKES = {
     "AttentionPatterns": "attention_patterns", "LearningCurves": "learning_curves", "Similarity": "similarity",
     "Sparsity": "sparsity", "Geometry": "geometry", "Trajectory": "trajectory",
@@ -438,26 +433,14 @@ def test_the_yaml_of_a_folder_replays(name, data, here, capsys):
     assert curves["step"].unique().tolist() == [0]
     # the comments are part of it: what takes longer, and what does not run, with the reason
     text = path.read_text()
-    says = (
-        "module: world_knowledge requires a masked"
-        if name != "bert"
-        else "data: requires questions about facts"
-    )
-    assert f"# WorldKnowledge: {says}" in text
+    says = {
+        "llama": "module: world_knowledge requires a masked",
+        "bert": "data: requires questions about facts",
+    }
+    assert f"# WorldKnowledge: {says[name]}" in text
     commented = text.partition("which takes longer:\n")[2].partition("    # These do not run")[0]
     longer = yaml.safe_load("\n".join(line.strip().removeprefix("# ") for line in commented.splitlines()))
-    assert {c["class_path"] for c in longer or []} <= {
-        "DepthPerformance",
-        "DiagnosticProbe",
-        "EncoderDynamics",
-        "WordClusters",
-        "Interdependence",
-        "Curvature",
-        "Induction",
-        "Landscape",
-        "LossChangeAllocation",
-        "WeightSpectra",
-    }
+    assert {c["class_path"] for c in longer or []} <= LONGER
 
 
 @pytest.mark.slow
@@ -494,19 +477,11 @@ def test_the_yaml_of_a_class_trains_and_its_run_replays(here, capsys, without_re
 def test_the_yaml_of_a_yaml_keeps_what_it_says(here, capsys, without_report):
     """Model, data and trainer are the user's, observers that run are added; what it configures is asked first."""
     mine = here / "mine.yaml"
+    curves = {"class_path": "LearningCurves", "init_args": {"layers": ["topic"], "bands": []}}
+    own = {"devices": 1, "logger": False, "default_root_dir": str(here / "run"), "limit_val_batches": 1.0}
     mine.write_text(
-        yaml.safe_dump(
-            {
-                "trainer": {
-                    "max_steps": 2, "accelerator": "cpu", "devices": 1, "logger": False, "enable_progress_bar": False,
-                    "default_root_dir": str(here / "run"),
-                    "callbacks": [{"class_path": "LearningCurves", "init_args": {"layers": ["topic"], "bands": []}}],
-                },
-                "model": {"class_path": "LSTMLanguageModel", "init_args": {"embedding_size": 8, "hidden_size": 8}},
-                "data": {"class_path": "GrammarCorpus", "init_args": {**CORPUS, "batch_size": 4}},
-            }
-        )
-    )  # fmt: skip
+        yaml.safe_dump(tiny_run(here, curves, data={**CORPUS, "batch_size": 4}, max_steps=2, **own))
+    )
     path = here / "more.yaml"
     page, _ = page_of(capsys, str(mine), "--write", str(path))
     assert "LearningCurves (configured) runs Loss" in page
@@ -524,13 +499,12 @@ def test_the_yaml_of_a_yaml_keeps_what_it_says(here, capsys, without_report):
 @pytest.mark.slow
 def test_what_has_no_yaml_says_why(here, capsys):
     path = str(here / "my.yaml")
-    assert "is an encoder-decoder: wrap it in a" in error_of(capsys, "t5", "--write", path)
-    assert "GPT is a plain nn.Module: wrap it" in error_of(
-        capsys, "inspected_own.GPT", "--model.config.n_layer=1", "--write", path
-    )
-    assert "fit requires training_step and configure_optimizers" in error_of(
-        capsys, "inspected_own.OnlyForward", "--write", path
-    )
+    for words, said in (
+        (["t5"], "is an encoder-decoder: wrap it in a"),
+        (["inspected_own.GPT", "--model.config.n_layer=1"], "GPT is a plain nn.Module: wrap it"),
+        (["inspected_own.OnlyForward"], "fit requires training_step and configure_optimizers"),
+    ):
+        assert said in error_of(capsys, *words, "--write", path)
     assert not (here / "my.yaml").exists()
 
 

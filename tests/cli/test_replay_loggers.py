@@ -19,12 +19,10 @@ from lmdyn.callbacks import LearningCurves, Sparsity
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.replay.loggers import Destination, logger_settings, logging_to, make_loggers
+from tests.cli.tiny_run import at_steps, tiny_run, trained
 from tests.helpers.wandb_files import offline_runs
 
-DATA = {"n_train_tokens": 1500, "n_validation_tokens": 300, "n_test_tokens": 50, "n_nouns": 40, "n_verbs": 30,
-        "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10, "batch_size": 8,
-        "sequence_length": 20}  # fmt: skip
-CURVES = {"class_path": "LearningCurves", "init_args": {"schedule": {"at": [0, 2, 4]}, "log_figures": False}}
+CURVES = at_steps("LearningCurves", 0, 2, 4, log_figures=False)
 
 
 class Bare(Logger):
@@ -51,22 +49,8 @@ class Named(Bare):
 
 def fitted(folder, loggers, observers):
     """A tiny run."""
-    config = {
-        "trainer": {
-            "max_steps": 4, "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False,
-            "log_every_n_steps": 1, "limit_val_batches": 0, "logger": loggers,
-            "callbacks": [
-                {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": {"at": [0, 2, 4]}}}, *observers,
-            ],
-        },
-        "model": {"class_path": "LSTMLanguageModel", "init_args": {"embedding_size": 8, "hidden_size": 8}},
-        "data": {"class_path": "GrammarCorpus", "init_args": {**DATA, "cache_dir": str(folder / "cache")}},
-    }  # fmt: skip
-    (folder / "in.yaml").write_text(yaml.safe_dump(config))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lmdyn.cli.report.write_report", lambda *_: None)
-        main(["fit", "--config", str(folder / "in.yaml")])
-    return folder / "run"
+    saver = at_steps("ScheduledCheckpoint", 0, 2, 4)
+    return trained(folder, tiny_run(folder, saver, *observers, logger=loggers))
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +117,8 @@ def test_workers_and_repetitions_have_files_of_their_own(run, tmp_path, capsys):
     assert len(found) == 3
     assert all(values == pytest.approx(observed(run)) for values in found)
     # what is there already goes to a logger that is asked for
-    main(
-        ["analyze", str(run), "--out", str(tmp_path), "--logger", "CSVLogger", "--logger", f"{__name__}.Bare"]
-    )
+    named = ["--logger=CSVLogger", f"--logger={__name__}.Bare"]
+    main(["analyze", str(run), "--out", str(tmp_path), *named])
     assert in_csv(tmp_path / "replay" / "version_3" / "metrics.csv") == pytest.approx(observed(run))
     logged = {(tag, step): v for step, metrics in Bare.logged for tag, v in metrics.items()}
     Bare.logged.clear()
@@ -166,12 +149,8 @@ def test_a_worker_that_slurm_or_torchrun_ranks_second_logs_too(run, tmp_path, mo
 
 def test_none_logs_nowhere(run, tmp_path):
     main(["analyze", str(run), "--out", str(tmp_path), "--logger", "none"])
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "observations",
-        "provenance.json",
-        "weights_audit",
-        "weights_audit.parquet",
-    ]
+    written = ["observations", "provenance.json", "weights_audit", "weights_audit.parquet"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == written
 
 
 def test_an_overlay_names_the_logger(run, tmp_path):
@@ -250,12 +229,8 @@ def test_a_wandb_run_is_a_new_one_of_the_same_project(tmp_path):
         ids.append(arguments.pop("version"))
         assert arguments == {"project": "p", "name": f"big-replay-{i}of2", "save_dir": str(tmp_path), "offline": True,
                              "prefix": "x"}  # fmt: skip
-        assert settings["dict_kwargs"] == {
-            "entity": "lab",
-            "tags": ["a"],
-            "job_type": "replay",
-            "group": "big-replay",
-        }
+        kept = {"entity": "lab", "tags": ["a"], "job_type": "replay", "group": "big-replay"}
+        assert settings["dict_kwargs"] == kept
     assert len({*ids, "training"}) == 3
     (alone,) = moved(tmp_path, WANDB)
     assert "group" not in alone["dict_kwargs"]
@@ -269,23 +244,17 @@ def test_a_named_class_keeps_what_the_configuration_says_of_it(tmp_path):
     (wandb,) = moved(tmp_path, [csv, WANDB], named=["WandbLogger"])
     assert wandb["init_args"]["project"] == "p"
     (found,) = moved(tmp_path, [csv], [over], ["CSVLogger"])
-    assert found["init_args"] == {
-        "save_dir": str(tmp_path),
-        "prefix": "over",
-        "name": "replay",
-        "version": None,
-    }
+    moved_to = {"save_dir": str(tmp_path), "prefix": "over", "name": "replay", "version": None}
+    assert found["init_args"] == moved_to
     (found,) = moved(tmp_path, [csv], named=["CSVLogger"])
     assert found["init_args"]["prefix"] == "own"
-    assert [s["class_path"] for s in moved(tmp_path, [csv], [WANDB, csv])] == [
-        "CSVLogger"
-    ]  # the last file counts
-    assert [s["class_path"] for s in moved(tmp_path, [csv, WANDB], [True])] == [
-        "CSVLogger",
-        WANDB["class_path"],
-    ]
     gone = {"class_path": "no_such_package.Logger"}
-    assert [s["class_path"] for s in moved(tmp_path, [gone], named=["CSVLogger"])] == ["CSVLogger"]
+    for expected, *given in (
+        (["CSVLogger"], [csv], [WANDB, csv]),  # the last file counts
+        (["CSVLogger", WANDB["class_path"]], [csv, WANDB], [True]),
+        (["CSVLogger"], [gone], [], ["CSVLogger"]),
+    ):
+        assert [settings["class_path"] for settings in moved(tmp_path, *given)] == expected
     assert moved(tmp_path, [csv], [False]) == []
     assert moved(tmp_path, [csv], named=["none"]) == []
 
@@ -308,10 +277,8 @@ def test_a_users_logger_is_moved_where_it_can_be(tmp_path, caplog):
         assert logger.where == (str(tmp_path), "replay", n)
     with caplog.at_level(logging.WARNING, "lmdyn"):
         assert moved(tmp_path, {"class_path": f"{__name__}.Bare"}) == []
-    assert (
-        f"Bare has no argument that separates a replay from the training: left out; `--logger {__name__}.Bare`"
-        in (caplog.text)
-    )
+    assert "Bare has no argument that separates a replay from the training: left out" in caplog.text
+    assert f"`--logger {__name__}.Bare`" in caplog.text
     assert moved(tmp_path, named=[f"{__name__}.Bare"]) == [{"class_path": f"{__name__}.Bare"}]
 
 
@@ -390,9 +357,7 @@ def test_a_wandb_run_that_cannot_start_ends_the_replay_before_it_begins(run, tmp
     with pytest.raises(SystemExit, match="1"):
         main(["analyze", str(run), "--out", str(tmp_path), "--logger", "WandbLogger"])
     said = capsys.readouterr().err
-    assert (
-        "error: Weights & Biases is unavailable (api_key not configured): log in with `wandb login`" in said
-    )
+    assert "error: Weights & Biases is unavailable (api_key not configured): log in with `wandb" in said
     assert not (tmp_path / "observations").exists()
 
 
@@ -402,8 +367,7 @@ def test_weights_and_biases_live_and_replayed(tmp_path, capsys):
     """In one process, so that the replay finds the training's run in progress."""
     wandb = {"class_path": "WandbLogger", "init_args": {"project": "p", "name": "lm", "version": "training",
                                                         "save_dir": str(tmp_path / "run")}}  # fmt: skip
-    drawn = {"class_path": "Sparsity", "init_args": {"schedule": {"at": [0, 2, 4]}, "matched_size": None,
-                                                     "class_min_count": 5}}  # fmt: skip
+    drawn = at_steps("Sparsity", 0, 2, 4, matched_size=None, class_min_count=5)
     run = fitted(tmp_path, wandb, [CURVES, drawn]) / "p" / "training"
     both = {**observed(run), **observed(run, name="sparsity")}
     for i in (1, 0):

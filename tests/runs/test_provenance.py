@@ -15,6 +15,7 @@ from lmdyn.cli.__main__ import main
 from lmdyn.runs import provenance
 from lmdyn.runs.provenance import begin_session, end_session, read_provenance
 from lmdyn.runs.store import ObservationStore
+from tests.cli.tiny_run import tiny_run
 
 
 @dataclass(frozen=True)
@@ -157,21 +158,8 @@ def test_workers_that_write_at_once_lose_nothing(tmp_path, studies):
 
 @pytest.mark.usefixtures("without_report")
 def test_fit_and_analyze_write_it(tmp_path, studies):
-    data = {"n_train_tokens": 1000, "n_validation_tokens": 200, "n_test_tokens": 50, "n_nouns": 40, "n_verbs": 30,
-            "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10, "batch_size": 8,
-            "sequence_length": 20}  # fmt: skip
     curves = {"class_path": "LearningCurves", "init_args": {"log_figures": False}}
-    config = {
-        "trainer": {
-            "max_steps": 2, "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False,
-            "limit_val_batches": 0,
-            "logger": {"class_path": "CSVLogger",
-                       "init_args": {"save_dir": str(tmp_path), "name": "", "version": "run"}},
-            "callbacks": [{"class_path": "ScheduledCheckpoint"}, curves],
-        },
-        "model": {"class_path": "LSTMLanguageModel", "init_args": {"embedding_size": 8, "hidden_size": 8}},
-        "data": {"class_path": "GrammarCorpus", "init_args": data},
-    }  # fmt: skip
+    config = tiny_run(tmp_path, {"class_path": "ScheduledCheckpoint"}, curves, max_steps=2)
     path, run = tmp_path / "in.yaml", tmp_path / "run"
     path.write_text(yaml.safe_dump(config))
     studies["one"] = SimpleNamespace(claims=(*CLAIMS, Said("learns", "l1", "LearningCurves")))

@@ -13,15 +13,14 @@ import sys
 import textwrap
 import time
 from pathlib import Path
-from unittest import mock
 
 import pandas as pd
 import pytest
 import torch
-import yaml
 
 from lmdyn.callbacks import ObservationStore
 from lmdyn.cli.__main__ import main
+from tests.cli.tiny_run import FEW_WORDS, at_steps, tiny_run, trained
 
 pytestmark = pytest.mark.slow
 
@@ -35,28 +34,9 @@ SLOW_S = 8.0  # a checkpoint, from the slow disk
 def run(tmp_path_factory):
     """A run of many small checkpoints."""
     folder = tmp_path_factory.mktemp("workers")
-    data = {"n_train_tokens": 600, "n_validation_tokens": 60, "n_test_tokens": 50, "batch_size": 4,
-            "sequence_length": 10, "cache_dir": str(folder / "cache"), "n_nouns": 40, "n_verbs": 30,
-            "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10}  # fmt: skip
-    callbacks = [
-        {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": {"at": [1]}}},
-        {"class_path": "LearningCurves", "init_args": {"schedule": {"at": []}, "log_figures": False}},
-        {"class_path": "Sparsity", "init_args": {"schedule": {"at": []}, "log_figures": False}},
-    ]
-    config = {
-        "trainer": {
-            "max_steps": 1, "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False,
-            "log_every_n_steps": 1, "limit_val_batches": 0, "callbacks": callbacks,
-            "logger": {"class_path": "TensorBoardLogger",
-                       "init_args": {"save_dir": str(folder), "name": None, "version": "run"}},
-        },
-        "model": {"class_path": "LSTMLanguageModel", "init_args": {"embedding_size": 4, "hidden_size": 4}},
-        "data": {"class_path": "GrammarCorpus", "init_args": data},
-    }  # fmt: skip
-    (folder / "in.yaml").write_text(yaml.safe_dump(config))
-    with mock.patch("lmdyn.cli.report.write_report"):
-        main(["fit", "--config", str(folder / "in.yaml")])
-    run = folder / "run"
+    observers = [at_steps(cls, log_figures=False) for cls in ("LearningCurves", "Sparsity")]
+    callbacks = [at_steps("ScheduledCheckpoint", 1), *observers]
+    run = trained(folder, tiny_run(folder, *callbacks, size=4, data=FEW_WORDS, max_steps=1))
     shutil.rmtree(run / "observations", ignore_errors=True)
     path = run / "checkpoints" / "step=000000001.ckpt"
     checkpoint = torch.load(path, weights_only=True)
@@ -85,19 +65,9 @@ SLOW_DISK = f"""
 def start(run, out, log, i, slow_disk=None):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     program = [str(slow_disk)] if slow_disk else ["-m", "lmdyn.cli"]
-    command = [
-        sys.executable,
-        *program,
-        "analyze",
-        str(run),
-        "--out",
-        str(out),
-        "--logger",
-        "none",
-        "--shard",
-        f"{i}/{WORKERS}",
-    ]
+    words = ["analyze", str(run), "--out", str(out), "--logger=none", f"--shard={i}/{WORKERS}"]
     with log.open("w") as file:
+        command = [sys.executable, *program, *words]
         return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
 
 
