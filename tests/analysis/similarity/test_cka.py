@@ -1,4 +1,4 @@
-"""CKA: the printed formulas written out with n × n matrices, closed forms, invariances of kernels."""
+"""CKA: the printed formulas written out with n × n matrices, closed forms, what kernels are not invariant to."""
 
 import math
 from functools import partial
@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from lmdyn.analysis import CrossCovariance, cosine_kernel, kernel_cka, linear_cka, linear_kernel, rbf_kernel
+from lmdyn.analysis import kernel_cka, linear_cka, rbf_kernel
 from lmdyn.analysis.similarity import kernels
+from tests.analysis.similarity.streams import stream
 
 
 def hsic_0(K, L):  # noqa: N803
@@ -33,13 +34,6 @@ def cka(K, L, hsic):  # noqa: N803
     return hsic(K, L) / math.sqrt(hsic(K, K) * hsic(L, L))
 
 
-def stream(x, y, batch):
-    covariance = CrossCovariance()
-    for rows in torch.arange(len(x)).split(batch):
-        covariance.update(x[rows], y[rows])
-    return covariance
-
-
 class TestLinear:
     @pytest.mark.parametrize(("debiased", "hsic"), [(False, hsic_0), (True, hsic_1)])
     @pytest.mark.parametrize(
@@ -54,15 +48,6 @@ class TestLinear:
         assert float(mixed) == pytest.approx(expected, abs=1e-9)
         for batch in (1, 7, n):
             assert float(stream(x, y, batch).linear_cka(debiased)) == pytest.approx(expected, abs=1e-9)
-
-    def test_mini_batch_is_full_batch_and_not_the_mean_over_batches(self, related):
-        x, y = related(n=640, d1=40, d2=30)
-        y = y.flip(0)  # unrelated
-        for debiased in (False, True):
-            whole = float(linear_cka(x, y, debiased))
-            assert float(stream(x, y, 32).linear_cka(debiased)) == pytest.approx(whole, abs=1e-12)
-        parts = [float(linear_cka(a, b)) for a, b in zip(x.split(32), y.split(32), strict=True)]
-        assert abs(np.mean(parts) - float(linear_cka(x, y))) > 0.1  # what popular code answers
 
     def test_debiased_is_unbiased_at_0(self):
         g = torch.Generator().manual_seed(0)
@@ -79,14 +64,6 @@ class TestLinear:
         # by hand: ‖XᵀX‖² = 8, k = l = 1, tr = 4: 8 − 2·4 + 16/6 and, of the first column, 4 − 2·2 + 4/6
         expected = (4 - 4 + 8 / 6) / math.sqrt(16 / 6 * 4 / 6)
         assert float(linear_cka(x, x[:, :1], debiased=True)) == pytest.approx(expected)
-
-    @pytest.mark.parametrize("shift", [0.0, 1e3, 1e6])
-    def test_debiased_survives_a_mean_far_from_0(self, related, shift):
-        x, y = related(n=100)
-        covariance = stream(x + shift, y - shift, 9)
-        for debiased in (False, True):
-            expected = float(linear_cka(x, y, debiased))
-            assert float(covariance.linear_cka(debiased)) == pytest.approx(expected, abs=1e-9)
 
     @pytest.mark.parametrize("shift", [0.0, 1.0, 1e3])
     def test_in_float32(self, related, shift):
@@ -108,8 +85,6 @@ class TestLinear:
         for constant in (torch.full_like(x, 0.1), x * 1e-9 + 0.1, x.double() * 1e-9 + 0.1):
             with pytest.raises(ValueError, match="x is constant over its 2000 samples"):
                 linear_cka(constant, y, dtype=torch.float32)
-        with pytest.raises(ValueError, match="y holds NaN or infinite values"):
-            linear_cka(x, y / 0, dtype=torch.float32)
         g = torch.Generator().manual_seed(0)
         with pytest.raises(ValueError, match="x has an unbiased HSIC with itself of 0"):
             linear_cka(torch.eye(5), torch.randn(5, 2, generator=g), debiased=True, dtype=torch.float32)
@@ -175,31 +150,14 @@ class TestKernels:
         if place in ("a far pair", "two far groups"):  # the control
             assert not np.allclose(rbf_kernel(x), expected, atol=1e-9)
 
-    def test_invariances_are_those_of_the_kernel(self, related):
+    @pytest.mark.parametrize("kernel", ["rbf", "linear", "cosine"])
+    def test_invariances_are_no_more_than_those_of_the_kernel(self, related, kernel):
         x, y = related(n=60)
-        g = torch.Generator().manual_seed(3)
-        rotation = torch.linalg.qr(torch.randn(7, 7, generator=g, dtype=torch.float64)).Q
-        lengths = torch.rand(60, 1, generator=g, dtype=torch.float64) + 0.5
-        same = {
-            "rbf": {"shift": True, "scale": True, "rotation": True, "lengths": False, "stretch": False},
-            "linear": {"shift": True, "scale": True, "rotation": True, "lengths": False, "stretch": False},
-            "cosine": {"shift": False, "scale": True, "rotation": True, "lengths": True, "stretch": False},
-        }
-        changed = {
-            "shift": x + 3, "scale": 0.1 * x, "rotation": x @ rotation, "lengths": x * lengths,
-            "stretch": x * torch.linspace(0.1, 2, 7),
-        }  # fmt: skip
-        for kernel, table in same.items():
-            value = float(kernel_cka(x, y, kernel))
-            assert float(kernel_cka(y, x, kernel)) == pytest.approx(value, abs=1e-12)
-            assert float(kernel_cka(x, x, kernel)) == pytest.approx(1, abs=1e-12)
-            for change, invariant in table.items():
-                difference = abs(float(kernel_cka(changed[change], y, kernel)) - value)
-                assert (difference < 1e-10) if invariant else (difference > 1e-4), (
-                    kernel,
-                    change,
-                    difference,
-                )
+        lengths = torch.rand(60, 1, generator=torch.Generator().manual_seed(3), dtype=torch.float64) + 0.5
+        value = float(kernel_cka(x, y, kernel))
+        assert float(kernel_cka(x, x, kernel)) == pytest.approx(1, abs=1e-12)
+        for changed in (x * torch.linspace(0.1, 2, 7), x + 3 if kernel == "cosine" else x * lengths):
+            assert abs(float(kernel_cka(changed, y, kernel)) - value) > 1e-4
 
     def test_subsample_is_seeded_stated_and_the_same_on_both_sides(self, related):
         x, y = related(n=300)
@@ -222,22 +180,13 @@ class TestKernels:
             ValueError, match="x: expected a function or one of linear, cosine, rbf, precomputed, got 'rbg'"
         ):
             kernel_cka(x, y, "rbg")
-        with pytest.raises(ValueError, match="expected y of Float"):
-            kernel_cka(x, y[:-1])
         with pytest.raises(ValueError, match="set max_samples"):
             kernel_cka(torch.zeros(10_001, 1), torch.zeros(10_001, 1))
         with pytest.raises(ValueError, match=r"must be \(n, n\)"):
             kernel_cka(x, y, "precomputed")
         with pytest.raises(ValueError, match=r"its 30 samples, got shape \(7, 7\)"):
             kernel_cka(x, y, lambda v: v.T @ v)
-        with pytest.raises(ValueError, match="sample 3 is zero"):
-            kernel_cka(torch.where(torch.arange(30)[:, None] == 3, 0, x), y, "cosine")
         with pytest.raises(ValueError, match="more than half of the pairs"):
             kernel_cka(torch.where(torch.arange(30)[:, None] < 28, 1.0, x), y)
-        for kernel in (linear_kernel, cosine_kernel):
-            with pytest.raises(ValueError, match="x is constant over its 30 samples"):
-                kernel_cka(torch.full((30, 2), 0.1), y, kernel)
-        with pytest.raises(ValueError, match="y holds NaN"):
-            kernel_cka(x, torch.where(y > 0, y, torch.nan))
         with pytest.raises(ValueError, match="the matrix of x holds NaN"):
             kernel_cka(x, y, lambda v: torch.full((30, 30), torch.nan))

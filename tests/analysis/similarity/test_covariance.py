@@ -7,6 +7,7 @@ import torch
 
 from lmdyn.analysis import CrossCovariance, cca, linear_cka, procrustes, pwcca, svcca
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
+from tests.analysis.similarity.streams import stream
 from tests.helpers.ranks import run_ranks
 
 
@@ -21,13 +22,6 @@ def direct(x, y):
     return torch.stack([
         cca(x, y), svcca(x, y), pwcca(x, y), linear_cka(x, y), linear_cka(x, y, debiased=True), procrustes(x, y),
     ])  # fmt: skip
-
-
-def stream(x, y, sizes):
-    covariance = CrossCovariance()
-    for a, b in zip(x.split(sizes), y.split(sizes), strict=True):
-        covariance.update(a, b)
-    return covariance
 
 
 def made(n=400, d1=30, d2=20):
@@ -77,10 +71,6 @@ class TestBatches:
         x[:10] += 30
         torch.testing.assert_close(values(stream(x, y, 10)), direct(x, y), atol=1e-9, rtol=0)
 
-    def test_float32_is_summed_in_float64(self):
-        x, y = (v.float() for v in made(4000))
-        torch.testing.assert_close(values(stream(x, y, 13)), direct(x, y), atol=1e-10, rtol=0)
-
     def test_what_is_kept_does_not_grow(self):
         covariance, (x, y) = CrossCovariance(), made(50)
 
@@ -92,14 +82,6 @@ class TestBatches:
         for _ in range(20):
             covariance.update(x, y)
         assert numbers() == first < 1.2 * 50**2
-
-    def test_arguments_are_left_alone(self):
-        x, y = made(50)
-        copies = x.clone(), y.clone()
-        values(stream(x, y, 10))
-        direct(x, y)
-        assert torch.equal(x, copies[0])
-        assert torch.equal(y, copies[1])
 
 
 class TestParts:
@@ -137,8 +119,6 @@ class TestErrors:
     def test_what_does_not_fit(self):
         x, y = made(50)
         covariance = CrossCovariance()
-        with pytest.raises(ValueError, match="call update"):
-            covariance.cca()
         with pytest.raises(ValueError, match="row i of both"):
             covariance.update(x, y[1:])
         covariance.update(x, y)
@@ -147,24 +127,12 @@ class TestErrors:
         ):
             covariance.update(y, x)
 
-    def test_nan_and_constants_are_found_at_the_end(self):
-        x, y = made(50)
-        for bad, message in (
-            (torch.where(torch.arange(50)[:, None] == 33, torch.nan, y), "y holds NaN or infinite"),
-            (torch.where(torch.arange(50)[:, None] == 0, torch.inf, y), "y holds NaN or infinite"),
-            (torch.full((50, 3), 0.1), "y is constant over its 50 samples"),
-            (torch.full((50, 3), 1e9 / 3), "y is constant over its 50 samples"),
-        ):
-            covariance = stream(x, bad, 9)
-            for f in (
-                covariance.cca,
-                covariance.svcca,
-                covariance.pwcca,
-                covariance.linear_cka,
-                covariance.procrustes,
-            ):
-                with pytest.raises(ValueError, match=message):
-                    f()
+    @pytest.mark.parametrize("measure", ["cca", "svcca", "pwcca", "linear_cka", "procrustes"])
+    def test_constants_are_found_at_the_end(self, measure):
+        for constant in (0.1, 1e9 / 3):
+            covariance = stream(made(50)[0], torch.full((50, 3), constant), 9)
+            with pytest.raises(ValueError, match="y is constant over its 50 samples"):
+                getattr(covariance, measure)()
 
     def test_too_few_samples(self):
         x, y = made(50)
@@ -219,29 +187,18 @@ def rank_main(folder):
 
 def test_leaving_out_a_part_is_the_sum_of_the_others(related):
     x, y = related()
-    parts = []
-    for rows in torch.arange(200).split(30):
-        parts.append(CrossCovariance())
-        parts[-1].update(x[rows], y[rows])
+    parts = [stream(a, b, 30) for a, b in zip(x.split(30), y.split(30), strict=True)]
     whole = CrossCovariance.combine(parts)
     left = whole.without(parts[2])
     expected = CrossCovariance.combine(parts[:2] + parts[3:])
     assert left.n == expected.n == 170
     torch.testing.assert_close(left.scatter, expected.scatter, rtol=1e-12, atol=1e-10)
-    for measure in ("cca", "svcca", "pwcca", "linear_cka", "procrustes"):
-        assert float(getattr(left, measure)()) == pytest.approx(
-            float(getattr(expected, measure)()), abs=1e-11
-        )
-    assert float(left.linear_cka(debiased=True)) == pytest.approx(
-        float(expected.linear_cka(debiased=True)), abs=1e-11
-    )
+    torch.testing.assert_close(values(left), values(expected), atol=1e-11, rtol=0)
     assert float(left.cca()) != pytest.approx(float(whole.cca()), abs=1e-6)  # the control
     with pytest.raises(ValueError, match="leaving out 200 samples of 200 leaves none"):
         whole.without(whole)
-    other = CrossCovariance()
-    other.update(x[:5, :3], y[:5])
     with pytest.raises(ValueError, match=r"expected a part of \(7, 5\) dimensions, got \(3, 5\)"):
-        whole.without(other)
+        whole.without(stream(x[:5, :3], y[:5], 5))
 
 
 class TestSeveral:
