@@ -109,29 +109,6 @@ def test_against_a_naive_implementation():
     assert found["block"][2].isnan().all()  # one token, one segment
 
 
-def test_padding_plays_no_part():
-    p, tokens, special, segments = batch()
-    short = attention_scores(p[:, :, :4, :4], tokens[:, :4], special[:, :4], segments[:, :4])
-    masked = p.clone()
-    masked[1:, :, :, 4:] = 0  # as a model that masks padding
-    for weights in (p, masked):
-        found = attention_scores(weights, tokens, special, segments)
-        for name, expected in short.items():
-            torch.testing.assert_close(found[name][1, :, :4], expected[1], equal_nan=True)
-
-
-def test_order_matters_to_the_diagonal_alone():
-    p, tokens, special, segments = batch()
-    order = torch.tensor([2, 0, 1, 5, 3, 4])
-    before = attention_scores(p, tokens, special, segments)
-    after = attention_scores(
-        p[:, :, order][..., order], tokens[:, order], special[:, order], segments[:, order]
-    )
-    for name in module.SCORES:
-        equal = torch.allclose(before[name][:, :, order], after[name], equal_nan=True)
-        assert equal == (name != "diagonal")
-
-
 def test_without_special_tokens_or_segments():
     assert attention_scores(random(1), ALL).keys() == {"entropy", "diagonal", "itself"}
 

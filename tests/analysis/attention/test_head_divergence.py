@@ -75,20 +75,6 @@ def test_padding_does_not_count():
         assert padded[kind][:, 3:].isnan().all()
 
 
-def test_order_of_tokens_and_symmetry():
-    p, q, tokens = weights(causal=False), weights(causal=False, seed=1), everything()
-    order = torch.tensor([3, 1, 4, 0, 2])
-    found = head_divergences(p, q, tokens)
-    moved = head_divergences(p[:, :, order][..., order], q[:, :, order][..., order], tokens)
-    for kind, values in found.items():
-        torch.testing.assert_close(moved[kind], values[:, order])
-    other = head_divergences(q, p, tokens)
-    torch.testing.assert_close(other["jensen_shannon"], found["jensen_shannon"].transpose(2, 3))
-    assert not torch.allclose(
-        other["kullback_leibler"], found["kullback_leibler"].transpose(2, 3)
-    )  # the control
-
-
 def test_a_model_with_its_heads_in_another_order_is_matched():
     p, order = weights(batch=4, heads=4), [2, 0, 3, 1]
     sums = HeadDivergenceSums()
@@ -168,5 +154,3 @@ def test_what_is_refused():
         head_divergences(weights(), weights(time=4), everything())
     with pytest.raises(ValueError, match="blocks must be at least 1, got 0"):
         HeadDivergenceSums(0)
-    with pytest.raises(ValueError, match="no attention was added"):
-        HeadDivergenceSums().result()

@@ -105,26 +105,19 @@ def test_each_score_is_1_for_its_own_pattern_only():
         assert found == {key: float(key == name) for key in SCORES}
 
 
-def test_scores_of_wrong_shapes_and_of_a_diverged_model():
+def test_scores_of_wrong_shapes():
     with pytest.raises(ValueError, match="at least 7 positions"):
         induction_scores(torch.zeros(1, 1, 6, 6), 3, 1)
     with pytest.raises(ValueError, match="from 2"):
         induction_scores(torch.zeros(1, 1, 6, 6), 1)
-    broken = torch.full((1, 2, 6, 6), torch.nan)
-    broken[:, 1] = 0.5
-    found = induction_scores(broken, 3)["prefix_matching"]
-    assert found[0].isnan().tolist() == [True, False]
 
 
 def test_shares_of_eigenvalues():
     rotation = torch.tensor([[0.0, -1], [1, 0]])
     known = torch.stack([torch.eye(2), -torch.eye(2), rotation, torch.diag(torch.tensor([3.0, -1]))])
     np.testing.assert_allclose(positive_eigenvalues(known), [1, -1, 0, 0.5], atol=1e-12)
-    absent = positive_eigenvalues(torch.stack([torch.zeros(2, 2), torch.full((2, 2), torch.nan)]))
-    assert absent.isnan().all()
     g = torch.Generator().manual_seed(0)
     a, basis = (torch.randn(5, 5, generator=g, dtype=torch.float64) for _ in range(2))
-    np.testing.assert_allclose(positive_eigenvalues(7 * a), positive_eigenvalues(a), rtol=1e-9)
     np.testing.assert_allclose(
         positive_eigenvalues(basis @ a @ basis.inverse()), positive_eigenvalues(a), rtol=1e-6
     )
@@ -155,10 +148,6 @@ def test_the_product_over_the_vocabulary_is_summed_by_parts():
     g = torch.Generator().manual_seed(0)
     a, b = torch.randn(9001, 3, generator=g), torch.randn(9001, 2, generator=g)
     np.testing.assert_allclose(vocabulary_product(a, b), a.double().T @ b.double(), atol=1e-3)
-    with pytest.raises(ValueError, match="9001 input and 5 output"):
-        vocabulary_product(a, b[:5])
-    with pytest.raises(ValueError, match="0 input"):
-        vocabulary_product(a[:0], b[:0])
 
 
 def test_a_head_that_writes_what_it_reads_copies():

