@@ -110,37 +110,6 @@ class TestGames:
         whole = 2 + float(weight.sum())
         assert alone + whole * float(found[~found.isnan()].sum()) == pytest.approx(whole - 2, rel=1e-12)
 
-    def test_names_of_players_do_not_matter(self):
-        order = torch.tensor([3, 0, 5, 1, 4, 2])
-        forward = recurrent("bidirectional")
-        table = torch.arange(1, 7)
-
-        def game(there):
-            return forward(torch.where(there, table, 0))[:, 0]
-
-        found, other = (
-            of(everywhere(g), reading="bidirectional").value[0]
-            for g in (game, lambda there: game(there[:, order]))
-        )
-        for left, right in pairs():  # in the other game, player order[i] does what i does in the first
-            a, b = sorted((int(order[left]), int(order[right])))
-            assert float(other[a, b - a - 1]) == pytest.approx(
-                float(found[left, right - left - 1]), rel=1e-12
-            )
-        assert float(found[0].std()) > 1e-3
-
-    def test_scale_does_not_matter_and_a_shift_is_in_the_norm_only(self):
-        ids, forward = sentences(), recurrent()
-        one, scaled, shifted = (
-            pairwise_shapley_interaction(f, ids, 3, baseline=0).value
-            for f in (forward, lambda x: -7 * forward(x), lambda x: forward(x) + 0.5)
-        )
-        torch.testing.assert_close(scaled, one, rtol=1e-12, atol=0, equal_nan=True)
-        norm, moved = (f(ids).norm(dim=2) for f in (forward, lambda x: forward(x) + 0.5))
-        for left, right in pairs(max_distance=3):
-            at = (slice(None), left, right - left - 1)
-            torch.testing.assert_close(shifted[at] * moved[:, right], one[at] * norm[:, right])
-
     def test_nothing_answered_is_nan(self):
         found = of(lambda x: x * 0)
         assert found.value.isnan().all()

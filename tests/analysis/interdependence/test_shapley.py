@@ -108,27 +108,6 @@ class TestClosedForms:
             assert float(found.value) == pytest.approx(1, abs=1e-14)
             assert float(found.standard_error) == pytest.approx(0, abs=1e-14)
 
-    def test_redundant_spans_are_1_and_opposed(self):
-        forward = at_every_position(lambda x: x[:, [0, 1], 0].amax(1, keepdim=True))
-        found = shapley_interaction(
-            forward, torch.ones(3, 1), span(3, 0), span(3, 1), baseline=torch.zeros(1)
-        )
-        assert float(found.value) == 1
-        assert found.interaction.tolist() == [-1]
-        assert found.joint.tolist() == [1]
-
-    def test_three_way_interaction(self):
-        x = embeddings(4, 1)
-        a, b, c = x[:3, 0]
-        forward = at_every_position(
-            lambda x: x[:, 0] + 2 * x[:, 1] + 3 * x[:, 2] + x[:, 0] * x[:, 1] * x[:, 2]
-        )
-        found = shapley_interaction(
-            forward, x, span(4, 0), span(4, 1), baseline=torch.zeros(1, dtype=torch.float64)
-        )
-        close(found.interaction, (a * b * c / 2)[None])  # c is there in half of the cases
-        close(found.joint, (a + 2 * b + a * b * c / 2)[None])
-
     @pytest.mark.parametrize("players", [2, 3, 5, 6])
     def test_moebius_coefficients_of_any_game(self, players):
         c, forward = polynomial(players, 4)
@@ -142,21 +121,6 @@ class TestClosedForms:
         assert found.value == found.interaction.norm() / found.joint.norm()
         assert (found.exact, found.subsets) == (True, 2 ** (players - 2))
         assert float(found.standard_error) == 0
-
-    def test_without_other_players_it_is_the_formula_of_decompositional_interdependence(self):
-        forward, x, zero = network(4), embeddings(4), torch.zeros(3, dtype=torch.float64)
-        left, right = span(4, 0, 2), span(4, 1, 3)
-
-        def h(*kept):
-            return (
-                forward(torch.where(span(4, *kept)[:, None], x, 0)[None])[0, 0]
-                - forward(torch.zeros_like(x)[None])[0, 0]
-            )
-
-        expected = (h(0, 1, 2, 3) - h(0, 2) - h(1, 3)).norm() / h(0, 1, 2, 3).norm()
-        found = shapley_interaction(forward, x, left, right, baseline=zero)
-        assert float(found.value) == pytest.approx(float(expected), abs=1e-12)
-        assert found.subsets == 1
 
     def test_nothing_contributed_is_nan_not_the_ratio_of_rounding_errors(self):
         x, zero = embeddings(5).float(), torch.zeros(3)
@@ -215,29 +179,6 @@ class TestIndex:
         close(one.interaction, other.interaction)
         close(one.joint, other.joint)
         close(one.standard_error, other.standard_error)
-
-    def test_linear_in_the_model_and_ratio_invariant_to_scale_and_shift(self):
-        arguments = (embeddings(5), span(5, 0), span(5, 2))
-        zero = torch.zeros(3, dtype=torch.float64)
-        first, second = network(5, 0), network(5, 7)
-        one, two, both, scaled = (
-            shapley_interaction(f, *arguments, baseline=zero)
-            for f in (first, second, lambda x: first(x) + second(x), lambda x: 5 - 3 * first(x))
-        )
-        close(both.interaction, one.interaction + two.interaction)
-        close(both.joint, one.joint + two.joint)
-        close(scaled.value, one.value)
-        assert abs(float(one.value - two.value)) > 1e-3
-
-    def test_players_that_do_nothing_change_nothing(self):
-        x, zero = embeddings(7), torch.zeros(3, dtype=torch.float64)
-        inner = network(4)
-        forward = at_every_position(lambda x: inner(x[:, :4])[:, 0])
-        small = shapley_interaction(inner, x[:4], span(4, 0), span(4, 2), baseline=zero)
-        large = shapley_interaction(forward, x, span(7, 0), span(7, 2), baseline=zero)
-        close(large.interaction, small.interaction)
-        close(large.joint, small.joint)
-        assert (small.subsets, large.subsets) == (4, 32)
 
 
 class TestSampling:

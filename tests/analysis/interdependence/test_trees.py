@@ -60,16 +60,6 @@ def test_the_sentence_of_the_publication(one, other, edges):
     assert found[WORDS.index(other), WORDS.index(one)] == edges
 
 
-def test_head_and_child_are_1_apart_and_siblings_2():
-    for heads in (HEADS, random_heads(np.random.default_rng(7), 15)):
-        found = dependency_distances(heads)
-        for word, head in enumerate(heads):
-            assert head < 0 or found[word, head] == 1
-            for other in range(len(heads)):
-                if other != word and heads[other] == head >= 0:
-                    assert found[word, other] == 2
-
-
 @pytest.mark.parametrize("roots", [1, 2, 3])
 def test_equals_a_search_along_the_edges(roots):
     random = np.random.default_rng(roots)

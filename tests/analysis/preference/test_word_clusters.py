@@ -141,18 +141,11 @@ def test_what_did_not_converge_says_so():
         assert clusters.values.isfinite().all()
 
 
-def test_the_first_component_of_the_printed_form_is_the_mean():
-    x = embeddings()
-    assert word_clusters(x, Clustering(**SETTINGS, centre=False)).values.isfinite().all()
-
-
 def test_errors_of_word_clusters():
     x = embeddings(n=100)
     with pytest.raises(ValueError, match="expected 1 to 8 components") as wrong:
         word_clusters(x)
     assert not isinstance(wrong.value, UnusableEmbeddingsError)  # a matter of settings
-    with pytest.raises(ValueError, match="more words than components"):
-        word_clusters(x[:4], Clustering(4))
     for unusable, reason in (
         (x * torch.nan, "NaN or infinite"),
         (x * 0, "got rank 0"),
