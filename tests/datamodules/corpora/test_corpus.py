@@ -54,8 +54,11 @@ class Tiny(Corpus):
         return {"text": repr(self.text)}
 
 
-def tiny(tmp_path, **settings):
-    corpus = Tiny(**{"cache_dir": str(tmp_path / "cache"), "batch_size": 1, **settings})
+def tiny(tmp_path, tokenizer=None, cls=Tiny, splits=Tiny.splits, **settings):
+    corpus = cls(**{"cache_dir": str(tmp_path / "cache"), "batch_size": 1, **settings})
+    corpus.splits = splits
+    if tokenizer is not None:
+        corpus.tokenizer = tokenizer
     corpus.prepare_data()
     corpus.setup()
     return corpus
@@ -100,10 +103,8 @@ def test_encoded_arrays(tmp_path):
 
 
 def test_pieces_carry_the_labels_of_their_words(tmp_path):
-    corpus = Tiny(cache_dir=str(tmp_path / "cache"), batch_size=1)
-    corpus.tokenizer = tokenizer = pieces_tokenizer(tmp_path)
-    corpus.prepare_data()
-    corpus.setup()
+    tokenizer = pieces_tokenizer(tmp_path)
+    corpus = tiny(tmp_path, tokenizer)
     tokens, tags, starts = [], [], []
     for document in TEXT["train"]:
         for sentence in document:
@@ -138,9 +139,7 @@ def test_chunks_do_not_show(tmp_path, monkeypatch):
 def test_layer_that_comes_late_is_filled_up(tmp_path, monkeypatch):
     monkeypatch.setattr(encoding_module, "_SENTENCES_PER_CHUNK", 1)
     text = {"train": [Document("d", (Sentence(("a", "b")), Sentence(("c",), xpos=("X",)), Sentence(("d",))))]}
-    corpus = Tiny(text, cache_dir=str(tmp_path), eos=False)
-    corpus.splits = ("train",)
-    corpus.prepare_data()
+    corpus = tiny(tmp_path, splits=("train",), text=text, eos=False)
     assert corpus.encoded("train").layer("xpos").tolist() == [-100, -100, 0, -100]
 
 
@@ -168,25 +167,14 @@ def test_second_start_reads_nothing(tmp_path):
 
 def test_handed_tokenizer_needs_no_training_split_and_shares_the_cache(tmp_path):
     run = tiny(tmp_path)
-    probe = Tiny(cache_dir=str(tmp_path / "cache"))
-    probe.splits = ("validation",)
-    probe.tokenizer = run.tokenizer
-    probe.prepare_data()
-    probe.setup()
+    probe = tiny(tmp_path, run.tokenizer, splits=("validation",))
     assert probe.calls == ["validation"]
     assert probe.encoded("validation").tokens.tolist() == run.encoded("validation").tokens.tolist()
     assert probe.label_names["upos"] == ["DET", "PUNCT"]
     with pytest.raises(ValueError, match=r"no split 'train': it has \['validation'\]"):
         _ = probe.token_counts
-    same = Tiny(cache_dir=str(tmp_path / "cache"))
-    same.tokenizer = AutoTokenizer.from_pretrained(_saved(run.tokenizer, tmp_path))
-    same.prepare_data()
-    assert same.calls == []
-
-
-def _saved(tokenizer, tmp_path):
-    tokenizer.save_pretrained(str(tmp_path / "tokenizer"))
-    return str(tmp_path / "tokenizer")
+    run.tokenizer.save_pretrained(str(tmp_path / "tokenizer"))
+    assert tiny(tmp_path, AutoTokenizer.from_pretrained(str(tmp_path / "tokenizer"))).calls == []
 
 
 def test_a_new_tokenizer_encodes_again(tmp_path):
@@ -211,10 +199,8 @@ def test_concurrent_writers(tmp_path):
 
     def work():
         try:
-            tiny_corpus = Slow(cache_dir=str(tmp_path / "cache"))
-            tiny_corpus.tokenizer = word_tokenizer({"the": 1})
-            tiny_corpus.prepare_data()
-            assert tiny_corpus.encoded("train").num_tokens == 11
+            found = tiny(tmp_path, word_tokenizer({"the": 1}), Slow)
+            assert found.encoded("train").num_tokens == 11
         except Exception as error:
             failures.append(error)
 
@@ -233,10 +219,8 @@ def test_a_failure_leaves_nothing(tmp_path):
             yield from super().documents(split)
             raise ValueError("line 7 is broken")
 
-    corpus = Broken(cache_dir=str(tmp_path / "cache"))
-    corpus.tokenizer = word_tokenizer({"the": 1})
     with pytest.raises(ValueError, match="split 'train' of the corpus: line 7 is broken"):
-        corpus.prepare_data()
+        tiny(tmp_path, word_tokenizer({"the": 1}), Broken)
     assert list((tmp_path / "cache").iterdir()) == []
 
 
@@ -300,17 +284,13 @@ def test_errors(tmp_path, monkeypatch):
         tiny(tmp_path, text={"train": TEXT["train"], "validation": []})
     with pytest.raises(RuntimeError, match="no tokenizer yet"):
         _ = Tiny().tokenizer
-    corpus = Tiny(cache_dir=str(tmp_path / "cache"))
-    corpus.splits = ("validation",)
     with pytest.raises(ValueError, match="give train, or a tokenizer"):
-        corpus.prepare_data()
+        tiny(tmp_path, splits=("validation",))
     no_end = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, "a")), unk_token="a"
     )
-    corpus = Tiny(cache_dir=str(tmp_path / "cache"))
-    corpus.tokenizer = no_end
     with pytest.raises(ValueError, match="set eos: false"):
-        corpus.prepare_data()
+        tiny(tmp_path, no_end)
 
 
 def test_cache_folder(tmp_path, monkeypatch):

@@ -132,17 +132,8 @@ def test_instances_of_a_language_without_documents(length, tmp_path):
 
 def test_rows_of_pretraining_text(tmp_path):
     """Windows are cut from the documents in their new order."""
-    made = [
-        ready(
-            PretrainingCorpus(
-                GrammarCorpus(
-                    **SMALL, cache_dir=str(tmp_path), order_seed=seed, vocabulary="wordpiece", vocab_size=200
-                ),
-                sequence_length=32,
-                batch_size=4,
-            )
-        )
-        for seed in (None, 1)
-    ]
+    pieces = {"vocabulary": "wordpiece", "vocab_size": 200, "cache_dir": str(tmp_path)}
+    corpora = [GrammarCorpus(**SMALL, order_seed=seed, **pieces) for seed in (None, 1)]
+    made = [ready(PretrainingCorpus(corpus, sequence_length=32, batch_size=4)) for corpus in corpora]
     assert made[0].train_dataloader().fingerprint != made[1].train_dataloader().fingerprint
     assert made[0].val_dataloader().fingerprint == made[1].val_dataloader().fingerprint

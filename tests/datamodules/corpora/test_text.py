@@ -194,9 +194,7 @@ def test_dataset_of_parquet_files(tmp_path):
     assert corpus.splits == ("train", "validation")
     assert sentences(corpus) == sentences(TextCorpus(train=write(tmp_path, WIKI, "w.txt")))
     assert sentences(corpus, "validation") == ["the cat ."]
-    with pytest.raises(
-        ValueError, match=r"column 'body' has no column.* set text_column to one of \['text', 'n'\]"
-    ):
+    with pytest.raises(ValueError, match=r"'body' has no column.* set text_column to one of \['text', 'n'\]"):
         prepared(tmp_path, dataset=dataset, text_column="body")
 
 

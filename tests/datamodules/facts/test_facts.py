@@ -48,6 +48,22 @@ def folder(tmp_path):
     return root
 
 
+class Given(FactSource):
+    """Facts and candidates as they are given."""
+
+    def __init__(self, facts, candidates):
+        self.given, self.among = facts, candidates
+
+    def facts(self):
+        return iter(self.given)
+
+    def relation_kinds(self):
+        return {fact.relation: "1-1" for fact in self.given}
+
+    def candidates(self):
+        return self.among
+
+
 def corpus_of(source, tokenizer, **settings):
     corpus = FactCorpus(source, **settings)
     corpus.tokenizer = tokenizer
@@ -166,23 +182,16 @@ def test_unigram_pieces():
         tokenizer_object=backend, unk_token="<unk>", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]"
     )
 
-    class One(FactSource):
-        def facts(self):
-            yield Cloze("P36", "France", "Paris", "The capital of [X] is [Y] .")
-
-        def relation_kinds(self):
-            return {"P36": "1-1"}
-
-        def candidates(self):
-            return ["Paris", "France", "frances"]
-
+    one = Given(
+        [Cloze("P36", "France", "Paris", "The capital of [X] is [Y] .")], ["Paris", "France", "frances"]
+    )
     start = ["[CLS]", "▁the", "▁capital", "▁of", "▁france", "▁is", "[MASK]"]
     for settings, end in (
         ({}, ["."]),  # the pieces are those of raw text: "▁." is none
         ({"punctuation": "attached"}, ["."]),
         ({"punctuation": "apart"}, ["▁", "."]),
     ):
-        loader = corpus_of(One(), tokenizer, **settings).loader()
+        loader = corpus_of(one, tokenizer, **settings).loader()
         (example,) = loader.examples
         assert tokenizer.convert_ids_to_tokens(example["input_ids"].tolist()) == [*start, *end, "[SEP]"]
         assert tokenizer.convert_ids_to_tokens(example["labels"][example["labels"] >= 0].tolist()) == [
@@ -213,18 +222,12 @@ def test_pieces_of_byte_level_tokenizers_are_those_of_raw_text(punctuation):
         mask_token="<mask>",
     )  # fmt: skip
 
-    class Some(FactSource):
-        def facts(self):
-            yield Cloze("P36", "France", "Paris", "the capital of [X] is [Y] .")
-            yield Cloze("P17", "Paris", "France", "[Y] is of [X] .")
-
-        def relation_kinds(self):
-            return {"P36": "1-1", "P17": "1-1"}
-
-        def candidates(self):
-            return ["Paris", "France", "Berlin", "Parisberlin"]
-
-    loader = corpus_of(Some(), tokenizer, punctuation=punctuation).loader()
+    facts = [
+        Cloze("P36", "France", "Paris", "the capital of [X] is [Y] ."),
+        Cloze("P17", "Paris", "France", "[Y] is of [X] ."),
+    ]
+    some = Given(facts, ["Paris", "France", "Berlin", "Parisberlin"])
+    loader = corpus_of(some, tokenizer, punctuation=punctuation).loader()
     stop = "." if punctuation == "attached" else " ."
     first, *others = loader.examples
     raw = tokenizer(f"the capital of France is Paris{stop}")["input_ids"]

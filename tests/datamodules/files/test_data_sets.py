@@ -41,9 +41,7 @@ def test_rows_up_to_the_damage():
 )
 def test_a_column_without_text(tmp_path, rows, kind):
     corpus = TextCorpus(dataset=parquet(tmp_path, {"text": rows}), cache_dir=str(tmp_path))
-    with pytest.raises(
-        ValueError, match=rf"x\.parquet.*column 'text' has .*{kind}, expected text: set text_column"
-    ):
+    with pytest.raises(ValueError, match=rf"x\.parquet.*'text' has .*{kind}, expected text: set text_column"):
         corpus.prepare_data()
 
 

@@ -168,9 +168,7 @@ def test_other_epochs_of_a_stream_are_refused(cache):
     run.updates(2)
     state = run.state()
     other = Ranks("stream", cache, accumulated=2, limit=4)
-    with pytest.raises(
-        ValueError, match="epochs of 48 rows, this one would have 16: set epoch_batches to 12"
-    ):
+    with pytest.raises(ValueError, match="48 rows, this one would have 16: set epoch_batches to 12"):
         other.resume(state)
     data = data_of("stream of 4", cache, batch_size=8)
     with pytest.raises(ValueError, match="among 1 readers, this run requests 4: set readers: 1"):

@@ -101,7 +101,5 @@ def test_shares_of_replacements():
 
 
 def test_nothing_maskable_gives_nothing():
-    assert (
-        len(choose_positions(np.random.default_rng(0), Masking(), np.ones(4, bool), np.zeros(4, bool), 2))
-        == 0
-    )
+    starts, maskable = np.ones(4, bool), np.zeros(4, bool)
+    assert len(choose_positions(np.random.default_rng(0), Masking(), starts, maskable, 2)) == 0

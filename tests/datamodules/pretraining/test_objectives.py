@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus, StreamedText, TextCorpus
+from lmdyn.datamodules import PretrainingCorpus, StreamedText, TextCorpus
 from lmdyn.datamodules.corpora.tokenization import load_tokenizer, subword_tokenizer
 from lmdyn.datamodules.pretraining.sentence_pairs import (
     RowFormat,
@@ -16,30 +16,13 @@ from lmdyn.datamodules.pretraining.sentence_pairs import (
     special_ids,
 )
 from lmdyn.datamodules.pretraining.stream_reader import _Gatherer
+from tests.datamodules.pretraining.test_pretraining import cache as cache
+from tests.datamodules.pretraining.test_pretraining import make
 
 # a machine, or a test's share of it, may have one core
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
-SMALL = {
-    "n_train_tokens": 3000, "n_validation_tokens": 900, "n_test_tokens": 300, "n_nouns": 60, "n_verbs": 40,
-    "n_adjectives": 20, "n_adverbs": 10, "n_names": 30, "n_facts": 10,
-}  # fmt: skip
 DENSE = ["causal", "cloze"]
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return str(tmp_path_factory.mktemp("cache"))
-
-
-def make(cache, objective, **settings):
-    corpus = GrammarCorpus(**SMALL, vocabulary="wordpiece", vocab_size=300, cache_dir=cache)
-    data = PretrainingCorpus(
-        corpus, objective=objective, **{"sequence_length": 32, "batch_size": 8, **settings}
-    )
-    data.prepare_data()
-    data.setup()
-    return data
 
 
 def expected_labels(ids, special, objective):
@@ -76,7 +59,7 @@ def test_a_text_of_six_words(objective, tmp_path, cache):
 @pytest.mark.parametrize("short_share", [0.0, 0.5])
 @pytest.mark.parametrize("objective", DENSE)
 def test_every_label_is_the_input_it_should_be(objective, short_share, cache):
-    data = make(cache, objective, short_share=short_share)
+    data = make(cache, objective=objective, short_share=short_share)
     special = set(special_ids(data.tokenizer, objective).values())
     lengths = set()
     for split in ("train", "validation"):
@@ -91,7 +74,7 @@ def test_every_label_is_the_input_it_should_be(objective, short_share, cache):
 @pytest.mark.parametrize("objective", DENSE)
 def test_each_token_is_predicted_once(objective, cache):
     """All windows together predict the text, in order; a masked model predicts some of it."""
-    data = make(cache, objective)
+    data = make(cache, objective=objective)
     text = np.asarray(data.corpus.encoded("validation").tokens)
     rows = {}
     for batch in data.val_dataloader():
@@ -99,14 +82,14 @@ def test_each_token_is_predicted_once(objective, cache):
             rows[number] = labels[labels != -100].tolist()
     predicted = np.concatenate([rows[i] for i in range(len(rows))])
     np.testing.assert_array_equal(predicted, text[: len(text) // 30 * 30])
-    masked = make(cache, "masked").val_dataloader()
+    masked = make(cache, objective="masked").val_dataloader()
     assert sum(int((b["labels"] != -100).sum()) for b in masked) < 0.2 * len(predicted)
 
 
 @pytest.mark.parametrize("objective", ["masked", *DENSE])
 def test_gold_layers_follow_the_labels(objective, cache):
     """Of a causal model they are those of the next token."""
-    data = make(cache, objective, layers=["upos"])
+    data = make(cache, objective=objective, layers=["upos"])
     text = data.corpus.encoded("validation")
     gold = np.asarray(text.layer("upos"))
     assert len(set(gold.tolist())) > 5
@@ -165,18 +148,18 @@ def test_another_objective_is_other_data(source, cache, streamed):
     """Its fingerprint differs, and no run goes on with it."""
     loaders = {
         objective: (
-            make(cache, objective) if source == "corpus" else stream(streamed[0], objective)
+            make(cache, objective=objective) if source == "corpus" else stream(streamed[0], objective)
         ).train_dataloader()
         for objective in ("masked", *DENSE)
     }
     if source == "corpus":
         assert len({loader.fingerprint for loader in loaders.values()}) == 3
-        assert make(cache, "causal").train_dataloader().fingerprint == loaders["causal"].fingerprint
+        assert make(cache, objective="causal").train_dataloader().fingerprint == loaders["causal"].fingerprint
     for name, loader in loaders.items():
         next(iter(loader))
         state = loader.state_dict()
         for other in loaders:
-            again = make(cache, other) if source == "corpus" else stream(streamed[0], other)
+            again = make(cache, objective=other) if source == "corpus" else stream(streamed[0], other)
             if other == name:
                 again.train_dataloader().load_state_dict(state)
             else:

@@ -68,27 +68,19 @@ def a_pass(loader, reader=0, state=None):
 
 
 def make(
-    folder,
-    *,
-    files="part-*.parquet",
-    path="parquet",
-    workers=0,
-    epoch_batches=7,
-    column="text",
-    rank=0,
-    ranks=1,
-    dataset=None,
-    **format,
+    folder, *, files="part-*.parquet", path="parquet", workers=0, column="text", dataset=None, **settings
 ):
+    """Batches of an epoch of seven, as a rank has them."""
+    about = {"global_rank": settings.pop("rank", 0), "world_size": settings.pop("ranks", 1)}
+    about |= {"limit_train_batches": settings.pop("limit", 1.0)}
     stream = StreamedText(
         dataset or {"path": path, "data_files": str(folder / files)}, tokenizer=str(folder / "tokenizer"),
-        epoch_batches=epoch_batches, block_rows=12, text_column=column,
+        epoch_batches=7, block_rows=12, text_column=column,
     )  # fmt: skip
-    data = PretrainingCorpus(
-        stream=stream, sequence_length=24, batch_size=4, num_workers=workers, **{"pairs": "order", **format}
-    )
-    if ranks > 1:
-        data.trainer = type("Trainer", (), {"global_rank": rank, "world_size": ranks})()
+    format = {"pairs": "order", "sequence_length": 24, "batch_size": 4, "num_workers": workers, **settings}
+    data = PretrainingCorpus(stream=stream, **format)
+    if about["world_size"] > 1 or about["limit_train_batches"] != 1.0:
+        data.trainer = type("Trainer", (), about)()
     data.prepare_data()
     return data.train_dataloader()
 
@@ -263,12 +255,5 @@ def test_other_text_is_said(folder, caplog):
 
 
 def test_a_trainer_may_end_epochs_earlier(folder):
-    stream = StreamedText(
-        {"path": "parquet", "data_files": str(folder / "part-*.parquet")}, tokenizer=str(folder / "tokenizer"),
-        epoch_batches=7, block_rows=12,
-    )  # fmt: skip
-    data = PretrainingCorpus(stream=stream, sequence_length=24, batch_size=4)
-    data.trainer = type("Trainer", (), {"global_rank": 0, "world_size": 1, "limit_train_batches": 3})()
-    data.prepare_data()
-    loader = data.train_dataloader()
+    loader = make(folder, limit=3)
     assert [len(list(loader)) for _ in range(3)] == [3, 3, 3]

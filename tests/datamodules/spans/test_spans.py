@@ -57,23 +57,29 @@ def wordpiece(tmp_path):
     return BertTokenizer(vocab=str(path))
 
 
+def ready(corpus, tokenizer=None, **settings):
+    """Its spans, by this tokenizer or by its own over the words of the training split."""
+    spans = SpanCorpus(corpus, **settings)
+    if tokenizer is not None:
+        spans.tokenizer = tokenizer
+    spans.setup()
+    return spans
+
+
 def rows(batch, task, row):
     spans = batch[f"spans_{task}"][row]
     return spans[spans[:, 4] >= 0].tolist()
 
 
 def test_spans_are_those_of_the_pieces(wordpiece):
-    spans = SpanCorpus(Given(train=[TRAIN, PLAIN]), max_pieces=10)
-    spans.tokenizer = wordpiece
-    spans.setup()
+    spans = ready(Given(train=[TRAIN, PLAIN]), wordpiece, max_pieces=10)
     (batch,) = spans.train_dataloader()
     short, long = 0, 1  # sorted by length
     assert batch["example"].tolist() == [1, 0]
     tokens = wordpiece.convert_ids_to_tokens(batch["input_ids"][long])
     assert tokens == ["[CLS]", "a", "##b", "c", "d", "##e", "##d", "[SEP]"]
-    assert (
-        wordpiece.convert_ids_to_tokens(batch["input_ids"][short]) == ["[CLS]", "e", "[SEP]"] + ["[PAD]"] * 5
-    )
+    tokens = wordpiece.convert_ids_to_tokens(batch["input_ids"][short])
+    assert tokens == ["[CLS]", "e", "[SEP]"] + ["[PAD]"] * 5
     assert batch["words"].tolist() == [
         [-100, 0, -100, -100, -100, -100, -100, -100], [-100, 0, 0, 1, 3, 3, 3, -100],
     ]  # fmt: skip
@@ -111,9 +117,8 @@ def test_nothing_is_silent(wordpiece, caplog):
     mentions = tuple(Mention(0, 1, i % 2) for i in range(6))
     new = dataclasses.replace(PLAIN, xpos=("NEW",), mentions=mentions)
     lost = dataclasses.replace(PLAIN, words=(GONE,))
-    spans = SpanCorpus(Given(train=[TRAIN, LONG], test=[new, lost, LONG, LONG]), max_pieces=10, max_pairs=4)
-    spans.tokenizer = wordpiece
-    spans.setup()
+    corpus = Given(train=[TRAIN, LONG], test=[new, lost, LONG, LONG])
+    spans = ready(corpus, wordpiece, max_pieces=10, max_pairs=4)
     assert spans.skipped["test"] == {
         "sentences of more than 10 pieces left out": 2,
         "sentences without any piece left out": 1,
@@ -127,8 +132,7 @@ def test_nothing_is_silent(wordpiece, caplog):
 
 
 def test_a_word_tokenizer_has_no_special_tokens():
-    spans = SpanCorpus(Given(train=[TRAIN]), tasks=["constituents"], layers=[])
-    spans.setup()  # its own, over the words of the training split
+    spans = ready(Given(train=[TRAIN]), tasks=["constituents"], layers=[])
     (batch,) = spans.train_dataloader()
     assert batch["words"].tolist() == [[0, 1, 2, 3]]
     assert torch.equal(batch["labels"], batch["input_ids"])
@@ -140,9 +144,7 @@ def test_a_word_tokenizer_has_no_special_tokens():
 def test_byte_level_pieces_are_those_of_the_text(kind):
     tokenizer = reading(kind)
     tagged = [Sentence(words, upos=tuple(words)) for words in SENTENCES]
-    spans = SpanCorpus(Given(train=tagged, validation=tagged), tasks=["pos"], pos_layer="upos")
-    spans.tokenizer = tokenizer
-    spans.setup()
+    spans = ready(Given(train=tagged, validation=tagged), tokenizer, tasks=["pos"], pos_layer="upos")
     seen = 0
     for batch in spans.train_dataloader():
         for row, number in enumerate(batch["example"].tolist()):
@@ -161,8 +163,7 @@ def test_byte_level_pieces_are_those_of_the_text(kind):
 def test_every_span_of_a_grammar_is_there():
     sizes = {"n_train_tokens": 1500, "n_validation_tokens": 200, "n_test_tokens": 200}
     grammar = GrammarCorpus(**sizes)
-    spans = SpanCorpus(grammar, max_pairs=10_000, batch_tokens=200)
-    spans.setup()
+    spans = ready(grammar, max_pairs=10_000, batch_tokens=200)
     sentences = [s for d in grammar.documents("train") for s in d]
     names, tokenizer = spans.label_names, spans.tokenizer
     seen = Counter()
@@ -194,12 +195,10 @@ def test_every_span_of_a_grammar_is_there():
 
 
 def test_pos_of_a_chosen_layer():
-    spans = SpanCorpus(Given(train=[TRAIN, PLAIN]), tasks=["pos"], pos_layer="upos")
-    spans.setup()
+    spans = ready(Given(train=[TRAIN, PLAIN]), tasks=["pos"], pos_layer="upos")
     assert spans.label_names["pos"] == ["NOUN", "PUNCT", "VERB", "X"]
     no_xpos = [dataclasses.replace(s, xpos=None) for s in (TRAIN, PLAIN)]
-    spans = SpanCorpus(Given(train=no_xpos), tasks=["pos"])
-    spans.setup()
+    spans = ready(Given(train=no_xpos), tasks=["pos"])
     assert spans.label_names["pos"] == ["NOUN", "PUNCT", "VERB", "X"]
     (batch,) = spans.train_dataloader()
     assert len(rows(batch, "pos", 1)) == 3  # the fourth word has no tag
@@ -207,12 +206,9 @@ def test_pos_of_a_chosen_layer():
 
 def test_what_a_corpus_lacks_is_named():
     bare = [dataclasses.replace(s, roles=None, upos=None) for s in (TRAIN, PLAIN)]
-    spans = SpanCorpus(Given(train=[TRAIN], test=bare))
-    spans.setup()  # all that each split has
+    spans = ready(Given(train=[TRAIN], test=bare))  # all that each split has
     assert list(spans.label_names) == ["xpos", "pos", "constituents", "coreference"]
-    with pytest.raises(
-        ValueError, match=r"split 'test' .* has no task \['roles'\]: it has \['pos', 'constituents'"
-    ):
+    with pytest.raises(ValueError, match=r"'test' .* no task \['roles'\]: it has \['pos', 'constituents'"):
         SpanCorpus(Given(train=[TRAIN], test=bare), tasks=["pos", "roles"]).setup()
     with pytest.raises(ValueError, match=r"split 'test' .* has no layer \['upos'\]: it has \['xpos'\]"):
         SpanCorpus(Given(train=[TRAIN], test=bare), layers=["upos"]).setup()
@@ -221,10 +217,8 @@ def test_what_a_corpus_lacks_is_named():
     words = [Sentence(("a",))]
     with pytest.raises(ValueError, match="no annotation of spans"):
         SpanCorpus(Given(train=words)).setup()
-    empty = SpanCorpus(Given(train=[TRAIN], test=[]))
-    empty.tokenizer = word_tokenizer({"ab": 1})
     with pytest.raises(ValueError, match="split 'test' of the corpus has no sentence"):
-        empty.setup()
+        ready(Given(train=[TRAIN], test=[]), word_tokenizer({"ab": 1}))
     with pytest.raises(ValueError, match="no training split to build a vocabulary from"):
         SpanCorpus(Given(test=[TRAIN])).setup()
 
@@ -240,10 +234,7 @@ def test_equal_corpora_share_their_encoding(wordpiece):
     before = len(_CACHE)
 
     def share():
-        first, second, other = (SpanCorpus(Given(train=[s])) for s in (TRAIN, TRAIN, PLAIN))
-        for spans in (first, second, other):
-            spans.tokenizer = wordpiece
-            spans.setup()
+        first, second, other = (ready(Given(train=[s]), wordpiece) for s in (TRAIN, TRAIN, PLAIN))
         assert encoding(first) is encoding(second) is not encoding(other)
         assert len(_CACHE) == before + 2
         first.tokenizer = wordpiece  # the same: nothing is done again
@@ -266,10 +257,7 @@ def test_real_corpora():
     ewt = ConlluCorpus(test=str(data / "ud_ewt/en_ewt-ud-dev.conllu"))
     counts = {}
     for name, corpus in (("gum", gum), ("ewt", ewt)):
-        spans = SpanCorpus(corpus)
-        spans.tokenizer = tokenizer
-        spans.setup()
-        batches = list(spans.test_dataloader())
+        batches = list(ready(corpus, tokenizer).test_dataloader())
         counts[name] = {
             t: sum(len(b[t][b[t][..., 4] >= 0]) for b in batches) for t in batches[0] if "spans" in t
         }
@@ -282,14 +270,9 @@ def test_real_corpora():
     assert counts["gum"]["spans_coreference"] == 6899
 
 
-def test_no_task_serves_tokens_only(tmp_path):
-    from lmdyn.datamodules.grammar.grammar import GrammarCorpus
-
-    grammar = GrammarCorpus(
-        n_train_tokens=300, n_validation_tokens=100, n_test_tokens=100, cache_dir=str(tmp_path / "cache")
-    )
-    spans = SpanCorpus(grammar, tasks=[], layers=["upos"])
-    spans.setup()
+def test_no_task_serves_tokens_only():
+    sizes = {"n_train_tokens": 300, "n_validation_tokens": 100, "n_test_tokens": 100}
+    spans = ready(GrammarCorpus(**sizes), tasks=[], layers=["upos"])
     assert sorted(next(iter(spans.val_dataloader()))) == [
         "attention_mask", "example", "input_ids", "labels", "upos", "words",
     ]  # fmt: skip

@@ -149,9 +149,8 @@ def test_the_encoded_stream_is_the_text(tmp_path):
     assert made.tokenizer.eos_token_id not in ids
     assert made.tokenizer.unk_token_id not in ids
     assert made.close_id == made.tokenizer.convert_tokens_to_ids(CLOSE)
-    assert (
-        len({*made.tokenizer.convert_tokens_to_ids(made.vocabulary)} - {made.tokenizer.unk_token_id}) == 1002
-    )
+    of_words = {*made.tokenizer.convert_tokens_to_ids(made.vocabulary)}
+    assert len(of_words - {made.tokenizer.unk_token_id}) == 1002
     with_ends = ready(tmp_path, eos=True).encoded("train").tokens
     assert len(with_ends) == 10_100
     assert (with_ends[100::101] == made.tokenizer.eos_token_id).all()
@@ -197,9 +196,8 @@ def test_instances_of_the_rule(tmp_path):
 
 
 def test_what_cannot_be_is_refused(tmp_path):
-    corpus(
-        False, 8, n_outside=100
-    )  # controls: none are planted, all types are phrases, every word is planted
+    # controls: none are planted, all types are phrases, every word is planted
+    corpus(False, 8, n_outside=100)
     assert len(corpus(length=1, n_types=20).phrases) == 20
     full = corpus(n_rules=200, n_outside=150, n_validation_tokens=10_000)
     assert len(scaffolds(words(full), 3)) == 200
