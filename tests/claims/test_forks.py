@@ -73,9 +73,7 @@ def test_other_claims_are_about_the_run_and_not_about_its_forks():
     assert At(RHO).rows.locate([QUARTER])[0] is QUARTER  # given alone it is a run as any other
     with pytest.raises(NotMeasured, match="are forks, and the run itself is not among them: rate_1_2, rate_"):
         At(RHO).of([KEPT, QUARTER])
-    with pytest.raises(
-        ValueError, match="several runs of one seed"
-    ):  # the control: no fork, nothing is left out
+    with pytest.raises(ValueError, match="several runs of one seed"):  # the control: nothing is left out
         At(RHO).of([run, replace(run, name="again")])
 
 

@@ -82,9 +82,8 @@ def test_from_five_seeds_it_is_students_interval():
 
 def test_another_text_is_added_and_does_not_shrink():
     errors = 0.2
-    row = verdict(
-        [Part(At(Rows("Observer", "x", error="x_error")), Above(0))], runs([0.3, 0.1, 0.25, 0.4, 0.2], errors)
-    )
+    number = At(Rows("Observer", "x", error="x_error"))
+    row = verdict([Part(number, Above(0))], runs([0.3, 0.1, 0.25, 0.4, 0.2], errors))
     (part,) = row.parts
     assert row.verdict == "undecided"  # without it, it holds: see above
     assert not row.of_this_text
@@ -139,14 +138,11 @@ def test_equal_shares_have_a_width():
     mixed = [run(s, {"ended_share": v}) for s, v in zip((2, 3, 4), (0.0, 0.1, 0.6), strict=True)]
     assert verdict([part], mixed).parts[0].interval[0] == 0.0  # a share ends there
     percent = [run(s, {"ended_share": 38.5}) for s in (2, 3, 4)]
-    assert verdict([part], percent).parts[0].interval == (
-        -math.inf,
-        math.inf,
-    )  # whatever it is, it is no share
+    # whatever it is, it is no share
+    assert verdict([part], percent).parts[0].interval == (-math.inf, math.inf)
     logit = Part(At(Rows("Observer", "ended_share")), Below(0.99), scale="logit")
-    assert verdict([logit], of(3, 0.5)).parts[0].interval[1] == pytest.approx(
-        0.5 + 0.5 * (1 - 0.025 ** (1 / 3))
-    )
+    high = verdict([logit], of(3, 0.5)).parts[0].interval[1]
+    assert high == pytest.approx(0.5 + 0.5 * (1 - 0.025 ** (1 / 3)))
 
 
 @pytest.mark.parametrize("name", ["f1", "rho_gradient"])
@@ -200,22 +196,13 @@ def test_differences_are_paired_by_seed():
 
 def test_runs_of_several_conditions_are_refused():
     observed = [run(2, {"x": 1.0}, condition={"data.k": 4}), run(3, {"x": 1.0}, condition={"data.k": 5})]
-    with pytest.raises(
-        ValueError, match=r"several conditions have Observer/x: data.k: 4 in run_2_None, 5 in run_3"
-    ):
+    with pytest.raises(ValueError, match=r"several conditions have .*: data.k: 4 in run_2_None, 5 in run_3"):
         verdict([Part(X, Above(0))], observed)
     settings = [run(2, {"x": 1.0}), run(3, {"x": 1.0})]
-    settings[0].observed["o"] = (
-        "my.Observer",
-        {"max_tokens": 5, "probe_set": "a"},
-        settings[0].observed["o"][2],
-    )
+    for one, tokens, probe_set in zip(settings, (5, 6), "ab", strict=True):
+        about = {"max_tokens": tokens, "probe_set": probe_set}
+        one.observed["o"] = ("my.Observer", about, one.observed["o"][2])
     with pytest.raises(ValueError, match=r"max_tokens: 5 in o of run_2"):
-        settings[1].observed["o"] = (
-            "my.Observer",
-            {"max_tokens": 6, "probe_set": "b"},
-            settings[1].observed["o"][2],
-        )
         verdict([Part(X, Above(0))], settings)
 
 
@@ -254,17 +241,13 @@ def test_void_not_measured_and_which_line_would_measure_it():
     assert row.verdict == "void"
     # nor is infinity, of either sign, nor does it stop what else is judged
     infinite = [*good[:2], run(4, {"x": math.inf}), run(5, {"x": -math.inf})]
-    assert verdict([Part(X, Above(0))], infinite).reasons == (
-        "seed 4: a part is infinite",
-        "seed 5: a part is infinite",
-    )
+    told = ("seed 4: a part is infinite", "seed 5: a part is infinite")
+    assert verdict([Part(X, Above(0))], infinite).reasons == told
     crossed = [
         run(i, {"x": 1.0 + i / 9 if i == j else math.inf}, order=j) for i in (2, 3, 4) for j in (2, 3, 4)
     ]
     assert verdict([Part(X, Above(0))], crossed, floor=X).verdict == "holds"
-    with pytest.raises(
-        ValueError, match=r"claim 'claim': scale 'fisher' requires numbers from -1.0 to 1.0, got 2.0"
-    ):
+    with pytest.raises(ValueError, match=r"claim 'claim': scale 'fisher' requires .* -1.0 to 1.0, got 2.0"):
         verdict([Part(X, Above(0), scale="fisher")], runs([0.1, 0.2, 2.0]))
     # nothing there: the line; some there: judged by those, and said
     other = At(Rows("Interdependence", "rho"))
@@ -371,9 +354,8 @@ def test_runs_that_were_seen_do_not_count_where_there_are_enough_others():
     assert (row.parts[0].n, row.exploratory) == (6, ())
     assert row.reasons == ("left out: seed 1 is that of runs that were seen before the claims were said",)
     assert row.parts == judge(study, runs[1:])["claim"].parts
-    later = Study(
-        "s2000_s", "", "", (replace(one, inspected=(2, 3, 4)),), inspected=(1,)
-    )  # seen before it was changed
+    changed = replace(one, inspected=(2, 3, 4))  # seen before it was changed
+    later = Study("s2000_s", "", "", (changed,), inspected=(1,))
     row = judge(later, runs)["claim"]
     assert (row.parts[0].n, row.exploratory) == (3, ())
     assert row.reasons[:2] == (
@@ -437,6 +419,7 @@ def test_a_run_of_an_unknown_seed_may_be_one_that_was_seen():
     assert study.was_inspected(1, {})
     assert not study.was_inspected(2, {})
     assert not Study("s2000_s", "", "", (), inspected=()).was_inspected(None, {})
+    assert Study("s2000_s", "", "", (), inspected=(1,)).was_inspected(1, {"data": "mine"})  # the seed decides
 
 
 def test_a_time_that_was_not_reached():
@@ -449,9 +432,8 @@ def test_a_time_that_was_not_reached():
     assert row.verdict == "holds"
     (part,) = row.parts
     assert part.censored
-    assert (
-        part.interval[0] < math.log10(101) < math.log10(150) < part.interval[1]
-    )  # whatever it is between both
+    # whatever it is between both
+    assert part.interval[0] < math.log10(101) < math.log10(150) < part.interval[1]
     never = [run(s, {"x": late}) for s in range(2, 7)]
     row = verdict([level], never)
     assert row.verdict == "undecided"
@@ -502,9 +484,8 @@ def test_a_crossed_design_gives_components_and_its_diagonal_the_verdict():
 def test_the_floor_and_the_published_number():
     observed = [run(s, {"x": 1.0 + s / 9, "floor": 0.1 * s}) for s in range(2, 7)]
     part = Part(X, Above(0))
-    row = verdict(
-        [part], observed, floor=At(Rows("Observer", "floor")), published=published_correlation(0.5, 28)
-    )
+    floor, published = At(Rows("Observer", "floor")), published_correlation(0.5, 28)
+    row = verdict([part], observed, floor=floor, published=published)
     assert row.floor.mean == pytest.approx(0.4)
     assert row.floor.interval[0] < 0.4 < row.floor.interval[1]
     assert row.claim.published.interval()[0] == pytest.approx(0.156, abs=1e-3)

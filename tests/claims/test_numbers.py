@@ -146,10 +146,8 @@ def test_hidden_layers_of_any_model():
     tables = [rows("x", {0: 1.0}, "base"), rows("x", {0: 2.0}, "top")]
     assert of(At(Rows("Observer", "x", Layer("last"))), run(*tables, settings={"sites": sites})).value == 1.0
     shared = [rows("x", {0: float(i)}, f"block@{i}") for i in range(12)]
-    assert (
-        of(At(Rows("Observer", "x", Layer("last"))), run(*shared, settings={"sites": {"block": "b"}})).value
-        == 11
-    )
+    one_site = run(*shared, settings={"sites": {"block": "b"}})
+    assert of(At(Rows("Observer", "x", Layer("last"))), one_site).value == 11
     with pytest.raises(NotMeasured, match="no hidden layer"):
         of(At(Rows("Observer", "x", Layer("last"))), run(rows("x", {0: 1.0}, "embedding")))
 
@@ -160,9 +158,7 @@ def test_which_observer():
     both = FakeRun(observed=observed)
     assert of(At(Rows("Observer", "x", name="released")), both).value == 2.0
     assert of(At(Rows("Observer", "x", settings=(("variant", "published"),))), both).value == 1.0
-    with pytest.raises(
-        ValueError, match="run has several observers Observer: published, released; give `name`"
-    ):
+    with pytest.raises(ValueError, match="several observers Observer: published, released; give `name`"):
         of(At(Rows("Observer", "x")), both)
     with pytest.raises(ValueError, match="several observers"):
         of(At(Rows("Observer", "x", settings=(("pair.n", 3),))), both)
@@ -204,9 +200,7 @@ def test_which_run_of_a_seed():
         At(Rows("Observer", "x", run=(("familiar", False), ("length", 2), ("side", "out")))),
     )
     assert of(number, *runs).value == 3.0
-    with pytest.raises(
-        ValueError, match=r"several runs of one seed.*data.length: 2 in familiar_2, 4 in familiar_4"
-    ):
+    with pytest.raises(ValueError, match=r"runs of one seed.*length: 2 in familiar_2, 4 in familiar_4"):
         of(At(Rows("Observer", "x", run=(("familiar", True),))), *runs)
     with pytest.raises(NotMeasured, match="length: 8"):
         of(At(Rows("Observer", "x", run=(("length", 8),))), *runs)
@@ -238,10 +232,8 @@ def test_a_folder_of_version_0_1(tmp_path):
     rho = At(Rows("Sparsity", "rho_gradient", "h1", where=(("role", "target"),)))
     assert -1 <= rho.of([folder]).value <= 1
     last = Rows("Sparsity", "rho_gradient", Layer("last"), where=(("role", "target"),))
-    assert (
-        At(last).of([folder]).value
-        == At(Rows("Sparsity", "rho_gradient", "h2", where=(("role", "target"),))).of([folder]).value
-    )
+    second = Rows("Sparsity", "rho_gradient", "h2", where=(("role", "target"),))
+    assert At(last).of([folder]).value == At(second).of([folder]).value
     assert folder.settings("learning_curves")["labels"] == "aligned"
     curves = Rows("LearningCurves", "loss", settings=(("labels", "aligned"),))
     assert At(curves).of([folder]).value > 0

@@ -166,9 +166,7 @@ def test_runs_are_added_to_records_whose_folders_are_gone(runs, tmp_path):
     before = files(out)
     shutil.rmtree(runs / "small_3")
     shutil.rmtree(runs / "small_4")
-    with pytest.raises(
-        ValueError, match="also contains small_3, small_4, which are not among the given runs: --keep"
-    ):
+    with pytest.raises(ValueError, match=r"also contains small_3, small_4, which .*: --keep"):
         write_records(find_runs([runs]), out)
     assert files(out) == before
     write_records(find_runs([runs]), out, others="keep")
@@ -194,9 +192,7 @@ def test_two_processes_keep_each_others_runs(runs, tmp_path):
     assert not list(tmp_path.glob(".*"))
     # one that was killed between the files: what it held is not known
     (out / "runs.json").unlink()
-    with pytest.raises(
-        ValueError, match=r"incomplete records, whose runs cannot be kept: runs\.json is missing"
-    ):
+    with pytest.raises(ValueError, match=r"whose runs cannot be kept: runs\.json is missing"):
         write_records(found[:1], out, others="keep")
     assert len(write_records(found[:1], out)) == 1
 
@@ -226,9 +222,7 @@ def test_records_that_were_damaged_say_so(runs, tmp_path):
     write_records(find_runs([runs]), out)
     whole = files(out)
     (out / "worded.parquet").unlink()
-    with pytest.raises(
-        FileNotFoundError, match=r"incomplete records: worded\.parquet is missing; write the records"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"incomplete records: worded\.parquet is missing"):
         read_records(out)
     (out / "worded.parquet").write_bytes(whole["sparsity.parquet"])
     with pytest.raises(ValueError, match=r"is not the file that runs\.json was written with"):
@@ -268,9 +262,7 @@ def test_runs_and_profiles_are_found(runs, tmp_path):
         ("organism", "study", 4),
         ("wikitext2", None, 4),
     ]
-    with pytest.raises(
-        FileNotFoundError, match="is not a folder: expected a run, a folder of runs, or records"
-    ):
+    with pytest.raises(FileNotFoundError, match="is not a folder: expected a run"):
         find_runs([tmp_path / "absent"])
     with pytest.raises(FileNotFoundError, match=r"^no run in"):
         find_runs([runs / "logs"])

@@ -145,9 +145,8 @@ def test_what_frequency_and_parts_of_speech_tell():
     assert np.mean(list(values_of(chance, runs).values())) == pytest.approx(signed, abs=0.05)
     assert np.mean(list(values_of(beyond, runs).values())) == pytest.approx(0, abs=0.05)
     frequency = AgreementOfPairs(PREFERENCE, of_pair="beyond", by=("frequency",))
-    assert (
-        np.mean(list(values_of(frequency, runs).values())) > 0.1
-    )  # the control: what the tag tells is beyond it
+    # the control: what the tag tells is beyond it
+    assert np.mean(list(values_of(frequency, runs).values())) > 0.1
     with pytest.raises(ValueError, match="require strata"):
         AgreementOfPairs(PREFERENCE, of_pair="chance")
     with pytest.raises(ValueError, match="require strata"):
@@ -230,13 +229,8 @@ def test_seeds_that_lack_a_part_are_in_no_pair():
     kept = table[table["quantity"].ne("head_reliability")].reset_index(drop=True)
     runs[0] = replace(runs[0], observed={"tower_preference": (name, settings, kept)})
     other = Rows("TowerPreference", "head_reliability")
-    claim = Claim(
-        "both",
-        "",
-        "",
-        (Part(AgreementOfPairs(PREFERENCE), Above(0.0)), Part(At(other), Above(0.0))),
-        floor="none",
-    )
+    parts = (Part(AgreementOfPairs(PREFERENCE), Above(0.0)), Part(At(other), Above(0.0)))
+    claim = Claim("both", "", "", parts, floor="none")
     (row,) = judge(Study("he2022_twotower", "", "", (claim,)), runs)
     assert [s.init for s in row.seeds] == [12, 13, 14, 15, 16]
     expected = np.corrcoef(values[1:])[~np.eye(5, dtype=bool)].mean()
