@@ -1,6 +1,5 @@
 """Models and datasets by hub name, as a process finds them: on a stand-in hub, with the layouts of published ones."""
 
-import json
 import os
 import subprocess
 
@@ -10,14 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
-from transformers import (
-    AlbertConfig,
-    AlbertForMaskedLM,
-    BertConfig,
-    BertForPreTraining,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-)
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from tests.analysis.words.test_surprisal import TEXTS, albert_like, byte_level
 from tests.helpers.hub import Hub
@@ -103,51 +95,6 @@ def test_revisions_of_a_model(hub, here):
     said = lmdyn(hub, here, "analyze", "EleutherAI/pythia-14m", "--revisions", "step7", "--config", "observers.yaml",
                  "--out", "found", fails=True)  # fmt: skip
     assert "at revision 'step7' cannot be reached" in said
-
-
-def test_models_of_their_own_for_each_step(hub, here):
-    """MultiBERTs: https://huggingface.co/google/multiberts-seed_0-step_20k and so on."""
-    tokenizer = albert_like()
-    for seed, step in enumerate(("0k", "20k")):
-        torch.manual_seed(seed)
-        folder = hub.folder("models", f"google/multiberts-seed_0-step_{step}")
-        BertForPreTraining(BertConfig(vocab_size=len(tokenizer), **SIZES)).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-    masked = {"class_path": "PretrainingCorpus", "init_args": {
-        "sequence_length": 16, "corpus": OBSERVERS["trainer"]["callbacks"][0]["init_args"]["probe"]}}  # fmt: skip
-    config = json.loads(json.dumps(OBSERVERS))
-    config["trainer"]["callbacks"][0]["init_args"]["probe"] = masked
-    (here / "observers.yaml").write_text(yaml.safe_dump(config))
-    lmdyn(hub, here, "analyze", "google/multiberts-seed_0-step_{}", "--revisions", "0k,20k", "--config",
-          "observers.yaml", "--out", "found")  # fmt: skip
-    seen = pd.read_parquet(here / "found" / "observations" / "learning_curves")
-    assert sorted(seen["step"].unique()) == [0, 20000]
-
-
-def test_published_weights_of_albert(hub, here):
-    """albert/albert-base-v2 says AlbertForMaskedLM, and its file has neither pooler nor head for pairs."""
-    tokenizer = albert_like()
-    folder = hub.folder("models", "albert/albert-base-v2")
-    AlbertForMaskedLM(AlbertConfig(vocab_size=len(tokenizer), **SIZES, embedding_size=8)).save_pretrained(
-        folder
-    )
-    tokenizer.save_pretrained(folder)
-    lmdyn(hub, here, "surprisal", "albert/albert-base-v2", "text.txt")
-    config = {
-        "model": {
-            "class_path": "MaskedLanguageModel",
-            "init_args": {"family": "albert", "pretrained": "albert/albert-base-v2"},
-        },
-        "data": {"class_path": "PretrainingCorpus", "init_args": {
-            "sequence_length": 16, "batch_size": 2, "pairs": "order",
-            "corpus": {"class_path": "TextCorpus", "init_args": {
-                "train": "text.txt", "validation": "text.txt", "test": "text.txt", "drop_rare_sentences": False,
-                "tokenizer": "albert/albert-base-v2", "lowercase": False, "cache_dir": "texts"}}}},
-        "trainer": {"max_steps": 1, "accelerator": "cpu", "logger": False, "limit_val_batches": 0},
-    }  # fmt: skip
-    (here / "fit.yaml").write_text(yaml.safe_dump(config))
-    said = lmdyn(hub, here, "fit", "--config", "fit.yaml")
-    assert "albert/albert-base-v2 has no weights of pooler, sop_classifier" in said
 
 
 def test_datasets_are_streamed_from_the_hub(hub, here):
