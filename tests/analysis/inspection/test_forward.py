@@ -8,6 +8,7 @@ from torch import nn
 from transformers import T5Config, T5ForConditionalGeneration
 
 from lmdyn.analysis.inspection.forward import call_module, dotted, logits_of, token_losses
+from tests.helpers.architectures import ARCHITECTURES, NanoGPT, example_batch
 
 
 class Model(nn.Module):
@@ -63,43 +64,27 @@ def test_token_losses_equal_log_softmax_and_ignore_minus_100():
         token_losses(logits, labels[:, :2])
 
 
-class NanoGPT(nn.Module):
-    """The forward of nanoGPT as published: other names, a tuple, and only the last logits without targets."""
-
-    def __init__(self):
-        super().__init__()
-        self.wte, self.lm_head = nn.Embedding(7, 4), nn.Linear(4, 7)
-
-    def forward(self, idx, targets=None):
-        x = self.wte(idx)
-        if targets is None:
-            return self.lm_head(x[:, [-1], :]), None
-        logits = self.lm_head(x)
-        return logits, F.cross_entropy(logits.view(-1, 7), targets.view(-1), ignore_index=-1)
-
-
 IDS = torch.tensor([[1, 2, 3], [4, 5, 6]])
 
 
 def test_forward_of_nanogpt():
     module = NanoGPT()
     batch = {"input_ids": IDS, "labels": torch.full_like(IDS, -100)}  # which its own loss would refuse
-    expected = module.lm_head(module.wte(IDS))
+    expected, _ = module(IDS, IDS)
     for _ in range(2):
         assert torch.equal(logits_of(call_module(module, batch)), expected)
-    assert logits_of(call_module(module, {"input_ids": IDS})).shape == (
-        2,
-        1,
-        7,
-    )  # without labels nothing else is there
+    without_labels = logits_of(call_module(module, {"input_ids": IDS}))
+    torch.testing.assert_close(without_labels, expected[:, -1:])  # nothing else is there
 
 
-class Flat(nn.Module):
-    """Karpathy's lectures: logits (batch · time, classes) where targets are given."""
-
+class Table(nn.Module):
     def __init__(self):
         super().__init__()
         self.table = nn.Embedding(7, 7)
+
+
+class Flat(Table):
+    """Karpathy's lectures: logits (batch · time, classes) where targets are given."""
 
     def forward(self, idx, targets):
         return F.cross_entropy(self.table(idx).view(-1, 7), targets.view(-1)), self.table(idx).view(-1, 7)
@@ -127,11 +112,7 @@ def test_keywords_are_those_of_the_module_within():
     assert torch.equal(call_module(module, batch), module.inner.weight[IDS])
 
 
-class TakesBatch(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(7, 7)
-
+class TakesBatch(Table):
     def forward(self, batch):
         return {"scores": self.table(batch["idx"]), "loss": torch.zeros(())}
 
@@ -142,11 +123,7 @@ def test_a_forward_of_the_whole_batch_has_its_own_names():
     assert torch.equal(logits_of(answer), module.table(IDS))
 
 
-class Named(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(7, 7)
-
+class Named(Table):
     def forward(self, **batch):
         return (self.table(batch["tokens"]),)
 
@@ -167,7 +144,7 @@ def test_lightning_module_without_a_forward():
 
     model = NanoGPT()
     batch = {"input_ids": IDS, "labels": IDS}
-    assert torch.equal(logits_of(call_module(Wrapper(model), batch)), model.lm_head(model.wte(IDS)))
+    assert torch.equal(logits_of(call_module(Wrapper(model), batch)), model(IDS, IDS)[0])
     with pytest.raises(ValueError, match=r"no `forward`, and \['model0', 'model1'\]"):
         call_module(Wrapper(model, NanoGPT()), batch)
 
@@ -207,8 +184,6 @@ def test_a_recurrent_state_of_three_axes_is_no_logits():
 
 def test_no_cache_is_kept():
     """RWKV writes its state in place, so that with it there is no gradient; others keep keys and values for nothing."""
-    from tests.helpers.architectures import ARCHITECTURES, example_batch
-
     for name in ("rwkv", "mamba", "gpt2"):
         module, batch = ARCHITECTURES[name](), example_batch(name)
         output = call_module(module, batch)

@@ -61,6 +61,23 @@ def captured(module, found, batch):
         return seen.activations, seen.attentions, output
 
 
+def answer(model, batch):
+    """All that transformers itself answers."""
+    inputs = {k: v for k, v in batch.items() if k != "labels"}
+    with torch.no_grad(), attention_as(model, "eager"):
+        return model(**inputs, output_hidden_states=True, output_attentions=True)
+
+
+def blocks(found):
+    """Names of the blocks."""
+    return [name for name, kind in found.kinds.items() if kind == "block"]
+
+
+def block_paths(found):
+    """Where blocks are."""
+    return [path for name, path in found.sites.items() if "block" in name]
+
+
 def said(found):
     """All that was left out."""
     return " | ".join(found.left_out)
@@ -121,9 +138,7 @@ def test_a_shared_block_fires_once_for_each_layer():
     assert "block_00" not in found.sites
     activations, attentions, _ = captured(model, found, batch)
     assert [n for n in activations if n.startswith("block")] == ["block@0", "block@1"]
-    inputs = {k: v for k, v in batch.items() if k != "labels"}
-    with torch.no_grad(), attention_as(model, "eager"):
-        whole = model(**inputs, output_hidden_states=True, output_attentions=True)
+    whole = answer(model, batch)
     for i in range(2):
         torch.testing.assert_close(activations[f"block@{i}"], whole.hidden_states[i + 1])
         torch.testing.assert_close(attentions[f"block@{i}"], whole.attentions[i])
@@ -139,15 +154,9 @@ def test_encoder_and_decoder_are_told_apart():
     ]
     assert list(found.sites) == [*parts, "logits"]
     assert found.shapes["encoder_block_00"] == (2, 12, HIDDEN)
-    assert found.shapes["decoder_block_00"] == (
-        2,
-        7,
-        HIDDEN,
-    )
+    assert found.shapes["decoder_block_00"] == (2, 7, HIDDEN)
     activations, attentions, _ = captured(model, found, batch)
-    inputs = {k: v for k, v in batch.items() if k != "labels"}
-    with torch.no_grad(), attention_as(model, "eager"):
-        whole = model(**inputs, output_hidden_states=True, output_attentions=True)
+    whole = answer(model, batch)
     for part in ("encoder", "decoder"):
         states = whole[f"{part}_hidden_states"]
         torch.testing.assert_close(activations[f"{part}_block_00"], states[1])
@@ -362,6 +371,17 @@ class Other(Layer):
     """A block of another class."""
 
 
+class Attending(nn.Module):
+    """A block of a module that answers weights as well."""
+
+    def __init__(self, attn):
+        super().__init__()
+        self.attn = attn
+
+    def forward(self, x):
+        return x + self.attn(x)[0]
+
+
 def in_turn(*names):
     def body(model, x):
         for name in names:
@@ -382,21 +402,11 @@ def test_blocks_of_different_classes_or_numbered_in_a_dict_are_blocks():
 
 
 def test_a_sequence_that_holds_the_whole_model():
-    net = nn.Sequential(
-        nn.Embedding(VOCABULARY, HIDDEN),
-        Layer(),
-        Layer(),
-        nn.LayerNorm(HIDDEN),
-        nn.Linear(HIDDEN, VOCABULARY),
-    )
+    norm, head = nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, VOCABULARY)
+    net = nn.Sequential(nn.Embedding(VOCABULARY, HIDDEN), Layer(), Layer(), norm, head)
     found = find_sites(net, example_batch("llama"))
-    assert dict(found.sites) == {
-        "embedding": "0",
-        "block_00": "1",
-        "block_01": "2",
-        "norm": "3",
-        "logits": "4",
-    }
+    assert list(found.sites) == ["embedding", "block_00", "block_01", "norm", "logits"]
+    assert list(found.sites.values()) == ["0", "1", "2", "3", "4"]
 
 
 def test_attributes_that_differ_by_a_number_are_blocks_and_their_insides_are_not():
@@ -404,7 +414,7 @@ def test_attributes_that_differ_by_a_number_are_blocks_and_their_insides_are_not
         return model.block2(model.block1(x))
 
     found = find_sites(Around(body, block1=Layer(), block2=Layer()), example_batch("llama"))
-    assert [p for n, p in found.sites.items() if "block" in n] == ["block1", "block2"]
+    assert block_paths(found) == ["block1", "block2"]
 
 
 def test_looped_blocks_keep_one_name_each():
@@ -415,34 +425,27 @@ def test_looped_blocks_keep_one_name_each():
 
     model, batch = Around(loop, core=nn.ModuleList([Layer(), Layer()])), example_batch("llama")
     found = find_sites(model, batch)
-    assert [n for n, k in found.kinds.items() if k == "block"] == ["block_00", "block_01"]
+    assert blocks(found) == ["block_00", "block_01"]
     activations, _, _ = captured(model, found, batch)
     assert [n for n in activations if "block" in n] == [f"block_0{i}@{j}" for i in (0, 1) for j in range(3)]
 
     parts = {name: nn.ModuleList([Layer()]) for name in ("prelude", "core", "coda")}
     deep = Around(lambda m, x: in_turn("coda")(m, loop(m, in_turn("prelude")(m, x))), **parts)
     found = find_sites(deep, batch)
-    assert [n for n, k in found.kinds.items() if k == "block"] == [
-        "prelude_block_00",
-        "core_block",
-        "coda_block_00",
-    ]
+    assert blocks(found) == ["prelude_block_00", "core_block", "coda_block_00"]
 
 
 def test_towers_side_by_side_are_told_apart_and_heads_are_no_blocks():
     towers = nn.ModuleList([nn.Sequential(Layer(), Layer()), nn.Sequential(Layer(), Layer())])
     both = Around(lambda m, x: m.towers[0](x) + m.towers[1](x.flip(1)).flip(1), towers=towers)
     found = find_sites(both, example_batch("llama"))
-    assert [n for n, k in found.kinds.items() if k == "block"] == [
+    assert blocks(found) == [
         "towers_0_block_00", "towers_0_block_01", "towers_1_block_00", "towers_1_block_01"
     ]  # fmt: skip
     deep = Around(
         lambda m, x: m.towers[1](m.towers[0](x).clone()), towers=towers
     )  # the control: one feeds the other
-    assert [p for n, p in find_sites(deep, example_batch("llama")).sites.items() if "block" in n] == [
-        "towers.0",
-        "towers.1",
-    ]
+    assert block_paths(find_sites(deep, example_batch("llama"))) == ["towers.0", "towers.1"]
 
     heads = nn.ModuleList([Layer(out=VOCABULARY) for _ in range(2)])
 
@@ -454,7 +457,7 @@ def test_towers_side_by_side_are_told_apart_and_heads_are_no_blocks():
     found = find_sites(
         Around(several, layers=nn.ModuleList([Layer(), Layer()]), heads=heads), example_batch("llama")
     )
-    assert [p for n, p in found.sites.items() if "block" in n] == ["layers.0", "layers.1"]
+    assert block_paths(found) == ["layers.0", "layers.1"]
 
 
 def test_recurrent_layers_of_two_directions_are_two_columns():
@@ -463,11 +466,11 @@ def test_recurrent_layers_of_two_directions_are_two_columns():
 
     parts = {n: nn.LSTM(HIDDEN, HIDDEN, batch_first=True) for n in ("forwards", "backwards")}
     found = find_sites(Around(both_ways, **parts), example_batch("own_lstm"))
-    assert [n for n, k in found.kinds.items() if k == "block"] == ["forwards_block_00", "backwards_block_00"]
+    assert blocks(found) == ["forwards_block_00", "backwards_block_00"]
     deep = find_sites(
         Around(lambda m, x: m.backwards(m.forwards(x)[0].clone())[0], **parts), example_batch("own_lstm")
     )
-    assert [n for n, k in deep.kinds.items() if k == "block"] == ["block_00", "block_01"]  # the control
+    assert blocks(deep) == ["block_00", "block_01"]  # the control
 
 
 def test_recurrent_towers_in_lists():
@@ -480,9 +483,7 @@ def test_recurrent_towers_in_lists():
         for n in ("forwards", "backwards")
     }
     found = find_sites(Around(both_ways, **lists), example_batch("own_lstm"))
-    assert [n for n, k in found.kinds.items() if k == "block"] == [
-        f"{way}_{i}_block_00" for i in (0, 1) for way in ("forwards", "backwards")
-    ]
+    assert blocks(found) == [f"{way}_{i}_block_00" for i in (0, 1) for way in ("forwards", "backwards")]
 
     def deep(m, x):  # the control: two layers of each
         y = x.flip(1)
@@ -491,9 +492,7 @@ def test_recurrent_towers_in_lists():
         return x + y.flip(1)
 
     found = find_sites(Around(deep, **lists), example_batch("own_lstm"))
-    assert [n for n, k in found.kinds.items() if k == "block"] == [
-        f"{way}_block_0{i}" for i in (0, 1) for way in ("forwards", "backwards")
-    ]
+    assert blocks(found) == [f"{way}_block_0{i}" for i in (0, 1) for way in ("forwards", "backwards")]
 
 
 @pytest.mark.parametrize("time", [2, 12])
@@ -595,17 +594,9 @@ def test_a_position_bias_is_no_attention():
             bias = torch.zeros(1, 2, x.size(1), x.size(1))
             return self.linear(x), bias if self.bias_only else bias.softmax(-1)
 
-    class Block(nn.Module):
-        def __init__(self, bias_only):
-            super().__init__()
-            self.attn = Biased(bias_only)
-
-        def forward(self, x):
-            return x + self.attn(x)[0]
-
     batch = example_batch("llama")
     for bias_only in (True, False):
-        model = Around(in_turn("layers"), layers=nn.ModuleList([Block(bias_only)]))
+        model = Around(in_turn("layers"), layers=nn.ModuleList([Attending(Biased(bias_only))]))
         assert find_sites(model, batch).attention == ({} if bias_only else {"block_00": "layers.0.attn"})
         with capture(model, {}, attention_sites={"a": "layers.0.attn"}):
             if bias_only:
@@ -714,9 +705,7 @@ def test_parts_of_layers_are_no_blocks():
         return x
 
     found = find_sites(Around(stages, layers=nested), batch)
-    assert [p for n, p in found.sites.items() if "block" in n] == [
-        f"layers.{i}.{j}" for i in (0, 1) for j in (0, 1)
-    ]
+    assert block_paths(found) == [f"layers.{i}.{j}" for i in (0, 1) for j in (0, 1)]
 
 
 def test_a_norm_that_runs_twice_and_logits_that_are_scaled_are_said():
@@ -746,21 +735,14 @@ def test_weights_next_to_a_sink_and_attention_that_fails_are_said():
                 raise RuntimeError("no eager attention here")
             return self.linear(x), weights
 
-    class Block(nn.Module):
-        def __init__(self, sink):
-            super().__init__()
-            self.attn = Attention(sink)
-
-        def forward(self, x):
-            return x + self.attn(x)[0]
-
     for sink, sentence in (
         (0, ""),
         (1, "add up to less than 1 (attention sinks)"),
         (2, "fails under eager attention: no eager attention here"),
     ):
         found = find_sites(
-            Around(in_turn("layers"), layers=nn.ModuleList([Block(sink)])), example_batch("llama")
+            Around(in_turn("layers"), layers=nn.ModuleList([Attending(Attention(sink))])),
+            example_batch("llama"),
         )
         assert list(found.attention) == (["block_00"] if sink == 0 else [])
         assert sentence in said(found)

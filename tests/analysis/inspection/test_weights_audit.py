@@ -179,19 +179,13 @@ def test_a_thousand_checkpoints_take_time_in_proportion():
 # ------------------------------------------------------------------------------------ trajectories out of order
 
 
-@pytest.mark.parametrize("drift", [0.0, 3.0])
-@pytest.mark.parametrize("at", [1, 5, 9])
-def test_two_neighbours_exchanged_are_found(drift, at):
-    order = list(range(12))
-    order[at], order[at + 1] = order[at + 1], order[at]
-    assert found(walk(12, 0, drift)[order]) == [at, at + 1]
-
-
-@pytest.mark.parametrize("at", [0, 10])
-def test_at_the_ends_an_exchange_is_found_on_a_line(at):
-    order = list(range(12))
-    order[at], order[at + 1] = order[at + 1], order[at]
-    assert found(walk(12, 0, 30.0)[order]) == [at, at + 1]
+@pytest.mark.parametrize(("drift", "places"), [(0.0, (1, 5, 9)), (3.0, (1, 5, 9)), (30.0, (0, 10))])
+def test_two_neighbours_exchanged_are_found(drift, places):
+    """At the ends: on a line."""
+    for at in places:
+        order = list(range(12))
+        order[at], order[at + 1] = order[at + 1], order[at]
+        assert found(walk(12, 0, drift)[order]) == [at, at + 1]
 
 
 @pytest.mark.parametrize("drift", [0.0, 3.0])

@@ -93,6 +93,10 @@ def call_of(module):
     return lambda batch: module(batch["input_ids"])
 
 
+def slopes(module, directions, divisions, **how):
+    return class_slopes(module, batches(), call_of(module), directions, divisions, **how)
+
+
 @pytest.mark.parametrize("head", [None, "output"])
 @pytest.mark.parametrize("tied", [False, True])
 def test_by_class_as_one_pass_a_class(head, tied):
@@ -100,14 +104,7 @@ def test_by_class_as_one_pass_a_class(head, tied):
     module = Recurrent(tied).double()
     module.embedding.weight.requires_grad_(False)  # what is frozen now may have moved before
     direction = direction_of(module)
-    found = class_slopes(
-        module,
-        batches(),
-        call_of(module),
-        [direction],
-        {"label": BY_LABEL, "": TokenClasses(1, all_of)},
-        head=head,
-    )
+    found = slopes(module, [direction], {"label": BY_LABEL, "": TokenClasses(1, all_of)}, head=head)
     assert not module.embedding.weight.requires_grad
     module.requires_grad_(True)
     whole = 0.0
@@ -125,9 +122,7 @@ def test_by_class_as_one_pass_a_class(head, tied):
             moved = copy.deepcopy(module)
             for name, parameter in moved.named_parameters():
                 parameter += sign * step * direction[name]
-            losses.append(
-                class_slopes(moved, batches(), call_of(moved), [{}], {"": TokenClasses(1, all_of)}).loss
-            )
+            losses.append(slopes(moved, [{}], {"": TokenClasses(1, all_of)}).loss)
     assert (losses[0] - losses[1]) / (2 * step) == pytest.approx(whole, rel=1e-6)
     assert BY_LABEL.counts(batches()).sum() == TokenClasses(1, all_of).counts(batches())[0] == 21
     assert all(p.grad is None for p in module.parameters())
@@ -143,9 +138,9 @@ def test_several_directions_are_as_each_alone():
     first = {n: v.float() for n, v in direction_of(module).items()}
     second = {"output.bias": torch.ones(VOCABULARY)}
     divisions = {"label": BY_LABEL}
-    both = class_slopes(module, batches(), call_of(module), [first, second], divisions, head="output")
+    both = slopes(module, [first, second], divisions, head="output")
     for i, direction in enumerate((first, second)):
-        alone = class_slopes(module, batches(), call_of(module), [direction], divisions, head="output")
+        alone = slopes(module, [direction], divisions, head="output")
         found = {use: value for use, value in both.parts[i]["label"].items() if value.any()}
         assert found.keys() == {use for use, value in alone.parts[0]["label"].items() if value.any()}
         assert all(torch.equal(alone.parts[0]["label"][use], value) for use, value in found.items())
@@ -182,20 +177,12 @@ def test_applications_of_a_shared_layer_are_those_of_untied_copies():
     own |= {f"copies.{i}.{n[6:]}": v for n, v in direction.items() if n.startswith("layer") for i in range(3)}
     expected = class_slopes(untied, batches(), unrolled, [own], {"label": BY_LABEL}).parts[0]["label"]
     for head in (None, "output"):
-        found = class_slopes(
-            module,
-            batches(),
-            call_of(module),
-            [direction],
-            {"label": BY_LABEL},
-            repeated={"block": "layer"},
-            head=head,
-        )
+        found = slopes(module, [direction], {"label": BY_LABEL}, repeated={"block": "layer"}, head=head)
         for name in ("0.weight", "0.bias"):
             for i in range(3):
                 part = found.parts[0]["label"][Use(f"layer.{name}", f"block@{i}")]
                 torch.testing.assert_close(part, expected[Use(f"copies.{i}.{name}")], rtol=1e-10, atol=1e-14)
-        whole = class_slopes(module, batches(), call_of(module), [direction], {"label": BY_LABEL}, head=head)
+        whole = slopes(module, [direction], {"label": BY_LABEL}, head=head)
         torch.testing.assert_close(found.gradients["layer.0.weight"], whole.gradients["layer.0.weight"])
 
 
@@ -219,9 +206,9 @@ def test_what_cannot_be_computed_is_refused():
     module = Recurrent()
     divisions = {"": TokenClasses(1, all_of)}
     with pytest.raises(ValueError, match="at least one division"):
-        class_slopes(module, batches(), call_of(module), [], {})
+        slopes(module, [], {})
     with pytest.raises(ValueError, match=r"Recurrent has no parameters \['other'\]"):
-        class_slopes(module, batches(), call_of(module), [{"other": torch.zeros(1)}], divisions)
+        slopes(module, [{"other": torch.zeros(1)}], divisions)
     with pytest.raises(ValueError, match="no token of the text has a label"):
         class_slopes(module, [], call_of(module), [], divisions)
     without = [{**batch, "labels": torch.full_like(batch["labels"], -100)} for batch in batches()]

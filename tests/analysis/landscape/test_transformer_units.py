@@ -1,4 +1,4 @@
-"""Exchangeable units of transformers: permutations that leave logits unchanged, and are found again."""
+"""Exchangeable units of networks: permutations that leave logits unchanged, and are found again."""
 
 from itertools import permutations
 
@@ -18,6 +18,7 @@ from lmdyn.analysis.parameters.exchangeable_units import (
     permuted_units,
     random_permutations,
 )
+from tests.analysis.landscape.recurrent_models import MODULES
 
 IDS = torch.tensor([[1, 4, 9, 3, 3, 7], [0, 10, 2, 5, 6, 8]])
 SIZES = {
@@ -65,11 +66,11 @@ FAMILIES = {
     "albert": lambda: hf.AlbertForMaskedLM(hf.AlbertConfig(**SHARED, **NO_TOKENS)),
     "albert_pretraining": lambda: hf.AlbertForPreTraining(hf.AlbertConfig(**SHARED, **NO_TOKENS)),
     "own": lambda: Own(False),
-    "own_pre_norm": lambda: Own(True),
+    "own_pre_norm": lambda: Own(True), **MODULES,
 }  # fmt: skip
 CONTROLS = (
     "gpt2", "llama", "phi3_fused_grouped", "olmo2_normed_queries", "neox", "opt_separate_post_norm", "bert_untied",
-    "albert", "own",
+    "albert", "own", *MODULES,
 )  # fmt: skip
 NORMS = ("LlamaRMSNorm", "Phi3RMSNorm", "Olmo2RMSNorm")
 NO_EFFECT = ("key.bias", "k_proj.bias")

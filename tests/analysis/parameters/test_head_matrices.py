@@ -129,9 +129,8 @@ def assert_weights(found, x, p, scale):
 def test_give_the_weights_and_the_output_of_transformers_attention(family):
     arguments, path, output, positions = FAMILIES[family]
     name = family.partition(",")[0]
-    model = (
-        built("Model", name.removesuffix("Encoder"), **arguments) if name != "T5Encoder" else t5(arguments)
-    )
+    kind, config = ("EncoderModel", "T5") if name == "T5Encoder" else ("Model", name)
+    model = built(kind, config, **arguments)
     now = seen(model, path, output, positions)
     found = of_path(model, path)
     scale = 1.0 if name in ("T5Encoder", "GPTNeo") else found.q.shape[1] ** -0.5
@@ -140,17 +139,6 @@ def test_give_the_weights_and_the_output_of_transformers_attention(family):
     turned = found.q.roll(1, 0)  # control: another order of heads
     with pytest.raises(AssertionError):
         assert_weights(SimpleNamespace(**{**vars(found), "q": turned}), now.x, now.p, scale)
-
-
-def t5(arguments):
-    torch.manual_seed(0)
-    config = transformers.T5Config(**arguments)
-    config._attn_implementation = "eager"
-    model = transformers.T5EncoderModel(config).eval()
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            p.normal_(1.0 if p.ndim == 1 else 0.0, 0.0 if "relative_attention_bias" in name else 0.3)
-    return model.double()
 
 
 @pytest.mark.parametrize(
@@ -299,15 +287,12 @@ def test_attention_of_another_kind_is_left_out(model, config):
     assert found.left_out
 
 
-def test_a_model_without_attention_has_none():
-    found = find_heads(nn.ModuleDict({"lstm": nn.LSTM(4, 4), "out": nn.Linear(4, 4)}))
-    assert not found.layouts
-    assert not found.left_out
-
-
-def test_state_space_models_have_none():
+def test_models_without_attention_have_none():
     config = transformers.MambaConfig(vocab_size=V, hidden_size=H, num_hidden_layers=1)
-    assert find_heads(transformers.MambaModel(config)) == find_heads(nn.Linear(2, 2))
+    for module in (transformers.MambaModel(config), nn.LSTM(4, 4)):
+        found = find_heads(nn.ModuleDict({"body": module, "out": nn.Linear(4, 4)}))
+        assert not found.layouts
+        assert not found.left_out
 
 
 @pytest.mark.parametrize("family", ["GPT2", "Llama"])
