@@ -27,7 +27,8 @@ __all__ = ["keep_records", "study_reads", "without_machine", "write_records"]
 
 log = logging.getLogger(__name__)
 
-_COSTS = "costs.json"  # written next to the runs by a profile's chain
+_COSTS = "costs.json"  # written next to the runs by earlier versions
+_LARGE = 3  # MB
 _ENVIRONMENT = ("versions", "commit", "dirty", "device", "processor", "threads")
 _SESSION = ("command", "began", "ended", "cpu_s", "peak_memory_mb", "step")
 _ABSOLUTE = re.compile(r"(?<![\w.:/…])(?:~|[A-Za-z]:)?(?:[/\\][\w.+@ =,~\-]+){2,}[/\\]?")
@@ -71,6 +72,10 @@ def keep_records(
     recorded = write_records(runs, out, study=study, reads=reads, others=others)
     size = sum(path.stat().st_size for path in out.iterdir()) / 1e6
     log.info("records of %d runs: %s, %.2f MB", len(recorded), out, size)
+    if size > _LARGE:
+        log.warning(
+            "records of more than %d MB are large for a repository: record fewer observers or steps", _LARGE
+        )
 
 
 def study_reads(study: Study) -> frozenset[str]:

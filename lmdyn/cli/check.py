@@ -107,8 +107,9 @@ def check_profile(profile: Path, *, as_json: bool = False) -> bool:
     settings = content.get("config") if isinstance(content, dict) else None
     if not isinstance(settings, dict):
         raise ValueError(f"{profile} is not a profile: expected a config.yaml with `config:` in this folder")
-    if "of" in settings:  # forks of the runs of another profile
-        return check_profile(profile.parent / str(settings["of"]), as_json=as_json)
+    other = profile.parent / str(settings.get("of", profile.name))  # forks of the runs of another profile
+    if other.resolve() != profile.resolve():
+        return check_profile(other, as_json=as_json)
     lines: list[Line] = []
     for name, words in _trainings(profile, settings).items():
         words = [*words, *_without_missing_tokenizer(words)]
@@ -129,12 +130,16 @@ def _trainings(profile: Path, settings: dict[str, Any]) -> dict[str, list[str]]:
     found = {}
     for part in ("runs", "then"):
         for name, given in (settings.get(part) or {}).items():
-            words = given["with"] if isinstance(given, dict) else given
+            words = given.get("with") if isinstance(given, dict) else given
             found[f"{name}, then" if part == "then" else name] = [
                 *base,
                 *shlex.split((words or "").replace("{HERE}", str(profile))),
             ]
     others = [p for p in sorted(profile.glob("*.yaml")) if "model" in (read_yaml(p) or {})]
+    if not found and not others:
+        raise ValueError(
+            f"{profile} has no `runs` in its config.yaml, and no yaml with a model: nothing to check"
+        )
     return found or {path.stem: ["--config", str(path)] for path in others}
 
 

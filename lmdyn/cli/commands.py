@@ -74,6 +74,8 @@ def analyze(
         "scheduled": scheduled,
         "untrusted": untrusted,
     }
+    if status and shard:
+        raise ValueError("--status shows all shares: omit --shard")
     if status:
         sys.stdout.write("\n".join(replay.replay_status(run, **asked)) + "\n")
         return
@@ -310,7 +312,7 @@ def check(
     """
     configured = any(word == "--config" or word.startswith("--config=") for word in rest)
     if configured == (profile is not None):
-        raise ValueError("expected --config FILE or --profile DIR, one of them")
+        raise ValueError("expected --config FILE or --profile DIR (of a Snakefile), one of them")
     if profile is not None and (rest or replay):
         raise ValueError(f"--profile already defines the configurations: omit {(rest or ['--replay'])[0]}")
     from lmdyn.cli import check as checks

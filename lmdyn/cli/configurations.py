@@ -10,7 +10,14 @@ import pandas as pd
 from lmdyn.runs.observed_run import flat_configuration
 from lmdyn.runs.yaml_files import read_yaml
 
-__all__ = ["OF_FIT", "callback_entries", "class_path", "complete_model", "model_configurations"]
+__all__ = [
+    "OF_FIT",
+    "callback_entries",
+    "class_path",
+    "complete_model",
+    "model_configurations",
+    "run_configuration",
+]
 
 OF_FIT = ("ckpt_path", "weights_only")
 """Arguments of ``fit`` itself in a run's ``config.yaml``; other commands have no use for them."""
@@ -37,6 +44,20 @@ def callback_entries(config: Any, *keys: str) -> list[Any]:
 def class_path(entry: Any) -> str:
     """Return the class of an entry of a configuration."""
     return str(entry.get("class_path") if isinstance(entry, Mapping) else entry)
+
+
+def run_configuration(run: Path) -> dict[str, Any]:
+    """Return the content of a run's ``config.yaml``.
+
+    Raises:
+        ValueError: if it is not the configuration of a run.
+    """
+    config = read_yaml(run / "config.yaml")
+    if isinstance(config, dict) and all(isinstance(config.get(k), dict) for k in ("trainer", "model")):
+        return config
+    raise ValueError(
+        f"{run / 'config.yaml'} is not the configuration of a run: expected trainer and model, with settings"
+    )
 
 
 def complete_model(config: Mapping[str, Any], checkpoint: Mapping[str, Any]) -> None:

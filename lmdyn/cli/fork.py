@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import yaml
 
-from lmdyn.cli.configurations import callback_entries, class_path, complete_model
+from lmdyn.cli.configurations import callback_entries, class_path, complete_model, run_configuration
 from lmdyn.cli.fit import ONE_PROCESS, LmdynCLI, plain
 from lmdyn.cli.training.optimizers import change_optimizers
 from lmdyn.runs.atomic_files import write_file
@@ -78,7 +78,7 @@ def fork(
     if not (run / "config.yaml").is_file():
         raise FileNotFoundError(f"{run / 'config.yaml'} is missing: expected a run folder of `lmdyn fit`")
     changes = dict(changes or {})
-    config = read_yaml(run / "config.yaml")
+    config = run_configuration(run)
     _check_names(changes)
     found, why = _full_checkpoints(run, config)
     if step is None:

@@ -125,6 +125,10 @@ def _lines(text: str) -> dict[int, str]:
         ) from error
     # not splitlines(), which also breaks at form feeds and the like
     read = read.replace("\r\n", "\n").replace("\r", "\n")
+    if "\0" in read:
+        raise ValueError(
+            f"{text} contains NUL characters: it is damaged, or UTF-16: iconv -f UTF-16 -t UTF-8"
+        )
     lines = {i: line for i, line in enumerate(read.split("\n"), 1) if line.strip()}
     if not lines:
         raise ValueError(f"{text} contains no text")

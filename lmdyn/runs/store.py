@@ -288,6 +288,8 @@ class ObservationStore:
             checksum = json.loads((table.schema.metadata or {}).get(b"lmdyn", b"{}")).get("schema")
             if checksum is not None and checksum != _schema_checksum(table):
                 raise ValueError("its columns are not those that were written")
+        except UnreadableError:
+            raise
         except _DAMAGED as error:
             raise self._unreadable(step, error) from error
         return table

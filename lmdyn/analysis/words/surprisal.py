@@ -149,7 +149,7 @@ def surprisals(
         if unread[1]:
             log.warning("the model is %s: `%s` has no effect", objective, unread[0])
         before: list[int] = []
-        context = context or _context(module, tokenizer)
+        context = _context(module, tokenizer) if context is None else context
         if context is not None and context < 4:
             raise ValueError(f"context must be at least 4 tokens, got {context}")
         if objective == "causal":

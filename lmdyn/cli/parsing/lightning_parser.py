@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Any, NoReturn, Union, get_args, get_origin
@@ -209,7 +210,7 @@ def essence(message: str, options: Sequence[str] = ()) -> str:
                 continue
             refused.add(option[2])
             known = [*_arguments(cls), "class_path", "init_args", "dict_kwargs"] if cls else options
-            kept.append(f"{line}{_nearest_option(option[2], known)}")
+            kept.append(f"{line}{_group_of(option[2], cls) or _nearest_option(option[2], known)}")
         elif line.startswith("unrecognized arguments: "):
             typed = line.split()[2].lstrip("-").partition("=")[0]
             kept.append(f"{line}{_nearest_option(typed, options, '--')}")
@@ -238,6 +239,19 @@ def _nearest_option(typed: str, options: Sequence[str], prefix: str = "") -> str
     if dot and "." not in "".join(found):
         found = [f"{near}.{rest}" for near in nearest(head, heads) if near != head]
     return f", did you mean {prefix + found[0]!r}?" if found else ""
+
+
+def _group_of(typed: str, class_path: str) -> str:
+    """Return the part of a message that names the group of settings into which an argument of version 0.1 went."""
+    try:
+        parameters = inspect.signature(dotted(class_path)).parameters.values()
+    except (ValueError, TypeError):
+        return ""
+    for group in (p for p in parameters if is_dataclass(p.default)):
+        for name in (typed, typed.removeprefix(f"{group.name.partition('_')[0]}_")):
+            if name in {field.name for field in fields(group.default)}:
+                return f": it is now `{group.name}: {{{name}: …}}`"
+    return ""
 
 
 def _arguments(class_path: str) -> list[str]:

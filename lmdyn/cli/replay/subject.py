@@ -7,7 +7,7 @@ from typing import Any
 import lightning as L
 from huggingface_hub import list_repo_refs
 
-from lmdyn.cli.configurations import callback_entries, complete_model
+from lmdyn.cli.configurations import callback_entries, complete_model, run_configuration
 from lmdyn.cli.replay.overlays import observers_among, overlay
 from lmdyn.cli.trust.untrusted import import_only, known_paths, named_paths, refuse_others
 from lmdyn.runs.checkpoint_files import by_updates, find_checkpoints, read_checkpoint
@@ -143,13 +143,7 @@ def _hub_refs(name: str) -> list[str]:
 
 def _run_config(run: Path, checkpoints: Sequence[Path]) -> dict[str, Any]:
     """Return the configuration of a run of lmdyn, completed by hyperparameters of its first readable checkpoint."""
-    config = read_yaml(run / "config.yaml")
-    if not (
-        isinstance(config, Mapping) and all(isinstance(config.get(k), Mapping) for k in ("trainer", "model"))
-    ):
-        raise ValueError(
-            f"{run / 'config.yaml'} is not the configuration of a run: expected trainer and model, with settings"
-        )
+    config = run_configuration(run)
     config = {key: config[key] for key in ("seed_everything", "trainer", "model", "data") if key in config}
     config["trainer"]["callbacks"], _ = observers_among(callback_entries(config))
     complete_model(config, _first_that_reads(checkpoints))

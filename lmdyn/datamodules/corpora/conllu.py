@@ -94,6 +94,10 @@ def _words(block: Block) -> Block:
             words.rows.append(row)
             if int(row[_ID]) != len(words.rows):
                 raise block.error(i, f"expected word number {len(words.rows)}, got {row[_ID]}")
+    for i, row in enumerate(block.rows):
+        start, _, end = row[_ID].partition(".")[0].partition("-")
+        if not int(start) <= int(end or start) <= len(words.rows):
+            raise block.error(i, f"{row[_ID]} is not within the sentence's {len(words.rows)} words")
     return words
 
 

@@ -232,7 +232,9 @@ class Corpus(TokenizerUser, SplitLoaders, ABC):
         """Raise a ``ValueError`` for a split that the corpus lacks."""
         if split not in self.splits:
             has = list(self.splits)
-            raise ValueError(f"the corpus has no split {split!r}: it has {has}, give `--data.{split} FILE`")
+            raise ValueError(
+                f"the corpus has no split {split!r}: it has {has}; a corpus of files takes `--data.{split} FILE`"
+            )
 
     def encoded(self, split: str) -> EncodedSplit:
         """Return the memory-mapped tokens and labels of a split.

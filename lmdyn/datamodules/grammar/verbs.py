@@ -132,8 +132,7 @@ def verb_phrase(
     parts: list[Part] = []
     u = d.u()
     if u < 0.10 and not inverted:
-        negated = any(token.word == "not" for token in group)
-        parts.append(adverb(d, verb, before=True, negated=negated))
+        parts.append(adverb(d, verb, before=True))
     parts.append(verb)
     if passive:
         if d.u() < 0.5:
@@ -165,7 +164,7 @@ def verb_phrase(
     return wrap_auxiliaries(d, group, Phrase("VP", parts, verb), copula=False, passive=passive)
 
 
-def adverb(d: Discourse, verb: Token, before: bool, negated: bool = False) -> Part:
+def adverb(d: Discourse, verb: Token, before: bool) -> Part:
     """Return an adverb phrase with its role, attached to the verb."""
     if d.u() < 0.5:
         lexeme = d.draw.adverbs(d.u(), d.topic)

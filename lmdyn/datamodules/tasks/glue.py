@@ -185,6 +185,8 @@ def _read_tsv(path: Path, layout: GlueLayout) -> list[TextExample]:
         missing = [c for c in required if c not in header]
         if missing:
             raise ValueError(f"{path}:1: expected {required}, got {shown(str(header), 300)}: no {missing}")
+        if twice := [c for c in required if header.count(str(c)) > 1]:
+            raise ValueError(f"{path}:1: the columns {twice} occur twice: remove one of each")
         columns, n_columns = [header.index(str(c)) for c in required], len(header)
     else:
         columns, n_columns = [int(c) for c in (*layout.columns, layout.label)], layout.n_columns
