@@ -10,6 +10,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 from lmdyn.models import LSTMLanguageModel, StackedLSTM, carry_state
 from tests.helpers.ranks import TORCHRUN, run_ranks
+from tests.models.quiet import trainer
 
 pytestmark = [
     # Lightning 2.6 against torch 2.13's pytrees
@@ -90,20 +91,6 @@ class Scripted(LSTMLanguageModel):
 def small(**kwargs):
     torch.manual_seed(0)
     return LSTMLanguageModel(**({"vocab_size": VOCAB, "embedding_size": 5, "hidden_size": 5} | kwargs))
-
-
-def trainer(**kwargs):
-    quiet = {
-        "accelerator": "cpu",
-        "devices": 1,
-        "max_epochs": 1,
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "num_sanity_val_steps": 0,
-    }
-    return L.Trainer(**(quiet | kwargs))
 
 
 def weights(module):

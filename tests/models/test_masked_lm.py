@@ -14,7 +14,7 @@ from transformers import (
 
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
 from lmdyn.models import LAMB, MaskedLanguageModel
-from lmdyn.models.learning_rate_schedules import decay_groups, warmup_decay
+from lmdyn.models.learning_rate_schedules import warmup_decay
 from lmdyn.models.pretraining import checkpoint_activations, draw_weights
 
 VOCAB = 50
@@ -226,15 +226,6 @@ class TestInitialization:
     def test_unknown(self):
         with pytest.raises(ValueError, match="initialization must be one of"):
             MaskedLanguageModel("albert", config={}, initialization="xavier")
-
-
-def test_no_decay_of_biases_and_norms():
-    module = make("albert")
-    decayed, others = (group["params"] for group in decay_groups(module))
-    names = {id(p): n for n, p in module.named_parameters()}
-    assert all(("bias" in names[id(p)]) or ("norm" in names[id(p)].lower()) for p in others)
-    assert not any(("bias" in names[id(p)]) or ("norm" in names[id(p)].lower()) for p in decayed)
-    assert len(decayed) + len(others) == len(list(module.parameters()))
 
 
 def test_warmup_and_decay():

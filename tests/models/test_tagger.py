@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from lmdyn.models import LSTMTagger
+from tests.models.quiet import trainer
 
 pytestmark = [
     # Lightning 2.6 against torch 2.13's pytrees
@@ -62,19 +63,6 @@ def tagger(**kwargs):
     torch.manual_seed(0)
     sizes = {"vocab_size": WORDS, "num_labels": TAGS, "embedding_size": 16, "hidden_size": 16}
     return LSTMTagger(**(sizes | kwargs))
-
-
-def trainer(**kwargs):
-    quiet = {
-        "accelerator": "cpu",
-        "devices": 1,
-        "max_epochs": 1,
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
-    return L.Trainer(**(quiet | kwargs))
 
 
 @pytest.mark.parametrize(

@@ -229,38 +229,25 @@ def changed(**changes):
 
 
 @pytest.mark.parametrize(
-    ("parts", "message"),
+    ("tested", "message"),
     [
-        ([PARTS[0], PARTS[1], changed(spans={"first": PARTS[2].spans["first"]})], "tasks differ"),
-        ([PARTS[0], PARTS[1], part(2, widths=(5, 5))], "sites and widths differ"),
+        (changed(spans={"first": PARTS[2].spans["first"]}), "tasks differ"),
+        (part(2, widths=(5, 5)), "sites and widths differ"),
+        (changed(activations={s: x / 0 for s, x in PARTS[2].activations.items()}), "NaN or infinite"),
+        (changed(labels={t: y + 1 for t, y in PARTS[2].labels.items()}), "labels must be in 0 … 2"),
+        (changed(spans={t: s + 10_000 for t, s in PARTS[2].spans.items()}), "spans within 600 pieces"),
         (
-            [PARTS[0], PARTS[1], changed(activations={s: x / 0 for s, x in PARTS[2].activations.items()})],
-            "NaN or infinite",
-        ),
-        (
-            [PARTS[0], PARTS[1], changed(labels={**PARTS[2].labels, "first": PARTS[2].labels["first"] + 1})],
-            "labels must be in 0 … 2",
-        ),
-        (
-            [PARTS[0], PARTS[1], changed(spans={t: s + 10_000 for t, s in PARTS[2].spans.items()})],
-            "non-empty spans within 600 pieces",
-        ),
-        (
-            [
-                PARTS[0],
-                PARTS[1],
-                changed(
-                    spans={t: s[:0] for t, s in PARTS[2].spans.items()},
-                    labels={t: y[:0] for t, y in PARTS[2].labels.items()},
-                ),
-            ],
+            changed(
+                spans={t: s[:0] for t, s in PARTS[2].spans.items()},
+                labels={t: y[:0] for t, y in PARTS[2].labels.items()},
+            ),
             "expected at least one span",
         ),
     ],
 )
-def test_bad_data_is_refused(parts, message):
+def test_bad_data_is_refused(tested, message):
     with pytest.raises(ValueError, match=message):
-        edge_probes(*parts, SIZES, classifier=TRAINING)
+        edge_probes(*PARTS[:2], tested, SIZES, classifier=TRAINING)
 
 
 @pytest.mark.parametrize(

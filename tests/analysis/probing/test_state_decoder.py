@@ -79,17 +79,13 @@ def test_states_of_every_time_are_decoded_as_a_model_of_that_depth_would():
 
 @pytest.mark.parametrize("family", ["albert", "bert"])
 def test_our_own_model_is_asked_at_these_positions_only(family):
-    torch.manual_seed(0)
-    config = {k: v for k, v in SIZES.items() if k != "vocab_size"}
-    module = MaskedLanguageModel(family, config=config, vocab_size=30).eval()
-    state = torch.randn(2, 7, 16)
+    module, state = own_model(family), torch.randn(2, 7, 16)
     found = StateDecoder(module).logits(BATCH, state, POSITIONS)
     torch.testing.assert_close(found, module._token_logits(state)[POSITIONS])
 
 
 def test_electra_answers_by_another_encoder():
-    config = {k: v for k, v in SIZES.items() if k != "vocab_size"}
-    module = MaskedLanguageModel("electra", config=config, vocab_size=30).eval()
+    module = own_model("electra")
     with pytest.raises(ValueError, match="only the generator"):
         StateDecoder(module).logits(BATCH, torch.randn(2, 7, 16), POSITIONS)
 

@@ -153,6 +153,25 @@ def test_texts_longer_than_the_context(causal):
     assert not np.allclose(short, found)
 
 
+def log_probabilities(model, ids):
+    """Of each token but the first, by transformers."""
+    model.eval()
+    with torch.no_grad():
+        log_p = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+    return log_p[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0].double().numpy()
+
+
+def in_its_context(model, tokenizer, ids, i, room):
+    """Of piece i, masked, among the ``room`` pieces around it."""
+    begin = max(0, min(i - room // 2, len(ids) - room))
+    window = ids[begin : begin + room]
+    window[i - begin] = tokenizer.mask_token_id
+    row = torch.tensor([[tokenizer.cls_token_id, *window, tokenizer.sep_token_id]])
+    with torch.no_grad():
+        log_p = model(input_ids=row).logits[0, i - begin + 1].log_softmax(-1)
+    return float(log_p[ids[i]])
+
+
 def pseudo_log_likelihoods(model, tokenizer, text, pseudo):
     """By the definition, a piece at a time."""
     encoding = tokenizer(text, return_offsets_mapping=True)
@@ -192,13 +211,7 @@ def test_masked_models_see_a_context_around_each_piece(masked):
     model.eval()
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     for i in (0, 5, 31, 80, len(ids) - 1):
-        begin = max(0, min(i - 31, len(ids) - 62))
-        window = ids[begin : begin + 62]
-        window[i - begin] = tokenizer.mask_token_id
-        row = torch.tensor([[tokenizer.cls_token_id, *window, tokenizer.sep_token_id]])
-        with torch.no_grad():
-            log_p = model(input_ids=row).logits[0, i - begin + 1].log_softmax(-1)
-        assert found[i] == pytest.approx(float(log_p[ids[i]]), abs=1e-5)
+        assert found[i] == pytest.approx(in_its_context(model, tokenizer, ids, i, 62), abs=1e-5)
 
 
 def test_recurrent_models():
@@ -208,10 +221,7 @@ def test_recurrent_models():
     model.configure_model()
     found = surprisals(model, tokenizer, TEXTS[:1])
     ids = tokenizer(TEXTS[0])["input_ids"]
-    model.eval()
-    with torch.no_grad():
-        log_p = model(torch.tensor([[tokenizer.eos_token_id, *ids[:-1]]])).logits[0].log_softmax(-1)
-    expected = log_p.gather(1, torch.tensor(ids)[:, None])[:, 0]
+    expected = log_probabilities(model, [tokenizer.eos_token_id, *ids])
     np.testing.assert_allclose(found["log_probability"], expected, atol=1e-5)
 
 
@@ -246,14 +256,6 @@ def test_what_has_no_effect_is_said(causal, masked, caplog):
         pd.testing.assert_frame_equal(surprisals(model, tokenizer, TEXTS, **given), usual)
         assert said in caplog.text
         caplog.clear()
-
-
-def log_probabilities(model, ids):
-    """Of each token but the first, by transformers."""
-    model.eval()
-    with torch.no_grad():
-        log_p = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
-    return log_p[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0].double().numpy()
 
 
 def test_white_space_at_the_end_is_left_out_and_elsewhere_is_of_the_next_word(causal):
@@ -354,13 +356,8 @@ def test_positions_that_begin_after_the_paddings(config, kind, limit):
     model.eval()
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     for i in (0, 7, 30, len(ids) - 1):
-        begin = max(0, min(i - room // 2, len(ids) - room))
-        window = ids[begin : begin + room]
-        window[i - begin] = tokenizer.mask_token_id
-        row = torch.tensor([[tokenizer.cls_token_id, *window, tokenizer.sep_token_id]])
-        with torch.no_grad():
-            log_p = model(input_ids=row).logits[0, i - begin + 1].log_softmax(-1)
-        assert found["log_probability"][i] == pytest.approx(float(log_p[ids[i]]), abs=1e-5)
+        expected = in_its_context(model, tokenizer, ids, i, room)
+        assert found["log_probability"][i] == pytest.approx(expected, abs=1e-5)
 
 
 def test_words_without_a_piece_of_their_own(caplog):

@@ -31,6 +31,14 @@ def relative(found, expected):
     return float((found - expected).abs().max() / expected.abs().max())
 
 
+def to_the_end(f, batch):
+    """The state of a text after as many steps as the model makes."""
+    g, x = f.of(batch), f.start(batch)
+    for layer in f.maps:
+        x = g(x) if f.shared else layer(x)
+    return x
+
+
 def logits(output):
     return getattr(output, "logits", output)
 
@@ -121,12 +129,9 @@ def test_groups_of_albert_one_after_the_other_are_layers_over_depth():
     f = EncoderMap(model, text(2, 6), dtype=torch.float64)
     assert not f.shared
     assert len(f.maps) == 4
-    x = f.start(other)
-    for layer in f.maps:
-        x = layer(x)
     with torch.no_grad():
         expected = model(**other).logits
-    assert relative(f.finish(other, x).logits, expected) < 1e-10
+    assert relative(f.finish(other, to_the_end(f, other)).logits, expected) < 1e-10
     path = "albert.encoder.albert_layer_groups.1.albert_layers.0"
     core = EncoderMap(model, text(2, 6), dtype=torch.float64, sites={"second": path})
     assert core.shared
@@ -168,11 +173,8 @@ def test_masks_are_of_rows_too():
     f = EncoderMap(model, {**batch, "attention_mask": mask}, dtype=torch.float64, masked=True)
     other = {**text(2, 9, seed=1), "attention_mask": torch.ones(2, 9, dtype=torch.int64)}
     other["attention_mask"][0, 5:] = 0
-    g, x = f.of(other), f.start(other)
-    for _ in f.maps:
-        x = g(x)
     with torch.no_grad():
-        assert relative(f.finish(other, x).logits, model(**other).logits) < 1e-10
+        assert relative(f.finish(other, to_the_end(f, other)).logits, model(**other).logits) < 1e-10
 
 
 def test_the_copy_is_the_map_s_own():
@@ -376,10 +378,8 @@ def test_a_kept_cache_is_no_part_of_the_map(name):
     model, batch = Around(ARCHITECTURES[name]()), text(2, 6)
     f = EncoderMap(model, batch)
     other = text(3, 9, seed=1)
-    x = f.start(other)
-    for layer in f.maps:
-        x = layer(x)
-    assert relative(f.finish(other, x).logits, model.lm(**other, use_cache=False).logits) < 1e-6
+    expected = model.lm(**other, use_cache=False).logits
+    assert relative(f.finish(other, to_the_end(f, other)).logits, expected) < 1e-6
 
 
 @torch.no_grad()
@@ -387,11 +387,8 @@ def test_a_looped_llama_that_keeps_a_cache():
     model, other = Around(looped_llama(4)).double(), text(3, 9, seed=1)
     model.lm.config.use_cache = True  # as transformers has it
     f = EncoderMap(model, text(2, 6), dtype=torch.float64)
-    x = f.start(other)
-    for _ in f.maps:
-        x = f(x)
     expected = model.lm(**other, use_cache=False).logits
-    assert relative(f.finish(other, x).logits, expected) < 1e-10
+    assert relative(f.finish(other, to_the_end(f, other)).logits, expected) < 1e-10
     kept = model.lm(**other, use_cache=True).logits
     assert relative(kept, expected) > 1e-3  # the control: with a cache a loop sees its own past
 
@@ -405,10 +402,7 @@ def test_modules_that_are_called_in_another_way():
     model, batch = seeded(RecurrentDepth).double(), {"words": text(2, 6)["input_ids"]}
     other = {"words": text(3, 9, seed=1)["input_ids"]}
     f = EncoderMap(model, batch, dtype=torch.float64, forward=reversed_call)
-    g, x = f.of(other), f.start(other)
-    for _ in f.maps:
-        x = g(x)
-    assert relative(f.finish(other, x), model(other["words"].flip(1))) < 1e-10
+    assert relative(f.finish(other, to_the_end(f, other)), model(other["words"].flip(1))) < 1e-10
 
 
 @pytest.mark.slow
