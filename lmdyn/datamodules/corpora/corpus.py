@@ -144,6 +144,13 @@ class Corpus(TokenizerUser, SplitLoaders, ABC):
         """Count the occurrences of each word in the training split."""
         return Counter(word for document in self.documents("train") for s in document for word in s.words)
 
+    @staticmethod
+    def by_split(n_train: int, n_validation: int, n_test: int) -> dict[str, int]:
+        """Return the number of words of each split, checked."""
+        sizes = {"train": n_train, "validation": n_validation, "test": n_test}
+        at_least(1, **{f"n_{split}_tokens": n for split, n in sizes.items()})
+        return sizes
+
     # ---------------------------------------------------------------- tokenizer and cache
 
     def forget(self) -> None:
@@ -154,13 +161,6 @@ class Corpus(TokenizerUser, SplitLoaders, ABC):
 
     def prepare_data(self) -> None:
         """Encode the text into the cache, once."""
-        self._open()
-
-    def setup(self, stage: str | None = None) -> None:
-        """Open the cache; ``stage`` has no effect."""
-        self._open()
-
-    def _open(self) -> None:
         if self._encoded:
             return
         if not self.splits or not set(self.splits) <= set(SPLITS):
@@ -185,6 +185,10 @@ class Corpus(TokenizerUser, SplitLoaders, ABC):
                 if layer.startswith(SHUFFLED):
                     data.shuffled(layer.removeprefix(SHUFFLED), self.seed)
         self._encoded = encoded
+
+    def setup(self, stage: str | None = None) -> None:
+        """Open the cache; ``stage`` has no effect."""
+        self.prepare_data()
 
     @property
     def _as_written(self) -> bool:

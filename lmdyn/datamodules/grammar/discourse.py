@@ -1,28 +1,15 @@
 """The state of a document of the synthetic corpus: mentioned and salient entities, and the current sentence."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from lmdyn.datamodules.grammar.lexicon import Lexeme, Samplers, Uniforms
-from lmdyn.datamodules.grammar.tree import Argument, Entity, Part, Phrase, Token
+from lmdyn.datamodules.grammar.tree import Argument, Entity, Part, Phrase, Token, under
 
-__all__ = ["Discourse", "EmbeddedClauses", "Tense"]
+__all__ = ["Discourse", "RelativeClause", "Tense"]
 
 Tense = Literal["past", "present"]
-
-
-@dataclass(frozen=True)
-class EmbeddedClauses:
-    """The rules by which a phrase embeds a clause; phrases and verbs, which are parts of clauses, reach them here.
-
-    Attributes:
-        finite: :func:`~lmdyn.datamodules.grammar.clauses.finite_clause`.
-        relative: :func:`~lmdyn.datamodules.grammar.clauses.relative_clause`.
-    """
-
-    finite: Callable[["Discourse", Tense, int, frozenset[int], Entity | None], Phrase]
-    relative: Callable[["Discourse", Argument, bool, int, frozenset[int]], Phrase]
+RelativeClause = Callable[["Discourse", Argument, bool, int, frozenset[int]], Phrase]
 
 
 class Discourse:
@@ -35,7 +22,7 @@ class Discourse:
     Attributes:
         draw: samplers of words.
         u: uniform draws.
-        clauses: rules of embedded clauses.
+        relative: :func:`~lmdyn.datamodules.grammar.clauses.relative_clause`, a rule that noun phrases reach here.
         topic: index of the document's topic.
         past: probability of the past tense.
         salient: for each pronoun, the only entity to which it can currently refer.
@@ -44,10 +31,10 @@ class Discourse:
         mentions: phrases of this sentence and the entities to which they refer.
     """
 
-    def __init__(self, draw: Samplers, u: Uniforms, clauses: EmbeddedClauses) -> None:
+    def __init__(self, draw: Samplers, u: Uniforms, relative: RelativeClause) -> None:
         self.draw = draw
         self.u = u
-        self.clauses = clauses
+        self.relative = relative
         self.topic = int(u() * len(draw.topics))
         self.past = 0.65 if u() < 0.7 else 0.15
         self.salient: dict[str, Entity] = {}
@@ -96,3 +83,8 @@ class Discourse:
     def add_role(self, predicate: Token, argument: Argument, label: str) -> None:
         """Record the semantic role of an argument, for each phrase that carries it."""
         self.roles += [(predicate, phrase, prefix + label) for phrase, prefix in argument.spans]
+
+    def dependent(self, phrase: Part, verb: Token, relation: str, label: str) -> Part:
+        """Attach a phrase to its verb, with its role, and return it."""
+        self.roles.append((verb, phrase, label))
+        return under(phrase, verb, relation)

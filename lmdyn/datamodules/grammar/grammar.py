@@ -11,6 +11,7 @@ discourse: noun phrases in ``phrases``, verb phrases in ``verbs``, clauses in ``
 
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,12 @@ import numpy as np
 from lmdyn.datamodules.corpora.corpus import SPLITS, Corpus
 from lmdyn.datamodules.corpora.sentence import Document
 from lmdyn.datamodules.files.checks import at_least, one_of
-from lmdyn.datamodules.grammar.clauses import EMBEDDED
+from lmdyn.datamodules.grammar.clauses import relative_clause
 from lmdyn.datamodules.grammar.discourse import Discourse
 from lmdyn.datamodules.grammar.lexicon import (
     CLOSED_CLASS,
     Fact,
     Lexeme,
-    Sampler,
     Samplers,
     Uniforms,
     build_facts,
@@ -43,6 +43,7 @@ _MINIMA = {
 }  # fmt: skip
 
 
+@dataclass(eq=False)
 class Grammar:
     """A seeded generative grammar of English-like documents with gold annotation.
 
@@ -91,75 +92,52 @@ class Grammar:
         1
     """
 
-    def __init__(
-        self,
-        seed: int = 0,
-        n_topics: int = 20,
-        n_nouns: int = 2400,
-        n_verbs: int = 900,
-        n_adjectives: int = 700,
-        n_adverbs: int = 300,
-        n_names: int = 600,
-        n_facts: int = 300,
-        zipf_exponent: float = 1.0,
-        topic_boost: float = 20.0,
-        ambiguous_fraction: float = 0.06,
-        fact_rate: float = 0.1,
-    ) -> None:
-        settings = {name: value for name, value in locals().items() if name != "self"}
+    seed: int = 0
+    n_topics: int = 20
+    n_nouns: int = 2400
+    n_verbs: int = 900
+    n_adjectives: int = 700
+    n_adverbs: int = 300
+    n_names: int = 600
+    n_facts: int = 300
+    zipf_exponent: float = 1.0
+    topic_boost: float = 20.0
+    ambiguous_fraction: float = 0.06
+    fact_rate: float = 0.1
+
+    def __post_init__(self) -> None:
         for name, minimum in _MINIMA.items():
-            at_least(minimum, **{name: settings[name]})
-        if n_adverbs > n_adjectives:
-            raise ValueError(f"n_adverbs must be at most n_adjectives = {n_adjectives}, got {n_adverbs}")
+            at_least(minimum, **{name: getattr(self, name)})
+        if self.n_adverbs > self.n_adjectives:
+            limit = f"n_adjectives = {self.n_adjectives}"
+            raise ValueError(f"n_adverbs must be at most {limit}, got {self.n_adverbs}")
         for name in ("ambiguous_fraction", "fact_rate"):
-            if not 0 <= settings[name] <= 0.5:
-                raise ValueError(f"{name} must be from 0 to 0.5, got {settings[name]}")
-        if zipf_exponent <= 0:
-            raise ValueError(f"zipf_exponent must be above 0, got {zipf_exponent}: 1 is the default")
-        if n_facts == 0 and fact_rate > 0:
-            raise ValueError(f"fact_rate must be 0 without facts, got {fact_rate}: or raise n_facts")
-        self.seed = seed
-        self._settings: dict[str, int | float] = {"version": VERSION, **settings}
-        sizes = {"NOUN": n_nouns, "VERB": n_verbs, "ADJ": n_adjectives, "ADV": n_adverbs, "PROPN": n_names}
-        rng = np.random.default_rng(np.random.SeedSequence([seed, 0]))
-        lexemes = build_lexemes(rng, n_topics, sizes, ambiguous_fraction)
+            if not 0 <= getattr(self, name) <= 0.5:
+                raise ValueError(f"{name} must be from 0 to 0.5, got {getattr(self, name)}")
+        if self.zipf_exponent <= 0:
+            raise ValueError(f"zipf_exponent must be above 0, got {self.zipf_exponent}: 1 is the default")
+        if self.n_facts == 0 and self.fact_rate > 0:
+            raise ValueError(f"fact_rate must be 0 without facts, got {self.fact_rate}: or raise n_facts")
+        sizes = {"NOUN": self.n_nouns, "VERB": self.n_verbs, "ADJ": self.n_adjectives}
+        sizes |= {"ADV": self.n_adverbs, "PROPN": self.n_names}
+        rng = np.random.default_rng(np.random.SeedSequence([self.seed, 0]))
+        lexemes = build_lexemes(rng, self.n_topics, sizes, self.ambiguous_fraction)
         types: dict[str, list[Lexeme]] = {}
         for lexeme in itertools.chain.from_iterable(lexemes.values()):
             for form in dict.fromkeys(lexeme.forms.values()):
                 types.setdefault(form, []).append(lexeme)
-        self.topics: tuple[str, ...] = tuple(f"topic{i:02d}" for i in range(n_topics))
+        self.topics: tuple[str, ...] = tuple(f"topic{i:02d}" for i in range(self.n_topics))
         self.lexemes: Mapping[str, tuple[Lexeme, ...]] = {k: tuple(v) for k, v in lexemes.items()}
         self.lexicon: Mapping[str, tuple[Lexeme, ...]] = {k: tuple(v) for k, v in types.items()}
-        self.facts: tuple[Fact, ...] = build_facts(rng, lexemes["PROPN"], n_facts)
+        self.facts: tuple[Fact, ...] = build_facts(rng, lexemes["PROPN"], self.n_facts)
         self.number_pairs: tuple[tuple[str, str], ...] = tuple(
             (noun.forms["NN"], noun.forms["NNS"]) for noun in lexemes["NOUN"]
         )
         self.vocabulary: tuple[str, ...] = tuple(sorted(CLOSED_CLASS | types.keys()))
 
-        def sampler(upos: str, *kinds: str) -> Sampler[Lexeme]:
-            items = [x for x in lexemes[upos] if not kinds or x.kind in kinds]
-            return Sampler(items, [x.topic for x in items], n_topics, zipf_exponent, topic_boost)
-
-        nouns = {kind: sampler("NOUN", kind) for kind in ("person", "thing", "place", "event")}
-        fact_topics = [fact.topic for fact in self.facts]
         self._samplers = Samplers(
-            topics=self.topics,
-            nouns={**nouns, "any": sampler("NOUN", "person", "thing", "place")},
-            names={
-                "person": sampler("PROPN", "person"), "place": sampler("PROPN", "city", "country"),
-                "any": sampler("PROPN"),
-            },
-            verbs={
-                "any": sampler("VERB"),
-                "simple": sampler("VERB", "transitive", "intransitive", "unaccusative", "ditransitive"),
-                "transitive": sampler("VERB", "transitive"),
-            },
-            adjectives=sampler("ADJ"),
-            adverbs=sampler("ADV"),
-            facts=Sampler(self.facts, fact_topics, n_topics, zipf_exponent, topic_boost),
-            fact_rate=fact_rate,
-            names_by_lemma={name.lemma: name for name in lexemes["PROPN"]},
-        )  # fmt: skip
+            lexemes, self.facts, self.topics, self.fact_rate, self.zipf_exponent, self.topic_boost
+        )
 
     def settings(self) -> dict[str, int | float]:
         """Return the arguments and :data:`VERSION`: equal settings give equal documents, so this is a cache key.
@@ -168,7 +146,7 @@ class Grammar:
             >>> Grammar(seed=3).settings()["seed"]
             3
         """
-        return dict(self._settings)
+        return {"version": VERSION, **{f.name: getattr(self, f.name) for f in fields(self)}}
 
     def document(self, split: str, index: int) -> Document:
         """Document ``index`` of a split.
@@ -190,7 +168,7 @@ class Grammar:
         one_of(SPLITS, split=split)
         at_least(0, index=index)
         seeds = np.random.SeedSequence([self.seed, 1 + SPLITS.index(split), index])
-        discourse = Discourse(self._samplers, Uniforms(np.random.default_rng(seeds)), EMBEDDED)
+        discourse = Discourse(self._samplers, Uniforms(np.random.default_rng(seeds)), relative_clause)
         n_sentences = 5 + int(discourse.u() * 10)
         return Document(f"{split}-{index}", tuple([write_sentence(discourse) for _ in range(n_sentences)]))
 
@@ -265,13 +243,7 @@ class GrammarCorpus(Corpus):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        at_least(
-            1,
-            n_train_tokens=n_train_tokens,
-            n_validation_tokens=n_validation_tokens,
-            n_test_tokens=n_test_tokens,
-        )
-        self.n_tokens = {"train": n_train_tokens, "validation": n_validation_tokens, "test": n_test_tokens}
+        self.n_tokens = self.by_split(n_train_tokens, n_validation_tokens, n_test_tokens)
         self.grammar = Grammar(
             grammar_seed, n_topics, n_nouns, n_verbs, n_adjectives, n_adverbs, n_names, n_facts, zipf_exponent,
             topic_boost, ambiguous_fraction, fact_rate,

@@ -3,7 +3,7 @@
 import itertools
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -15,14 +15,13 @@ __all__ = [
     "YEARS",
     "Fact",
     "Lexeme",
-    "Sampler",
     "Samplers",
     "Uniforms",
     "build_facts",
     "build_lexemes",
 ]
 
-T = TypeVar("T")
+Item = TypeVar("Item")
 
 YEARS = tuple(str(year) for year in range(1900, 2021))
 
@@ -63,7 +62,7 @@ class Uniforms:
             self._buffer = self._rng.random(self._block).tolist()
         return self._buffer.pop()
 
-    def among(self, items: Sequence[T]) -> T:
+    def among(self, items: Sequence[Item]) -> Item:
         """Return one of the items, drawn uniformly."""
         return items[int(self() * len(items))]
 
@@ -141,19 +140,20 @@ RELATIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 """For each relation: kind of its subject, kind of its object, and its statements."""
 
 
+T = TypeVar("T", Lexeme, Fact)
+
+
 class Sampler(Generic[T]):
-    """Draws lexemes of one class: Zipf-Mandelbrot weights, with a boost for words of the topic.
+    """Draws lexemes of one class, or facts: Zipf-Mandelbrot weights, with a boost for words of the topic.
 
     A word of rank r in its class has the weight (r + 3.7)^-exponent, times ``boost`` in its home topic.
     """
 
     __slots__ = ("_cumulative", "_items")
 
-    def __init__(
-        self, items: Sequence[T], topics: Iterable[int], n_topics: int, exponent: float, boost: float
-    ):
-        self._items = list(items)
-        home = np.fromiter(topics, dtype=np.int64, count=len(self._items))
+    def __init__(self, items: Sequence[T], n_topics: int, exponent: float, boost: float) -> None:
+        self._items: Sequence[T] = items
+        home = np.array([item.topic for item in items], np.int64)
         weights = (np.arange(len(self._items)) + 3.7) ** -exponent
         self._cumulative: list[list[float]] = []
         for topic in range(n_topics):
@@ -165,19 +165,32 @@ class Sampler(Generic[T]):
         return self._items[bisect_right(self._cumulative[topic], uniform)]
 
 
-@dataclass(frozen=True, slots=True)
 class Samplers:
     """The random sources of a document: a sampler for each class of words, the facts, and their rates."""
 
-    topics: tuple[str, ...]
-    nouns: Mapping[str, Sampler[Lexeme]]
-    names: Mapping[str, Sampler[Lexeme]]
-    verbs: Mapping[str, Sampler[Lexeme]]
-    adjectives: Sampler[Lexeme]
-    adverbs: Sampler[Lexeme]
-    facts: Sampler[Fact]
-    fact_rate: float
-    names_by_lemma: Mapping[str, Lexeme]
+    def __init__(
+        self,
+        lexemes: Mapping[str, Sequence[Lexeme]],
+        facts: Sequence[Fact],
+        topics: tuple[str, ...],
+        fact_rate: float,
+        exponent: float,
+        boost: float,
+    ) -> None:
+        def sampler(upos: str, *kinds: str) -> Sampler[Lexeme]:
+            items = [x for x in lexemes[upos] if not kinds or x.kind in kinds]
+            return Sampler(items, len(topics), exponent, boost)
+
+        self.topics, self.fact_rate = topics, fact_rate
+        self.nouns = {kind: sampler("NOUN", kind) for kind in ("person", "thing", "place", "event")}
+        self.nouns["any"] = sampler("NOUN", "person", "thing", "place")
+        self.names = {"person": sampler("PROPN", "person"), "place": sampler("PROPN", "city", "country")}
+        self.names["any"] = sampler("PROPN")
+        self.verbs = {"any": sampler("VERB"), "transitive": sampler("VERB", "transitive")}
+        self.verbs["simple"] = sampler("VERB", "transitive", "intransitive", "unaccusative", "ditransitive")
+        self.adjectives, self.adverbs = sampler("ADJ"), sampler("ADV")
+        self.facts = Sampler(facts, len(topics), exponent, boost)
+        self.names_by_lemma = {name.lemma: name for name in lexemes["PROPN"]}
 
 
 _ONSETS = (

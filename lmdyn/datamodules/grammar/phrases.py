@@ -278,7 +278,7 @@ def modifiers(d: Discourse, modified: Argument, person: bool, depth: int, banned
         u = d.u() * 0.5 + 0.2
     if 0.20 <= u < 0.36:
         described = Argument(inner, modified.plural, modified.entity)
-        relative = d.clauses.relative(d, described, person, depth - 1, banned)
+        relative = d.relative(d, described, person, depth - 1, banned)
         inner = Phrase("NP", [inner, under(relative, head, "acl:relcl")], head)
     elif 0.36 <= u < 0.39:
         participle = participle_clause(d, inner, depth - 1, banned)
@@ -308,8 +308,7 @@ def by_phrase(d: Discourse, verb: Token, depth: int, banned: frozenset[int]) -> 
     """Return the agent of a passive verb."""
     agent = noun_phrase(d, "person", 1, depth, banned)
     phrase = Phrase.after("by", agent.phrase)
-    d.roles.append((verb, phrase, "ARG0"))
-    return under(phrase, verb, "obl:agent")
+    return d.dependent(phrase, verb, "obl:agent", "ARG0")
 
 
 def participle_clause(d: Discourse, antecedent: Phrase, depth: int, banned: frozenset[int]) -> Phrase:

@@ -1,12 +1,20 @@
 """Whole sentences of the synthetic grammar: statements, questions, facts."""
 
 from lmdyn.datamodules.corpora.sentence import Sentence
-from lmdyn.datamodules.grammar.clauses import finite_clause, join_subject, verbal_clause, wh_phrase
+from lmdyn.datamodules.grammar.clauses import (
+    EVENT_TAGS,
+    auxiliary,
+    finite_clause,
+    join_subject,
+    verb_phrase,
+    verbal_clause,
+    wh_phrase,
+    wrap_auxiliaries,
+)
 from lmdyn.datamodules.grammar.discourse import Discourse, Tense
 from lmdyn.datamodules.grammar.lexicon import Fact, Lexeme
 from lmdyn.datamodules.grammar.phrases import PRONOUNS, in_year, noun_phrase, proper_name
 from lmdyn.datamodules.grammar.tree import Argument, Entity, Part, Phrase, Token, linearize, under
-from lmdyn.datamodules.grammar.verbs import EVENT_TAGS, auxiliary, verb_phrase, wrap_auxiliaries
 
 __all__ = ["write_sentence"]
 
@@ -157,14 +165,11 @@ def fact_statement(d: Discourse) -> tuple[Phrase, Fact]:
         its = Token(PRONOUNS[subject.entity.pronoun][2], "PRON", "PRP$", "HAS")
         d.mentions.append((its, subject.entity))
         phrase = Phrase("NP", [under(its, owned, "nmod:poss"), owned], owned)
-        d.roles.append((verb, phrase, "ARG1"))
-        parts.append(under(phrase, verb, "obj"))
+        parts.append(d.dependent(phrase, verb, "obj", "ARG1"))
     value = proper_name(d, object_lexeme)
     phrase = Phrase.after(preposition, value.phrase)
-    agent = preposition == "by"
-    parts.append(under(phrase, verb, "obl:agent" if agent else "obl"))
     label = {"from": "ARG2", "for": "ARG2", "by": "ARG0"}.get(preposition, "ARGM-LOC")
-    d.roles.append((verb, phrase, label))
+    parts.append(d.dependent(phrase, verb, "obl:agent" if preposition == "by" else "obl", label))
     d.add_role(verb, subject, "ARG1" if passive or verb.word == "comes" else "ARG0")
     group = [auxiliary("be", xpos, False)] if passive else []
     vp = wrap_auxiliaries(d, group, Phrase("VP", parts, verb), copula=False, passive=passive)

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdyn.datamodules.corpora.corpus import Corpus
-from lmdyn.datamodules.files.checks import at_least
 
 __all__ = ["RandomWords", "word_names"]
 
@@ -50,10 +49,3 @@ class RandomWords(Corpus):
         """Count each word in the training split, as at least 1: the vocabulary is that of the language."""
         counts = np.bincount(self.text("train").ravel(), minlength=len(self.vocabulary))
         return Counter(dict(zip(self.vocabulary, np.maximum(counts, 1).tolist(), strict=True)))
-
-    @staticmethod
-    def by_split(n_train: int, n_validation: int, n_test: int) -> dict[str, int]:
-        """Return the number of words of each split, checked."""
-        sizes = {"train": n_train, "validation": n_validation, "test": n_test}
-        at_least(1, **{f"n_{split}_tokens": n for split, n in sizes.items()})
-        return sizes
