@@ -1,43 +1,24 @@
 """Batches of independent examples of different lengths: sentences with spans, cloze questions, pairs to classify."""
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lmdyn.datamodules.corpora.tokenization import digest
 from lmdyn.datamodules.loading.loader import ShardedLoader
 
-__all__ = ["Example", "ExampleLoader", "ExampleSequence"]
+__all__ = ["Example", "ExampleLoader"]
 
 Example = Mapping[str, npt.NDArray[Any]]
 """Arrays by name: ``input_ids`` is required, with one axis, time; scalars have none; others vary in the first axis."""
-
-
-class ExampleSequence(Sequence[Example], ABC):
-    """Examples made on demand from flat arrays: a subclass defines ``__len__`` and :meth:`at`."""
-
-    @abstractmethod
-    def at(self, index: int) -> Example:
-        """Return example ``index``, from 0."""
-
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Example]: ...
-    def __getitem__(self, index: int | slice) -> Example | list[Example]:
-        if isinstance(index, slice):
-            return [self.at(i) for i in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        return self.at(int(index) % len(self))
 
 
 @dataclass(eq=False)
@@ -130,20 +111,10 @@ class ExampleLoader(ShardedLoader):
         chosen = [self.examples[i] for i in rows]
         batch = {}
         for name in chosen[0]:
+            arrays = [torch.as_tensor(e[name]) for e in chosen]
             padding = self.pad_id if name == "input_ids" else -100
-            batch[name] = torch.from_numpy(_padded([e[name] for e in chosen], padding))
+            batch[name] = pad_sequence(arrays, True, padding) if arrays[0].ndim else torch.stack(arrays)
         lengths = torch.tensor([len(e["input_ids"]) for e in chosen])
         batch["attention_mask"] = (torch.arange(int(lengths.max())) < lengths[:, None]).long()
         batch["example"] = torch.from_numpy(np.asarray(rows, dtype=np.int64))
         return batch
-
-
-def _padded(arrays: Sequence[npt.NDArray[Any]], value: int) -> npt.NDArray[Any]:
-    first = np.asarray(arrays[0])
-    if first.ndim == 0:
-        return np.stack([np.asarray(a) for a in arrays])
-    longest = max(len(a) for a in arrays)
-    padded = np.full((len(arrays), longest, *first.shape[1:]), value, first.dtype)
-    for row, array in zip(padded, arrays, strict=True):
-        row[: len(array)] = array
-    return padded

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.datamodules.corpora.examples import Example, ExampleLoader, ExampleSequence
+from lmdyn.datamodules.corpora.examples import Example, ExampleLoader
 from lmdyn.datamodules.corpora.tokenization import EncodedAtSetup, digest, plain_backend
 from lmdyn.datamodules.files.checks import at_least
 
@@ -60,7 +60,7 @@ class RawTask:
 
 
 @dataclass(eq=False)
-class TaskExamples(ExampleSequence):
+class TaskExamples(Sequence[Example]):
     """Encoded examples, slices of flat arrays.
 
     Each has ``input_ids`` and ``token_type_ids`` of one axis, time, and scalars: ``label``; or, for a span task,
@@ -87,8 +87,7 @@ class TaskExamples(ExampleSequence):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def at(self, index: int) -> Example:
-        """Return example ``index``."""
+    def __getitem__(self, index: Any) -> Any:
         here = slice(self._ends[index] - self.lengths[index], self._ends[index])
         return {
             **{name: values[here].astype(np.int64) for name, values in self.tokens.items()},
@@ -124,11 +123,6 @@ class Task:
     label_names: tuple[str, ...] = ()
     pad_id: int = 0
     max_length: int = field(default=0, compare=False)
-
-    @property
-    def regression(self) -> bool:
-        """Whether labels are numbers."""
-        return self.kind == "regression"
 
     @property
     def num_labels(self) -> int:
@@ -313,10 +307,12 @@ class TaskData(EncodedAtSetup[dict[str, Task]], L.LightningDataModule, ABC):
         def encoded(name: str, rows: Sequence[Any], limit: int | None) -> TaskExamples:
             if not rows:
                 raise ValueError(f"{raw.name} has no examples in its set {name!r}: check its files")
-            chosen = _some(rows, limit)
-            examples, cut = encode(chosen)
+            if limit is not None and len(rows) > limit:
+                kept = np.sort(np.random.default_rng(0).permutation(len(rows))[:limit])
+                rows = [rows[i] for i in kept]
+            examples, cut = encode(rows)
             if cut:
-                logger.warning("%s, %s: %d of %d examples are %s", raw.name, name, cut, len(chosen), what)
+                logger.warning("%s, %s: %d of %d examples are %s", raw.name, name, cut, len(rows), what)
             return cast(TaskExamples, examples)
 
         train = encoded("train", raw.train, self.train_limit)
@@ -338,10 +334,3 @@ class TaskData(EncodedAtSetup[dict[str, Task]], L.LightningDataModule, ABC):
         return ExampleLoader(
             examples, batch_tokens=self.batch_tokens, pad_id=self.pad_id, label_names={"task": names}
         )
-
-
-def _some(rows: Sequence[Any], limit: int | None) -> Sequence[Any]:
-    if limit is None or len(rows) <= limit:
-        return rows
-    kept = np.sort(np.random.default_rng(0).permutation(len(rows))[:limit])
-    return [rows[i] for i in kept]

@@ -167,8 +167,8 @@ def test_the_datamodule():
     found = tasks().tasks
     assert list(found) == ["acceptability", "similarity"]
     one, two = found.values()
-    assert (one.kind, one.num_labels, one.regression) == ("classification", 2, False)
-    assert (two.kind, two.num_labels, two.regression) == ("regression", 1, True)
+    assert (one.kind, one.num_labels) == ("classification", 2)
+    assert (two.kind, two.num_labels) == ("regression", 1)
     for task in found.values():
         assert (len(task.train), len(task.evaluation[""])) == (300, 100)
         ids = [tuple(e["input_ids"].tolist()) for e in (*task.train, *task.evaluation[""])]

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from lmdyn.datamodules.corpora.tokenization import subword_tokenizer, word_tokenizer
-from lmdyn.datamodules.tasks.glue import GLUE_LAYOUTS, SQUAD, GlueTasks
-from lmdyn.datamodules.tasks.squad import questions_of_rows, read_squad
+from lmdyn.datamodules.tasks.glue import GLUE_LAYOUTS, SQUAD, GlueTasks, questions_of_rows, read_squad
 from lmdyn.datamodules.tasks.tasks import PairEncoder, Question, TextExample
 
 WORDS = "the cat sat on a mat and saw dogs run ' \" , . ? who it is not in house tree left".split()  # noqa: SIM905
