@@ -36,8 +36,7 @@ class ReorderedSplit(EncodedSplit):
     @property
     def order(self) -> npt.NDArray[np.int64]:
         """Index of the document, in the text's own order, at each place, (num_documents,)."""
-        meta = json.loads((self.folder / "meta.json").read_text(encoding="utf-8"))
-        return _permutation(self.num_documents, meta["order_seed"])
+        return _permutation(self.num_documents, self.meta["order_seed"])
 
 
 def reordered(source: EncodedSplit, order_seed: int) -> ReorderedSplit:
@@ -76,8 +75,7 @@ def reordered(source: EncodedSplit, order_seed: int) -> ReorderedSplit:
             (folder / f"{name}.bin").write_bytes((np.cumsum(lengths) - lengths).astype(np.int64).data)
         layers: dict[str, list[str]] = {"tokens": [], **{layer: [layer] for layer in source.names}}
         hashes = {name: digest([source.fingerprint(of), order_seed]) for name, of in layers.items()}
-        meta = json.loads((source.folder / "meta.json").read_text(encoding="utf-8"))
-        meta |= {"hashes": hashes, "order_seed": order_seed}
+        meta = source.meta | {"hashes": hashes, "order_seed": order_seed}
         (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
 
     return ReorderedSplit(build_folder(source.folder.parent / f"{_SOURCE}_order-{order_seed}", build))

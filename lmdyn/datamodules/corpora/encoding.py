@@ -154,7 +154,7 @@ class EncodedSplit:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+            self.meta = meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
             self.names: dict[str, list[str]] = meta["names"]
             self.num_tokens: int = meta["num_tokens"]
             self.num_sentences: int = meta["num_sentences"]
@@ -188,9 +188,7 @@ class EncodedSplit:
                     file.flush()
             self._hashes[layer] = digest([self._hashes[layer], old, names[layer]])
             self.names[layer] = list(names[layer])
-        path = self.folder / "meta.json"
-        meta = json.loads(path.read_text(encoding="utf-8")) | {"names": self.names, "hashes": self._hashes}
-        path.write_text(json.dumps(meta), encoding="utf-8")
+        (self.folder / "meta.json").write_text(json.dumps(self.meta), encoding="utf-8")
 
     @cached_property
     def tokens(self) -> np.memmap[Any, Any]:

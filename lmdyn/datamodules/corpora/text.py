@@ -247,6 +247,7 @@ class TextCorpus(Corpus):
             if dataset is None:
                 _check_only_train(self.paths)
         self.dataset, self.text_column, self.layout = dataset, text_column, layout
+        self._by_line = layout == "paragraphs"
         self._lowercase, self._headings, self._split_sentences = lowercase, headings, split_sentences
         self.drop_rare_sentences, self.shuffle_sentences = drop_rare_sentences, shuffle_sentences
         self.longest_articles, self.cut_articles, self.tagger = longest_articles, cut_articles, tagger
@@ -290,11 +291,7 @@ class TextCorpus(Corpus):
     def _table(self) -> Any:
         """The Hugging Face dataset: memory-mapped arrow tables by split."""
         assert self.dataset is not None
-        table = load_dataset(
-            self.dataset,
-            "give the path of local files (path: text, parquet or json, with data_files), or a hub name that can be "
-            "reached",
-        )
+        table = load_dataset(self.dataset)
         if not set(SPLITS) & set(table):
             raise ValueError(f"dataset {self.dataset} has none of {list(SPLITS)}, but {list(table)}")
         for split in set(SPLITS) & set(table):
@@ -345,10 +342,6 @@ class TextCorpus(Corpus):
                 again = f" ({seen[article.name]})" if seen[article.name] > 1 and not self._by_line else ""
                 topic = article.topic and article.topic + again
                 yield article._replace(name=article.name + again, topic=topic)
-
-    @property
-    def _by_line(self) -> bool:
-        return self.layout == "paragraphs"
 
     def _words(self, line: str) -> Words:
         line = line.lower() if self.lowercase else line

@@ -5,8 +5,13 @@ from typing import Any
 
 __all__ = ["load_dataset", "read_rows"]
 
+_REMEDY = (
+    "give the path of local files (path: text, parquet or json, with data_files), or a hub name that can be "
+    "reached"
+)
 
-def load_dataset(arguments: Mapping[str, Any], remedy: str) -> Any:
+
+def load_dataset(arguments: Mapping[str, Any], remedy: str = _REMEDY) -> Any:
     """Return the result of ``datasets.load_dataset``.
 
     Args:

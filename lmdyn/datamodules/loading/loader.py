@@ -211,9 +211,7 @@ class SplitLoaders(L.LightningDataModule):
         """Return the batches of the test split."""
         return self.loader("test")
 
-    def predict_dataloader(self) -> Any:
-        """Return the batches of the test split."""
-        return self.loader("test")
+    predict_dataloader = test_dataloader
 
     @property
     def _place(self) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """Text for masked, causal or cloze pretraining: rows of fixed length, from any corpus or a stream."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 from transformers import PreTrainedTokenizerFast
@@ -88,6 +89,7 @@ class PretrainingCorpus(SplitLoaders):
         at_least(0, num_workers=num_workers)
         self.save_hyperparameters(logger=False, ignore=["corpus", "stream", "masking"])
         self.format = RowFormat(sequence_length, pairs, masking, short_share, objective)
+        self.objective = objective
         self.corpus, self.stream = corpus, stream
         if corpus is not None:
             corpus.eos = False
@@ -97,11 +99,6 @@ class PretrainingCorpus(SplitLoaders):
         self.seed = seed
         self.allow_zero_length_dataloader_with_multiple_devices = True
         self._tokenizer: PreTrainedTokenizerFast | None = None
-
-    @property
-    def objective(self) -> Objective:
-        """The objective: what is predicted."""
-        return self.format.objective
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -116,7 +113,9 @@ class PretrainingCorpus(SplitLoaders):
             return self.corpus.tokenizer
         assert self.stream is not None
         if self._tokenizer is None:
-            self._tokenizer = load_tokenizer(self.stream.required_tokenizer())
+            if self.stream.tokenizer is None:
+                raise ValueError("a stream without a corpus requires a `tokenizer`: a folder or a hub name")
+            self._tokenizer = load_tokenizer(self.stream.tokenizer)
         return self._tokenizer
 
     @tokenizer.setter
@@ -138,14 +137,11 @@ class PretrainingCorpus(SplitLoaders):
     def prepare_data(self) -> None:
         """Encode the corpus, once."""
         if self.corpus is not None:
-            if (
-                self.stream is not None
-                and self.stream.tokenizer is not None
-                and self.corpus._tokenizer is None
-            ):
-                self.corpus.tokenizer = load_tokenizer(self.stream.tokenizer)
+            name = None if self.stream is None else self.stream.tokenizer
+            if name is not None and self.corpus._tokenizer is None:
+                self.corpus.tokenizer = load_tokenizer(name)
             self.corpus.prepare_data()
-        special_ids(self.tokenizer, self.format.objective)
+        special_ids(self.tokenizer, self.objective)
 
     def setup(self, stage: str | None = None) -> None:
         """Open the corpus; ``stage`` has no effect."""
@@ -153,7 +149,7 @@ class PretrainingCorpus(SplitLoaders):
 
     def maker(self, layers: Sequence[str] = ()) -> RowMaker:
         """Return the object that makes rows with the tokenizer, with these gold layers."""
-        special = special_ids(self.tokenizer, self.format.objective)
+        special = special_ids(self.tokenizer, self.objective)
         return RowMaker(self.format, special, ordinary_ids(self.tokenizer), tuple(layers))
 
     def loader(self, split: str) -> RowLoader | StreamLoaderOfRows:
@@ -164,19 +160,17 @@ class PretrainingCorpus(SplitLoaders):
         """
         rank, world_size = self._place
         train = split == "train"
-        accumulated = accumulated_batches(self.trainer) if train else 1
+        given: dict[str, Any] = {"seed": self.seed, "rank": rank, "world_size": world_size}
+        given["num_workers"] = self.num_workers if train else 0
+        given["accumulated"] = accumulated_batches(self.trainer) if train else 1
         if train and self.stream is not None:
             return StreamLoaderOfRows(
                 self.stream,
                 self.maker(),
                 self.tokenizer,
                 batch_size=self.batch_size,
-                seed=self.seed,
-                num_workers=self.num_workers,
                 epoch_batches=self._epoch_batches(self.stream.epoch_batches),
-                rank=rank,
-                world_size=world_size,
-                accumulated=accumulated,
+                **given,
             )
         if self.corpus is None:
             raise ValueError(f"no split {split!r}: a stream has only training text, also give a corpus")
@@ -188,10 +182,6 @@ class PretrainingCorpus(SplitLoaders):
             self.maker(self.layers),
             batch_size=self.batch_size * (world_size if train else 1),
             shuffle=train,
-            seed=self.seed,
-            num_workers=self.num_workers if train else 0,
-            accumulated=accumulated,
-            rank=rank,
-            world_size=world_size,
+            **given,
         )
         return self._for_training(loader) if train else loader

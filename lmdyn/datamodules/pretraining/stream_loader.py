@@ -25,6 +25,7 @@ __all__ = ["Deal", "StreamLoaderOfRows"]
 log = logging.getLogger(__name__)
 
 Ids = npt.NDArray[np.int64]
+_LEFTOVER: dict[str, Any] = {"tokens": np.int32, "word_start": np.bool_}
 
 
 @dataclass(frozen=True)
@@ -257,7 +258,12 @@ class StreamLoaderOfRows:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of every reader of every rank; with a process group, every rank must call it."""
-        ranks: list[Any] = [{number: {**s, **_packed(s)} for number, s in self._states.items()}]
+        # leftover tokens as tensors, which checkpoints store compactly
+        packed = {
+            number: {**s, **{k: torch.tensor(np.asarray(s[k], kind)) for k, kind in _LEFTOVER.items()}}
+            for number, s in self._states.items()
+        }
+        ranks: list[Any] = [packed]
         if self._batch.ranks > 1 and torch.distributed.is_initialized():
             mine, ranks = ranks[0], [None] * self._batch.ranks
             torch.distributed.all_gather_object(ranks, mine)
@@ -302,16 +308,5 @@ class StreamLoaderOfRows:
             )
         self._position = self._length if ended else position
         self._deal, self._start = deal, int(state["start"])
-        self._states = {r: {**s, **_unpacked(s)} for r, s in state["readers"].items() if r in mine}
-
-
-def _packed(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return leftover tokens as tensors, which checkpoints store compactly."""
-    return {
-        "tokens": torch.tensor(np.asarray(state["tokens"], np.int32)),
-        "word_start": torch.tensor(np.asarray(state["word_start"], np.bool_)),
-    }
-
-
-def _unpacked(state: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-    return {name: np.asarray(state[name]) for name in ("tokens", "word_start")}
+        kept = {r: s for r, s in state["readers"].items() if r in mine}
+        self._states = {r: {**s, **{k: np.asarray(s[k]) for k in _LEFTOVER}} for r, s in kept.items()}

@@ -20,14 +20,7 @@ __all__ = ["START", "RowReader", "documents_of"]
 
 logger = logging.getLogger(__name__)
 
-START: dict[str, Any] = {
-    "pass": 0,
-    "shares": None,
-    "tokens": [],
-    "word_start": [],
-    "block": 0,
-    "row": 0,
-}
+START: dict[str, Any] = {"pass": 0, "shares": None, "tokens": [], "word_start": [], "block": 0, "row": 0}
 """The initial state of a reader."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
@@ -223,46 +216,28 @@ class RowReader:
             first = int(self.state["row"])
             number = min(count - done, self.block_rows - first)
             here = mine[(mine >= done) & (mine < done + number)] - done + first
-            self._read_block()
+            block = self._block = self._block or self._read_block()
             if len(here):
-                made.append(self._make(here))
+                rows = self._order[here]
+                generators = [row_generator(*self._key, self.state["block"], 1, int(row)) for row in rows]
+                made.append(self.maker.batch(block, rows * self.maker.format.width, generators))
             done += number
-            changed |= self._advance(first + number)
+            # the leftover may be long, and does not change within a block
+            now: dict[str, Any] = {"row": first + number}
+            if first + number == self.block_rows:
+                used = self.block_rows * self.maker.format.width
+                now = {**self._after, "block": self.state["block"] + 1, "row": 0}
+                now |= {"tokens": block.tokens[used:], "word_start": block.word_start[used:]}
+                self._block = None
+            self.state = {**self.state, **now}
+            changed |= now
         return made, changed
 
-    def _read_block(self) -> None:
-        """Collect the text of the current block, once."""
-        if self._block is not None:
-            return
+    def _read_block(self) -> StreamBlock:
+        """Collect the text of the current block."""
         self._gatherer.clear(self.state["tokens"], self.state["word_start"])
         while len(self._gatherer.tokens) < self.block_rows * self.maker.format.width:
             text, self._after = next(self._documents)
             self._gatherer.add(text)
-        self._block = self._gatherer.block()
         self._order = row_generator(*self._key, self.state["block"], 0).permutation(self.block_rows)
-
-    def _make(self, numbers: npt.NDArray[np.int64]) -> dict[str, Tensor]:
-        assert self._block is not None
-        rows = self._order[numbers]
-        generators = [row_generator(*self._key, self.state["block"], 1, int(row)) for row in rows]
-        return self.maker.batch(self._block, rows * self.maker.format.width, generators)
-
-    def _advance(self, row: int) -> dict[str, Any]:
-        """Record that the rows before this one were served, and return the changed entries of the state.
-
-        The leftover may be long, and does not change within a block.
-        """
-        changed: dict[str, Any] = {"row": row}
-        if row == self.block_rows:
-            assert self._block is not None
-            used = self.block_rows * self.maker.format.width
-            changed = {
-                **self._after,
-                "block": self.state["block"] + 1,
-                "row": 0,
-                "tokens": self._block.tokens[used:],
-                "word_start": self._block.word_start[used:],
-            }
-            self._block = None
-        self.state = {**self.state, **changed}
-        return changed
+        return self._gatherer.block()

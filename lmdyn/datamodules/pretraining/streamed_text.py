@@ -72,31 +72,15 @@ class StreamedText:
         self.block_rows = block_rows
         self.readers = readers
 
-    def required_tokenizer(self) -> str:
-        """Return the tokenizer's name.
-
-        Raises:
-            ValueError: if none was given.
-        """
-        if self.tokenizer is None:
-            raise ValueError("a stream without a corpus requires a `tokenizer`: a folder or a hub name")
-        return self.tokenizer
-
     def open(self) -> list[Any]:
         """Open the streaming datasets.
 
         Raises:
             ValueError: if one cannot be opened, or lacks the column.
         """
-        return [self._open(dataset) for dataset in self.datasets]
-
-    def _open(self, dataset: dict[str, Any]) -> Any:
-        stream = load_dataset(
-            {"split": self.split, **dataset, "streaming": True},
-            "give the path of local files (path: text, parquet or json, with data_files), or a hub name that can be "
-            "reached",
-        )
-        columns = stream.column_names
-        if columns is not None and self.text_column not in columns:
-            raise ValueError(f"dataset {dataset}: no column {self.text_column!r}, set text_column: {columns}")
-        return stream
+        streams = [load_dataset({"split": self.split, **one, "streaming": True}) for one in self.datasets]
+        for one, stream in zip(self.datasets, streams, strict=True):
+            columns = stream.column_names
+            if columns is not None and self.text_column not in columns:
+                raise ValueError(f"dataset {one}: no column {self.text_column!r}, set text_column: {columns}")
+        return streams
