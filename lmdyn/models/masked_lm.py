@@ -8,7 +8,7 @@ from typing import Any, Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 from transformers import (
@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from lmdyn.models.learning_rate_schedules import ScheduledModule
-from lmdyn.models.module import IGNORED, TokenMean
+from lmdyn.models.module import IGNORED, TokenMean, predict_labels
 from lmdyn.models.pretrained import PAIR_HEAD, check_size, hub_folder, load_model
 from lmdyn.models.pretraining import (
     Initialization,
@@ -33,7 +33,6 @@ from lmdyn.models.pretraining import (
     draw_weights,
     gather_labelled,
     labelled_positions,
-    predict_labels,
 )
 
 __all__ = ["MaskedLMOutput", "MaskedLanguageModel"]
@@ -408,10 +407,3 @@ class MaskedLanguageModel(ScheduledModule):
         extra = self.evaluation_extra.compute()
         name = "discriminator_loss" if self.family == "electra" else "pair_accuracy"
         return metrics | ({} if extra.isnan() else {name: extra})
-
-    def evaluate(
-        self, batch: Mapping[str, Tensor]
-    ) -> tuple[Float[Tensor, "n vocab"], Int[Tensor, "n"], Float[Tensor, "n"]]:
-        """Return logits, labels and losses in nats of the labelled tokens."""
-        logits, labels, _ = predict_labels(self, self.labels_of(batch), batch)
-        return logits, labels, F.cross_entropy(logits, labels, reduction="none")

@@ -6,15 +6,16 @@ from typing import Any
 
 import lightning as L
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
-from torch import Tensor
+from torch import Tensor, nn
 from torchmetrics import Metric
 
 from lmdyn.models.allocator import keep_freed_memory
 
-__all__ = ["IGNORED", "LanguageModule", "MajorityShare", "TokenMean"]
+__all__ = ["IGNORED", "LanguageModule", "MajorityShare", "TokenMean", "predict_labels"]
 
 log = logging.getLogger(__name__)
 
@@ -275,8 +276,9 @@ class LanguageModule(L.LightningModule):
     # Evaluation -------------------------------------------------------------------------------------------
 
     def evaluate(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Float[Tensor, "..."]]:
-        """Return logits, labels and losses in nats, 0 for a token without a label."""
-        raise NotImplementedError
+        """Return logits, labels and losses in nats: here of labelled tokens only, elsewhere 0 without a label."""
+        logits, labels, _ = predict_labels(self, self.labels_of(batch), batch)
+        return logits, labels, F.cross_entropy(logits, labels, reduction="none")
 
     def logits_of(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the logits of a batch, (batch, time, classes)."""
@@ -334,3 +336,19 @@ class LanguageModule(L.LightningModule):
         if fitting and not self.trainer.sanity_checking:
             self.write(named)
         return metrics
+
+
+def predict_labels(
+    module: nn.Module, labels: Int[Tensor, "batch time"], batch: Mapping[str, Tensor]
+) -> tuple[Float[Tensor, "n vocab"], Int[Tensor, "n"], Any]:
+    """Return logits and labels of the labelled tokens, and the output, of a module that projects what it is told.
+
+    Args:
+        module: a module whose ``forward`` takes ``predict``.
+        labels: labels of the batch, -100 for none.
+        batch: the batch.
+    """
+    predict = labels != IGNORED
+    inputs = {key: batch.get(key) for key in ("attention_mask", "token_type_ids")}
+    output = module(batch["input_ids"], predict=predict, **inputs)
+    return output.logits.float(), labels[predict], output

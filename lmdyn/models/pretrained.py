@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 import torch
 import torch.nn.functional as F
 from huggingface_hub import snapshot_download
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from transformers import (
@@ -29,8 +29,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from lmdyn.models.module import IGNORED, LanguageModule
-from lmdyn.models.pretraining import predict_labels
+from lmdyn.models.module import IGNORED, LanguageModule, predict_labels
 
 __all__ = [
     "PretrainedLM",
@@ -197,13 +196,6 @@ class PretrainedLM(LanguageModule):
         """Return the sum of the cross-entropies of a batch, and the number of labelled tokens."""
         logits, labels, _ = predict_labels(self, self.labels_of(batch), batch)
         return F.cross_entropy(logits, labels, reduction="sum"), (batch["labels"] != IGNORED).sum()
-
-    def evaluate(
-        self, batch: Mapping[str, Tensor]
-    ) -> tuple[Float[Tensor, "n vocab"], Int[Tensor, "n"], Float[Tensor, "n"]]:
-        """Return logits, labels and losses in nats of the labelled tokens."""
-        logits, labels, _ = predict_labels(self, self.labels_of(batch), batch)
-        return logits, labels, F.cross_entropy(logits, labels, reduction="none")
 
 
 # Loading ----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Tools for pretraining a transformer: initial weights, labelled positions, memory."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -18,7 +18,6 @@ __all__ = [
     "draw_weights",
     "gather_labelled",
     "labelled_positions",
-    "predict_labels",
 ]
 
 Initialization = Literal["truncated_normal", "clipped_normal", "normal", "normal_everywhere"]
@@ -120,19 +119,3 @@ def gather_labelled(
     at = positions.clamp(min=0)
     expected = labels.gather(1, at).masked_fill(positions == IGNORED, IGNORED)
     return hidden.gather(1, at[..., None].expand(-1, -1, hidden.shape[-1])), expected
-
-
-def predict_labels(
-    module: nn.Module, labels: Int[Tensor, "batch time"], batch: Mapping[str, Tensor]
-) -> tuple[Float[Tensor, "n vocab"], Int[Tensor, "n"], Any]:
-    """Return logits and labels of the labelled tokens, and the output, of a module that projects what it is told.
-
-    Args:
-        module: a module whose ``forward`` takes ``predict``.
-        labels: labels of the batch, -100 for none.
-        batch: the batch.
-    """
-    predict = labels != IGNORED
-    inputs = {key: batch.get(key) for key in ("attention_mask", "token_type_ids")}
-    output = module(batch["input_ids"], predict=predict, **inputs)
-    return output.logits.float(), labels[predict], output

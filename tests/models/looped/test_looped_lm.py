@@ -11,7 +11,7 @@ from transformers import LlamaForCausalLM
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.models import LoopedLanguageModel
-from lmdyn.models.looped.training_depth import training_depth
+from lmdyn.models.looped.looped_lm import training_depth
 
 V = 20
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 16}
