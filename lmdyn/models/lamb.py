@@ -1,7 +1,6 @@
 """LAMB, the optimizer of ALBERT's pretraining."""
 
-from collections.abc import Callable
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,14 +58,8 @@ class LAMB(Optimizer):
         }  # fmt: skip
         super().__init__(params, defaults)
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Any = None) -> Any:
         """Update all parameters that have a gradient, without synchronizing with the device."""
         loss = None
         if closure is not None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from lmdyn.models.learning_rate_schedules import ScheduledModule
-from lmdyn.models.module import IGNORED, TokenMean, predict_labels
+from lmdyn.models.module import IGNORED, TokenMean, one_of, predict_labels
 from lmdyn.models.pretrained import PAIR_HEAD, check_size, hub_folder, load_model
 from lmdyn.models.pretraining import (
     Initialization,
@@ -148,17 +148,13 @@ class MaskedLanguageModel(ScheduledModule):
             vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val,
             warmup_steps=warmup_steps, decay_power=decay_power, decay_steps=decay_steps,
         )  # fmt: skip
-        if family not in get_args(Family):
-            raise ValueError(f"family must be one of {list(get_args(Family))}, got {family!r}")
+        one_of(Family, family=family)
+        one_of(Initialization, initialization=initialization)
         if (config is None) == (pretrained is None):
             raise ValueError("expected either a config, to start from scratch, or pretrained weights")
         if "vocab_size" in (config or {}):
             raise ValueError(
                 "vocab_size must be passed as an argument, not in the config: move it out of the config"
-            )
-        if initialization not in get_args(Initialization):
-            raise ValueError(
-                f"initialization must be one of {list(get_args(Initialization))}, got {initialization!r}"
             )
         self.save_hyperparameters(ignore=["optimizer"])
         self.family = family

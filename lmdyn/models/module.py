@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import lightning as L
 import torch
@@ -15,12 +15,19 @@ from torchmetrics import Metric
 
 from lmdyn.models.allocator import keep_freed_memory
 
-__all__ = ["IGNORED", "LanguageModule", "MajorityShare", "TokenMean", "predict_labels"]
+__all__ = ["IGNORED", "LanguageModule", "MajorityShare", "TokenMean", "one_of", "predict_labels"]
 
 log = logging.getLogger(__name__)
 
 IGNORED = -100
 """Label of a token without a label, as in all libraries of Hugging Face."""
+
+
+def one_of(choices: Any, **values: str) -> None:
+    """Raise a ``ValueError`` for a value that is not among those of a ``Literal``."""
+    for name, value in values.items():
+        if value not in get_args(choices):
+            raise ValueError(f"{name} must be one of {list(get_args(choices))}, got {value!r}")
 
 
 class TokenMean(Metric):
@@ -114,11 +121,6 @@ class LanguageModule(L.LightningModule):
 
     # Sizes ------------------------------------------------------------------------------------------------
 
-    def find_vocab_size(self) -> None:
-        """Read the vocabulary's size from the datamodule's tokenizer, and record it."""
-        self.vocab_size = len(self.from_datamodule("tokenizer", "vocab_size"))
-        self.hparams["vocab_size"] = self.vocab_size
-
     def from_datamodule(self, name: str, size: str) -> Any:
         """Return attribute ``name`` of the datamodule, from which the unknown ``size`` is read."""
         datamodule = self._datamodule
@@ -160,7 +162,8 @@ class LanguageModule(L.LightningModule):
         """
         if next(self.parameters(), None) is None:
             if self.vocab_size is None:
-                self.find_vocab_size()
+                self.vocab_size = len(self.from_datamodule("tokenizer", "vocab_size"))
+                self.hparams["vocab_size"] = self.vocab_size
             self.build()
         found = getattr(self._datamodule, "objective", self._objective)
         if self._objective is not None and found != self._objective:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.linear_cross_entropy import linear_cross_entropy, target_log_probabilities
 from lmdyn.models.learning_rate_schedules import ScheduledModule
-from lmdyn.models.module import IGNORED
+from lmdyn.models.module import IGNORED, one_of
 from lmdyn.models.pretraining import gather_labelled, labelled_positions
 from lmdyn.models.towers import LSTMTowers, TransformerTowers
 
@@ -114,9 +114,8 @@ class TwoTowerLanguageModel(ScheduledModule):
             vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val,
             warmup_steps=warmup_steps, decay_power=decay_power, decay_steps=decay_steps,
         )  # fmt: skip
-        for name, value, known in (("tower", tower, Tower), ("output", output, Output)):
-            if value not in get_args(known):
-                raise ValueError(f"{name} must be one of {list(get_args(known))}, got {value!r}")
+        one_of(Tower, tower=tower)
+        one_of(Output, output=output)
         sizes = {
             "n_towers": n_towers, "hidden_size": hidden_size, "num_layers": num_layers,
             "num_attention_heads": num_attention_heads, "intermediate_size": intermediate_size,

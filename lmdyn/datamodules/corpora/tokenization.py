@@ -93,14 +93,17 @@ def word_tokenizer(counts: Mapping[str, int], min_count: int = 1) -> PreTrainedT
     backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=_UNK))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     # split_special_tokens: special tokens are treated as ordinary words, so that one inside a word does not split it
+    return _fast(backend, eos_token=_EOS, split_special_tokens=True)
+
+
+def _fast(backend: Tokenizer, **settings: Any) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         pad_token=_PAD,
         unk_token=_UNK,
-        eos_token=_EOS,
-        split_special_tokens=True,
         clean_up_tokenization_spaces=False,
         padding_side="right",
+        **settings,
     )
 
 
@@ -165,17 +168,8 @@ def subword_tokenizer(
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", cls), ("[SEP]", sep)],
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        pad_token=_PAD,
-        unk_token=_UNK,
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-        clean_up_tokenization_spaces=False,
-        padding_side="right",
-    )
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    return _fast(backend, cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]", model_input_names=names)
 
 
 def trained_here(tokenizer: PreTrainedTokenizerFast) -> bool:

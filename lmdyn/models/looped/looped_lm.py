@@ -1,7 +1,7 @@
 """A causal language model that iterates its core: prelude, core × depth, coda; trained with random depths."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig
 
 from lmdyn.models.causal_lm import CausalLanguageModel, CausalOutput, CausalTransformer
 from lmdyn.models.looped.looped_transformer import Initial, Injection, LoopedTransformer
-from lmdyn.models.module import IGNORED
+from lmdyn.models.module import IGNORED, one_of
 
 __all__ = ["LoopedLanguageModel", "training_depth"]
 
@@ -112,13 +112,9 @@ class LoopedLanguageModel(CausalLanguageModel):
         values = {name: value for name, value in locals().items() if name in least and value is not None}
         if low := {name: value for name, value in values.items() if value < least[name]}:
             raise ValueError(f"expected numbers of at least {least}, got {low}")
-        for name, value, known in (
-            ("injection", injection, get_args(Injection)),
-            ("initial", initial, get_args(Initial)),
-            ("depth_distribution", depth_distribution, get_args(Distribution)),
-        ):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {list(known)}, got {value!r}")
+        one_of(Injection, injection=injection)
+        one_of(Initial, initial=initial)
+        one_of(Distribution, depth_distribution=depth_distribution)
         if "num_hidden_layers" in self.config:
             raise ValueError(
                 "num_hidden_layers must not be in the config: set prelude_layers, core_layers and coda_layers instead"
