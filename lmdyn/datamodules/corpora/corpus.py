@@ -12,8 +12,13 @@ import pandas as pd
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.bptt import SHUFFLED, StreamLoader
-from lmdyn.datamodules.corpora.document_order import reordered
-from lmdyn.datamodules.corpora.encoding import EncodedSplit, build_folder, encode_documents, merge_label_names
+from lmdyn.datamodules.corpora.encoding import (
+    EncodedSplit,
+    build_folder,
+    encode_documents,
+    merge_label_names,
+    reordered,
+)
 from lmdyn.datamodules.corpora.sentence import Document
 from lmdyn.datamodules.corpora.tokenization import (
     TokenizerUser,

@@ -50,10 +50,7 @@ class LexiconTagger(Tagger):
 
     @cached_property
     def _lexicon(self) -> dict[str, dict[str, str | None]]:
-        counts: dict[str, dict[str, Counter[str]]] = {
-            "upos": defaultdict(Counter),
-            "xpos": defaultdict(Counter),
-        }
+        counts: dict[str, dict[str, Counter[str]]] = {n: defaultdict(Counter) for n in ("upos", "xpos")}
         for path in expand_paths(self.train):
             for s in chain.from_iterable(read_conllu(path, self.lowercase)):
                 for layer, table in counts.items():

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 from lmdyn.datamodules.files.checks import each_once, one_of
@@ -20,35 +19,33 @@ __all__ = ["Cloze", "FactSource", "GrammarFacts", "TrexFacts"]
 
 logger = logging.getLogger(__name__)
 
-PUBLICATION: Mapping[str, str] = MappingProxyType(
-    {
-        "P140": "[X] is affiliated with the [Y] religion .",
-        "P103": "The native language of [X] is [Y] .",
-        "P276": "[X] is located in [Y] .",
-        "P176": "[X] is produced by [Y] .",
-        "P264": "[X] is represented by music label [Y] .",
-        "P30": "[X] is located in [Y] .",
-        "P138": "[X] is named after [Y] .",
-        "P279": "[X] is a subclass of [Y] .",
-        "P131": "[X] is located in [Y] .",
-        "P407": "[X] was written in [Y] .",
-        "P36": "The capital of [X] is [Y] .",
-        "P159": "The headquarter of [X] is in [Y] .",
-        "P17": "[X] is located in [Y] .",
-        "P495": "[X] was created in [Y] .",
-        "P20": "[X] died in [Y] .",
-        "P136": "[X] plays [Y] music .",
-        "P740": "[X] was founded in [Y] .",
-        "P1376": "[X] is the capital of [Y] .",
-        "P361": "[X] is part of [Y] .",
-        "P364": "The original language of [X] is [Y] .",
-        "P37": "The official language of [X] is [Y] .",
-        "P127": "[X] is owned by [Y] .",
-        "P19": "[X] was born in [Y] .",
-        "P413": "[X] plays in [Y] position .",
-        "P449": "[X] was originally aired on [Y] .",
-    }
-)
+PUBLICATION: Mapping[str, str] = {
+    "P140": "[X] is affiliated with the [Y] religion .",
+    "P103": "The native language of [X] is [Y] .",
+    "P276": "[X] is located in [Y] .",
+    "P176": "[X] is produced by [Y] .",
+    "P264": "[X] is represented by music label [Y] .",
+    "P30": "[X] is located in [Y] .",
+    "P138": "[X] is named after [Y] .",
+    "P279": "[X] is a subclass of [Y] .",
+    "P131": "[X] is located in [Y] .",
+    "P407": "[X] was written in [Y] .",
+    "P36": "The capital of [X] is [Y] .",
+    "P159": "The headquarter of [X] is in [Y] .",
+    "P17": "[X] is located in [Y] .",
+    "P495": "[X] was created in [Y] .",
+    "P20": "[X] died in [Y] .",
+    "P136": "[X] plays [Y] music .",
+    "P740": "[X] was founded in [Y] .",
+    "P1376": "[X] is the capital of [Y] .",
+    "P361": "[X] is part of [Y] .",
+    "P364": "The original language of [X] is [Y] .",
+    "P37": "The official language of [X] is [Y] .",
+    "P127": "[X] is owned by [Y] .",
+    "P19": "[X] was born in [Y] .",
+    "P413": "[X] plays in [Y] position .",
+    "P449": "[X] was originally aired on [Y] .",
+}
 """Templates of the 25 relations of Chiang et al. 2020, table 8, in its order."""
 
 _KINDS = ("1-1", "N-1", "N-M")

@@ -7,13 +7,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import lightning as L
+import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from lmdyn.datamodules.loading.global_batch import GlobalBatch, ResumeError, accumulated_batches
 
 T = TypeVar("T", bound="IndexedLoader")
 
-__all__ = ["IndexedLoader", "ShardedLoader", "SplitLoaders"]
+__all__ = ["IndexedLoader", "ShardedLoader", "SplitLoaders", "in_workers"]
 
 _LARGEST = 4096  # maximum number of rows that is tried: each costs a hash of a few settings
 _ORDER = 2  # version of the order of training data
@@ -188,6 +190,19 @@ class IndexedLoader(ShardedLoader, ABC):
             )
         epoch = int(state.get("epoch", 0))
         self._resume = (epoch + 1, 0) if ended else (epoch, position)
+
+
+def in_workers(data: Any, workers: int, **settings: Any) -> Iterator[Any]:
+    """Iterate over ready batches that worker processes make, whose seeds do not come from the global generator."""
+    loader: Any = DataLoader(
+        data,
+        batch_size=None,
+        num_workers=workers,
+        pin_memory=torch.cuda.is_available(),
+        generator=torch.Generator(),
+        **settings,
+    )
+    return iter(loader)
 
 
 class SplitLoaders(L.LightningDataModule):

@@ -3,17 +3,17 @@
 import math
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from lmdyn.datamodules.corpora.encoding import EncodedSplit
 from lmdyn.datamodules.corpora.tokenization import digest
-from lmdyn.datamodules.loading.loader import IndexedLoader
+from lmdyn.datamodules.loading.loader import IndexedLoader, in_workers
 from lmdyn.datamodules.pretraining.sentence_pairs import RowMaker, row_generator, rows_of
 
 __all__ = ["RowLoader"]
@@ -148,15 +148,7 @@ class RowLoader(IndexedLoader):
         numbers = range(first, len(made))
         if not self.num_workers:
             return (made[i] for i in numbers)
-        loader: Any = DataLoader(
-            made,
-            batch_size=None,
-            sampler=numbers,
-            num_workers=self.num_workers,
-            pin_memory=torch.cuda.is_available(),
-            generator=torch.Generator(),
-        )
-        return iter(loader)
+        return in_workers(made, self.num_workers, sampler=numbers)
 
     def with_batch_size(self, rows: int) -> "RowLoader":
         """Return a loader of the same rows in batches of ``rows`` rows, of all ranks together, each an update."""

@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.tokenization import trained_here
 from lmdyn.datamodules.loading.global_batch import GlobalBatch, ResumeError
+from lmdyn.datamodules.loading.loader import in_workers
 from lmdyn.datamodules.pretraining.sentence_pairs import RowMaker
 from lmdyn.datamodules.pretraining.stream_reader import START, RowReader
 from lmdyn.datamodules.pretraining.streamed_text import StreamedText
@@ -212,21 +213,11 @@ class StreamLoaderOfRows:
         readers = self._deal.of_rank(self._batch, self.rank, self._start)
         self._states = {r: self._states.get(r, START) for r in readers}
         parts = _Parts(self._deal, self._batch, self.rank, self._start, self._reader, self._states)
-        made: Any
         if self.num_workers:
             parts.workers = min(self.num_workers, len(readers))
             if parts.workers < self.num_workers:
                 log.info("only %d workers read: there are no more readers (`readers`)", parts.workers)
-            made = iter(
-                DataLoader(
-                    parts,
-                    batch_size=None,
-                    num_workers=parts.workers,
-                    pin_memory=torch.cuda.is_available(),
-                    prefetch_factor=2 * parts.workers,
-                    generator=torch.Generator(),
-                )
-            )
+            made = in_workers(parts, parts.workers, prefetch_factor=2 * parts.workers)
         else:
             made = parts.parts(0)
         while self._position < self._length:

@@ -140,13 +140,11 @@ class ScaffoldCorpus(RandomWords):
         lengths = random.permutation(np.repeat([k + 2, k, 1], [rules, outside, noise]))
         starts = np.cumsum(lengths) - lengths
         words = random.integers(self.n_types, size=n)
+        outside_at = starts[lengths == k]
         if k == 1:  # phrases and noise have the same length: their places are drawn again
-            ones = random.permutation(starts[lengths == 1])
-            at = {"rule": starts[lengths == 3], "phrase": ones[:outside]}
-        else:
-            at = {"rule": starts[lengths == k + 2], "phrase": starts[lengths == k]}
-        opens = random.permutation(at["rule"])
-        phrases = random.permutation(at["phrase"])
+            outside_at = random.permutation(outside_at)[:outside]
+        opens = random.permutation(starts[lengths == k + 2])
+        phrases = random.permutation(outside_at)
         scaffold = np.arange(k)
         words[opens] = self.n_types
         words[opens + k + 1] = self.n_types + 1
