@@ -279,4 +279,4 @@ class CausalTagger(Tagging, CausalTransformer):
 
     def head(self, width: int) -> nn.Linear:
         """Return a layer to the labels, whose number is read from the datamodule if needed."""
-        return nn.Linear(width, self.find_num_labels())
+        return nn.Linear(width, self.num_outputs())

@@ -312,9 +312,7 @@ class LanguageModule(L.LightningModule):
         """Log ``val_loss`` and the other metrics."""
         self.finish_evaluation("val")
 
-    def test_step(self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Add a batch to the test metrics."""
-        self.evaluation_step(batch)
+    test_step = validation_step
 
     def on_test_epoch_end(self) -> None:
         """Log ``test_loss`` and the other metrics."""

@@ -44,7 +44,7 @@ class Tagging(LanguageModule):
         self.label_key = f"target_{layer}" if target == "next" else layer
         self.accuracy = TokenMean()
 
-    def find_num_labels(self) -> int:
+    def num_outputs(self) -> int:
         """Return the number of classes, read from the datamodule if needed, and recorded.
 
         Raises:
@@ -161,7 +161,3 @@ class LSTMTagger(Tagging, RecurrentModule):
     def sizes_known(self) -> bool:
         """Return whether the layers can be built without a datamodule."""
         return super().sizes_known() and self.num_labels is not None
-
-    def num_outputs(self) -> int:
-        """Return one output for each label, whose number is read from the datamodule if needed."""
-        return self.find_num_labels()

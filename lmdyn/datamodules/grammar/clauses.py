@@ -157,8 +157,7 @@ def verb_phrase(
     parts: list[Part] = []
     u = d.u()
     if u < 0.10 and not inverted:
-        negated = any(token.word == "not" for token in group)
-        parts.append(adverb(d, verb, before=True, negated=negated))
+        parts.append(adverb(d, verb, before=True))
     parts.append(verb)
     if passive:
         if d.u() < 0.5:
@@ -187,7 +186,7 @@ def verb_phrase(
     return wrap_auxiliaries(d, group, Phrase("VP", parts, verb), copula=False, passive=passive)
 
 
-def adverb(d: Discourse, verb: Token, before: bool, negated: bool = False) -> Part:
+def adverb(d: Discourse, verb: Token, before: bool) -> Part:
     """Return an adverb phrase with its role, attached to the verb."""
     if d.u() < 0.5:
         lexeme = d.draw.adverbs(d.u(), d.topic)
@@ -356,19 +355,14 @@ def subject_phrase(
     return noun_phrase(d, kind, 0, depth, banned)
 
 
-def join_subject(
-    subject: Argument, relation: str, vp: Phrase, inverted: bool, extra: Phrase | None = None
-) -> Phrase:
+def join_subject(subject: Argument, relation: str, vp: Phrase, inverted: bool) -> Phrase:
     """Join subject and verb phrase; if inverted, the first auxiliary goes before the subject."""
     under(subject.phrase, vp.head, relation)
     if inverted:
         first, *rest = vp.parts
         # the rest of the outer VP: a negation and the inner VP (or the predicate after a copula)
         return Phrase("SQ", [first, subject.phrase, *rest], vp.head)
-    parts: list[Part] = [subject.phrase, vp]
-    if extra is not None:
-        parts.append(extra)
-    return Phrase("S", parts, vp.head)
+    return Phrase("S", [subject.phrase, vp], vp.head)
 
 
 def verbal_clause(

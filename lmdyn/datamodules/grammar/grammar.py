@@ -75,7 +75,6 @@ class Grammar:
         lexicon: lexemes of each open-class word type (several if the type is ambiguous).
         lexemes: lexemes of each part of speech, most frequent first.
         facts: the knowledge base.
-        number_pairs: (singular, plural) of each noun.
         vocabulary: every word type that can occur, sorted.
         topics: names of the topics.
 
@@ -130,9 +129,6 @@ class Grammar:
         self.lexemes: Mapping[str, tuple[Lexeme, ...]] = {k: tuple(v) for k, v in lexemes.items()}
         self.lexicon: Mapping[str, tuple[Lexeme, ...]] = {k: tuple(v) for k, v in types.items()}
         self.facts: tuple[Fact, ...] = build_facts(rng, lexemes["PROPN"], self.n_facts)
-        self.number_pairs: tuple[tuple[str, str], ...] = tuple(
-            (noun.forms["NN"], noun.forms["NNS"]) for noun in lexemes["NOUN"]
-        )
         self.vocabulary: tuple[str, ...] = tuple(sorted(CLOSED_CLASS | types.keys()))
 
         self._samplers = Samplers(

@@ -106,8 +106,8 @@ class Fact:
         topic: index of the home topic of its subject.
 
     Example:
-        >>> Fact("born_in:anna", "born_in", "anna", "mortby", 0).statements
-        ('anna was born in mortby .', 'anna comes from mortby .')
+        >>> Fact("born_in:anna", "born_in", "anna", "mortby", 0).templates
+        ('{subject} was born in {object} .', '{subject} comes from {object} .')
     """
 
     id: str
@@ -120,11 +120,6 @@ class Fact:
     def templates(self) -> tuple[str, ...]:
         """The sentences that state this relation, with the places ``{subject}`` and ``{object}``."""
         return RELATIONS[self.relation][2]
-
-    @property
-    def statements(self) -> tuple[str, ...]:
-        """The filled templates; the words of a sentence that states the fact are those of one of these."""
-        return tuple(t.format(subject=self.subject, object=self.object) for t in self.templates)
 
 
 RELATIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {

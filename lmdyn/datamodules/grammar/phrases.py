@@ -75,11 +75,8 @@ def pronoun(d: Discourse, entity: Entity, case: int) -> Phrase:
 
 def proper_name(d: Discourse, lexeme: Lexeme) -> Argument:
     """Return a proper name; the first mention introduces its bearer."""
-    entity = d.named.get((lexeme.lemma, False))
-    if entity is None:
-        entity = d.introduce(lexeme)
-    else:
-        d.touch(entity)
+    entity = d.named.get((lexeme.lemma, False)) or d.introduce(lexeme)
+    d.touch(entity)
     token = Token(lexeme.lemma, "PROPN", "NNP", _NAME_TAGS[lexeme.kind])
     phrase = Phrase.of("NP", token)
     d.mentions.append((phrase, entity))

@@ -97,7 +97,11 @@ class ScaffoldCorpus(RandomWords):
         self.familiar, self.length, self.language_seed = familiar, length, language_seed
         self.n_rules, self.n_phrases, self.n_outside = n_rules, n_phrases, n_outside
         self.vocabulary = [*word_names(n_types), OPEN, CLOSE]
-        self.phrases = self._draw_phrases(n_phrases)
+        random = self._random(_PHRASES, length)
+        found: dict[tuple[int, ...], None] = {}
+        while len(found) < n_phrases:
+            found[tuple(random.integers(n_types, size=length).tolist())] = None
+        self.phrases = np.array(list(found))
         for split in SPLITS:
             rules, outside = self._occurrences(split)
             words = rules * (length + 2) + outside * length
@@ -114,13 +118,6 @@ class ScaffoldCorpus(RandomWords):
 
     def _random(self, *stream: int) -> np.random.Generator:
         return np.random.default_rng(np.random.SeedSequence([self.language_seed, *stream]))
-
-    def _draw_phrases(self, n: int) -> npt.NDArray[np.int64]:
-        random = self._random(_PHRASES, self.length)
-        found: dict[tuple[int, ...], None] = {}
-        while len(found) < n:
-            found[tuple(random.integers(self.n_types, size=self.length).tolist())] = None
-        return np.array(list(found))
 
     def _occurrences(self, split: str) -> tuple[int, int]:
         """Return instances of the rule and of phrases outside it: per word, as many as in training."""
