@@ -49,17 +49,16 @@ class Uniforms:
         True
     """
 
-    __slots__ = ("_block", "_buffer", "_rng")
+    __slots__ = ("_buffer", "_rng")
 
-    def __init__(self, rng: np.random.Generator, block: int = 2048) -> None:
+    def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
-        self._block = block
         self._buffer: list[float] = []
 
     def __call__(self) -> float:
         """Return the next draw."""
         if not self._buffer:
-            self._buffer = self._rng.random(self._block).tolist()
+            self._buffer = self._rng.random(2048).tolist()
         return self._buffer.pop()
 
     def among(self, items: Sequence[Item]) -> Item:

@@ -1,6 +1,7 @@
 """Whole sentences of the synthetic grammar: statements, questions, facts."""
 
-from lmdyn.datamodules.corpora.sentence import Sentence
+from lmdyn.datamodules.corpora.semtags import SEMTAG_COARSE
+from lmdyn.datamodules.corpora.sentence import Constituent, Mention, Role, Sentence
 from lmdyn.datamodules.grammar.clauses import (
     EVENT_TAGS,
     auxiliary,
@@ -14,7 +15,7 @@ from lmdyn.datamodules.grammar.clauses import (
 from lmdyn.datamodules.grammar.discourse import Discourse, Tense
 from lmdyn.datamodules.grammar.lexicon import Fact, Lexeme
 from lmdyn.datamodules.grammar.phrases import PRONOUNS, in_year, noun_phrase, proper_name
-from lmdyn.datamodules.grammar.tree import Argument, Entity, Part, Phrase, Token, linearize, under
+from lmdyn.datamodules.grammar.tree import Argument, Entity, Part, Phrase, Token, under
 
 __all__ = ["write_sentence"]
 
@@ -93,10 +94,8 @@ def adverbial_clause(d: Discourse, again: Entity | None, tense: Tense) -> tuple[
     banned = frozenset() if again is None else frozenset((again.id, *again.members))
     clause = finite_clause(d, tense, 1, banned, again)
     relation = "advmod" if upos == "ADV" else "mark"
-    mark: Part = Token(word, upos, xpos, semtag)
-    if upos == "ADV":
-        assert isinstance(mark, Token)
-        mark = Phrase.of("WHADVP", mark)
+    token = Token(word, upos, xpos, semtag)
+    mark: Part = Phrase.of("WHADVP", token) if upos == "ADV" else token
     return Phrase("SBAR", [under(mark, clause.head, relation), clause], clause.head), label
 
 
@@ -206,4 +205,42 @@ def write_sentence(d: Discourse) -> Sentence:
     else:
         tree = statement(d)
     tree.parts.append(under(Token(mark, "PUNCT", ".", semtag), tree.head, "punct"))
-    return linearize(tree, d.roles, d.mentions, d.draw.topics[d.topic], facts)
+    return _linearized(tree, d, facts)
+
+
+def _linearized(tree: Phrase, d: Discourse, facts: tuple[str, ...]) -> Sentence:
+    """Return the sentence of a tree; all layers are read from the tree."""
+    tokens: list[Token] = []
+    phrases: list[Phrase] = []
+    _number(tree, tokens, phrases)
+    words, upos, xpos, semtag = zip(*[(t.word, t.upos, t.xpos, t.semtag) for t in tokens], strict=True)
+    return Sentence(
+        words=words,
+        upos=upos,
+        xpos=xpos,
+        semtag=semtag,
+        semtag_coarse=tuple([SEMTAG_COARSE[t.semtag] for t in tokens]),
+        heads=tuple([-1 if t.governor is None else t.governor.start for t in tokens]),
+        deprels=tuple([t.relation for t in tokens]),
+        constituents=tuple([Constituent(p.start, p.end, p.label) for p in phrases]),
+        roles=tuple([Role(v.start, p.start, p.end, label) for v, p, label in d.roles]),
+        mentions=tuple(
+            sorted([Mention(p.start, p.end, e.id) for p, e in d.mentions], key=lambda m: (m.start, -m.end))
+        ),
+        topic=d.draw.topics[d.topic],
+        facts=facts,
+    )
+
+
+def _number(phrase: Phrase, tokens: list[Token], phrases: list[Phrase]) -> None:
+    """Assign positions to tokens and phrases, in one traversal from left to right."""
+    phrases.append(phrase)
+    phrase.start = len(tokens)
+    for part in phrase.parts:
+        if isinstance(part, Token):
+            part.start = len(tokens)
+            tokens.append(part)
+            part.end = len(tokens)
+        else:
+            _number(part, tokens, phrases)
+    phrase.end = len(tokens)

@@ -1,13 +1,10 @@
-"""Trees of the synthetic corpus: words and phrases with heads, and their conversion to a Sentence."""
+"""Trees of the synthetic corpus: words and phrases with their heads, and what they refer to."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lmdyn.datamodules.corpora.semtags import SEMTAG_COARSE
-from lmdyn.datamodules.corpora.sentence import Constituent, Mention, Role, Sentence
 from lmdyn.datamodules.grammar.lexicon import Lexeme
 
-__all__ = ["Argument", "Entity", "Part", "Phrase", "Token", "linearize", "under"]
+__all__ = ["Argument", "Entity", "Part", "Phrase", "Token", "under"]
 
 
 @dataclass(eq=False, slots=True)
@@ -96,47 +93,3 @@ class Argument:
         self.spans = self.spans or ((self.phrase, ""),)
         if self.entity is not None:
             self.named = self.named.union((self.entity.id,), self.entity.members)
-
-
-Roles = Sequence[tuple[Token, Part, str]]
-"""Predicates, their arguments, and the labels of these."""
-
-Mentions = Sequence[tuple[Part, Entity]]
-
-
-def linearize(tree: Phrase, roles: Roles, mentions: Mentions, topic: str, facts: tuple[str, ...]) -> Sentence:
-    """Return the sentence of a tree; all layers are read from the tree."""
-    tokens: list[Token] = []
-    phrases: list[Phrase] = []
-    _number(tree, tokens, phrases)
-    words, upos, xpos, semtag = zip(*[(t.word, t.upos, t.xpos, t.semtag) for t in tokens], strict=True)
-    return Sentence(
-        words=words,
-        upos=upos,
-        xpos=xpos,
-        semtag=semtag,
-        semtag_coarse=tuple([SEMTAG_COARSE[t.semtag] for t in tokens]),
-        heads=tuple([-1 if t.governor is None else t.governor.start for t in tokens]),
-        deprels=tuple([t.relation for t in tokens]),
-        constituents=tuple([Constituent(p.start, p.end, p.label) for p in phrases]),
-        roles=tuple([Role(v.start, p.start, p.end, label) for v, p, label in roles]),
-        mentions=tuple(
-            sorted([Mention(p.start, p.end, e.id) for p, e in mentions], key=lambda m: (m.start, -m.end))
-        ),
-        topic=topic,
-        facts=facts,
-    )
-
-
-def _number(phrase: Phrase, tokens: list[Token], phrases: list[Phrase]) -> None:
-    """Assign positions to tokens and phrases, in one traversal from left to right."""
-    phrases.append(phrase)
-    phrase.start = len(tokens)
-    for part in phrase.parts:
-        if isinstance(part, Token):
-            part.start = len(tokens)
-            tokens.append(part)
-            part.end = len(tokens)
-        else:
-            _number(part, tokens, phrases)
-    phrase.end = len(tokens)
