@@ -25,10 +25,9 @@ from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lmdyn.callbacks import LearningCurves
-from lmdyn.cli import analyze as command
 from lmdyn.cli.__main__ import main as lmdyn
 from lmdyn.cli.analyze import analyze
-from lmdyn.cli.replay.replay import replay
+from lmdyn.cli.replay.replay import Replay
 
 GOAL, NOTHING_S = 1.15, 5.0
 READ, OBSERVE = "LMDYN_BENCHMARK_READ_S", "LMDYN_BENCHMARK_OBSERVE_S"  # this module is imported a second time
@@ -71,7 +70,7 @@ def pipeline(folder: Path, n: int, read: float, observe: float, name: str) -> fl
     }}  # fmt: skip
     config = folder / "observers.yaml"
     config.write_text(yaml.safe_dump({"trainer": {"callbacks": [observer]}}))
-    took = []
+    took, run = [], Replay.run
 
     def fetch(name: str, revision: str | None = None) -> Path:
         if Path(name).is_dir():
@@ -79,14 +78,14 @@ def pipeline(folder: Path, n: int, read: float, observe: float, name: str) -> fl
         time.sleep(float(os.environ[READ]))
         return folder / "series" / str(revision)
 
-    def timed(*args, **kwargs):
+    def timed(replay):
         os.environ.update({READ: str(read), OBSERVE: str(observe)})
         began = time.monotonic()
-        replay(*args, **kwargs)
+        run(replay)
         took.append(time.monotonic() - began)
 
     os.environ.update({READ: "0", OBSERVE: "0"})  # until it begins
-    with mock.patch("lmdyn.models.pretrained.hub_folder", fetch), mock.patch.object(command, "replay", timed):
+    with mock.patch("lmdyn.models.pretrained.hub_folder", fetch), mock.patch.object(Replay, "run", timed):
         revisions = ",".join(f"step{i}" for i in range(n))
         analyze("org/lm", revisions=revisions, configs=[config], out=folder / name, loggers=["none"])
     return took[0]

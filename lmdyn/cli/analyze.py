@@ -2,9 +2,8 @@
 
 import fnmatch
 import logging
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import lightning as L
 import pandas as pd
 import pyarrow as pa
 import torch
-import yaml
 from huggingface_hub import constants
 
 from lmdyn.callbacks.observing.findings import heed
@@ -26,8 +24,7 @@ from lmdyn.callbacks.training.resume import read_tokenizer
 from lmdyn.cli.replay.downloads import Downloads, KeepLimit
 from lmdyn.cli.replay.loggers import Destination, logger_settings, logging_to, make_loggers
 from lmdyn.cli.replay.reading import ReadAhead
-from lmdyn.cli.replay.replay import Backlog, replay
-from lmdyn.cli.replay.status import status_lines
+from lmdyn.cli.replay.replay import Backlog, Replay
 from lmdyn.cli.replay.subject import Subject
 from lmdyn.cli.replay.weights_record import WeightsRecord
 from lmdyn.cli.replay.work import Work
@@ -38,11 +35,14 @@ from lmdyn.datamodules.corpora.tokenization import check_growth
 from lmdyn.runs.atomic_files import make_writable, remove_unfinished
 from lmdyn.runs.hub_checkpoints import HubCheckpoints, StoredNames, is_pretrained, stamp
 from lmdyn.runs.provenance import begin_session, end_session
+from lmdyn.runs.store import ObservationStore
 from lmdyn.runs.yaml_files import read_yaml
 
-__all__ = ["analyze", "end_tokens", "replay_status"]
+__all__ = ["analyze", "end_tokens"]
 
 log = logging.getLogger(__name__)
+
+_SHOWN = 20  # missing steps of an observer
 
 
 @imports_restored()
@@ -62,6 +62,7 @@ def analyze(
     keep: KeepLimit | None = None,
     command: Sequence[str] = ("lmdyn", "analyze"),
     untrusted: bool = False,
+    status: bool = False,
 ) -> int:
     """Replay observers over the checkpoints of a run, of a folder of transformers' Trainer, or of a hub model.
 
@@ -97,6 +98,7 @@ def analyze(
         command: words of the command line, for ``<out>/provenance.json``.
         untrusted: whether the run is not trusted: its configuration may name only classes of an exact list
             (:func:`~lmdyn.cli.trust.untrusted.known_paths`), and those named in ``configs``.
+        status: whether to write nothing, and only print which observations exist and which are missing.
 
     Returns:
         Number of observations made.
@@ -112,10 +114,16 @@ def analyze(
     folder, out, first = subject.folder, subject.out, subject.first
     allowed = subject.checked(configs, loggers) if untrusted else None
     existing = out / "observations"
-    make_writable(existing if existing.exists() else out, "choose another folder with --out")
-    config, overlays = subject.config(), subject.overlays(configs)
-    settings = _loggers(config, configs, loggers, Destination(out, folder.name, shard))
-    cli, observers, asked = _asked(subject, config, overlays, only, scheduled=scheduled, allowed=allowed)
+    if not status:
+        make_writable(existing if existing.exists() else out, "choose another folder with --out")
+    config = subject.config()
+    settings = [] if status else _loggers(config, configs, loggers, Destination(out, folder.name, shard))
+    cli = _instantiate(config, subject.overlays(configs), out, allowed)
+    observers, asked = _asked(subject, cli, only, scheduled=scheduled)
+    if status:
+        check_names(observers)
+        sys.stdout.write(_status(out, observers, asked))
+        return 0
     module, datamodule, paths = cli.model, cli.datamodule, subject.paths
     tokenizer = read_tokenizer(folder / "tokenizer") if subject.own else _pretrained_tokenizer(module)
     check_growth(tokenizer)
@@ -136,15 +144,18 @@ def analyze(
     heed("this replay", foreseen_of_replay(observers, list(paths), scheduled=scheduled), torch.device("cpu"))
     session = begin_session(out, command, device, of=folder) if lacking else None
     before = peak_memory(torch.device(device))
-    known = lambda step: weights.has(step, stamps[step])  # noqa: E731
-    with _bounded(subject, keep, shard) as fetched, logging_to(own_loggers):
+    known = lambda step: weights.digest(step, stamps[step]) is not None  # noqa: E731
+    with logging_to(own_loggers):
+        fetched = _bounded(subject, keep, shard)
         from_hub = isinstance(paths, HubCheckpoints)
         work = Work(asked, known, shard=shard, strict=strict, source_may_fail=from_hub)
         try:
             done = fetched.done if isinstance(fetched, Downloads) else lambda step: None
             with ReadAhead(fetched, fits, known, done) as reading:
-                replay(work, reading, module, own_loggers, backlog, weights, stamps)
+                Replay(work, reading, module, own_loggers, backlog, weights, stamps).run()
         finally:
+            if isinstance(fetched, Downloads):
+                fetched.close()
             work.tidy()
             remove_unfinished(weights.folder)
         backlog.publish(own_loggers)
@@ -165,55 +176,28 @@ def analyze(
     return work.made
 
 
-@imports_restored()
-def replay_status(
-    run: Path | str,
-    *,
-    checkpoints: str | None = None,
-    revisions: str | None = None,
-    configs: Sequence[Path] = (),
-    only: Sequence[str] = (),
-    out: Path | None = None,
-    scheduled: bool = False,
-    untrusted: bool = False,
-) -> list[str]:
-    """Return the progress of a replay: lines that say what is done, and what is missing.
-
-    Nothing is written.
-
-    Args:
-        run: see :func:`analyze`.
-        checkpoints: see :func:`analyze`.
-        revisions: see :func:`analyze`.
-        configs: see :func:`analyze`.
-        only: see :func:`analyze`.
-        out: see :func:`analyze`.
-        scheduled: see :func:`analyze`.
-        untrusted: see :func:`analyze`.
-
-    Raises:
-        FileNotFoundError: if there is no configuration or no checkpoint.
-        ValueError: if an observer is unknown, or a hub model cannot be reached.
-    """
-    check_folder(Path(run), received=untrusted)
-    subject = Subject(run, checkpoints, revisions, out)
-    allowed = subject.checked(configs) if untrusted else None
-    overlays = subject.overlays(configs)
-    _, observers, asked = _asked(
-        subject, subject.config(), overlays, only, scheduled=scheduled, allowed=allowed
-    )
-    check_names(observers)
-    return status_lines(subject.out, {step: [o.name for o in of] for step, of in asked.items()})
+def _status(out: Path, observers: Sequence[Observer], asked: Mapping[int, Sequence[Observer]]) -> str:
+    """Return a table of numbers, followed by the missing observations: not made yet, or failed."""
+    width = max(len(name) for name in ("observer", *(o.name for o in observers)))
+    lines, missing_lines = [f"{'observer':<{width}}  checkpoints  done  missing"], []
+    for observer in observers:
+        name = observer.name
+        there = set(ObservationStore(out / "observations" / name).steps())
+        steps = [step for step, every in asked.items() if observer in every]
+        if not steps:
+            continue
+        missing = [step for step in steps if step not in there]
+        lines.append(f"{name:<{width}}  {len(steps):>11}  {len(steps) - len(missing):>4}  {len(missing):>7}")
+        if missing:
+            more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+            missing_lines.append(f"missing  {name}: steps {', '.join(map(str, missing[:_SHOWN]))}{more}")
+    return "".join(f"{line}\n" for line in lines + missing_lines)
 
 
-@contextmanager
-def _bounded(
-    subject: Subject, keep: KeepLimit | None, shard: tuple[int, int]
-) -> Iterator[Mapping[int, Path]]:
-    """Yield the checkpoints, with a limit on the number of downloads in the cache."""
+def _bounded(subject: Subject, keep: KeepLimit | None, shard: tuple[int, int]) -> Mapping[int, Path]:
+    """Return the checkpoints, with a limit on the number of downloads in the cache."""
     if keep is None or not isinstance(subject.paths, HubCheckpoints):
-        yield subject.paths
-        return
+        return subject.paths
     from lmdyn.models.pretrained import cached_folder
 
     slots = max(1, keep.slots(subject.first) // shard[1])
@@ -222,26 +206,13 @@ def _bounded(
         slots,
     )
     folder = subject.out / "downloads" / f"{shard[0]}_of_{shard[1]}"
-    downloads = Downloads(subject.paths, cached_folder, Path(constants.HF_HUB_CACHE), folder, slots)
-    try:
-        yield downloads
-    finally:
-        downloads.close()
-        with suppress(OSError):  # not empty: other workers use it
-            folder.parent.rmdir()
+    return Downloads(subject.paths, cached_folder, Path(constants.HF_HUB_CACHE), folder, slots)
 
 
 def _asked(
-    subject: Subject,
-    config: dict[str, Any],
-    overlays: Sequence[Path | dict[str, Any]],
-    only: Sequence[str],
-    *,
-    scheduled: bool,
-    allowed: frozenset[str] | None,
-) -> tuple[Any, list[Observer], dict[int, list[Observer]]]:
-    """Return model and data, the selected observers in their order, and those that are called at each step."""
-    cli = _instantiate(config, overlays, subject.out, allowed)
+    subject: Subject, cli: Any, only: Sequence[str], *, scheduled: bool
+) -> tuple[list[Observer], dict[int, list[Observer]]]:
+    """Return the selected observers in their order, and those that are called at each step."""
     subject.count_updates(cli.model)
     observers = [c for c in callbacks_of(cli.trainer) if isinstance(c, Observer)]
     if not observers:
@@ -258,7 +229,7 @@ def _asked(
     def due(observer: Observer, step: int) -> bool:
         return not scheduled or step in observer.schedule or (observer.schedule.last and step == last)
 
-    return cli, chosen, {step: [o for o in chosen if due(o, step)] for step in subject.paths}
+    return chosen, {step: [o for o in chosen if due(o, step)] for step in subject.paths}
 
 
 def _loggers(
@@ -278,7 +249,7 @@ def _instantiate(
     allowed: frozenset[str] | None = None,
 ) -> Any:
     """Instantiate model, data and observers of the configuration for one process; ``allowed`` limits the classes."""
-    from lmdyn.cli.fit import LmdynCLI
+    from lmdyn.cli.fit import ONE_PROCESS, LmdynCLI, as_option
 
     class Checked(LmdynCLI):
         def before_instantiate_classes(self) -> None:
@@ -286,24 +257,12 @@ def _instantiate(
             if allowed is not None:  # also for files that the configuration names
                 refuse_others(self.config.as_dict(), "the configuration", allowed)
 
-    config["trainer"] |= {  # the run's own are not even parsed
-        "accelerator": "cpu",
-        "devices": 1,
-        "num_nodes": 1,
-        "strategy": "auto",
-        "logger": False,
-        "plugins": None,
-        "enable_checkpointing": False,
-        "default_root_dir": str(out),
-    }
-    with tempfile.TemporaryDirectory(prefix="lmdyn-analyze-") as folder:
-        args = []
-        for i, given in enumerate([config, *overlays]):
-            path = given if isinstance(given, Path) else Path(folder, f"{i}.yaml")
-            if not isinstance(given, Path):
-                path.write_text(yaml.safe_dump(given), encoding="utf-8")
-            args.append(f"--config={path}")
-        cli = Checked([*args, "--trainer.logger=false"], run=False)
+    # the run's own are not even parsed
+    config["trainer"] |= {**ONE_PROCESS, "enable_checkpointing": False, "default_root_dir": str(out)}
+    none = {"logger": False}
+    config["trainer"] |= none
+    words = [f"--config={o}" if isinstance(o, Path) else as_option(o) for o in (config, *overlays)]
+    cli = Checked([*words, as_option({"trainer": none})], run=False)
     cli.model.configure_model()
     return cli
 

@@ -4,7 +4,7 @@ import contextlib
 import copy
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,20 +19,11 @@ from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.training.lightning_internals import callbacks_of
 from lmdyn.callbacks.training.resume import token_counts_of, tokenizer_of
 from lmdyn.callbacks.training.run_folder import run_folder
-from lmdyn.cli.fit import LmdynCLI
+from lmdyn.cli.fit import ONE_PROCESS, LmdynCLI
 from lmdyn.cli.training.optimizers import configured_optimizers
 from lmdyn.cli.training.preflight import Plan, due
 
 __all__ = ["Built", "NotParsedError", "build", "build_observers"]
-
-_DEVICES: Mapping[str, Any] = {
-    "accelerator": "cpu",
-    "devices": 1,
-    "num_nodes": 1,
-    "strategy": "auto",
-    "plugins": None,
-    "precision": None,
-}
 
 
 class NotParsedError(ValueError):
@@ -116,8 +107,7 @@ class _CLI(LmdynCLI):
         """Instantiate the configured classes, except devices; loggers write nothing here."""
         trainer = self.config["trainer"]
         self.accelerator = str(trainer.get("accelerator") or "auto")
-        for key, value in _DEVICES.items():
-            trainer[key] = value
+        trainer.update(ONE_PROCESS)
         if self._callbacks_only:
             for key, name in (("model", "LightningModule"), ("data", "LightningDataModule")):
                 self.config[key] = Namespace(class_path=f"lightning.{name}", init_args=Namespace())

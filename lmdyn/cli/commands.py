@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 __all__ = ["analyze", "check", "configs", "fork", "inspect", "parse_shard", "prepare", "report", "surprisal"]
 
@@ -65,23 +65,18 @@ def analyze(
         raise ValueError(
             "--keep applies to hub models, whose checkpoints are downloaded: give --revisions, or omit --keep"
         )
-    asked: dict[str, Any] = {
-        "checkpoints": checkpoints,
-        "revisions": revisions,
-        "configs": config,
-        "only": only,
-        "out": out,
-        "scheduled": scheduled,
-        "untrusted": untrusted,
-    }
     if status and shard:
         raise ValueError("--status shows all shares: omit --shard")
-    if status:
-        sys.stdout.write("\n".join(replay.replay_status(run, **asked)) + "\n")
-        return
     replay.analyze(
         run,
-        **asked,
+        checkpoints=checkpoints,
+        revisions=revisions,
+        configs=config,
+        only=only,
+        out=out,
+        scheduled=scheduled,
+        untrusted=untrusted,
+        status=status,
         shard=parse_shard(shard),
         strict=strict,
         keep=None if keep is None else parse_keep(keep),
@@ -89,6 +84,8 @@ def analyze(
         loggers=logger,
         command=words,
     )
+    if status:
+        return
     observers = [part for path in config for part in ("--config", str(path))]
     log.info("report: python -m lmdyn.cli report %s", shlex.join([str(out or run), *observers]))
 

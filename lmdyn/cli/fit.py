@@ -5,11 +5,12 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import yaml
 from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -45,19 +46,19 @@ from lmdyn.runs.provenance import begin_session, end_session
 from lmdyn.runs.sharded_checkpoints import about_sharded, is_sharded_checkpoint
 from lmdyn.runs.store import current_name
 
-__all__ = ["ONE_PROCESS", "LmdynCLI", "SaveRunConfig", "plain"]
+__all__ = ["ONE_PROCESS", "LmdynCLI", "SaveRunConfig", "as_option", "plain"]
 
 log = logging.getLogger(__name__)
 
-ONE_PROCESS = (
-    "--trainer.logger=false",
-    "--trainer.accelerator=cpu",
-    "--trainer.devices=1",
-    "--trainer.num_nodes=1",
-    "--trainer.strategy=auto",
-    "--trainer.plugins=null",
-)
-"""Arguments of commands that build model or data without training, perhaps on a machine without accelerators."""
+ONE_PROCESS: dict[str, Any] = {
+    "accelerator": "cpu",
+    "devices": 1,
+    "num_nodes": 1,
+    "strategy": "auto",
+    "plugins": None,
+    "precision": None,
+}
+"""Settings of a trainer that does not train, but builds model or data, perhaps on a machine without accelerators."""
 
 _DESCRIPTIONS = {
     "fit": "Train a model with observers.",
@@ -481,6 +482,11 @@ def check_hyperparameters(model: dict[str, Any], saved: dict[str, Any], path: st
 def _named(key: str, value: Any) -> Any:
     """Return a plain value as it is, and a class by its public name, since its module can be given in several ways."""
     return current_name(value) if key == "_class_path" and isinstance(value, str) else plain(value)
+
+
+def as_option(config: Mapping[str, Any]) -> str:
+    """Return a configuration as a word of the command line."""
+    return f"--config={yaml.safe_dump(dict(config), sort_keys=False)}"
 
 
 def plain(value: Any) -> Any:

@@ -5,18 +5,15 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from lmdyn.cli.configurations import callback_entries, class_path, complete_model, run_configuration
-from lmdyn.cli.fit import ONE_PROCESS, LmdynCLI, plain
+from lmdyn.cli.fit import ONE_PROCESS, LmdynCLI, as_option, plain
 from lmdyn.cli.training.optimizers import change_optimizers
 from lmdyn.runs.atomic_files import write_file
 from lmdyn.runs.checkpoint_files import checkpoint_step, read_checkpoint
@@ -125,18 +122,9 @@ def fork(
         target = out / origin.parent.name / origin.name
         write_file(target, partial(torch.save, {**checkpoint, "forked_from": about}))
         resumed = str(target)
-    with _written(_configuration(config, out, known or about)) as path:
-        LmdynCLI(["fit", f"--config={path}", *words, f"--ckpt_path={resumed}"], command=command)
+    settings = as_option(_configuration(config, out, known or about))
+    LmdynCLI(["fit", settings, *words, f"--ckpt_path={resumed}"], command=command)
     return out
-
-
-@contextmanager
-def _written(config: Mapping[str, Any]) -> Iterator[Path]:
-    """Yield the path of a temporary file with a configuration."""
-    with tempfile.TemporaryDirectory(prefix="lmdyn-fork-") as folder:
-        path = Path(folder, "config.yaml")
-        path.write_text(yaml.safe_dump(dict(config), sort_keys=False), encoding="utf-8")
-        yield path
 
 
 def _full_checkpoints(run: Path, config: Mapping[str, Any]) -> tuple[dict[int, Path], str]:
@@ -277,8 +265,8 @@ def _built(config: Mapping[str, Any], words: Sequence[str], checkpoint: Mapping[
         k: copy.deepcopy(config[k]) for k in ("seed_everything", "trainer", "model", "data") if k in config
     }
     complete_model(kept, checkpoint)
-    with _written(kept) as path:
-        cli = LmdynCLI([f"--config={path}", *words, *ONE_PROCESS], run=False)
+    alone = as_option({"trainer": {**ONE_PROCESS, "logger": False}})
+    cli = LmdynCLI([as_option(kept), *words, alone], run=False)
     cli.model.configure_model()
     return cli
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lmdyn.analysis.inspection.attributes import read_attribute
-from lmdyn.cli.fit import ONE_PROCESS, LmdynCLI
+from lmdyn.cli.fit import ONE_PROCESS, LmdynCLI, as_option
 from lmdyn.runs.atomic_files import remove_links
 
 __all__ = ["prepare"]
@@ -25,7 +25,7 @@ def prepare(args: Sequence[str], tokenizer_folder: str | None = None) -> None:
     """
     if tokenizer_folder is not None and Path(tokenizer_folder).is_file():
         raise ValueError(f"--tokenizer {tokenizer_folder} is a file: expected a folder or a new name")
-    cli = LmdynCLI([*args, *ONE_PROCESS], run=False)
+    cli = LmdynCLI([*args, as_option({"trainer": {**ONE_PROCESS, "logger": False}})], run=False)
     cli.datamodule.prepare_data()
     cli.datamodule.setup("fit")
     log.info("data prepared")

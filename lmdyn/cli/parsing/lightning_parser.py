@@ -4,14 +4,15 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Any, NoReturn, Union, get_args, get_origin
 
+import yaml
 from jsonargparse import (  # type: ignore[attr-defined] # jsonargparse exports it by a star import
     ActionConfigFile,
     _typehints,
@@ -40,37 +41,33 @@ class ConfigFile(ActionConfigFile):
     @staticmethod
     def apply_config(parser: Any, cfg: Any, dest: str, value: str) -> None:
         """Apply a file on top of the settings that were parsed before."""
-        content = _content(str(value))
+        content = _content(value)
         # jsonargparse would merge items of the two lists that have the same position and class
-        trainer = content.get("trainer") if content else None
+        trainer = content.get("trainer") if isinstance(content, dict) else None
         if cfg.get("trainer.callbacks") and isinstance(trainer, dict) and "callbacks" in trainer:
             cfg["trainer.callbacks"] = None
-        with _naming(str(value) if content else ""):
+        token = _reading.set(value if _is_file(value) else "")
+        try:
             ActionConfigFile.apply_config(parser, cfg, dest, value)
+        finally:
+            _reading.reset(token)
 
 
-def _content(path: str) -> dict[str, Any] | None:
-    """Return the content of a file; None if it does not exist: jsonargparse reports that, or reads the text as yaml."""
-    file = Path(path)
-    try:
-        if not file.is_file():
-            return None
-    except (OSError, ValueError):  # a text that is too long for a file name
+def _is_file(path: str) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113 # Path raises for a text that is too long for a name
+
+
+def _content(text: str) -> Any:
+    """Return the content of a file, or of a text as yaml; if it is neither, jsonargparse reports that."""
+    if not _is_file(text):
+        with suppress(yaml.YAMLError):
+            return yaml.safe_load(text)
         return None
-    content = read_yaml(file)
+    content = read_yaml(Path(text))
     if not isinstance(content, dict) or not content:
         held = "comments only" if content is None else f"{type(content).__name__} {str(content)[:100]!r}"
-        raise ValueError(f"{path}: expected a mapping of settings, got {held}")
+        raise ValueError(f"{text}: expected a mapping of settings, got {held}")
     return content
-
-
-@contextmanager
-def _naming(path: str) -> Iterator[None]:
-    token = _reading.set(path)
-    try:
-        yield
-    finally:
-        _reading.reset(token)
 
 
 class Parser(LightningArgumentParser):
@@ -82,9 +79,8 @@ class Parser(LightningArgumentParser):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(
-            *args, **{"allow_abbrev": False, **kwargs}
-        )  # otherwise a prefix of an option's name would be accepted
+        # otherwise a prefix of an option's name would be accepted
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
         self.raised: list[Exception] = []
 
     def add_instantiator(self, instantiator: Callable[..., Any], class_type: type, **about: Any) -> None:

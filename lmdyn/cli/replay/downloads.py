@@ -146,6 +146,8 @@ class Downloads(Mapping[int, Path]):
         with suppress(OSError):  # not empty
             self._folder.rmdir()
         self._lock.release()
+        with suppress(OSError):  # not empty: other workers use it
+            self._folder.parent.rmdir()
 
     def _note(self, step: int) -> Path:
         return self._folder / f"{step}.json"

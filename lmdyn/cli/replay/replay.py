@@ -18,10 +18,11 @@ from lmdyn.callbacks.observing.recording import Passes
 from lmdyn.cli.replay.reading import ReadAhead
 from lmdyn.cli.replay.weights_record import WeightsRecord
 from lmdyn.cli.replay.work import Task, Work
+from lmdyn.runs.atomic_files import UnwritableError
 from lmdyn.runs.checkpoint_files import load_weights
 from lmdyn.runs.schedule import Progress
 
-__all__ = ["Backlog", "replay"]
+__all__ = ["Backlog", "Replay"]
 
 log = logging.getLogger(__name__)
 
@@ -48,18 +49,11 @@ class Backlog:
                 publish(observer, pd.read_parquet(observer.store.path(step)), loggers, step)
 
 
-def replay(
-    work: Work,
-    reading: ReadAhead,
-    module: L.LightningModule,
-    loggers: Sequence[Logger],
-    backlog: Backlog,
-    weights: WeightsRecord,
-    stamps: Mapping[int, str],
-) -> None:
-    """Make the missing observations, and read the next checkpoint at the same time.
+@dataclass
+class Replay:
+    """Observes one checkpoint after the other.
 
-    Args:
+    Attributes:
         work: the observations to make.
         reading: reads checkpoints.
         module: receives their weights.
@@ -67,35 +61,7 @@ def replay(
         backlog: existing observations that loggers also receive.
         weights: record of the checkpoints' weights.
         stamps: stamps of the checkpoints' files, by step.
-
-    Raises:
-        ValueError: if an observer cannot observe this module, or a disk is full; see also :meth:`Work.failed`.
     """
-    know_charts(work.observers, loggers)
-    worker = _Worker(work, reading, module, loggers, backlog, weights, stamps)
-    total = len(work.left)
-    with Bar(*Bar.get_default_columns(), console=Console(stderr=True), transient=True) as bar:
-        shown = bar.add_task("replay", total=total)
-        following = work.take()
-        while (task := following) is not None:
-            bar.update(shown, completed=total - len(work.left) - 1)
-            reading.start(task.step)
-            following = work.take()
-            if following is not None:
-                reading.start(following.step)
-            task = work.at(task.step)  # others may have made it while it was read
-            if not (task.observers or task.notes_weights):
-                reading.drop(task.step)
-                continue
-            try:
-                worker.observe(task)
-            finally:
-                reading.done(task.step)
-
-
-@dataclass
-class _Worker:
-    """Observes one checkpoint after the other."""
 
     work: Work
     reading: ReadAhead
@@ -107,7 +73,34 @@ class _Worker:
     _loaded: str | None = None  # digest of the weights that the module has, if known
     _met: bool = False
 
-    def observe(self, task: Task) -> None:
+    def run(self) -> None:
+        """Make the missing observations, and read the next checkpoint at the same time.
+
+        Raises:
+            ValueError: if an observer cannot observe this module, or a disk is full; see also :meth:`Work.failed`.
+        """
+        work, reading = self.work, self.reading
+        know_charts(work.observers, self.loggers)
+        total = len(work.left)
+        with Bar(*Bar.get_default_columns(), console=Console(stderr=True), transient=True) as bar:
+            shown = bar.add_task("replay", total=total)
+            following = work.take()
+            while (task := following) is not None:
+                bar.update(shown, completed=total - len(work.left) - 1)
+                reading.start(task.step)
+                following = work.take()
+                if following is not None:
+                    reading.start(following.step)
+                task = work.at(task.step)  # others may have made it while it was read
+                if not (task.observers or task.notes_weights):
+                    reading.drop(task.step)
+                    continue
+                try:
+                    self._observe(task)
+                finally:
+                    reading.done(task.step)
+
+    def _observe(self, task: Task) -> None:
         """Observe a checkpoint with the observers whose observation is missing; record its weights."""
         step = task.step
         try:
@@ -168,6 +161,5 @@ def _written(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ValueError(
-            f"{path} cannot be written ({error}): correct this and run the same command again; nothing is lost"
-        ) from error
+        remedy = "correct this and run the same command again; nothing is lost"
+        raise UnwritableError(path, error, remedy) from error

@@ -72,10 +72,6 @@ class WeightsRecord:
         """Return the path of a checkpoint's digest and sketch."""
         return self.folder / f"{step:09d}.parquet"
 
-    def has(self, step: int, stamp: str) -> bool:
-        """Return whether exactly this checkpoint was read already."""
-        return self.digest(step, stamp) is not None
-
     def digest(self, step: int, stamp: str) -> str | None:
         """Return the hash of exactly this checkpoint's weights; None if it was not read yet."""
         row = self._row(step, stamp)
