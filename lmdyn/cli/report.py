@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,12 @@ import yaml
 
 from lmdyn.callbacks.observing.figures import MOST_STEPS
 from lmdyn.cli.configurations import model_configurations
-from lmdyn.cli.pages.chart_data import MOST_VALUES, chart
+from lmdyn.cli.pages.chart_data import MOST_VALUES
 from lmdyn.cli.pages.drawn_observations import DrawnObservations, drawn_observations
 from lmdyn.cli.pages.html_parts import Place, csv_table, html_table, many_objects, page, part
 from lmdyn.cli.pages.linked_pages import CLAIMS_PAGE, PHASES_PAGE, REPORT_PAGE, linked
 from lmdyn.cli.pages.observer_section import (
+    DrawnSection,
     Find,
     ObserverSection,
     Others,
@@ -83,7 +84,7 @@ def write_report(
     drawn = {run: _observed(run, most) for run in observed}  # before anything is written
     make_writable(out, "choose another folder with --out")
     names, several = run_names(runs), len(observed) > 1
-    find = partial(recorded_observer, untrusted=untrusted)
+    find = cache(partial(recorded_observer, untrusted=untrusted))
     shared: dict[str, dict[Path, DrawnObservations]] = {}
     for run, every in drawn.items():
         for one in every:
@@ -91,34 +92,22 @@ def write_report(
     together = [name for name, of_runs in shared.items() if _drawn_together(of_runs, find)]
     prefix = {run: f"{names[run]}_".replace("/", "_") if several else "" for run in observed}
     most_values = max(MOST_VALUES // max(len(observed), 1), _FEWEST_VALUES)
-    sections = {
-        run: {
-            one.folder.name: ObserverSection(
-                one,
-                every,
-                run,
-                out / f"{prefix[run]}{one.folder.name}",
-                one.folder.name in together,
-                find,
-                most_values,
-            )
-            for one in every
-        }
-        for run, every in drawn.items()
-    }
-    made = {run: {name: one.make() for name, one in of_run.items()} for run, of_run in sections.items()}
-    title = ", ".join(names[run] for run in runs[:3]) + (
-        f" and {len(runs) - 3} more" if len(runs) > 3 else ""
-    )
+    made: dict[Path, dict[str, DrawnSection]] = {run: {} for run in observed}
+    for run, every in drawn.items():
+        for one in every:
+            name = one.folder.name
+            base = out / f"{prefix[run]}{name}"
+            section = ObserverSection(one, every, run, base, name in together, find, most_values)
+            made[run][name] = section.make()
+    more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
+    title = ", ".join(names[run] for run in runs[:3]) + more
     mixed, condition = _mixed(shared), conditions({names[run]: run for run in observed})
     of_all = conditions({name: run for run, name in names.items()})
     final = final_table({names[run]: of_run for run, of_run in made.items()}, of_all, mixed)
     facts = {names[run]: known_facts(run, list(made.get(run, {}).values())) for run in runs}
-    parts = [
-        part("top", title, facts_table(facts), final),
-        *(linked(out, p) for p in (CLAIMS_PAGE, PHASES_PAGE)),
-    ]
-    beside = [Path(p).stem for p in (CLAIMS_PAGE, PHASES_PAGE) if (out / p).is_file()]
+    pages = (CLAIMS_PAGE, PHASES_PAGE)
+    parts = [part("top", title, facts_table(facts), final), *(linked(out, p) for p in pages)]
+    beside = [Path(p).stem for p in pages if (out / p).is_file()]
     contents = [Place("top", "overview"), *(Place(name, name) for name in beside)]
     if len(runs) > 1:
         contents.append(Place("configurations", "configurations"))
@@ -128,17 +117,17 @@ def write_report(
             contents.append(Place(f"together {name}", f"{name}, all runs"))
             sources = [
                 {
-                    "data": data_of(sections[run][name].base.name),
+                    "data": data_of(made[run][name].anchor),
                     "run": names[run],
                     "condition": names[run] if name in mixed else condition[names[run]],
                 }
                 for run in of_runs
             ]
-            body = chart(sources, f"chart of {name}, all runs")
+            body = part("chart", sources, f"chart of {name}, all runs")
             parts.append(_of_all_runs(name, of_runs, drawn, out, find if name in together else None, body))
     for run in observed:
         body = "".join(one.html for one in made[run].values())
-        inner = [Place(one.base.name, name, several) for name, one in sections[run].items()]
+        inner = [Place(one.anchor, name, several) for name, one in made[run].items()]
         if (run / "config.yaml").exists():
             anchor = f"configuration {names[run]}"
             body += part("heading", anchor, "configuration") + part("folded", "config.yaml", _tidy_yaml(run))
@@ -149,9 +138,8 @@ def write_report(
         contents.append(Place("test", "test"))
         parts.append(_test_table({names[run]: run for run in tested}))
     path = out / REPORT_PAGE
-    whole = page(f"lmdyn: {title}", parts, contents).encode(
-        "utf-8", "replace"
-    )  # names may hold halves of characters
+    # names may hold halves of characters
+    whole = page(f"lmdyn: {title}", parts, contents).encode("utf-8", "replace")
     write_file(path, lambda unfinished: unfinished.write_bytes(whole))
     return path
 
@@ -175,11 +163,13 @@ def _drawn_together(of_runs: _Shared, find: Find) -> bool:
 
 def _mixed(shared: Mapping[str, _Shared]) -> set[str]:
     """Return the observers whose settings differ between runs: their numbers have no mean."""
-    about = {name: [one.store.about() for one in of_runs.values()] for name, of_runs in shared.items()}
-    settings = {
-        name: [{**a["settings"], "observer": a["observer"]} for a in of] for name, of in about.items()
-    }
-    return {name for name, of in settings.items() if _different_settings(of, (*_NO_SETTINGS, "seed"))}
+    mixed = set()
+    for name, of_runs in shared.items():
+        about = [one.store.about() for one in of_runs.values()]
+        settings = [{**one["settings"], "observer": one["observer"]} for one in about]
+        if _different_settings(settings, (*_NO_SETTINGS, "seed")):
+            mixed.add(name)
+    return mixed
 
 
 def _of_all_runs(
@@ -219,19 +209,17 @@ def _configurations(names: Mapping[Path, str], out: Path) -> str:
     table = model_configurations({name: run for run, name in names.items()})
     if table["class"].isna().all():
         return ""
-    return "<h2>configurations</h2>" + csv_table(
-        table, out / "configurations.csv", "models that were trained"
-    )
+    shown = csv_table(table, out / "configurations.csv", "models that were trained")
+    return f"<h2>configurations</h2>{shown}"
 
 
 def _test_table(runs: Mapping[str, Path]) -> str:
     """Return the results of ``lmdyn test``, a row for each run."""
     numbers = {name: _tested(run / "test.json") for name, run in runs.items()}
-    metrics = list(
-        dict.fromkeys(name for found in numbers.values() for name, v in found.items() if isinstance(v, float))
-    )
+    found = (item for one in numbers.values() for item in one.items())
+    metrics = list(dict.fromkeys(name for name, value in found if isinstance(value, float)))
     head = ["run", *(name.removeprefix("test_") for name in metrics)]
-    rows = [[run, *(found.get(name) for name in metrics)] for run, found in numbers.items()]
+    rows = [[run, *(one.get(name) for name in metrics)] for run, one in numbers.items()]
     return f"{part('heading', 'test', 'test')}{html_table(head, rows)}"
 
 
@@ -239,13 +227,12 @@ def _tested(path: Path) -> dict[str, Any]:
     """Return the content of a file of ``lmdyn test``."""
     try:
         numbers = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(numbers, dict):
+            return numbers
+        why = "contains no numbers by name"
     except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{path} cannot be read ({error}): remove it; `lmdyn test` writes it again"
-        ) from error
-    if not isinstance(numbers, dict):
-        raise ValueError(f"{path} contains no numbers by name: remove it; `lmdyn test` writes it again")
-    return numbers
+        why = f"cannot be read ({error})"
+    raise ValueError(f"{path} {why}: remove it; `lmdyn test` writes it again")
 
 
 def _tidy_yaml(run: Path) -> str:

@@ -1,6 +1,5 @@
 """The rows of an observer as data of a chart in a page: compact, bounded, with a statement of what is left out."""
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -8,10 +7,9 @@ import numpy as np
 import pandas as pd
 
 from lmdyn.callbacks.observing.figures import spread_out
-from lmdyn.cli.pages.html_parts import part
 from lmdyn.runs.schema import Quantity, declared, group_columns, is_number_column
 
-__all__ = ["MOST_VALUES", "chart", "chart_data", "escaped_json", "quantity_order"]
+__all__ = ["MOST_VALUES", "chart_data", "quantity_order"]
 
 MOST_VALUES = 60_000
 """Maximum number of values of one observer in a page: about 400 KB."""
@@ -147,26 +145,3 @@ def _left(lines: int, of_lines: int, steps: int, of_steps: int, observer: str) -
     if not said:
         return ""
     return f"The chart holds {' and '.join(said)}; pandas.read_parquet('observations/{observer}') has all."
-
-
-def escaped_json(value: Any) -> str:
-    r"""Return JSON that cannot end its script element, whatever texts it contains.
-
-    Example:
-        >>> escaped_json({"</script>": [0.5, None]})
-        '{"\\u003c/script\\u003e":[0.5,null]}'
-    """
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
-
-
-def chart(sources: Sequence[dict[str, str]], label: str) -> str:
-    """Return the element of a chart in a page.
-
-    Args:
-        sources: for each run ``data`` (the id of the script element with its data), ``run`` and ``condition``.
-        label: description of the chart.
-    """
-    return part("chart", json.dumps(sources, ensure_ascii=False), label)

@@ -35,11 +35,6 @@ class DrawnObservations:
         """The observer's folder."""
         return self.store.folder
 
-    @property
-    def left_out(self) -> int:
-        """Number of observations that are not drawn."""
-        return len(self.existing) - len(self.steps)
-
     def read(self, rows: Any = None, *, most: int | None = None) -> pd.DataFrame:
         """Return the drawn observations, in the order of steps.
 

@@ -77,7 +77,23 @@ def final_numbers(
     for name in sorted(names, key=lambda name: (name not in moving, depths[name])):
         keys = [key for key in by_name[name] if sum(map(bool, key[2:])) == depths[name]]
         chosen.append(_last_block([key for key in keys if key[2:] == keys[0][2:]]))
-    return [_final(key, first, last, groups, scalars, recorded) for key in chosen[:most]]
+    found = []
+    for key in chosen[:most]:
+        name, value = key[0], last[key]
+        known = declared(recorded, name)
+        error, low, high = (last.get((f"{name}{end}", *key[1:])) for end in ENDS)
+        kind = "interval" if low is not None and high is not None else "error" if error is not None else ""
+        if kind == "error" and error is not None:
+            low, high = value - error, value + error
+        of = [
+            f"{c}={level}" if c and is_number_column(scalars[c]) else level
+            for c, level in zip(["", *groups], key[1:], strict=True)
+            if level
+        ]
+        label, better = (known.label, known.better) if known else (name.replace("_", " "), "")
+        low, high = (low, high) if kind else (None, None)
+        found.append(FinalNumber(label, " · ".join(of), first.get(key), value, low, high, kind, better or ""))
+    return found
 
 
 def _last_block(keys: Sequence[_Key]) -> _Key:
@@ -92,34 +108,3 @@ def _values(table: pd.DataFrame, groups: Sequence[str]) -> dict[_Key, float]:
     columns = [table[name].astype(object).where(table[name].notna(), "").map(str) for name in names]
     keys = zip(*columns, strict=True)
     return {key: float(v) for key, v in zip(keys, table["value"].tolist(), strict=True) if v == v}
-
-
-def _final(
-    key: _Key,
-    first: dict[_Key, float],
-    last: dict[_Key, float],
-    groups: Sequence[str],
-    table: pd.DataFrame,
-    recorded: Sequence[Quantity],
-) -> FinalNumber:
-    name, value = key[0], last[key]
-    known = declared(recorded, name)
-    error, low, high = (last.get((f"{name}{end}", *key[1:])) for end in ENDS)
-    kind = "interval" if low is not None and high is not None else "error" if error is not None else ""
-    if kind == "error" and error is not None:
-        low, high = value - error, value + error
-    of = [
-        f"{c}={level}" if c and is_number_column(table[c]) else level
-        for c, level in zip(["", *groups], key[1:], strict=True)
-        if level
-    ]
-    return FinalNumber(
-        known.label if known else name.replace("_", " "),
-        " · ".join(of),
-        first.get(key),
-        value,
-        low if kind else None,
-        high if kind else None,
-        kind,
-        (known and known.better) or "",
-    )

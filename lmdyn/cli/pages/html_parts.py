@@ -65,23 +65,14 @@ def page(title: str, sections: Iterable[str], contents: Iterable[Place] = ()) ->
     body = "".join(sections)
     charts = "data-chart=" in body
     scripts = [
-        _web(name) for name in ("page.js", *(("vendor/uPlot.iife.min.js", "chart.js") if charts else ()))
+        _web(name) for name in ("page.js", "vendor/uPlot.iife.min.js", "chart.js")[: 3 if charts else 1]
     ]
     # of a script that is not among these hashes, nothing runs
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    styles = [_web(name) for name in ("page.css", *(("vendor/uPlot.min.css",) if charts else ()))]
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            title=title,
-            body=body,
-            contents=contents,
-            scripts=scripts,
-            styles=styles,
-            sources=" ".join(f"'sha256-{one}'" for one in hashes),
-        )
-    )
+    styles = [_web(name) for name in ("page.css", "vendor/uPlot.min.css")[: 2 if charts else 1]]
+    about = {"title": title, "body": body, "contents": contents, "scripts": scripts, "styles": styles}
+    sources = " ".join(f"'sha256-{one}'" for one in hashes)
+    return _environment().get_template("page.html").render(about, sources=sources)
 
 
 @cache
@@ -93,6 +84,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
+    made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     made.filters |= {"cell": _text, "address": lambda name: quote(os.fsencode(name))}
     return made
 
@@ -131,9 +123,7 @@ def csv_table(table: pd.DataFrame, path: Path, name: str) -> str:
     """Write a table as CSV, and return it as part of the page; an index of names is its first column."""
     if not isinstance(table.index, pd.RangeIndex):
         table = table.reset_index(names=None if any(table.index.names) else "")
-    write_file(
-        path, lambda unfinished: _without_formulas(table).to_csv(unfinished, index=False), lasting=False
-    )
+    write_file(path, partial(_without_formulas(table).to_csv, index=False), lasting=False)
     rows = html_table([str(c) for c in table.columns], table.astype(object).to_numpy())
     return part("csv", _title(name), path, rows)
 
@@ -183,8 +173,11 @@ def animation(frames: Sequence[Figure], path: Path, name: str) -> str:
     lay_out(first, first.get_dpi())
     pictures, figures = [], {}
     for figure in frames:
-        if figure is not first:
-            _lay_out_as(figure, first)
+        # of a frame with the same axes, the layout of the first: nothing moves, and it is computed once
+        if figure is not first and len(figure.axes) == len(first.axes):
+            for own, other in zip(figure.axes, first.axes, strict=True):
+                own.set_position(other.get_position(original=True), which="original")
+            figure.set_layout_engine("none")
         pictures.append(Image.fromarray(pixels(figure)))
         figures[id(figure)] = figure
     for figure in figures.values():
@@ -198,14 +191,6 @@ def animation(frames: Sequence[Figure], path: Path, name: str) -> str:
     )
     write_file(path, save, lasting=False)
     return _image(path, name, {"GIF": path}, f", {len(pictures)} observations")
-
-
-def _lay_out_as(figure: Figure, first: Figure) -> None:
-    """Give a frame the layout of the first if they have the same axes: nothing moves, and it is computed once."""
-    if len(figure.axes) == len(first.axes):
-        for own, other in zip(figure.axes, first.axes, strict=True):
-            own.set_position(other.get_position(original=True), which="original")
-        figure.set_layout_engine("none")
 
 
 def _image(path: Path, name: str, files: Mapping[str, Path], about: str = "") -> str:

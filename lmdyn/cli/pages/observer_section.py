@@ -3,9 +3,10 @@
 import json
 import logging
 import os
+from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.cli.pages.chart_data import MOST_VALUES, chart, chart_data, escaped_json
+from lmdyn.cli.pages.chart_data import MOST_VALUES, chart_data
 from lmdyn.cli.pages.drawn_observations import DrawnObservations
 from lmdyn.cli.pages.final_numbers import FinalNumber, final_numbers
 from lmdyn.cli.pages.html_parts import animation, csv_table, file_beside, html_table, part, picture
@@ -144,12 +145,14 @@ class DrawnSection:
         tokens: tokens seen until then; None if unknown.
         numbers: its final numbers.
         html: its part of the page.
+        anchor: id of its heading.
     """
 
     step: int
     tokens: int | None = None
     numbers: Sequence[FinalNumber] = ()
     html: str = ""
+    anchor: str = ""
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,7 @@ class ObserverSection:
 
     def make(self) -> DrawnSection:
         """Write its files, and return its part of the page."""
-        made = DrawnSection(self.drawn.steps[-1])
+        made = DrawnSection(self.drawn.steps[-1], anchor=self.base.name)
         settings, steps = self.drawn.store.about()["settings"], self.drawn.existing
         with np.errstate(over="ignore", invalid="ignore"):  # of infinite values and the largest numbers
             body = [*_survived(f"section of {self.base.name}", partial(self._body, settings, made))]
@@ -201,7 +204,7 @@ class ObserverSection:
             yield _last_values(ends(), drawn.steps[0], _MOST_NUMBERS)
             return
         yield part("paragraph", ((observer.__doc__ or "").strip().splitlines() or [""])[0])
-        if drawn.left_out:
+        if len(drawn.steps) < len(drawn.existing):
             told = f"Drawn are {len(drawn.steps):,} of {len(drawn.existing):,} observations, evenly spread;"
             yield part("paragraph", told, "lmdyn report --all", " draws all.")
         read = ReadOnce({self.run: drawn}, named=False)
@@ -239,10 +242,11 @@ class ObserverSection:
             made.tokens = int(max(tokens))
         made.numbers = final_numbers(ends, recorded, first_step=self.drawn.steps[0])
         name, observed = self.drawn.folder.name, len(self.drawn.existing)
-        data = escaped_json(chart_data(name, scalars, recorded, observed=observed, most=self.most))
+        data = chart_data(name, scalars, recorded, observed=observed, most=self.most)
         place = data_of(self.base.name)
         if not self.together:
-            yield chart([{"data": place, "run": "", "condition": ""}], f"chart of {name}")
+            source = {"data": place, "run": "", "condition": ""}
+            yield part("chart", [source], f"chart of {name}")
         yield part("data", place, data)
 
 
@@ -258,7 +262,7 @@ def _check_columns(schema: pa.Schema) -> None:
         raise ValueError(f"the column {nested[0]} of its observations is nested, expected numbers or names")
 
 
-class Others(Mapping[str, pd.DataFrame]):
+class Others(UserDict[str, Any]):
     """Records of other observers of the same runs, by their class and one of each; read on access.
 
     Args:
@@ -269,34 +273,17 @@ class Others(Mapping[str, pd.DataFrame]):
     def __init__(
         self, runs: Mapping[Path, tuple[DrawnObservations, Sequence[DrawnObservations]]], find: Find
     ) -> None:
-        self._runs = runs
-        self._find = find
-        self._read: dict[str, pd.DataFrame] = {}
-
-    @cached_property
-    def _by_class(self) -> dict[str, dict[Path, DrawnObservations]]:
-        """By class, the observations of each run that has some."""
-        found: dict[str, dict[Path, DrawnObservations]] = {}
-        for run, (own, every) in self._runs.items():
+        super().__init__()
+        by_class: dict[str, dict[Path, DrawnObservations]] = {}
+        for run, (own, every) in runs.items():
             for one in every:
-                observer = known_observer(one, self._find) if one is not own else None
-                if observer is not None:
-                    found.setdefault(observer.__name__, {}).setdefault(run, one)
-        return found
+                if one is not own and (observer := known_observer(one, find)) is not None:
+                    by_class.setdefault(observer.__name__, {}).setdefault(run, one)
+        self.data = {name: ReadOnce(of_runs, named=len(runs) > 1) for name, of_runs in by_class.items()}
 
     def __getitem__(self, name: str) -> pd.DataFrame:
-        if name not in self._read:
-            self._read[name] = ReadOnce(self._by_class[name], named=len(self._runs) > 1)()
-        return self._read[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._by_class
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._by_class)
-
-    def __len__(self) -> int:
-        return len(self._by_class)
+        found: pd.DataFrame = self.data[name]()
+        return found
 
 
 def _last_values(scalars: pd.DataFrame, first_step: int, most: int | None = None) -> str:
@@ -306,10 +293,8 @@ def _last_values(scalars: pd.DataFrame, first_step: int, most: int | None = None
         return ""
     shown = first_step, steps[-1]
     first, last = (scalar_tags("", scalars[scalars["step"].eq(step)]) for step in shown)
-    rows = [
-        (tag.removeprefix("/").replace("/", " · "), first.get(tag), value)
-        for tag, value in list(last.items())[:most]
-    ]
+    names = {tag: tag.removeprefix("/").replace("/", " · ") for tag in list(last)[:most]}
+    rows = [(name, first.get(tag), last[tag]) for tag, name in names.items()]
     title = "all numbers" if len(rows) == len(last) else f"the first {len(rows):,} of {len(last):,} numbers"
     table = html_table(["", *(f"step {step}" for step in shown)], rows)
     return part("folded", title, rows=table)

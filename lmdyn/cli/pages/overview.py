@@ -21,9 +21,8 @@ __all__ = ["conditions", "facts_table", "final_table", "known_facts", "run_names
 _MOST_ARGUMENTS = 8
 _MOST_NUMBERS = 8  # per observer
 _MOST_RUNS = 6  # columns of a table
-_VERSIONED = re.compile(
-    r"version_\d+"
-)  # Lightning's name of a folder, which says nothing without the one above
+# Lightning's name of a folder, which says nothing without the one above
+_VERSIONED = re.compile(r"version_\d+")
 
 
 def run_names(runs: Sequence[Path]) -> dict[Path, str]:
@@ -197,9 +196,9 @@ def final_table(
 
 
 def _with_ends(one: FinalNumber | None) -> str | float | None:
-    if one is None or not one.kind:
-        return None if one is None else float(one.last)
-    return f"{one.last:.4g} {_ends(one)}"
+    if one is None:
+        return None
+    return f"{one.last:.4g} {_ends(one)}" if one.kind else float(one.last)
 
 
 def _mean(found: Sequence[tuple[float, int]], runs: int) -> str:

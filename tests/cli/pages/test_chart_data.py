@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from lmdyn.cli.pages.chart_data import chart_data, escaped_json
+from lmdyn.cli.pages.chart_data import chart_data
 from lmdyn.cli.pages.final_numbers import FinalNumber, final_numbers
-from lmdyn.cli.pages.html_parts import page
+from lmdyn.cli.pages.html_parts import page, part
 from lmdyn.cli.pages.linked_pages import CLAIMS_PAGE, linked, renew, write_verdicts
 from lmdyn.cli.pages.observer_section import DrawnSection
 from lmdyn.cli.pages.overview import conditions, final_table, known_facts, run_names
@@ -35,6 +35,12 @@ def table(steps=3, heads=2):
     return found.astype({"head": "Int64", "tokens": "Int64"})
 
 
+def in_a_page(data):
+    """The text of the script element that holds it."""
+    (text,) = re.findall("<script [^>]*>(.*)</script>", part("data", "place", data), re.DOTALL)
+    return text
+
+
 def back(data):
     """A table of what a chart holds."""
     rows = [
@@ -52,7 +58,7 @@ def back(data):
 
 def test_a_chart_holds_what_the_table_holds():
     rows = table()
-    data = json.loads(escaped_json(chart_data("attention", rows)))
+    data = json.loads(in_a_page(chart_data("attention", rows)))
     assert (data["columns"], data["numeric"]) == (["quantity", "site", "head"], ["head"])
     assert (data["steps"], data["tokens"], data["left"]) == ([0, 1, 2], [0, 10, 20], "")
     expected = rows.drop(columns="tokens").assign(head=rows["head"].astype("string").fillna(""))
@@ -102,7 +108,7 @@ def test_the_declaration_is_that_of_the_closest_name():
 
 @pytest.mark.parametrize("text", ["</script>", "<!--", "]]>", "\u2028", "&lt;"])
 def test_no_text_ends_the_script_that_it_is_in(text):
-    written = escaped_json({"level": text})
+    written = in_a_page({"level": text})
     assert not set("<>&\u2028") & set(written)
     assert json.loads(written) == {"level": text}
 

@@ -30,11 +30,9 @@
   // One line for each quantity, site, group and run, with what tells lines apart by column.
   const read = (sources) => {
     const data = { lines: [], quantities: new Map(), columns: [], numeric: new Set(), notes: [], observer: "" };
-    const parts = [];
-    for (const { data: id, run, condition } of sources) {
-      const element = document.getElementById(id);
-      if (element) parts.push({ ...JSON.parse(element.textContent), run, condition }); // or it recorded no scalars
-    }
+    const elements = sources.map(({ data: id, ...of }) => [document.getElementById(id), of]);
+    const there = elements.filter(([element]) => element); // others recorded no scalars
+    const parts = there.map(([element, of]) => ({ ...JSON.parse(element.textContent), ...of }));
     data.columns = unique(parts.flatMap((part) => part.columns.slice(1)));
     for (const { run, condition, steps, tokens, ...part } of parts) {
       data.observer = part.observer;
@@ -192,8 +190,7 @@
 
     draw() {
       const theme = document.documentElement.dataset.shown === "dark" ? "dark" : "light";
-      const style = getComputedStyle(document.documentElement);
-      const [ink, grid] = ["--faint", "--line"].map((name) => style.getPropertyValue(name).trim());
+      const [ink, grid] = [getComputedStyle(this.note).color, getComputedStyle(this.root).borderTopColor];
       const series = [{}];
       const bands = [];
       const tables = this.lines.map((line, i) => {

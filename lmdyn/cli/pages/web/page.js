@@ -3,55 +3,42 @@
 (() => {
   const root = document.documentElement;
   const system = window.matchMedia("(prefers-color-scheme: dark)");
-  const stored = () => {
-    try {
-      return localStorage.getItem("lmdyn-theme");
-    } catch {
-      return null; // where a browser keeps nothing of files
-    }
-  };
-  let chosen = stored();
+  const narrow = window.matchMedia("(max-width: 900px)");
+  const other = () => (root.dataset.shown === "dark" ? "light" : "dark");
+  let chosen = null;
+  try {
+    chosen = localStorage.getItem("lmdyn-theme");
+  } catch {} // where a browser keeps nothing of files
   const show = () => {
     root.dataset.shown = chosen ?? (system.matches ? "dark" : "light");
+    const title = `Show in ${other()} colours`;
+    Object.assign(document.querySelector("button.theme") ?? {}, { title, ariaLabel: title, hidden: false });
     document.dispatchEvent(new Event("themechange"));
   };
   show();
   system.addEventListener("change", show);
-  const narrow = window.matchMedia("(max-width: 900px)");
   document.addEventListener("DOMContentLoaded", () => {
     const sections = document.querySelector("nav.sections details");
-    if (sections) {
-      const fold = () => (sections.open = !narrow.matches);
-      fold();
-      narrow.addEventListener("change", fold);
-      sections.addEventListener("click", (event) => {
-        if (narrow.matches && event.target.closest("a")) sections.open = false;
-      });
-    }
-    const button = document.querySelector("button.theme");
-    if (!button) return;
-    const name = () => {
-      button.title = `Show in ${root.dataset.shown === "dark" ? "light" : "dark"} colours`;
-      button.setAttribute("aria-label", button.title);
-    };
-    name();
-    button.hidden = false;
-    button.addEventListener("click", () => {
-      chosen = root.dataset.shown === "dark" ? "light" : "dark";
+    const fold = () => (sections.open = !narrow.matches);
+    fold();
+    narrow.addEventListener("change", fold);
+    sections.addEventListener("click", (event) => {
+      if (narrow.matches && event.target.closest("a")) sections.open = false;
+    });
+    show();
+    document.querySelector("button.theme").addEventListener("click", () => {
+      chosen = other();
       try {
         localStorage.setItem("lmdyn-theme", chosen);
-      } catch {
-        // it is kept as long as the page is open
-      }
+      } catch {} // it is kept as long as the page is open
       show();
-      name();
     });
   });
   // what is folded is printed too
   window.addEventListener("beforeprint", () => {
-    const light = chosen;
+    const before = chosen;
     chosen = "light";
     show();
-    window.addEventListener("afterprint", () => { chosen = light; show(); }, { once: true });
+    window.addEventListener("afterprint", () => { chosen = before; show(); }, { once: true });
   });
 })();
