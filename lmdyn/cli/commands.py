@@ -173,9 +173,24 @@ def prepare(*, rest: list[str], tokenizer: str | None = None) -> None:
         rest: arguments as for ``fit``.
         tokenizer: folder in which the tokenizer is saved, for models that are compared token by token
     """
-    from lmdyn.cli.prepare import prepare
+    folder = None if tokenizer is None else Path(tokenizer)
+    if folder is not None and folder.is_file():
+        raise ValueError(f"--tokenizer {folder} is a file: expected a folder or a new name")
+    from lmdyn.analysis.inspection.attributes import read_attribute
+    from lmdyn.cli.fit import ONE_PROCESS, LmdynCLI, as_option
+    from lmdyn.runs.atomic_files import remove_links
 
-    prepare(rest, tokenizer)
+    cli = LmdynCLI([*rest, as_option({"trainer": {**ONE_PROCESS, "logger": False}})], run=False)
+    cli.datamodule.prepare_data()
+    cli.datamodule.setup("fit")
+    log.info("data prepared")
+    if folder is not None:
+        made = read_attribute(cli.datamodule, "tokenizer")
+        if made is None:
+            raise ValueError(f"{type(cli.datamodule).__name__} has no tokenizer: omit --tokenizer")
+        remove_links(folder)
+        made.save_pretrained(folder)
+        log.info("tokenizer: %s (%d tokens)", folder, len(made))
 
 
 def inspect(

@@ -25,18 +25,14 @@ from lmdyn.callbacks.observing.requirements import requirements, silently
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.training.resume import token_counts_of
 from lmdyn.cli.inspecting.data import Data, find_data
-from lmdyn.cli.inspecting.found import Asked, Inspection
 from lmdyn.cli.inspecting.inspected_model import Subject, find_subject, words_of
 from lmdyn.cli.inspecting.measures import how_called, how_often
-from lmdyn.cli.inspecting.printed import count_parameters, print_page
+from lmdyn.cli.inspecting.printed import Asked, Inspection, print_page
 from lmdyn.cli.inspecting.starting_yaml import next_command, refusal, starting_yaml
 
 __all__ = ["inspect_model"]
 
 log = logging.getLogger(__name__)
-
-_START: Mapping[str, Mapping[str, Any]] = {"Similarity": {"reference": Itself()}}
-"""Required arguments of observers, with starting values."""
 
 
 def inspect_model(
@@ -89,8 +85,9 @@ def _inspected(subject: Subject, given: Data, forward: str | None) -> Inspection
     batches = [to_device(batch, device_of(module)) for batch in islice(probe.batches(), 4)]
     with silently():
         sites = find_sites(module, batches[0], forward)
+    size = sum(p.numel() for p in module.parameters())  # tied ones count once
     about = {
-        "model": f"{subject.says} ({subject.weights}): {count_parameters(module):,} parameters",
+        "model": f"{subject.says} ({subject.weights}): {size:,} parameters",
         "data": given.says,
         "called": how_called(module, batches[0], forward),
         **_damaged(module),
@@ -115,7 +112,7 @@ def _exported() -> list[type[Observer]]:
 
 
 def _default(cls: type[Observer], forward: str | None) -> Observer:
-    start = _START.get(cls.__name__, {})
+    start: dict[str, Any] = {"reference": Itself()} if cls.__name__ == "Similarity" else {}  # required
     try:
         return cls(forward=forward, **start)
     except ValueError:  # the observer calls the encoder itself

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lmdyn.analysis.words.surprisal import PseudoLikelihood, surprisals, word_surprisals
+from lmdyn.analysis.words.surprisal import surprisals, word_surprisals
 from lmdyn.callbacks.observing.requirements import silently
 from lmdyn.cli.inspecting.inspected_model import Subject, find_subject
 from lmdyn.datamodules.corpora.tokenization import load_tokenizer, tokenizer_digest
@@ -31,12 +31,7 @@ def write_surprisals(
     arguments: Sequence[str] = (),
     tokenizer: str | None = None,
     device: str = "cpu",
-    objective: Literal["causal", "masked"] | None = None,
-    pseudo: PseudoLikelihood = "piece",
-    start: str | None = None,
-    context: int | None = None,
-    batch_tokens: int = 1024,
-    forward: str | None = None,
+    **settings: Any,
 ) -> Path:
     """Write the surprisals of a text's pieces and words: ``pieces.parquet``, ``words.parquet``, ``settings.json``.
 
@@ -50,12 +45,7 @@ def write_surprisals(
         arguments: ``--model.ARG VALUE …``, such as ``--model.revision step3000`` for a hub model.
         tokenizer: folder, hub name or ``tokenizer.json``, if the model has no tokenizer next to it.
         device: device on which the model is run.
-        objective: see :func:`~lmdyn.analysis.surprisals`, as for the following arguments.
-        pseudo: see there.
-        start: see there.
-        context: see there.
-        batch_tokens: see there.
-        forward: see there.
+        **settings: see :func:`~lmdyn.analysis.surprisals`.
 
     Returns:
         The folder.
@@ -75,14 +65,6 @@ def write_surprisals(
     found = subject.tokenizer if tokenizer is None else load_tokenizer(tokenizer)
     if found is None:
         raise ValueError(f"{model} has no tokenizer next to it: give --tokenizer FOLDER")
-    settings: dict[str, Any] = {
-        "objective": objective,
-        "pseudo": pseudo,
-        "start": start,
-        "context": context,
-        "batch_tokens": batch_tokens,
-        "forward": forward,
-    }
     with silently(logging.WARNING):
         module = subject.module.to(device)
     texts, numbers = list(lines.values()), np.array(list(lines))
@@ -100,9 +82,7 @@ def write_surprisals(
         "tokenizer_digest": tokenizer_digest(found),
         "text": text,
         **settings,
-        **{
-            str(k): v for k, v in pieces.attrs.items()
-        },  # objective, start and context as determined from the model
+        **dict[Any, Any](pieces.attrs),  # objective, start and context as determined from the model
     }
     told = json.dumps({**about, "lmdyn": version("lmdyn")}, indent=1) + "\n"
     write_file(out / "settings.json", lambda unfinished: unfinished.write_text(told, encoding="utf-8"))
@@ -120,9 +100,8 @@ def _lines(text: str) -> dict[int, str]:
         read = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         name = "standard input" if text == "-" else text
-        raise ValueError(
-            f"{name} is not UTF-8 ({error}): convert it, e.g. iconv -f latin1 -t utf-8"
-        ) from error
+        why = f"{name} is not UTF-8 ({error}): convert it, e.g. iconv -f latin1 -t utf-8"
+        raise ValueError(why) from error
     # not splitlines(), which also breaks at form feeds and the like
     read = read.replace("\r\n", "\n").replace("\r", "\n")
     if "\0" in read:
@@ -141,13 +120,7 @@ def _say(subject: Subject, words: pd.DataFrame, pieces: pd.DataFrame) -> None:
     if pieces.attrs["start"] == "":  # the first piece of a line follows nothing and has no number
         asked, words = pieces[pieces["piece_index"] > 0], words[words["word_index"] > 0]
     mean, bits = -asked["log_probability"].mean(skipna=False), words["surprisal"].mean(skipna=False)
-    log.info(
-        "%s (%s): %d words in %d pieces; %.3f nats per piece (perplexity %.2f), %.2f bits per word",
-        subject.says,
-        subject.weights,
-        n_words,
-        len(pieces),
-        mean,
-        np.exp(mean),
-        bits,
+    said = (
+        f"{n_words} words in {len(pieces)} pieces; {mean:.3f} nats per piece (perplexity {np.exp(mean):.2f})"
     )
+    log.info("%s (%s): %s, %.2f bits per word", subject.says, subject.weights, said, bits)

@@ -110,23 +110,13 @@ def _read(
         except ValueError as error:
             problem = problem or error
     if loader is None:
-        raise ValueError(
-            f"{type(data).__name__} has no data to inspect: expected val_dataloader()"
-        ) from problem
+        why = f"{type(data).__name__} has no data to inspect: expected val_dataloader()"
+        raise ValueError(why) from problem
     probe = ProbeSet(loader)
     tokenizer = subject.tokenizer if subject.tokenizer is not None else read_attribute(data, "tokenizer")
+    asked: dict[str, Any] = {"labels": "aligned", "uses_labels": None, "kind": None, "one_pass": True}
     with silently():
-        read_module(
-            subject.module,
-            probe,
-            forward,
-            tokenizer,
-            whose=subject.name,
-            labels="aligned",
-            uses_labels=None,
-            kind=None,
-            one_pass=True,
-        )
+        read_module(subject.module, probe, forward, tokenizer, whose=subject.name, **asked)
     return Data(data, probe, tokenizer, says, entry, own)
 
 
@@ -159,10 +149,8 @@ def _entries(
     if path.is_dir():
         raise ValueError(f"--data {given} is a folder: {expected}")
     if "." not in name or importlib.util.find_spec(name.partition(".")[0]) is None:
-        package = given.partition(".")[0]
-        raise FileNotFoundError(
-            f"--data {given}: neither a file nor a package {package!r} exists: {expected}"
-        )
+        neither = f"neither a file nor a package {given.partition('.')[0]!r} exists"
+        raise FileNotFoundError(f"--data {given}: {neither}: {expected}")
     cls = dotted(name)
     if not isinstance(cls, type) or not issubclass(cls, L.LightningDataModule):
         raise ValueError(f"--data {given} is not a LightningDataModule: {expected}")
@@ -188,25 +176,18 @@ def _texts(name: str, path: Path | None, subject: Subject, forward: Forward | No
             init["eos"] = False
     elif reach is not None:
         init |= {"vocabulary": "wordpiece", "vocab_size": min(reach.vocabulary, 8000)}
-    class_path = f"lmdyn.datamodules.{name}"
+
+    def entry(name: str, **arguments: Any) -> dict[str, Any]:
+        return {"class_path": f"lmdyn.datamodules.{name}", "init_args": arguments}
+
     # published models may not have learned to predict an end token after each document
-    found = [
-        {
-            "class_path": class_path,
-            "init_args": init | ({"eos": False} if subject.kind == "pretrained" else {}),
-        }
-    ]
-    if reach is not None and not (reach.bidirectional and not is_encoder_decoder(subject.module)):
+    found = [entry(name, **(init | ({"eos": False} if subject.kind == "pretrained" else {})))]
+    if reach is not None and (not reach.bidirectional or is_encoder_decoder(subject.module)):
         return found
-    pieces = {"class_path": class_path, "init_args": init | ({} if reach else {"vocabulary": "wordpiece"})}
-    of_pieces = [
-        {
-            "class_path": "lmdyn.datamodules.PretrainingCorpus",
-            "init_args": {"corpus": pieces, "objective": objective, **rows},
-        }
-        for objective in ("masked", "cloze")
-    ]
-    return of_pieces[:1] if reach else [*found, *of_pieces]
+    pieces = entry(name, **(init | ({} if reach else {"vocabulary": "wordpiece"})))
+    objectives = ("masked",) if reach else ("masked", "cloze")
+    of_pieces = [entry("PretrainingCorpus", corpus=pieces, objective=o, **rows) for o in objectives]
+    return of_pieces if reach else [*found, *of_pieces]
 
 
 def _opened(

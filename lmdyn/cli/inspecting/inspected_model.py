@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -88,13 +89,12 @@ def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
     if path.suffix == ".ckpt":
         if not path.is_file():
             raise FileNotFoundError(f"checkpoint {path} does not exist")
-        above = list(path.absolute().parents)[:3]
-        run = next((folder for folder in above if (folder / "config.yaml").is_file()), None)
-        if run is None:
-            raise ValueError(
-                f"{path}: no config.yaml in the folders above it: expected RUN/checkpoints/….ckpt, as written by `fit`"
-            )
-        return _of_run(run, arguments, path)
+        for folder in list(path.absolute().parents)[:3]:
+            if (folder / "config.yaml").is_file():
+                return _of_run(folder, arguments, path)
+        raise ValueError(
+            f"{path}: no config.yaml in the folders above it: expected RUN/checkpoints/….ckpt, as written by `fit`"
+        )
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return _of_yaml(path, arguments)
     if (path / "config.yaml").is_file():
@@ -143,17 +143,15 @@ def _of_yaml(path: Path, arguments: Sequence[str]) -> Subject:
 def _of_run(path: Path, arguments: Sequence[str], checkpoint: Path | None = None) -> Subject:
     configuration = _read_with_model(path / "config.yaml")
     weights, state = "untrained: the run has no checkpoint", None
-    try:
-        found = checkpoint or newest_checkpoint(str(path))
-    except FileNotFoundError:
-        pass
-    else:
-        weights, state = f"of {found}", read_checkpoint(found)
+    with suppress(FileNotFoundError):
+        checkpoint = checkpoint or newest_checkpoint(str(path))
+    if checkpoint is not None:
+        weights, state = f"of {checkpoint}", read_checkpoint(checkpoint)
         complete_model(configuration, state)
     module, observers, model = _configured(configuration, arguments)
-    if isinstance(module, L.LightningModule) and state is not None:
+    if isinstance(module, L.LightningModule) and checkpoint is not None and state is not None:
         module.configure_model()
-        load_weights(module, state["state_dict"], found)
+        load_weights(module, state["state_dict"], checkpoint)
     tokenizer = read_tokenizer(path / "tokenizer")
     check_growth(tokenizer)
     says = f"{type(module).__name__} of the run {path}"
@@ -209,16 +207,12 @@ def _of_transformers(name: str, path: Path | None, arguments: Sequence[str]) -> 
     if any((folder / file).is_file() for file in ("tokenizer.json", "vocab.txt", "vocab.json")):
         tokenizer = read_tokenizer(folder)
         check_growth(tokenizer)
-    return Subject(
-        "pretrained",
-        name,
-        f"transformers' {architecture}, of {name}",
-        module,
-        entry,
-        tokenizer=tokenizer if isinstance(tokenizer, PreTrainedTokenizerFast) else None,
-        weights="as saved",
-        folder=place,
+    subject = Subject(
+        "pretrained", name, f"transformers' {architecture}, of {name}", module, entry, folder=place
     )
+    subject.tokenizer = tokenizer if isinstance(tokenizer, PreTrainedTokenizerFast) else None
+    subject.weights = "as saved"
+    return subject
 
 
 def _of_class(path: str, arguments: Sequence[str]) -> Subject:
@@ -252,18 +246,11 @@ def _of_class(path: str, arguments: Sequence[str]) -> Subject:
 def check_arguments(path: str, cls: type, arguments: Sequence[str], key: str) -> None:
     """Refuse a class that requires more arguments than given; for untyped ones, jsonargparse would pass None."""
     given = {name.partition(".")[0] for name, _ in _pairs(arguments, key)}
-    needed = [
-        p
-        for p in list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc] # its own
-        if p.default is p.empty
-        and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-        and p.name not in given
-    ]
-    if needed:
-        raise ValueError(
-            f"{path} requires ({', '.join(map(str, needed))}): give "
-            f"{' '.join(f'--{key}.{p.name} VALUE' for p in needed)}"
-        )
+    own = list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc] # its own
+    named = [p for p in own if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in given]
+    if needed := [p for p in named if p.default is p.empty]:
+        options = " ".join(f"--{key}.{p.name} VALUE" for p in needed)
+        raise ValueError(f"{path} requires ({', '.join(map(str, needed))}): give {options}")
 
 
 # Parsing ----------------------------------------------------------------------------------------------------

@@ -1,5 +1,9 @@
-"""The page of ``lmdyn inspect``."""
+"""Results of ``lmdyn inspect``, and their page."""
 
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from rich.console import Console
@@ -8,12 +12,85 @@ from torch import nn
 
 from lmdyn.analysis.inspection.activations import resolve_sites
 from lmdyn.analysis.inspection.sites import FoundSites
-from lmdyn.cli.inspecting.found import Inspection
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.requirements import Finding
+from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
+from lmdyn.cli.inspecting.data import Data
+from lmdyn.cli.inspecting.inspected_model import Subject
 
-__all__ = ["count_parameters", "print_page"]
+__all__ = ["Asked", "Inspection", "brief", "print_page"]
 
 _NOT_TRIED = "requirements met; not run here: it needs more than one pass"
 _ALIKE = 6  # blocks that are listed individually
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An observer and its unmet requirements.
+
+    Attributes:
+        name: name of its class.
+        observer: the instance, with defaults or as configured.
+        findings: unmet requirements; empty if it runs.
+        configured: whether the configuration contains it.
+    """
+
+    name: str
+    observer: Observer
+    findings: Sequence[Finding]
+    configured: bool = False
+
+    @property
+    def tried(self) -> bool:
+        """Whether it was called on a batch."""
+        return isinstance(self.observer, StreamingObserver)
+
+    @property
+    def measures(self) -> str:
+        """What it measures, according to its class."""
+        return " ".join((inspect.getdoc(type(self.observer)) or "").partition("\n\n")[0].split())
+
+    @property
+    def why(self) -> list[str]:
+        """Unmet requirements, one sentence each, those of the model first: other data would not resolve these."""
+        return [f"{f.what}: {brief(str(f))}" for f in sorted(self.findings, key=lambda f: f.what == "data")]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The results.
+
+    Attributes:
+        subject: the model.
+        data: the data shown to it.
+        sites: its sites.
+        about: what it is: sentence by name, one per line.
+        observers: the configured ones first, then all others.
+        forward: function that calls the model.
+    """
+
+    subject: Subject
+    data: Data
+    sites: FoundSites
+    about: Mapping[str, str]
+    observers: Sequence[Asked] = ()
+    forward: str | None = None
+
+
+def brief(text: str) -> str:
+    """Shorten a sentence: cut long lists and the advice to declare a method in one's own class.
+
+    Example:
+        >>> brief("no module 'x'; there are: a, b, c, d, e, f, g, h, i; name one")
+        "no module 'x'; there are: a, b, c, d, …; name one"
+    """
+    text = text.partition(", or add to your own ")[0]
+    name = r"[\w.'@\[\]]+"
+
+    def shortened(found: "re.Match[str]") -> str:
+        return f"{found[1]}…{']' if found[0].endswith(']') else ''}"
+
+    return re.sub(rf"((?:{name}, ){{4}})(?:{name}, ){{3,}}{name}", shortened, text)
 
 
 def print_page(found: Inspection) -> None:
@@ -33,11 +110,6 @@ def print_page(found: Inspection) -> None:
     console.print(_observers_table(found))
 
 
-def count_parameters(module: nn.Module) -> int:
-    """Count all parameters; tied ones count once."""
-    return sum(p.numel() for p in module.parameters())
-
-
 def _table(title: str, *columns: str) -> Table:
     table = Table(box=None, title=title, title_justify="left", padding=(0, 2), title_style="bold")
     for column in columns:
@@ -48,7 +120,7 @@ def _table(title: str, *columns: str) -> Table:
 
 def _sites_table(module: nn.Module, sites: FoundSites) -> Table:
     table = _table("Sites", "site", "path", "answers", "attention", "parameters", "share")
-    total = count_parameters(module)
+    total = sum(p.numel() for p in module.parameters())
     modules = resolve_sites(module, sites.sites)
     counted: dict[int, int] = {}
     rows: list[tuple[str, ...]] = []

@@ -11,8 +11,8 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lmdyn.callbacks.observing.protocols import HasTrainingPart, offers
 from lmdyn.cli.configurations import callback_entries
-from lmdyn.cli.inspecting.found import Asked, Inspection
 from lmdyn.cli.inspecting.inspected_model import Subject
+from lmdyn.cli.inspecting.printed import Asked, Inspection
 
 __all__ = ["next_command", "refusal", "starting_yaml"]
 
@@ -35,13 +35,8 @@ def starting_yaml(found: Inspection, name: str) -> str:
     if fit and not own.get("trainer"):
         settings = {"save_dir": "runs", "name": name, "default_hp_metric": False}
         logger = {"class_path": "TensorBoardLogger", "init_args": settings}
-        trainer = {
-            "accelerator": "auto",
-            "devices": 1,
-            "max_steps": 200,
-            "num_sanity_val_steps": 0,
-            "logger": logger,
-        }
+        trainer = {"accelerator": "auto", "devices": 1, "max_steps": 200, "num_sanity_val_steps": 0}
+        trainer["logger"] = logger
         saver = {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": {"per_decade": 3}}}
         callbacks = [saver, *callbacks]
     runs = [a for a in found.observers if not a.findings and not a.configured]
@@ -54,6 +49,7 @@ def starting_yaml(found: Inspection, name: str) -> str:
     )
     with_data = fit or data.own or subject.kind == "pretrained"
     all_seen = fit and data.own and _trains_on_what_it_observes(data.entry)
+    held_out = "for a held-out loss, give another `validation`."
     lines = [
         f"# Written by lmdyn inspect as a starting point: {found.about['model']}.",
         f"# Command: {next_command(subject, name + '.yaml')}",
@@ -71,13 +67,10 @@ def starting_yaml(found: Inspection, name: str) -> str:
         *_noted("These do not run yet:", missing),
         *(_dumped({"model": subject.model}, 0) if fit else []),
         *(["# Your own text: lmdyn inspect … --data FILE --write …"] if with_data and not data.own else []),
-        *([f"# All of the text is trained on and observed: {_HELD_OUT}"] if all_seen else []),
+        *([f"# All of the text is trained on and observed: {held_out}"] if all_seen else []),
         *(_dumped({"data": data.entry}, 0) if with_data else []),
     ]
     return "\n".join(lines) + "\n"
-
-
-_HELD_OUT = "for a held-out loss, give another `validation`."
 
 
 def _noted(title: str, lines: Sequence[str]) -> list[str]:
@@ -126,33 +119,25 @@ def refusal(found: Inspection) -> str | None:
     """Return why no starting yaml can be written; None if it can."""
     subject = found.subject
     if subject.kind == "run":
-        if any(a.tried and not a.findings and not a.configured for a in found.observers):
-            return None
-        return (
-            f"no other observer runs in one pass here; run the configured ones: lmdyn analyze {subject.name}"
-        )
+        runs = any(a.tried and not a.findings and not a.configured for a in found.observers)
+        own = f"run the configured ones: lmdyn analyze {subject.name}"
+        return None if runs else f"no other observer runs in one pass here; {own}"
     if found.data.entry is None:
         return "no text that the model reads is known: give --data, a text file, a yaml or package.Class"
     if subject.kind == "pretrained":
-        if subject.model is not None:
-            return None
-        return (
-            f"analyze loads causal and masked models, but {subject.says} is an encoder-decoder: wrap it in a "
-            "LightningModule, fit --model package.Class"
-        )
+        why = f"analyze loads causal and masked models, but {subject.says} is an encoder-decoder"
+        wrap = "wrap it in a LightningModule, fit --model package.Class"
+        return None if subject.model is not None else f"{why}: {wrap}"
     module = subject.module
+    name, data = type(module).__name__, type(found.data.data).__name__
     if not isinstance(module, L.LightningModule):
-        return (
-            f"fit trains LightningModules, but {type(module).__name__} is a plain nn.Module: wrap it in one "
-            "(examples/nanogpt.py), and inspect that"
-        )
+        wrap = "wrap it in one (examples/nanogpt.py), and inspect that"
+        return f"fit trains LightningModules, but {name} is a plain nn.Module: {wrap}"
     lacks = [n for n in ("training_step", "configure_optimizers") if not is_overridden(n, module)]
     if lacks:
-        return f"fit requires {' and '.join(lacks)}, which {type(module).__name__} does not define: add them"
+        return f"fit requires {' and '.join(lacks)}, which {name} does not define: add them"
     if not offers(found.data.data, HasTrainingPart):
-        return (
-            f"fit requires train_dataloader, which {type(found.data.data).__name__} does not define: add it"
-        )
+        return f"fit requires train_dataloader, which {data} does not define: add it"
     return None
 
 
