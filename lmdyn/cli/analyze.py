@@ -125,7 +125,13 @@ def analyze(
         sys.stdout.write(_status(out, observers, asked))
         return 0
     module, datamodule, paths = cli.model, cli.datamodule, subject.paths
-    tokenizer = read_tokenizer(folder / "tokenizer") if subject.own else _pretrained_tokenizer(module)
+    try:
+        tokenizer: Any = read_tokenizer(folder / "tokenizer") if subject.own else module.tokenizer
+    except ValueError as error:
+        if subject.own:
+            raise
+        log.warning("%s; observers that need no tokenizer still run", error)
+        tokenizer = None
     check_growth(tokenizer)
     fits = StoredNames.find(first, module.state_dict()) if is_pretrained(first) else None
     _attach(observers, subject, datamodule, tokenizer, fits)
@@ -150,8 +156,8 @@ def analyze(
         from_hub = isinstance(paths, HubCheckpoints)
         work = Work(asked, known, shard=shard, strict=strict, source_may_fail=from_hub)
         try:
-            done = fetched.done if isinstance(fetched, Downloads) else lambda step: None
-            with ReadAhead(fetched, fits, known, done) as reading:
+            bounded = (fetched.done,) if isinstance(fetched, Downloads) else ()
+            with ReadAhead(fetched, fits, known, *bounded) as reading:
                 Replay(work, reading, module, own_loggers, backlog, weights, stamps).run()
         finally:
             if isinstance(fetched, Downloads):
@@ -265,15 +271,6 @@ def _instantiate(
     cli = Checked([*words, as_option({"trainer": none})], run=False)
     cli.model.configure_model()
     return cli
-
-
-def _pretrained_tokenizer(module: Any) -> Any:
-    """Return the tokenizer stored next to the weights of a Hugging Face model."""
-    try:
-        return module.tokenizer
-    except ValueError as error:
-        log.warning("%s; observers that need no tokenizer still run", error)
-        return None
 
 
 def _attach(

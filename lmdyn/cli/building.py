@@ -107,7 +107,8 @@ class _CLI(LmdynCLI):
         """Instantiate the configured classes, except devices; loggers write nothing here."""
         trainer = self.config["trainer"]
         self.accelerator = str(trainer.get("accelerator") or "auto")
-        trainer.update(ONE_PROCESS)
+        for key, value in ONE_PROCESS.items():
+            trainer[key] = value
         if self._callbacks_only:
             for key, name in (("model", "LightningModule"), ("data", "LightningDataModule")):
                 self.config[key] = Namespace(class_path=f"lightning.{name}", init_args=Namespace())

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -33,13 +34,8 @@ from lmdyn.callbacks.observing.run import Run, announced, split_loader
 from lmdyn.callbacks.training.time_budget import TimeBudget
 from lmdyn.cli.building import Built, NotParsedError, build, build_observers
 from lmdyn.cli.parsing.errors import causes, place_in_users_code
-from lmdyn.cli.training.preflight import (
-    disk_of_checkpoints,
-    foreseen_of_replay,
-    foreseen_of_training,
-    held_together,
-    own_references,
-)
+from lmdyn.cli.training import preflight
+from lmdyn.cli.training.preflight import foreseen_of_replay, foreseen_of_training, held_together
 from lmdyn.runs.yaml_files import read_yaml
 
 __all__ = ["Line", "Verdict", "check", "check_profile", "check_replay", "check_training", "training_batch"]
@@ -117,10 +113,8 @@ def check_profile(profile: Path, *, as_json: bool = False) -> bool:
         lines += more
         if built is not None and not settings.get("live") and name in (settings.get("runs") or {"lm": ""}):
             overlay = [str(profile / "observers.yaml")]
-            scheduled = "--scheduled" in str(settings.get("observe"))
-            lines += check_replay(
-                built, words, overlay, f"analyze {name}", scheduled=scheduled, in_chain=True
-            )
+            how = {"scheduled": "--scheduled" in str(settings.get("observe")), "in_chain": True}
+            lines += check_replay(built, words, overlay, f"analyze {name}", **how)
     return _written(lines, as_json=as_json)
 
 
@@ -130,11 +124,9 @@ def _trainings(profile: Path, settings: dict[str, Any]) -> dict[str, list[str]]:
     found = {}
     for part in ("runs", "then"):
         for name, given in (settings.get(part) or {}).items():
-            words = given.get("with") if isinstance(given, dict) else given
-            found[f"{name}, then" if part == "then" else name] = [
-                *base,
-                *shlex.split((words or "").replace("{HERE}", str(profile))),
-            ]
+            words = (given.get("with") if isinstance(given, dict) else given) or ""
+            own = shlex.split(words.replace("{HERE}", str(profile)))
+            found[f"{name}, then" if part == "then" else name] = [*base, *own]
     others = [p for p in sorted(profile.glob("*.yaml")) if "model" in (read_yaml(p) or {})]
     if not found and not others:
         raise ValueError(
@@ -147,9 +139,8 @@ def _without_missing_tokenizer(words: Sequence[str]) -> list[str]:
     """Return an argument that leaves out a tokenizer that ``lmdyn prepare`` makes first."""
     data = (read_yaml(Path(words[1])).get("data") or {}).get("init_args") or {}
     named = os.path.expandvars(str(data.get("tokenizer") or ""))
-    return (
-        ["--data.init_args.tokenizer=null"] if named.startswith("runs/") and not Path(named).exists() else []
-    )
+    missing = named.startswith("runs/") and not Path(named).exists()
+    return ["--data.init_args.tokenizer=null"] if missing else []
 
 
 def _written(lines: Sequence[Line], *, as_json: bool) -> bool:
@@ -177,13 +168,8 @@ def _written(lines: Sequence[Line], *, as_json: bool) -> bool:
 
 _DOWNLOAD = "a download: "
 _UNREACHABLE = {"ConnectError", "ConnectTimeout", "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
-_UNREACHABLE_SIGNS = (
-    "cannot be reached",
-    "cannot be listed",
-    "couldn't connect",
-    "Couldn't reach",
-    "offline mode",
-    "Name or service not known",
+_UNREACHABLE_SIGNS = re.compile(
+    "cannot be reached|cannot be listed|couldn't connect|Couldn't reach|offline mode|Name or service not known"
 )
 
 
@@ -203,7 +189,7 @@ def _failed(whose: str, error: Exception) -> Line:
     if where := place_in_users_code(error):
         text += f" (raised at {where})"
     kinds = {type(cause).__name__ for cause in (*causes(error), error.__context__)}
-    if kinds & _UNREACHABLE or any(sign in text for sign in _UNREACHABLE_SIGNS):
+    if kinds & _UNREACHABLE or _UNREACHABLE_SIGNS.search(text):
         return Line("not checked", whose, f"{_DOWNLOAD}{text}")
     return Line("error", whose, text)
 
@@ -234,9 +220,8 @@ def check_training(args: Sequence[str], whose: str) -> tuple[list[Line], Built |
     saved = built.folder / weights[0].folder if weights else None
     live = Run(built.folder, built.tokenizer, built.counts, built.data, None, saved)
     observed, costs = _of_observers(built, live, whose)
-    findings, states = foreseen_of_training(
-        built.callbacks, built.module, built.plan, built.folder, built.optimizers
-    )
+    parts = (built.callbacks, built.module, built.plan, built.folder, built.optimizers)
+    findings, states = foreseen_of_training(*parts)
     lines += [*observed, *(_line(f"{whose}: run", finding) for finding in findings)]
     batch = training_batch(built.module, built.data)
     if batch is None:
@@ -285,7 +270,9 @@ def check_replay(
     with tempfile.TemporaryDirectory(prefix="lmdyn-") as folder:
         saved = Path(folder) / "checkpoints"
         there = {step: saved / f"step={step:09d}.ckpt" for step in steps}
-        if any(map(own_references, replayed.observers)):  # untrained weights take the place of checkpoints
+        if any(
+            map(preflight.own_references, replayed.observers)
+        ):  # untrained weights take the place of checkpoints
             saved.mkdir()
             first, *others = there.values()
             torch.save({"state_dict": built.module.state_dict()}, first)
@@ -329,19 +316,10 @@ def _of_model_and_data(built: Built, whose: str) -> Iterator[Line]:
     if batch is None:
         yield _line(f"{whose}: validation data", expected("batches", "none", remedy))
         return
+    asked: dict[str, Any] = {"labels": "aligned", "uses_labels": False, "kind": None, "one_pass": True}
     try:
         with silently():
-            read_module(
-                built.module,
-                ProbeSet(loader),
-                None,
-                built.tokenizer,
-                whose="the model",
-                labels="aligned",
-                uses_labels=False,
-                kind=None,
-                one_pass=True,
-            )
+            read_module(built.module, ProbeSet(loader), None, built.tokenizer, whose="the model", **asked)
     except Exception as error:
         text = " ".join(str(error).split())
         if "an embedding of" in text or "token types" in text:  # other failures may not concern training
@@ -453,5 +431,5 @@ def _of_disk(built: Built, states: Cost) -> str:
     if built.plan.updates is None:  # e.g. the training ends by a time budget
         return f"each checkpoint about {in_words(size)}, their number is unknown"
     free = free_disk(built.folder)
-    needed = disk_of_checkpoints(built.callbacks, size, states.memory, built.plan, built.folder)
+    needed = preflight.disk_of_checkpoints(built.callbacks, size, states.memory, built.plan, built.folder)
     return f"checkpoints about {in_words(needed)}" + ("" if free is None else f" of {in_words(free)} free")

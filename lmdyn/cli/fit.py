@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -219,10 +220,7 @@ class LmdynCLI(LightningCLI):
                 f"ckpt_path: {path} contains weights but no resume state: resume from a full checkpoint, one in the "
                 "run's resume/ (written by a ScheduledCheckpoint with weights_only: false)"
             )
-        needed = (
-            ("pytorch-lightning_version", "loops") if subcommand == "fit" else ("pytorch-lightning_version",)
-        )
-        for key in needed:
+        for key in ("pytorch-lightning_version", *(("loops",) if subcommand == "fit" else ())):
             if key not in checkpoint:
                 raise ValueError(
                     f"ckpt_path: {path} lacks {key!r}, which Lightning writes into each checkpoint: was it written by "
@@ -315,13 +313,12 @@ class LmdynCLI(LightningCLI):
         full = self._full_checkpoints(self._folder)
         start = f"step {checkpoint_step(full[-1])}" if full else "the beginning"
         several = self.trainer.loggers or len(runs_of_logger(self.trainer)) > 1
-        if full and several and not has_own_folder(self.trainer):
-            log.info("%s; to resume from %s: the same command with --ckpt_path %s", said, start, full[-1])
-            return
         logger = plain(self.config["fit"])["trainer"].get("logger")
         words = " --ckpt_path last"
         named = isinstance(logger, dict) and "version" in (logger.get("init_args") or {})
-        if named and logger["init_args"]["version"] is None:  # by default the next run gets the next number
+        if full and several and not has_own_folder(self.trainer):
+            words = f" --ckpt_path {full[-1]}"
+        elif named and logger["init_args"]["version"] is None:  # by default the next run gets the next number
             words = f" --trainer.logger.init_args.version {self._folder.name}{words}"
         elif (
             logger is not False and not named
@@ -392,23 +389,15 @@ class LmdynCLI(LightningCLI):
                 "fast_dev_run: observations and checkpoints were made in a temporary folder, and are removed"
             )
             return
-        if not self.trainer.is_global_zero or not any(
-            isinstance(c, Observer) for c in callbacks_of(self.trainer)
-        ):
+        observed = any(isinstance(c, Observer) for c in callbacks_of(self.trainer))
+        if not self.trainer.is_global_zero or not observed:
             return
         self._failed = not _write_report(folder)
         for logger in self.trainer.loggers:
             log.info("curves: %s", where_curves_are(logger))
 
-    def after_test(self) -> None:
-        """Write the metrics to ``test.json`` in the run's folder, which ``report`` shows."""
-        self._write_metrics("test")
-
-    def after_validate(self) -> None:
-        """Write the metrics to ``validate.json`` in the run's folder."""
-        self._write_metrics("validate")
-
     def _write_metrics(self, name: str) -> None:
+        """Write the metrics to ``test.json``, which ``report`` shows, or ``validate.json`` in the run's folder."""
         folder = run_folder(self.trainer)  # a broadcast: every rank must call it
         if self.trainer.is_global_zero:
             metrics: dict[str, Any] = {k: float(v) for k, v in self.trainer.callback_metrics.items()}
@@ -422,6 +411,9 @@ class LmdynCLI(LightningCLI):
             text = json.dumps(metrics, indent=1) + "\n"
             write_file(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8"))
             log.info("metrics: %s", path)
+
+    after_test = partialmethod(_write_metrics, "test")
+    after_validate = partialmethod(_write_metrics, "validate")
 
 
 def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -463,14 +455,10 @@ def check_hyperparameters(model: dict[str, Any], saved: dict[str, Any], path: st
         ValueError: if they differ; the message lists the differences.
     """
     here = {"_class_path": model.get("class_path"), **model.get("init_args", {})}
-    ignored = {"_instantiator"}
     differences = [
         f"{key.removeprefix('_')}: {value!r} in the checkpoint, {here[key]!r} in the configuration"
         for key, value in saved.items()
-        if key in here
-        and key not in ignored
-        and here[key] is not None
-        and _named(key, here[key]) != _named(key, value)
+        if here.get(key) is not None and _named(key, here[key]) != _named(key, value)
     ]
     if differences:
         raise ValueError(

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from lmdyn.cli.replay.weights_record import SeenWeights
 from lmdyn.runs.checkpoint_files import read_checkpoint
@@ -14,8 +13,7 @@ from lmdyn.runs.hub_checkpoints import StoredNames, is_pretrained, read_stored
 __all__ = ["ReadAhead", "ReadCheckpoint"]
 
 
-@dataclass(frozen=True)
-class ReadCheckpoint:
+class ReadCheckpoint(NamedTuple):
     """A checkpoint that was read.
 
     Attributes:
@@ -78,8 +76,8 @@ class ReadAhead:
 
     def drop(self, step: int) -> None:
         """Discard a checkpoint that is no longer needed."""
-        begun = self._begun.pop(step, None)
-        if begun is not None and not begun.cancel():
+        begun = self._begun.pop(step)
+        if not begun.cancel():
             begun.add_done_callback(lambda _: self.done(step))
 
     def _read(self, step: int) -> tuple[Path, ReadCheckpoint | None]:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.runs.atomic_files import remove_unfinished
@@ -28,8 +28,7 @@ def order_of(steps: Sequence[int], shard: tuple[int, int]) -> list[int]:
     return [*own, *(step for share in others for step in reversed(share))]
 
 
-@dataclass
-class Task:
+class Task(NamedTuple):
     """A checkpoint, and what is missing of it.
 
     Attributes:

@@ -43,13 +43,10 @@ def change_optimizers(
     for old, new, state in zip(before[0], after[0], checkpoint["optimizer_states"], strict=True):
         sizes = [[len(g["params"]) for g in groups] for groups in (old.param_groups, state["param_groups"])]
         if sizes[0] != [len(g["params"]) for g in new.param_groups] or sizes[0] != sizes[1]:
-            raise ValueError(
-                "parameter groups cannot change in a fork: their states are restored from the checkpoint"
-            )
-        for number, groups in enumerate(
-            zip(old.param_groups, new.param_groups, state["param_groups"], strict=True)
-        ):
-            lines += _change_group(number, *groups)
+            why = "their states are restored from the checkpoint"
+            raise ValueError(f"parameter groups cannot change in a fork: {why}")
+        groups = zip(old.param_groups, new.param_groups, state["param_groups"], strict=True)
+        lines += [line for i, three in enumerate(groups) for line in _change_group(i, *three)]
     for old, new, state in zip(before[1], after[1], checkpoint["lr_schedulers"], strict=True):
         first, now = old.state_dict(), new.state_dict()
         for key in now.keys() & first.keys() & state.keys():
@@ -84,9 +81,8 @@ def _rates(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[float, float
 
 def _ratio(old: float, new: float) -> float:
     if old == 0 and new != 0:
-        raise ValueError(
-            f"a learning rate of 0 cannot be scaled to {new:g}: fork from a run with a positive learning rate"
-        )
+        remedy = "fork from a run with a positive learning rate"
+        raise ValueError(f"a learning rate of 0 cannot be scaled to {new:g}: {remedy}")
     return 1.0 if old == new else new / old
 
 
@@ -97,10 +93,9 @@ def optimizers_and_schedulers(module: L.LightningModule) -> tuple[list[Optimizer
         optimizers, schedulers = made
     else:
         parts = list(made) if isinstance(made, Sequence) else [made]
-        optimizers = [part["optimizer"] if isinstance(part, Mapping) else part for part in parts]
-        schedulers = [
-            part["lr_scheduler"] for part in parts if isinstance(part, Mapping) and "lr_scheduler" in part
-        ]
+        both = [part if isinstance(part, Mapping) else {"optimizer": part} for part in parts]
+        optimizers = [part["optimizer"] for part in both]
+        schedulers = [part["lr_scheduler"] for part in both if "lr_scheduler" in part]
     schedulers = [s["scheduler"] if isinstance(s, Mapping) else s for s in schedulers]
     return [o for o in optimizers if o is not None], schedulers
 

@@ -118,13 +118,9 @@ def _unreached(whose: str, schedule: Steps, plan: Plan) -> Iterator[Finding]:
     if schedule.every is not None and schedule.every > plan.updates:
         beyond.append(f"every {schedule.every}")
     if none or beyond:
-        yield expected(
-            f"steps up to {plan.updates:,}, the end of training, in the schedule of {whose}",
-            f"none of {schedule}" if none else f"{'; '.join(beyond)}, which never applies",
-            "name earlier steps, or train longer",
-            of="run",
-            stops=none,
-        )
+        wanted = f"steps up to {plan.updates:,}, the end of training, in the schedule of {whose}"
+        there = f"none of {schedule}" if none else f"{'; '.join(beyond)}, which never applies"
+        yield expected(wanted, there, "name earlier steps, or train longer", of="run", stops=none)
 
 
 def own_references(observer: Observer) -> list[Reference]:
@@ -142,11 +138,15 @@ def _missing_steps(observer: Observer, there: Sequence[int]) -> Iterator[Finding
         if missing := sorted(at - set(there)):
             yield expected(
                 f"checkpoints of the steps that Earlier of {observer.name} compares with",
-                f"none of {', '.join(map(str, missing[:8]))}{' …' if len(missing) > 8 else ''}",
+                f"none of {_first(missing)}",
                 "put these steps into the schedule of the ScheduledCheckpoint, or name others by `at`",
                 of="run",
                 stops=not at & set(there),
             )
+
+
+def _first(steps: Sequence[int]) -> str:
+    return f"{', '.join(map(str, steps[:8]))}{' …' if len(steps) > 8 else ''}"
 
 
 def foreseen_of_training(
@@ -178,14 +178,9 @@ def foreseen_of_training(
     weights_size, free = parameter_bytes(module), free_disk(folder)
     needed = disk_of_checkpoints(callbacks, weights_size, states, plan, folder, peak=True)
     if free is not None and needed > free:
-        found.append(
-            expected(
-                f"about {in_words(needed)} of disk for checkpoints",
-                f"{in_words(free)} free at {folder}",
-                "save fewer (`schedule`), keep fewer (`keep`), or set `save_dir` to another disk",
-                of="cost",
-            )
-        )
+        disk, remedy = f"about {in_words(needed)} of disk for checkpoints", "set `save_dir` to another disk"
+        remedy = f"save fewer (`schedule`), keep fewer (`keep`), or {remedy}"
+        found.append(expected(disk, f"{in_words(free)} free at {folder}", remedy, of="cost"))
     return found, cost
 
 
@@ -194,7 +189,7 @@ def training_bytes(module: nn.Module, optimizers: Sequence[Any] | None) -> int:
     trained = [p for p in module.parameters() if p.requires_grad]
     gradients = sum(p.numel() * p.element_size() for p in trained)
     if not optimizers:
-        return gradients + 2 * gradients
+        return 3 * gradients
     states = 0.0
     for optimizer in optimizers:
         held = sum(p.numel() * p.element_size() for g in optimizer.param_groups for p in g["params"])
@@ -236,11 +231,8 @@ def disk_of_checkpoints(
     needed = 0
     for callback in callbacks:
         if isinstance(callback, ScheduledCheckpoint):
-            number, keep, whole = (
-                _number_due(callback, plan, folder),
-                callback.keep,
-                not callback.weights_only,
-            )
+            number, whole = _number_due(callback, plan, folder), not callback.weights_only
+            keep = callback.keep
         elif isinstance(callback, ModelCheckpoint):
             number, whole = _number_of_lightning(callback, plan), not callback.save_weights_only
             keep = None if callback.save_top_k < 0 else callback.save_top_k
@@ -281,15 +273,12 @@ def foreseen_of_replay(
     for observer in observers:
         asked = [s for s in steps if s in observer.schedule]
         if scheduled and not asked and not (observer.schedule.last and steps):
-            found.append(
-                expected(
-                    f"checkpoints at steps of the schedule of {observer.name}",
-                    f"steps {', '.join(map(str, steps[:8]))}{' …' if len(steps) > 8 else ''}",
-                    "name these in its `schedule`, or omit --scheduled",
-                    of="run",
-                    stops=False,
-                )
+            wanted, remedy = (
+                "checkpoints at steps of the schedule",
+                "name these in its `schedule`, or omit --scheduled",
             )
+            there = f"steps {_first(steps)}"
+            found.append(expected(f"{wanted} of {observer.name}", there, remedy, of="run", stops=False))
         found += _missing_steps(observer, steps)
     return found
 

@@ -28,9 +28,8 @@ class ProgressLines(L.Callback):
     def __init__(self, every: float = 60.0, first: float = 10.0) -> None:
         self.every, self.first = every, first
         self._last = (0.0, 0)  # time and step of the last line
-        self._long = (
-            False  # whether the speed predicts the remaining time: the first line includes early observations
-        )
+        # whether the speed predicts the remaining time: the first line includes early observations
+        self._long = False
         self._due = math.inf
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -99,9 +99,8 @@ def changed_settings(run: Path, config: Mapping[str, Any], *, from_begin: bool =
     before = read_yaml(run / "config.yaml")
     there, here = _trains(before, run), _trains(config, run)
     if from_begin:  # a checkpoint restores its random states
-        there["seed_everything"], here["seed_everything"] = (
-            c.get("seed_everything") for c in (before, config)
-        )
+        there["seed_everything"] = before.get("seed_everything")
+        here["seed_everything"] = config.get("seed_everything")
     return {
         name: f"{name}: {value!r} before, {here[name]!r} now"
         for name, value in there.items()

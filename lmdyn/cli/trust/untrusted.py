@@ -37,25 +37,15 @@ def known_paths() -> frozenset[str]:
         >>> "os.system" in known_paths()
         False
     """
-    ours = [
-        getattr(package, name)
-        for package in (lmdyn.callbacks, lmdyn.datamodules, lmdyn.models)
-        for name in package.__all__
-        if name not in _NOT
-    ]
-    theirs = [*vars(torch.optim).values(), *vars(torch.optim.lr_scheduler).values()]
     bases = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
-    classes = [one for one in ours if isinstance(one, type)]
-    classes += [one for one in theirs if isinstance(one, type) and issubclass(one, bases)]
-    short = {f"{package}.{one.__name__}" for one in classes for package in _packages(one)}
-    return frozenset(short | {f"{one.__module__}.{one.__qualname__}" for one in classes} | set(_OTHERS))
-
-
-def _packages(cls: type) -> Iterator[str]:
-    """Yield the names under which packages export a class."""
+    found = set(_OTHERS)
     for package in (lmdyn.callbacks, lmdyn.datamodules, lmdyn.models, torch.optim, torch.optim.lr_scheduler):
-        if vars(package).get(cls.__name__) is cls:
-            yield package.__name__
+        exported = package.__all__ if package.__name__.startswith("lmdyn.") else vars(package)
+        for name in set(exported) - {*_NOT}:
+            cls = getattr(package, name)
+            if isinstance(cls, type) and (exported is package.__all__ or issubclass(cls, bases)):
+                found |= {f"{package.__name__}.{name}", f"{cls.__module__}.{cls.__qualname__}"}
+    return frozenset(found)
 
 
 def named_paths(configs: Sequence[Path]) -> frozenset[str]:
