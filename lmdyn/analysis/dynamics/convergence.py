@@ -168,8 +168,10 @@ class LoopSums:
             # a prediction that is not finite is NaN from t = 0 on
             where = torch.where(unknown, 0, depth) * self._positions + place
             weights = torch.where(unknown, torch.nan, 1.0).double()
-            counts = torch.bincount(where, weights, minlength=(self.horizon + 1) * self._positions)
-            self._sums[f"settled_{rule}"] += counts.reshape(self.horizon + 1, -1).double().cpu()
+            counts = torch.bincount(
+                where.cpu(), weights.cpu(), minlength=(self.horizon + 1) * self._positions
+            )
+            self._sums[f"settled_{rule}"] += counts.reshape(self.horizon + 1, -1)
 
     def _log_p(
         self, g: EncoderMap, batch: Mapping[str, Any], x: Tensor, at: Tensor

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lmdyn.analysis.interdependence.lstm import (
@@ -69,7 +69,7 @@ def contextual_decomposition(
     focus: Bool[Tensor, "*masks batch time"],
     state: State | None = None,
     *,
-    mask: Bool[Tensor, "batch time"] | None = None,
+    mask: Bool[Tensor, "batch time"] | Int[Tensor, "batch time"] | None = None,
     variant: Variant = "published",
 ) -> Decomposition:
     """Split the states of an LSTM into the contribution of the words in focus and the rest; their sum is exact.

@@ -35,7 +35,7 @@ def decompositional_interdependence(
     at: int | Int[Tensor, "*_"] | None = None,
     *,
     state: State | None = None,
-    mask: Bool[Tensor, "batch time"] | None = None,
+    mask: Bool[Tensor, "batch time"] | Int[Tensor, "batch time"] | None = None,
     decoder: nn.Linear | None = None,
     variant: Variant = "published",
 ) -> Float[Tensor, "*pairs batch"]:
@@ -128,7 +128,7 @@ def pairwise_interdependence(
     inputs: Float[Tensor, "batch time inputs"],
     max_distance: int,
     *,
-    mask: Bool[Tensor, "batch time"] | None = None,
+    mask: Bool[Tensor, "batch time"] | Int[Tensor, "batch time"] | None = None,
     state: State | None = None,
     decoder: nn.Linear | None = None,
     variant: Variant = "published",

@@ -176,7 +176,8 @@ def check_decoder(decoder: nn.Module, layers: list[LSTMLayer]) -> None:
 
 
 def real_steps(
-    mask: Bool[Tensor, "batch time"] | None, inputs: Float[Tensor, "batch time inputs"]
+    mask: Bool[Tensor, "batch time"] | Int[Tensor, "batch time"] | None,
+    inputs: Float[Tensor, "batch time inputs"],
 ) -> Bool[Tensor, "batch time"]:
     """Return the mask of the steps that hold a word; without a mask, all steps do.
 
@@ -185,6 +186,7 @@ def real_steps(
     """
     if mask is None:
         return torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
+    mask = mask.bool()  # those of transformers are integers
     if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
         raise ValueError("the mask has padding before a word: pad on the right")
     return mask

@@ -213,6 +213,8 @@ def fit(
             _keep(model, optimizer, goes_on.nonzero()[:, 0].to(device))
     model.parameters = best
     f1 = _score(model, test, torch.arange(len(sites), device=device), loss)
+    failed = best_f1 < 0  # was not finite at any evaluation: the weights are the initial ones
+    f1[failed] = best_f1[failed] = torch.nan
     return Fitted(f1, best_f1, best_update, best)
 
 

@@ -354,13 +354,21 @@ class _Sums:
         return self.centre + self.v / self.n
 
     def about(self, centre: Tensor) -> "_Sums":
-        """Return the same sums of v' = v + δ, δ = c − c': a' = a + 2 D v + q, with δ₁, δ₂, … in the rows of D."""
+        """Return the same sums of v' = v + δ, δ = c − c': a' = a + 2 D v + q, with δ₁, δ₂, … in the rows of D.
+
+        Products with D are taken block by block: with its zeros, one representation that is NaN would spoil all.
+        """
         delta = self.centre - centre
-        D = torch.block_diag(*(part[None] for part in delta.split(self.widths)))
-        q = D.square().sum(1)
+        deltas = delta.split(self.widths)
+
+        def with_delta(x: Tensor) -> Tensor:  # x Dᵀ
+            parts = zip(x.split(self.widths, -1), deltas, strict=True)
+            return torch.stack([part @ own for part, own in parts], -1)
+
+        q = torch.stack([own @ own for own in deltas])
         a = torch.stack([block.sum() for block in self.vv.diagonal().split(self.widths)])
-        Dv, Dvv = D @ self.v, D @ self.vv
-        one_sided = 2 * self.av @ D.T + torch.outer(a + 2 * Dv, q)
+        Dv, Dvv = with_delta(self.v), with_delta(self.vv).T
+        one_sided = 2 * with_delta(self.av) + torch.outer(a + 2 * Dv, q)
         return _Sums(
             centre,
             self.widths,
@@ -370,7 +378,7 @@ class _Sums:
             + torch.outer(self.v, delta)
             + torch.outer(delta, self.v)
             + self.n * torch.outer(delta, delta),
-            self.aa + one_sided + one_sided.T + 4 * Dvv @ D.T + self.n * torch.outer(q, q),
+            self.aa + one_sided + one_sided.T + 4 * with_delta(Dvv) + self.n * torch.outer(q, q),
             self.av + 2 * Dvv + torch.outer(a + 2 * Dv, delta) + torch.outer(q, self.v + self.n * delta),
         )
 

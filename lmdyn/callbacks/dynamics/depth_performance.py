@@ -87,8 +87,8 @@ class DepthPerformance(Observer):
     (``fine_tune``). Examples of the same length are batched, so that there is no padding.
 
     All training uses its own seed, and observations of one model are equal (on a GPU up to the order of sums). If a
-    state is not finite, its prediction is wrong; its cross-entropy and Pearson's correlation, and results of training
-    on it, are NaN; a warning names these t. Pearson's correlation of equal predictions, as those after all sentences
+    state is not finite, its accuracy, cross-entropy and Pearson's correlation, and results of training on it, are
+    NaN; a warning names these t. Pearson's correlation of equal predictions, as those after all sentences
     have the same state, is 0. With several processes, each reads its share of the examples; the fine-tuned t are
     divided among them.
 

@@ -214,7 +214,7 @@ class LoopConvergence(Observer):
 
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw state, prediction and loss over depth, and the change of the state also by position; over training."""
+        """Draw state, prediction and loss over depth, and the change of the state also by position."""
         change = replace(cls.recorded[0], panel="change_by_position", over="position", lines="t")
         return super().figures(observations, settings) | standard_figures(observations, [change])
 

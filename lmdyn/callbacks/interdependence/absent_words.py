@@ -123,8 +123,11 @@ class AbsentWords:
                 "that it reads: use its encoder by `spaces: [hidden]`"
             )
         absent: list[Tensor] = []
+        time_first = False
         with ExitStack() as stack:
             if "hidden" in spaces:
+                layer = resolve_sites(module, {"hidden": str(hidden)})["hidden"]
+                time_first = isinstance(layer, nn.RNNBase) and not layer.batch_first
                 seen = stack.enter_context(capture(module, {"hidden": str(hidden)}))
             if self.baseline == MEAN:
                 table = resolve_sites(module, {"embedding": str(embedding)})["embedding"]
@@ -142,7 +145,8 @@ class AbsentWords:
                 output = call_module(module, _batch(rows.clamp(min=0), decodes), forward=self.forward)
                 found: dict[str, Tensor] = {}
                 if "hidden" in spaces:
-                    found["hidden"] = list(seen.activations.values())[-1]
+                    hidden = list(seen.activations.values())[-1]
+                    found["hidden"] = hidden.transpose(0, 1) if time_first else hidden
                     seen.clear()
                 if "logits" in spaces:
                     found["logits"] = logits_of(output)

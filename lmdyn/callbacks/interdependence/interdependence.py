@@ -126,9 +126,8 @@ class Interdependence(Observer):
         decoder: path of the linear layer to logits; None for hidden states only (decomposition).
         variant: relevant products (decomposition), ``published``, ``released`` or ``generalized``: see
             :data:`~lmdyn.analysis.interdependence.decomposition.Variant`.
-        index: weights of coalitions (shapley): ``taylor``; for others, see
-            :func:`~lmdyn.analysis.shapley_interaction`.
-        coalitions: the sets of other words (shapley): ``all``.
+        index: weights of coalitions (shapley): only ``taylor``; :func:`~lmdyn.analysis.shapley_interaction` has others.
+        coalitions: the sets of other words (shapley): only ``all``.
         absence: replacement of absent words (shapley): the ``mean`` word vector of the probe set, or the ``mask``
             token.
         reading: whether the model sees the words up to a position (``causal``) or all (``bidirectional``), which are
@@ -328,7 +327,7 @@ class Interdependence(Observer):
     @torch.no_grad()
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Measure DI of all pairs, each rank for some of the sentences, and its means."""
-        pairs, device = self.pairs, device_of(module)
+        pairs = self.pairs
         rank, world_size = rank_and_world_size()
         shape = (2, pairs.words, self.max_distance)  # values and their standard errors
         tables: list[pd.DataFrame] = []
@@ -343,9 +342,7 @@ class Interdependence(Observer):
                         words = int(batch.words[row].max()) + 1
                         found[site][:, first : first + words] = values[:, row, :words]
         for site, values in found.items():
-            di, errors = (
-                all_reduce_sum(values.to(device)).flatten(1).cpu().numpy()[:, pairs.table["index"].to_numpy()]
-            )
+            di, errors = all_reduce_sum(values).flatten(1).cpu().numpy()[:, pairs.table["index"].to_numpy()]
             table = pairs.table.assign(di=di)
             if self.backend == "shapley":
                 table["error"] = errors

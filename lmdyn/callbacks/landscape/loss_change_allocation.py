@@ -9,6 +9,7 @@ import lightning as L
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import observing, paths_of, plain_path
@@ -124,7 +125,7 @@ class LossChangeAllocation(Observer):
             "allocation",
             "Share of the change of the loss: of a layer, an application or a parameter, of a class of tokens, or of a "
             "class of rows of the embedding; below 0 it helps.",
-            "nats", tags=_FORMS, panel="by_layer", short="share of the change", where=_LAYERS,
+            "nats", tags=_FORMS, panel="by_layer", short="sum of the shares", where=_LAYERS,
         ),
         Quantity(
             "first_order", "The same to first order: gradient at the start times difference.", "nats",
@@ -463,6 +464,14 @@ class LossChangeAllocation(Observer):
         stored = [quantity.name for quantity in LossChangeAllocation.recorded if not quantity.tags]
         crossed = observations["by"].ne("") & observations["site"].ne("")
         return ~observations["quantity"].isin(stored) & ~crossed & observations["parameter"].eq("")
+
+    @classmethod
+    def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Draw the standard panels, with shares summed since the start; void intervals are gaps."""
+        keys = [c for c in observations if c not in ("run", "step", "tokens", "value")]
+        sums = observations.groupby(keys, observed=True, dropna=False)["value"].cumsum()
+        shares = observations["quantity"].eq("allocation")
+        return super().figures(observations.assign(value=observations["value"].mask(shares, sums)), settings)
 
     @staticmethod
     def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:

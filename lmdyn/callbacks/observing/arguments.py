@@ -25,7 +25,7 @@ class From:
     high: float = math.inf
 
     def __contains__(self, value: float) -> bool:
-        return self.low <= value <= self.high
+        return self.low <= value <= self.high and math.isfinite(value)
 
     def __str__(self) -> str:
         return f"a number from {self.low:g}" + (f" to {self.high:g}" if self.high < math.inf else "")
@@ -33,21 +33,21 @@ class From:
 
 @dataclass(frozen=True)
 class Above:
-    """Range of a number in an annotation, without its lower end: ``Annotated[float, Above(0)]``.
+    """Range of a number in an annotation, ends excluded: ``Annotated[float, Above(0)]``.
 
     Attributes:
         low: number below all values.
-        high: largest value.
+        high: number above all values.
     """
 
     low: float
     high: float = math.inf
 
     def __contains__(self, value: float) -> bool:
-        return self.low < value <= self.high
+        return self.low < value < self.high
 
     def __str__(self) -> str:
-        return f"a number above {self.low:g}" + (f", at most {self.high:g}" if self.high < math.inf else "")
+        return f"a number above {self.low:g}" + (f" and below {self.high:g}" if self.high < math.inf else "")
 
 
 def check_fields(owner: Any) -> None:
@@ -94,6 +94,8 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
     if not _is_instance(value, origin or hint):
         raise TypeError(f"{name} is {value!r}: expected {_words(hint)}")
     if args and isinstance(value, Mapping):
+        if args == (str, str) and not all(isinstance(key, str) and key for key in value):
+            raise TypeError(f"{name} is {value!r}: expected names, of one letter or more, before the colons")
         return {key: _checked(f"{name}[{key!r}]", item, args[1]) for key, item in value.items()}
     if args and isinstance(value, Collection) and origin is not type:
         kind: Any = list if isinstance(value, range) else type(value)  # a list, a tuple or a set
@@ -115,7 +117,7 @@ def _checked_union(name: str, value: Any, options: Sequence[Any]) -> Any:
 
 
 def _checked_tuple(name: str, value: Any, args: Sequence[Any]) -> tuple[Any, ...]:
-    if not isinstance(value, (tuple, list)):
+    if isinstance(value, str) or not isinstance(value, Sequence):
         raise TypeError(f"{name} is {value!r}: expected a list")
     hints = [args[0]] * len(value) if args[1:] == (...,) else args
     if len(value) != len(hints):

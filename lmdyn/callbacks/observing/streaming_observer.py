@@ -16,29 +16,14 @@ from lmdyn.analysis.inspection.sites import Kind
 from lmdyn.analysis.statistics.distributed import gather
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import Accumulator, ObservedBatch, Watch, probe_pass
-from lmdyn.callbacks.observing.reading import SiteChoice
 from lmdyn.callbacks.observing.sums import Row, Sums, tabulate
 
-__all__ = ["LSTM_SITES", "Sites", "StreamingObserver", "Watched", "given_sites"]
+__all__ = ["LSTM_SITES", "Sites", "StreamingObserver", "Watched"]
 
 LSTM_SITES: Mapping[str, str] = MappingProxyType(
     {"embedding": "embedding", "h1": "lstm.layers.0", "h2": "lstm.layers.1"}
 )
 """Default sites of observers: the paths of the two-layer LSTM of Saphra & Lopez 2019."""
-
-
-def given_sites(choice: SiteChoice, default: Mapping[str, str]) -> dict[str, str]:
-    """Return the sites of an observer that has not met its module."""
-    if isinstance(choice, str):
-        return {}
-    if choice is not None and not (
-        isinstance(choice, Mapping) and all(isinstance(p, str) and n for n, p in choice.items())
-    ):
-        raise TypeError(
-            f"sites are {choice!r}: expected a mapping of names to module paths, {{name: path}}, a pattern of paths, "
-            "or 'auto'"
-        )
-    return dict(default if choice is None else choice)
 
 
 @dataclass(frozen=True)

@@ -115,8 +115,11 @@ def tabulate(
             table[column] = empty if table[column].isna().all() else table[column].fillna(empty)
     table["value"] = table["value"].astype("float64")
     if rank_and_world_size()[0] == 0:
-        known = {one.get("site", "") for held in reasons.values() for one in held}
-        broken = [s for s in dict.fromkeys(table["site"][table["value"].isna()]) if s not in known]
+        known = {(one["quantity"], one.get("site", "")) for held in reasons.values() for one in held}
+        lost = table.loc[table["value"].isna(), ["quantity", "site"]].drop_duplicates()
+        # the ends of its interval have no reason of their own
+        told = [any(q.startswith(of) and s == at for of, at in known) for q, s in zip(*map(lost.get, lost), strict=True)]
+        broken = list(dict.fromkeys(lost["site"][[not t for t in told]]))
         if why and broken:
             where = f" in {broken}" if any(broken) else ""
             log.warning("%s: not finite at step %d%s: %s", name, step, where, why)

@@ -23,7 +23,6 @@ __all__ = [
     "FrequencySource",
     "SentenceBlocks",
     "band_names",
-    "bootstrap_settings",
     "check_bands",
     "check_counts",
     "enough_blocks",
@@ -117,9 +116,9 @@ def special_tokens(observer: Observer, size: int) -> Bool[Tensor, "vocabulary"]:
 
 def token_names(tokenizer: Any, size: int) -> list[str]:
     """Return the text of each token id; the number of an id that the tokenizer does not have."""
-    known = 0 if tokenizer is None else min(size, len(tokenizer))
-    names = tokenizer.convert_ids_to_tokens(list(range(known))) if known else []
-    return [*map(str, names), *map(str, range(known, size))]
+    ids = list(range(size))
+    names = [None] * size if tokenizer is None else tokenizer.convert_ids_to_tokens(ids)
+    return [str(i) if name is None else str(name) for i, name in zip(ids, names, strict=True)]
 
 
 def frequency_bands(
@@ -210,19 +209,6 @@ class SentenceBlocks:
         """Return the block of each token of the next batch of a pass, from 0 to 63."""
         numbers, self._sentence = sentence_numbers(seen, self._ends, self._sentence)
         return token_hash(seen, self._seed, numbers) % BLOCKS
-
-
-def bootstrap_settings(bootstrap: int, confidence: float) -> tuple[int, float]:
-    """Check and return the two settings.
-
-    Raises:
-        ValueError: for a number below 0, or a confidence outside (0, 1).
-    """
-    if bootstrap < 0 or not 0 < confidence < 1:
-        raise ValueError(
-            f"expected bootstrap >= 0 and confidence in (0, 1), got {bootstrap} and {confidence}"
-        )
-    return bootstrap, confidence
 
 
 def enough_blocks(blocks: int, name: str, step: int) -> bool:

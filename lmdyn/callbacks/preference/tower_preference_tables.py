@@ -146,8 +146,9 @@ def _instances(observations: pd.DataFrame, types: Mapping[str, pd.DataFrame]) ->
         towers, single = select(of, by="tower"), select(of, quantity=("primary_tower", *_SCALARS))
         names = [*(towers["quantity"].astype(str) + "_" + towers["group"].astype(str)), *single["quantity"]]
         numbers = dict(zip(names, [*towers["value"], *single["value"]], strict=True))
+        numbers |= {name: numbers.get(name, np.nan) for name in ("primary_tower", *_SCALARS)}
         rows.append({"run": run, "step": of["step"].max(), **numbers, "types": len(types.get(str(run), ()))})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).astype({"primary_tower": "Int64"})
 
 
 def over_training(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:

@@ -170,6 +170,8 @@ class Similarity(StreamingObserver):
             some = f"{LEAST_BLOCKS} to {BLOCKS} blocks, {BLOCKS} with a bootstrap, or 0 for none"
             raise ValueError(f"jackknife is {self.jackknife}: expected {some}")
         self.references = named_references(Itself() if self.reference is None else self.reference)
+        if self.reference_sites and all(isinstance(r, Itself) for r in self.references.values()):
+            raise ValueError("reference_sites are those of other models than Itself: name `sites` or `pairs`")
         self._streaming = [m for m in dict.fromkeys(self.measures) if m not in SAMPLED]
         self._sampled = [m for m in dict.fromkeys(self.measures) if m in SAMPLED]
         self._blocks = BLOCKS if self.bootstrap else max(self.jackknife, 1)
@@ -202,6 +204,11 @@ class Similarity(StreamingObserver):
         """Report fewer tokens than dimensions, and the memory of references, covariances and samples."""
         widths = site_widths(module, self.probe_set, self.paths("sites"), self.forward)
         yield from self._foresee_tokens(sorted(widths.values())[-2:])
+        narrowest = min(widths.values(), default=0)
+        for name in self._streaming:
+            if name.startswith("svcca_") and int(name.removeprefix("svcca_")) > narrowest:
+                kept = f"sites of {name.removeprefix('svcca_')} dimensions or more for {name}"
+                yield expected(kept, f"{narrowest}", "name fewer directions", of="module", stops=False)
         others = [r for r in self.references.values() if not isinstance(r, Itself)]
         models, itself = sum(r.number(self.run) for r in others), len(self.references) - len(others)
         if others:

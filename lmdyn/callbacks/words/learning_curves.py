@@ -87,7 +87,7 @@ class LearningCurves(StreamingObserver):
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report bands of frequency ranks without words."""
-        if self.band_of is None or self.bands == _BANDS:  # default bands are not reported
+        if self.band_of is None or tuple(self.bands) == _BANDS:  # default bands are not reported
             return
         held = set(self.band_of.unique().tolist())
         # the last band, of all remaining words, may be empty for a small vocabulary

@@ -70,11 +70,11 @@ class TokenLearning(Observer):
     - ``prediction``: it reads a copy of the sentence in which all pieces of one word are masked, and predicts this
       word; one copy per word, many copies per batch, and logits at the masked pieces only.
 
-    A word is correct if the highest logits over the whole vocabulary are correct for all its pieces. If logits are not
-    finite, nothing is correct, with a warning. Accuracy is the share of correct words, from 0 to 1. Figures show
-    accuracy, and accuracy relative to that of the last observation, as in the publication, with the step at which half
-    of it is reached (:func:`~lmdyn.analysis.words.learning_order.learning_order`). To observe both at different steps,
-    attach two observers with two names.
+    A word is correct if the highest logits over the whole vocabulary are correct for all its pieces. The accuracy of
+    groups with a word whose logits are not finite is NaN, with a warning. Accuracy is the share of correct words, from
+    0 to 1. Figures show accuracy, and accuracy relative to that of the last observation, as in the publication, with
+    the step at which half of it is reached (:func:`~lmdyn.analysis.words.learning_order.learning_order`). To observe
+    both at different steps, attach two observers with two names.
 
     Words with a piece that is the tokenizer's unknown token are left out of both (a warning reports their number): it
     is unknown whether a model that predicts this token has the correct word.
