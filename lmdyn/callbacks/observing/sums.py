@@ -118,8 +118,13 @@ def tabulate(
         known = {(one["quantity"], one.get("site", "")) for held in reasons.values() for one in held}
         lost = table.loc[table["value"].isna(), ["quantity", "site"]].drop_duplicates()
         # the ends of its interval have no reason of their own
-        told = [any(q.startswith(of) and s == at for of, at in known) for q, s in zip(*map(lost.get, lost), strict=True)]
-        broken = list(dict.fromkeys(lost["site"][[not t for t in told]]))
+        broken = list(
+            dict.fromkeys(
+                site
+                for quantity, site in lost.itertuples(index=False)
+                if not any(quantity.startswith(of) and site == at for of, at in known)
+            )
+        )
         if why and broken:
             where = f" in {broken}" if any(broken) else ""
             log.warning("%s: not finite at step %d%s: %s", name, step, where, why)

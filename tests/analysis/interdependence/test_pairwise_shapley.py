@@ -208,8 +208,10 @@ class TestDraws:
         for left, right in pairs():
             at = (slice(None), left, right - left - 1)
             assert bool((found.exact[at] == (right < 4)).all())
-            assert bool(((found.standard_error[at] > 0) == (right >= 4)).all())
+            # the draws of the second sentence, with a word twice, agree but for rounding
+            assert bool(found.standard_error[at][0] > 0) == (right >= 4)
             if right < 4:
+                assert not found.standard_error[at].any()
                 torch.testing.assert_close(found.value[at], whole.value[at])
         both = pairwise_shapley_interaction(
             recurrent("bidirectional"), sentences(), 5, baseline=0, reading="bidirectional", exact_up_to=5
