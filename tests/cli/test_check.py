@@ -112,6 +112,10 @@ def overlay(folder, *callbacks):
     return str(file)
 
 
+def observer(cls, **arguments):
+    return {"class_path": cls, "init_args": arguments}
+
+
 def errors(lines):
     return [str(line) for line in lines if line.verdict == "error"]
 
@@ -138,29 +142,19 @@ def test_each_shipped_configuration_passes_and_its_breaks_are_found(path, in_tmp
     assert errors(lines) == []  # the control
     assert built is not None
     assert not list(in_tmp.glob("runs"))
-    curves = {"class_path": "LearningCurves", "init_args": {"bands": [], "layers": []}}
-    assert errors(check_replay(built, args, [overlay(in_tmp, curves)], "analyze")) == [] or "Tagger" in str(
-        built.module
-    )
-    nowhere = {
-        "class_path": "Similarity",
-        "init_args": {"sites": {"h": "no.such.site"}, "measures": ["linear_cka"]},
-    }
+    curves = observer("LearningCurves", bands=[], layers=[])
+    found = errors(check_replay(built, args, [overlay(in_tmp, curves)], "analyze"))
+    assert found == [] or "Tagger" in str(built.module)
+    nowhere = observer("Similarity", sites={"h": "no.such.site"}, measures=["linear_cka"])
     assert "no.such.site" in a_break(built, args, in_tmp, nowhere)
-    towers = {
-        "class_path": "TowerPreference",
-        "init_args": {"sites": {"a": "encodings.7", "b": "encodings.8"}},
-    }
+    towers = observer("TowerPreference", sites={"a": "encodings.7", "b": "encodings.8"})
     assert "tower_preference" in a_break(built, args, in_tmp, towers)
-    missing = {
-        "class_path": "Similarity",
-        "init_args": {"reference": {"class_path": "Checkpoint", "init_args": {"path": "runs/nobody"}}},
-    }
+    missing = observer("Similarity", reference=observer("Checkpoint", path="runs/nobody"))
     assert "runs/nobody" in a_break(built, args, in_tmp, missing)
-    few = {"pos_classes": False, "min_count": 10**6, "frequency": "probe"}
-    rows = a_break(built, args, in_tmp, {"class_path": "Sparsity", "init_args": few})
+    few = observer("Sparsity", pos_classes=False, min_count=10**6, frequency="probe")
+    rows = a_break(built, args, in_tmp, few)
     assert "expected 3 words of 1000000 occurrences" in rows or "Tagger" in str(built.module)
-    counted = {"class_path": "Sparsity", "init_args": {"frequency": "train", "pos_classes": False}}
+    counted = observer("Sparsity", frequency="train", pos_classes=False)
     stream = dataclasses.replace(built, counts=None)
     assert "requires training frequencies" in a_break(stream, args, in_tmp, counted)
     headless = f"--model={{class_path: PretrainedLM, init_args: {{name: {a_headless_model(in_tmp)}}}}}"
@@ -179,14 +173,13 @@ def quickstart(folder, *more):
 
 def test_too_few_rows(in_tmp):
     few = quickstart(in_tmp, "--data.init_args.n_validation_tokens=12")
-    probe = {"class_path": "DiagnosticProbe", "init_args": {"tasks": ["upos"], "train_tokens": 10**7}}
+    probe = observer("DiagnosticProbe", tasks=["upos"], train_tokens=10**7)
     built = build(few)
     words = {"class_path": "Sparsity", "init_args": {"pos_classes": False, "min_count": 50}}
     assert "expected 3 words of 50 occurrences in the probe set" in a_break(built, few, in_tmp, words)
     lines = check_replay(built, few, [overlay(in_tmp, probe)], "analyze")
-    assert any(
-        "expected 10,000,000 tokens to train on" in str(line) for line in lines if line.verdict == "warning"
-    )
+    warned = [str(line) for line in lines if line.verdict == "warning"]
+    assert any("expected 10,000,000 tokens to train on" in line for line in warned)
     exact = {"class_path": "Similarity", "init_args": {"measures": ["cca"], "max_tokens": 4}}
     assert "expected more than 8 tokens for sites of 4 and 4 dimensions" in a_break(built, few, in_tmp, exact)
     pairs = {"class_path": "Interdependence", "init_args": {"min_pairs": 10**6}}
@@ -346,8 +339,8 @@ def test_each_configuration_of_a_profile(in_tmp, capsys):
         "lm": "", "small": {"with": "--config {HERE}/small.yaml --data.init_args.n_train_tokens 4000"},
     }}}  # fmt: skip
     (profile / "config.yaml").write_text(yaml.safe_dump(settings))
-    reference = {"class_path": "Checkpoint", "init_args": {"path": "runs/to_come"}}
-    compared = {"class_path": "Similarity", "init_args": {"reference": reference, "measures": ["linear_cka"]}}
+    reference = observer("Checkpoint", path="runs/to_come")
+    compared = observer("Similarity", reference=reference, measures=["linear_cka"])
     overlay(profile, compared)
     (profile / "overlay.yaml").rename(profile / "observers.yaml")
     main(["check", "--profile", str(profile), "--json"])
@@ -357,8 +350,7 @@ def test_each_configuration_of_a_profile(in_tmp, capsys):
     }  # fmt: skip
     assert {line["verdict"] for line in told} <= {"ok", "warning", "not checked"}
     assert any("runs/to_come" in line["says"] for line in told if line["verdict"] == "not checked")
-    wrong = {"class_path": "Similarity", "init_args": {"sites": {"h": "no.such.site"}}}
-    overlay(profile, wrong)
+    overlay(profile, observer("Similarity", sites={"h": "no.such.site"}))
     (profile / "overlay.yaml").rename(profile / "observers.yaml")
     with pytest.raises(SystemExit, match="1"):
         main(["check", "--profile", str(profile)])

@@ -129,9 +129,8 @@ def test_tables_of_a_run(tmp_path):
     page = write_report([run], tmp_path / "out").read_text()
     head, first, second = rows_of(page, "some numbers")
     assert head == "<th>name</th><th class='n'>share</th><th class='n'>count</th>"
-    assert (
-        first == "<td>&lt;a&gt;</td><td class='n'>0.3333</td><td class='n'>12345</td>"
-    )  # a count stays whole
+    # a count stays whole
+    assert first == "<td>&lt;a&gt;</td><td class='n'>0.3333</td><td class='n'>12345</td>"
     assert second == "<td></td><td class='n'></td><td class='n'>2</td>"
     # names of rows are a column, and in the file too
     assert rows_of(page, "matrix")[1] == "<td>x</td><td class='n'>1</td><td class='n'>0.5</td>"
@@ -147,10 +146,8 @@ def test_tables_of_a_run(tmp_path):
 def test_tables_beside_have_whole_tables_of_other_observers(tmp_path):
     run = make(tmp_path / "run", Tabled, Wide, value=2.0)
     page = write_report([run], tmp_path / "out").read_text()
-    assert rows_of(page, "both")[1:] == [
-        "<td>cat</td><td class='n'>6</td>",
-        "<td>the</td><td class='n'>4</td>",
-    ]
+    both = ["<td>cat</td><td class='n'>6</td>", "<td>the</td><td class='n'>4</td>"]
+    assert rows_of(page, "both")[1:] == both
     ((_, others),) = called("tables_beside")
     assert list(others) == ["Wide"]  # not the observer itself
     assert len(others) == 1
@@ -192,12 +189,8 @@ def test_several_runs_together(tmp_path, read):
 def test_of_different_settings_no_means_are_made(tmp_path, cls):
     runs = [make(tmp_path / f"lm_{k}", cls, k=k) for k in (1, 2)]
     for seed, run in enumerate(runs):
-        config = {
-            "seed_everything": seed,
-            "model": {"class_path": "my.LSTM"},
-            "data": {"class_path": "my.Text"},
-        }
-        (run / "config.yaml").write_text(yaml.safe_dump(config))
+        classes = {"model": {"class_path": "my.LSTM"}, "data": {"class_path": "my.Text"}}
+        (run / "config.yaml").write_text(yaml.safe_dump({"seed_everything": seed, **classes}))
     page = write_report(runs, tmp_path / "out").read_text()
     assert page.count("different settings</strong>: k: 1, 2.") == 1
     assert "mean of 2" not in page[page.index("data-chart=") :]
@@ -228,13 +221,10 @@ def optimizer(name, **arguments):
 
 def test_configurations_tell_what_differs(tmp_path):
     shared = {"layers": 2, "dropout": 0.1, "sites": ["x", "y"]}
+    one, two = (optimizer("Adam", lr=lr, eps=1e-8) for lr in (1e-3, 2e-3))
     runs = {
-        "a": configured(
-            tmp_path / "a", tower="elmo", optimizer=optimizer("Adam", lr=1e-3, eps=1e-8), **shared
-        ),
-        "b": configured(
-            tmp_path / "b", tower="bert", optimizer=optimizer("Adam", lr=2e-3, eps=1e-8), **shared
-        ),
+        "a": configured(tmp_path / "a", tower="elmo", optimizer=one, **shared),
+        "b": configured(tmp_path / "b", tower="bert", optimizer=two, **shared),
         "none": tmp_path / "none",
     }
     table = model_configurations(runs)
@@ -247,14 +237,11 @@ def test_configurations_tell_what_differs(tmp_path):
 
 def test_configurations_of_different_classes(tmp_path):
     """What only the other class has is no difference of its own; what one of the same class lacks is."""
+    adam, sgd = optimizer("Adam", lr=1e-3, eps=1e-8), optimizer("SGD", lr=1e-3, momentum=0.9)
     runs = {
-        "a": configured(tmp_path / "a", optimizer=optimizer("Adam", lr=1e-3, eps=1e-8), config={"heads": 2}),
-        "b": configured(
-            tmp_path / "b", optimizer=optimizer("SGD", lr=1e-3, momentum=0.9), config={"units": None}
-        ),
-        "c": configured(
-            tmp_path / "c", "own.Model", optimizer=optimizer("SGD", lr=1e-3, momentum=0.9), size=3
-        ),
+        "a": configured(tmp_path / "a", optimizer=adam, config={"heads": 2}),
+        "b": configured(tmp_path / "b", optimizer=sgd, config={"units": None}),
+        "c": configured(tmp_path / "c", "own.Model", optimizer=sgd, size=3),
     }
     table = model_configurations(runs).set_index("run")
     assert list(table) == ["class", "optimizer", "config.heads", "config.units"]
@@ -331,9 +318,7 @@ def test_names_of_runs_and_folders_are_texts(tmp_path, together):
     own = [(Path(web.__file__).parent / "web" / name).read_bytes() for name in WEB]
     hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(one).digest()).decode()}'" for one in own]
     assert policy.split("; ")[-1] == " ".join(["script-src", *hashes])
-    assert policy.startswith(
-        "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; style-src"
-    )
+    assert policy.startswith("default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; style")
 
 
 # ------------------------------------------------------------------------------------------ whom it trusts
@@ -382,9 +367,8 @@ def config(path, *callbacks, plus=""):
 def test_an_observer_that_nobody_names_is_not_imported_and_its_numbers_are_shown(theirs, tmp_path):
     run, mark = theirs
     make(run, Tabled)  # is drawn all the same
-    config(
-        run / "config.yaml", "nobodys_neighbour.Theirs", "nobodys.Other", "lmdyn.callbacks.Sparsity", "Theirs"
-    )
+    near = ("nobodys_neighbour.Theirs", "nobodys.Other", "lmdyn.callbacks.Sparsity", "Theirs")
+    config(run / "config.yaml", *near)
     main(["report", str(run)])
     page = (run / "report" / "index.html").read_text()
     assert not mark.exists()

@@ -14,13 +14,8 @@ from lmdyn.runs.schema import Quantity
 from lmdyn.runs.store import ObservationStore
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        CHROMIUM is None,
-        reason="no Chromium: none of chromium, chromium-browser and google-chrome is in PATH",
-    ),
-]
+WITHOUT = "no Chromium: none of chromium, chromium-browser and google-chrome is in PATH"
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=WITHOUT)]
 
 STEPS = [0, 1, 10, 100, 1000]
 TAGS = ["NOUN", "VERB", "ADJ", "ADV", "DET", "ADP", "PRON", "AUX", "PART", "NUM", "INTJ"]
@@ -139,13 +134,8 @@ def read_csv(page):
 def test_the_top_says_what_was_trained_and_what_was_found(visit):
     page = visit("one")
     facts = dict(zip(page.locator("dt").all_inner_texts(), page.locator("dd").all_inner_texts(), strict=True))
-    assert facts == {
-        "model": "LSTM (size 8)",
-        "data": "Text",
-        "updates": "1,000",
-        "tokens": "50,000",
-        "seed": "1",
-    }
+    said = {"model": "LSTM (size 8)", "data": "Text", "updates": "1,000", "tokens": "50,000", "seed": "1"}
+    assert facts == said
     row = page.locator("table").first.locator("tr").nth(1).locator("td").all_inner_texts()
     assert row[-4:] == ["8.1", f"{loss_at(1000, 1):.4g}", "± 0.25", "lower"]
     assert str(Path.cwd()) not in page.content()

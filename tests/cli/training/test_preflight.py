@@ -115,9 +115,8 @@ def test_an_optimizer_of_another_kind_is_taken_for_adam():
             super().__init__(params, lr=schedule)
 
     module = nn.Linear(10, 9, bias=False)
-    assert (
-        training_bytes(module, [Wanting(module.parameters(), 0.1)]) == training_bytes(module, None) == 3 * 360
-    )
+    wanting = Wanting(module.parameters(), 0.1)
+    assert training_bytes(module, [wanting]) == training_bytes(module, None) == 3 * 360
 
 
 def trainer_of(folder, *callbacks, **arguments):
