@@ -51,38 +51,22 @@ def corpus(**settings):
 
 def observers(other=None):
     common = {"schedule": SCHEDULE, "log_figures": False}
+    rare = {"schedule": OF_EPOCHS, "log_figures": False}
+    end = Previous() if other is None else Checkpoint(str(other), "lmdyn.models.LSTMLanguageModel")
+    compared = {"reference": {"itself": Itself(), "other": end}, "measures": ["svcca", "linear_cka", "rsa"]}
+    path = {"allocation": "path", "layers": [], "bands": (), "most_points": 3}
     return [
         Sparsity(matched_size=None, class_min_count=5, **common),
         LearningCurves(**common),
         # the whole probe set is one stream: the second rank has none
         LearningCurves(probe=corpus(batch_size=1), name="one_stream", **common),
-        Induction(
-            length=5, sequences=40, **{**common, "schedule": OF_EPOCHS}
-        ),  # 3 batches, of which a rank has 1
-        Similarity(
-            reference={
-                "itself": Itself(),
-                "other": Previous()
-                if other is None
-                else Checkpoint(str(other), "lmdyn.models.LSTMLanguageModel"),
-            },
-            measures=["svcca", "linear_cka", "rsa"],
-            bootstrap=3,
-            max_samples=50,
-            **{**common, "schedule": OF_EPOCHS},
-        ),
-        LossChangeAllocation(
-            allocation="path",
-            layers=[],
-            bands=(),
-            most_points=3,
-            max_tokens=60,
-            **{**common, "schedule": OF_EPOCHS},
-        ),
-        Curvature(max_tokens=60, tolerance=0.01, probes=2, **{**common, "schedule": OF_EPOCHS}),
-        Geometry(max_samples=50, **{**common, "schedule": OF_EPOCHS}),
-        Trajectory(words=8, min_count=3, **{**common, "schedule": OF_EPOCHS}),
-        WeightSpectra(gradients=True, singular_values=1, **{**common, "schedule": OF_EPOCHS}),
+        Induction(length=5, sequences=40, **rare),  # 3 batches, of which a rank has 1
+        Similarity(**compared, bootstrap=3, max_samples=50, **rare),
+        LossChangeAllocation(**path, max_tokens=60, **rare),
+        Curvature(max_tokens=60, tolerance=0.01, probes=2, **rare),
+        Geometry(max_samples=50, **rare),
+        Trajectory(words=8, min_count=3, **rare),
+        WeightSpectra(gradients=True, singular_values=1, **rare),
     ]
 
 
@@ -286,18 +270,9 @@ def test_two_ranks_allocate_what_one_allocates(two, tmp_path, precision, bound):
 def test_two_ranks_write_once_and_agree(two, facts):
     last = facts[0]["step"]
     of_epochs = {0, last // 2, last}
-    expected = dict.fromkeys(
-        ("sparsity", "learning_curves", "one_stream"), {*range(0, last + 1, 3)} | of_epochs
-    )
-    of_epoch_ends = (
-        "similarity",
-        "geometry",
-        "induction",
-        "curvature",
-        "trajectory",
-        "weight_spectra",
-        "loss_change_allocation",
-    )
+    each = ("sparsity", "learning_curves", "one_stream")
+    expected = dict.fromkeys(each, {*range(0, last + 1, 3)} | of_epochs)
+    of_epoch_ends = {observer.name for observer in observers()} - {*each}
     expected |= dict.fromkeys(of_epoch_ends, of_epochs)
     found = {name: set() for name in expected}
     for path in map(Path, tables(two / "two")):

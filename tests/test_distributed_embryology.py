@@ -83,13 +83,8 @@ def text(rank=0, world_size=1, batch_size=BATCH, stream=None):
     """Pretraining text as a Trainer's rank has it."""
     corpus = GrammarCorpus(**GRAMMAR, vocabulary="wordpiece", vocab_size=300)
     data = PretrainingCorpus(corpus, stream, sequence_length=24, batch_size=batch_size, pairs="order")
-    data.trainer = mock.Mock(
-        accumulate_grad_batches=1,
-        global_rank=rank,
-        world_size=world_size,
-        limit_train_batches=1.0,
-        overfit_batches=0.0,
-    )
+    about = {"accumulate_grad_batches": 1, "limit_train_batches": 1.0, "overfit_batches": 0.0}
+    data.trainer = mock.Mock(global_rank=rank, world_size=world_size, **about)
     data.prepare_data()
     return data
 
@@ -265,8 +260,8 @@ def test_two_ranks_observe_what_one_observes(two, one, name):
         "loop_convergence": 1e-12,
         "geometry": 1e-8,
         "tower_preference": 1e-9,
-        **dict.fromkeys(BY_NUMBER, 1e-6),
     }
+    tolerance |= dict.fromkeys(BY_NUMBER, 1e-6)
     exact = {"rtol": 0, "atol": tolerance.get(name, 0)}
     if name == "handwriting":  # regressions of float32 states, whose condition is far from 1
         exact = {"rtol": 1e-2, "atol": 1e-3}
@@ -306,14 +301,8 @@ def test_there_is_something_to_see(one):
     assert vectors["last"][0] > 20
     f1 = one["edge_probe"].query("quantity == 'f1'")["value"]
     assert f1.between(0.05, 1).all()
-    assert set(one["attention_patterns"]["quantity"]) == {
-        "entropy",
-        "diagonal",
-        "itself",
-        "vertical",
-        "block",
-        "map",
-    }
+    of_heads = {"entropy", "diagonal", "itself", "vertical", "block", "map"}
+    assert set(one["attention_patterns"]["quantity"]) == of_heads
     assert one["tower_preference"].query("quantity == 'preference' and by == 'token'")["value"].std() > 0.01
     assert set(one["encoder_dynamics"]["sentence"].dropna()) == set(range(5))
     assert one["handwriting"].query("quantity == 'nmse'")["value"].notna().any()

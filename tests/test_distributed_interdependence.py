@@ -39,23 +39,13 @@ def observe(folder, rank_zero=True):
     scaffold_rule._BATCH = 7
     grammar, scaffold = corpora()
     found = {}
+    pairs = {"max_distance": 3, "min_pairs": 5}
+    few = {"backend": "shapley", "max_tokens": 60, "exact_up_to": 4, "samples": 4, "batch_tokens": 40}
     for name, data, observer in (
-        ("interdependence", grammar, Interdependence(max_distance=3, min_pairs=5, batch_tokens=30)),
-        ("one_batch", grammar, Interdependence(max_distance=3, min_pairs=5)),
-        ("no_logits", grammar, Interdependence(max_distance=3, min_pairs=5, decoder=None)),
-        (
-            "shapley",
-            grammar,
-            Interdependence(
-                backend="shapley",
-                max_distance=3,
-                min_pairs=5,
-                max_tokens=60,
-                exact_up_to=4,
-                samples=4,
-                batch_tokens=40,
-            ),
-        ),
+        ("interdependence", grammar, Interdependence(**pairs, batch_tokens=30)),
+        ("one_batch", grammar, Interdependence(**pairs)),
+        ("no_logits", grammar, Interdependence(**pairs, decoder=None)),
+        ("shapley", grammar, Interdependence(**pairs, **few)),
         ("scaffold_rule", scaffold, ScaffoldRule(instances=31, context=4)),
         ("one_instance", scaffold, ScaffoldRule(instances=1, context=4)),
     ):

@@ -71,15 +71,11 @@ class Place:
         self.interpreter = Interpreter(self.environment)
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
+        command, place = (
             [self.interpreter.executable, *arguments],
-            env=self.environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=1200,
-            check=False,
+            {"env": self.environment, "cwd": self.folder},
         )
+        return subprocess.run(command, **place, capture_output=True, text=True, timeout=1200, check=False)
 
     def chain(self, profile: str) -> Path:
         """``lmdyn check`` and the profile's command, to its claims; answers the folder of its runs."""
