@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -76,24 +75,21 @@ def changes_of(profile: Path) -> dict[str, str]:
     return found
 
 
+def snakemake(folder, profile, *words):
+    """What it says of a profile from a folder, and its numbers of jobs by rule."""
+    command = [sys.executable, "-m", "snakemake", "--profile", f"configs/{profile}", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout + done.stderr
+    return said, {name: int(n) for name, n in re.findall(r"^(\w+) +(\d+)$", said, re.MULTILINE)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda p: f"{p.parent.parent.name}/{p.parent.name}")
 def test_snakemake_plans_the_chain(profile, tmp_path):
     """A dry run, as the README has it: from the root, which tells all commands."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
-    command = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        "--profile",
-        str(profile.parent.relative_to(ROOT)),
-        "-n",
-        "-p",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr
-    plan = done.stdout + done.stderr
-    jobs = {name: int(n) for name, n in re.findall(r"^(\w+) +(\d+)$", plan, re.MULTILINE)}
+    plan, jobs = snakemake(tmp_path, profile.parent.relative_to(ROOT / "configs"), "-n", "-p")
     named = set(re.findall(r"--config (\S+\.yaml)", plan))
     shipped = {p.name for p in profile.parent.glob("*.yaml")} - {"config.yaml"}
     assert {Path(n).name for n in named} == (shipped or {"observers.yaml"})  # of another profile
@@ -163,60 +159,34 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_seed_that_is_added_is_made(tmp_path):
-    """Of a chain that has ended: its report is there, and Snakemake would not look at what leads to it."""
+@pytest.mark.parametrize(
+    ("study", "models"), [("saphra2021_attention", 2), ("saphra2019_svcca", 2), ("inoue2022_chaos", 1)]
+)
+def test_a_seed_that_is_added_is_made(study, models, tmp_path):
+    """Of a chain that has ended: what the added one lacks is asked for, and no report hides it."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
-    runs, records = Path("runs/inoue2022_chaos/organism"), Path("docs/records/inoue2022_chaos/organism")
-    seeds = yaml.safe_load((CHAOS / "organism" / "config.yaml").read_text())["config"]["seeds"]
-
-    now = time.time()
-
-    def plan(made):
-        done = [runs / "done" / f"{what}_trained_{seed}" for what in ("trained", "observed") for seed in made]
-        ends = [
-            runs / "report" / "index.html",
-            runs / "claims.md",
-            records / "runs.json",
-        ]
-        for i, path in enumerate([*done, *ends]):
-            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / path).touch()
-            os.utime(tmp_path / path, (now + i, now + i))
-        command = [sys.executable, "-m", "snakemake", "--profile", "configs/inoue2022_chaos/organism", "-n"]
-        found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
-        return {name: int(n) for name, n in re.findall(r"^(\w+) +(\d+)$", found.stdout + found.stderr, re.M)}
-
-    jobs = plan(seeds[:-2])
-    assert (jobs["language_model"], jobs["observe"], jobs["report"], jobs["records"]) == (2, 2, 1, 1)
-    assert plan(seeds) == {}  # nothing to be done
-    (tmp_path / runs / "report" / "index.html").unlink()
-    assert "report" in plan([])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("study", ["saphra2021_attention", "saphra2019_svcca"])
-def test_a_seed_that_is_added_is_made_in_chains_of_their_own(study, tmp_path):
-    """What the added one lacks is asked for, and no report hides it."""
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
-    seeds = yaml.safe_load((ROOT / "configs" / study / "organism" / "config.yaml").read_text())["config"][
-        "seeds"
-    ]
-    command = [sys.executable, "-m", "snakemake", "--profile", f"configs/{study}/organism"]
-    run = partial(subprocess.run, capture_output=True, text=True, cwd=tmp_path, check=True)
-    summary = run([*command, "--detailed-summary"]).stdout
+    profile = f"{study}/organism"
+    seeds = yaml.safe_load((ROOT / "configs" / profile / "config.yaml").read_text())["config"]["seeds"]
+    summary, _ = snakemake(tmp_path, profile, "--detailed-summary")
     outputs = [line.split("\t")[0] for line in summary.splitlines() if line.startswith(("runs/", "docs/"))]
-    for i, output in enumerate(reversed(outputs)):  # what is made first comes last
+    began = time.time() - 1000
+    for i, output in enumerate(
+        reversed(outputs)
+    ):  # what is made first comes last; report and claims in the end
         path = tmp_path / output
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir() if path.name == "tokenizer" else path.touch()
-        os.utime(path, (time.time() - 1000 + i,) * 2)
-    for path in (tmp_path / "runs" / study / "organism" / "done").glob("*"):
-        if f"_{seeds[-1]}" in path.name:
-            path.unlink()
-    plan = run([*command, "-n"])
-    jobs = {name: int(n) for name, n in re.findall(r"^(\w+) +(\d+)$", plan.stdout + plan.stderr, re.M)}
-    assert jobs["language_model"] == 2
+        runs = path.name == "tokenizer" or path.parent.name == "done"
+        os.utime(path, (began + (i if runs else 500),) * 2)
+    assert snakemake(tmp_path, profile, "-n")[1] == {}  # nothing to be done
+    for path in (tmp_path / "runs" / profile / "done").glob(f"*_{seeds[-1]}*"):
+        path.unlink()
+    _, jobs = snakemake(tmp_path, profile, "-n")
+    assert jobs["language_model"] == models
     assert jobs["observe"] >= 1
+    assert (jobs["report"], jobs["records"]) == (1, 1)
+    (tmp_path / "runs" / profile / "report" / "index.html").unlink()
+    assert "report" in snakemake(tmp_path, profile, "-n")[1]
 
 
 SMALL = [
@@ -226,6 +196,39 @@ SMALL = [
     "--data.init_args.n_train_tokens=2000", "--data.init_args.n_validation_tokens=500",
     "--data.init_args.n_test_tokens=500", "--data.init_args.batch_size=5",
 ]  # fmt: skip
+TRAINER, DATA = ([word for word in SMALL if word.startswith(f"--{part}")] for part in ("trainer", "data"))
+
+
+def chain_of(here):
+    """The settings of a profile's chain."""
+    return yaml.safe_load((here / "config.yaml").read_text(encoding="utf-8"))["config"]
+
+
+def with_little(path, folder, arguments):
+    """A copy of a file of observers, with these arguments by class."""
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for callback in document["trainer"]["callbacks"]:
+        callback["init_args"] |= arguments.get(callback["class_path"], {})
+    copy = folder / path.name
+    copy.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return copy
+
+
+def fit(here, name, *changes):
+    """Train by the profile's lm.yaml, into the folder of this name."""
+    main(["fit", "--config", str(here / "lm.yaml"), *changes, f"--trainer.logger.init_args.version={name}"])
+
+
+def observe(run, observers, *words):
+    """Replay; what each observer has written."""
+    main(["analyze", str(run), "--config", str(observers), *words])
+    return {path.name: pd.read_parquet(path) for path in (Path(run) / "observations").iterdir()}
+
+
+def report_of(runs, folder):
+    """The page of a report of several runs."""
+    main(["report", *map(str, runs), "--out", str(folder)])
+    return (Path(folder) / "index.html").read_text(encoding="utf-8")
 
 
 def small_observers(path, folder):
@@ -248,13 +251,12 @@ def test_the_organism_in_miniature(tmp_path, monkeypatch):
     """Every run of the chain by its commands, in one process: tokenizer, models, taggers, observations, report."""
     monkeypatch.chdir(tmp_path)
     here, runs = STUDY / "organism", Path("runs/saphra2019_svcca/organism")
-    lm = ["--config", str(here / "lm.yaml")]
-    main(["prepare", *lm, *SMALL, "--data.init_args.tokenizer=null", "--tokenizer", str(runs / "tokenizer")])
-    chain = yaml.safe_load((here / "config.yaml").read_text())["config"]
+    main(["prepare", "--config", str(here / "lm.yaml"), *SMALL, "--data.init_args.tokenizer=null", "--tokenizer",
+          str(runs / "tokenizer")])  # fmt: skip
+    chain = chain_of(here)
     partner = ["--config", str(here / "partner.yaml"), "--seed_everything=102"]
     for name, others in (("lm_2", ["--seed_everything=2"]), ("partner_2", partner)):
-        order = ["--data.init_args.order_seed=2", f"--trainer.logger.init_args.version={name}"]
-        main(["fit", *lm, *others, *SMALL, *order])
+        fit(here, name, *others, *SMALL, "--data.init_args.order_seed=2")
     taggers = [f"{known}_next" for known in chain["taggers"]]
     taggers += [f"{known}_current" for known in chain["current"]]
     taggers += [f"shuffled_{known}_next" for known in chain["shuffled"]]
@@ -272,12 +274,10 @@ def test_the_organism_in_miniature(tmp_path, monkeypatch):
             main(["test", *settings, f"--ckpt_path={weights}"])
     observers = small_observers(here / "observers.yaml", tmp_path)
     monkeypatch.setenv("LMDYN_SEED", "2")
-    main(["analyze", str(runs / "lm_2"), "--config", str(observers)])
-    some = [str(runs / "taggers" / f"{name}_2") for name in ("upos_next", "shuffled_upos_next")]
-    main(["report", str(runs / "lm_2"), *some, "--out", str(runs / "report")])
-
+    there = observe(runs / "lm_2", observers)
+    some = [runs / "taggers" / f"{name}_2" for name in ("upos_next", "shuffled_upos_next")]
+    page = report_of([runs / "lm_2", *some], runs / "report")
     names = [c["init_args"]["name"] for c in yaml.safe_load(observers.read_text())["trainer"]["callbacks"]]
-    there = {p.name: pd.read_parquet(p) for p in (runs / "lm_2" / "observations").iterdir()}
     assert set(there) == set(names)
     for target in ("next", "current"):
         compared = there[f"taggers_{target}"].query("quantity == 'svcca'")
@@ -287,7 +287,6 @@ def test_the_organism_in_miniature(tmp_path, monkeypatch):
         pairs = set(zip(compared["site"], compared["reference_site"], strict=True))
         assert pairs == {("embedding", "embedding"), ("h1", "h1"), ("h2", "h1")}
         assert compared["value"].between(0, 1).all()
-    page = (runs / "report" / "index.html").read_text(encoding="utf-8")
     assert "shuffled_upos_next" in page
     assert "accuracy" in page
 
@@ -300,16 +299,13 @@ def test_the_small_scaffold_study_in_miniature(tmp_path, monkeypatch):
     sizes = ["--data.init_args.n_train_tokens=4000", "--data.init_args.n_validation_tokens=400",
              "--data.init_args.n_test_tokens=400", "--data.init_args.n_rules=20", "--data.init_args.n_outside=4",
              "--data.init_args.batch_size=5"]  # fmt: skip
-    chain = yaml.safe_load((here / "config.yaml").read_text(encoding="utf-8"))["config"]["runs"]
-    for run in ("familiar_2", "unfamiliar_2"):
-        small = [argument for argument in SMALL if not argument.startswith("--data")]
-        main(["fit", "--config", str(here / "lm.yaml"), *chain[run].split(), *small, *sizes,
-              f"--trainer.logger.init_args.version={run}"])  # fmt: skip
-        main(["analyze", str(runs / run), "--config", str(here / "observers.yaml")])
-    report = runs / "report"
-    main(["report", str(runs / "familiar_2"), str(runs / "unfamiliar_2"), "--out", str(report)])
-    assert (report / "scaffold_rule_probability.png").stat().st_size > 5000
-    assert "scaffold_rule of 2 runs" in (report / "index.html").read_text(encoding="utf-8")
+    small = [argument for argument in SMALL if not argument.startswith("--data")]
+    made = [runs / "familiar_2", runs / "unfamiliar_2"]
+    for run in made:
+        fit(here, run.name, *chain_of(here)["runs"][run.name].split(), *small, *sizes)
+        observe(run, here / "observers.yaml")
+    assert "scaffold_rule of 2 runs" in report_of(made, runs / "report")
+    assert (runs / "report" / "scaffold_rule_probability.png").stat().st_size > 5000
 
 
 def small_embryology(path, folder):
@@ -342,31 +338,25 @@ def test_the_organism_of_the_embryology_in_miniature(tmp_path, monkeypatch):
     """Its three families by the commands of the chain: pretraining, observations, one report of all."""
     monkeypatch.chdir(tmp_path)
     here, runs = EMBRYOLOGY / "organism", Path("runs/chiang2020_embryology/organism")
-    chain = yaml.safe_load((here / "config.yaml").read_text(encoding="utf-8"))["config"]
+    chain = chain_of(here)
     observers = small_embryology(here / "observers.yaml", tmp_path)
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
     splits = {k: v for k, v in SMALL_EMBRYOLOGY.items() if k.endswith("_tokens") and k.startswith("n_")}
     small = [
-        *(argument for argument in SMALL if argument.startswith("--trainer")), "--data.init_args.batch_size=4",
+        *TRAINER, "--data.init_args.batch_size=4",
         *(f"--data.init_args.corpus.init_args.{k}={v}" for k, v in splits.items()),
     ]  # fmt: skip
     assert set(chain["runs"]) == {"albert", "bert", "electra"}
     for run, changes in chain["runs"].items():
         overlay = changes.replace("{HERE}", str(here)).split()
         config = {**sizes, **({} if run == "bert" else {"embedding_size": 8})}
-        settings = [
-            f"--model.init_args.config={json.dumps(config)}",
-            f"--trainer.logger.init_args.version={run}",
-        ]
-        main(["fit", "--config", str(here / "lm.yaml"), *overlay, *small, *settings])
-        main(["analyze", str(runs / run), "--config", str(observers), *chain["observe"].split()])
-        found = {path.name: pd.read_parquet(path) for path in (runs / run / "observations").iterdir()}
+        fit(here, run, *overlay, *small, f"--model.init_args.config={json.dumps(config)}")
+        found = observe(runs / run, observers, *chain["observe"].split())
         asked = yaml.safe_load(observers.read_text(encoding="utf-8"))["trainer"]["callbacks"]
         assert set(found) == {snake_case(c["class_path"]) for c in asked}
         assert all(set(table["step"]) == {0, 3} for table in found.values())
-    some = [str(runs / run) for run in ("albert", "electra")]  # each has many figures
-    main(["report", *some, "--out", str(runs / "report")])
-    assert "downstream of 2 runs" in (runs / "report" / "index.html").read_text(encoding="utf-8")
+    some = [runs / run for run in ("albert", "electra")]  # each has many figures
+    assert "downstream of 2 runs" in report_of(some, runs / "report")
 
 
 @pytest.mark.slow
@@ -374,19 +364,15 @@ def test_the_organism_of_two_towers_in_miniature(tmp_path, monkeypatch):
     """Instances of each kind by the commands of the chain: training, observations, one report that compares them."""
     monkeypatch.chdir(tmp_path)
     here, runs = TWO_TOWERS / "organism", Path("runs/he2022_twotower/organism")
-    chain = yaml.safe_load((here / "config.yaml").read_text(encoding="utf-8"))["config"]
-    document = yaml.safe_load((here / "observers.yaml").read_text(encoding="utf-8"))
+    chain = chain_of(here)
     small_ones = {
         "TowerPreference": {"training": {"updates": 3, "patience": 1}, "min_count": 1},
         "WordClusters": {"words": 100, "components": 5, "max_iterations": 50},
     }
-    for callback in document["trainer"]["callbacks"]:
-        callback["init_args"] |= small_ones[callback["class_path"]]
-    observers = tmp_path / "observers.yaml"
-    observers.write_text(yaml.safe_dump(document), encoding="utf-8")
+    observers = with_little(here / "observers.yaml", tmp_path, small_ones)
     splits = {"n_train_tokens": 4000, "n_validation_tokens": 1000, "n_test_tokens": 100, "vocab_size": 300}
     small = [
-        *(argument for argument in SMALL if argument.startswith("--trainer")), "--data.init_args.batch_size=4",
+        *TRAINER, "--data.init_args.batch_size=4",
         *(f"--data.init_args.corpus.init_args.{k}={v}" for k, v in splits.items()),
         "--model.init_args.hidden_size=6", "--model.init_args.num_layers=1",
     ]  # fmt: skip
@@ -395,22 +381,16 @@ def test_the_organism_of_two_towers_in_miniature(tmp_path, monkeypatch):
     changes = changes_of(here / "config.yaml")
     for run in some:
         overlay = [a.replace("configs/", f"{ROOT}/configs/") for a in changes[run].split()]
-        version = f"--trainer.logger.init_args.version={run}"
-        main(["fit", "--config", str(here / "lm.yaml"), *overlay, *small, version])
-        main(["analyze", str(runs / run), "--config", str(observers), *chain["observe"].split()])
-        found = {path.name: pd.read_parquet(path) for path in (runs / run / "observations").iterdir()}
+        fit(here, run, *overlay, *small)
+        found = observe(runs / run, observers, *chain["observe"].split())
         assert set(found) == {"tower_preference", "word_clusters"}
         assert set(found["word_clusters"]["step"]) == {3}
         assert set(found["tower_preference"]["step"]) == {0, 3}
         assert found["tower_preference"].query("quantity == 'head_reliability'")["value"].abs().le(1).all()
     report = runs / "report"
-    main(["report", *(str(runs / run) for run in some), "--out", str(report)])
-    page = (report / "index.html").read_text(encoding="utf-8")
-    assert "tower_preference of 4 runs" in page
-    table = pd.read_csv(report / "tower_preference_correlations.csv")
-    assert len(table) == 6
-    clusters = pd.read_csv(report / "word_clusters_preference.csv")
-    assert len(clusters) > 1
+    assert "tower_preference of 4 runs" in report_of([runs / run for run in some], report)
+    assert len(pd.read_csv(report / "tower_preference_correlations.csv")) == 6
+    assert len(pd.read_csv(report / "word_clusters_preference.csv")) > 1
     configurations = pd.read_csv(report / "configurations.csv")
     assert set(configurations["tower"]) == {"bert", "elmo", "gpt"}
 
@@ -420,18 +400,14 @@ def test_the_looped_organism_in_miniature(tmp_path, monkeypatch):
     """Two seeds by the commands of the chain: trained with random depths, observed, and reported together."""
     monkeypatch.chdir(tmp_path)
     here, runs = LOOPS / "organism", Path("runs/geiping2025_loops/organism")
-    chain = yaml.safe_load((here / "config.yaml").read_text(encoding="utf-8"))["config"]
-    document = yaml.safe_load((here / "observers.yaml").read_text(encoding="utf-8"))
+    chain = chain_of(here)
     small_ones = {
         "LoopConvergence": {"horizon": 25, "times": [0, 1, 6, 24], "max_tokens": 200},
         "EncoderDynamics": {"sentences": 3, "lengths": [8], "length": 10,
                             "short_term": {"steps": 20, "dimension_times": [0, 20]},
                             "long_term": {"steps": 100, "tau": 20, "max_period": 4, "check": 0}},
     }  # fmt: skip
-    for callback in document["trainer"]["callbacks"]:
-        callback["init_args"] |= small_ones[callback["class_path"]]
-    observers = tmp_path / "observers.yaml"
-    observers.write_text(yaml.safe_dump(document), encoding="utf-8")
+    observers = with_little(here / "observers.yaml", tmp_path, small_ones)
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2,
              "max_position_embeddings": 64}  # fmt: skip
     splits = {
@@ -441,28 +417,19 @@ def test_the_looped_organism_in_miniature(tmp_path, monkeypatch):
         "sequence_length": 24,
     }
     small = [
-        *(argument for argument in SMALL if argument.startswith("--trainer")),
+        *TRAINER,
         *(f"--data.init_args.{k}={v}" for k, v in splits.items()),
         f"--model.init_args.config={json.dumps(sizes)}", "--model.init_args.depth=2",
     ]  # fmt: skip
-    for seed in chain["seeds"][:2]:
-        run = f"looped_{seed}"
-        version = [
-            "--trainer.logger.init_args.version",
-            run,
-            f"--seed_everything={seed}",
-            f"--data_seed={seed}",
-        ]
-        main(["fit", "--config", str(here / "lm.yaml"), *small, *version])
-        main(["analyze", str(runs / run), "--config", str(observers), *chain["observe"].split()])
-        found = {path.name: pd.read_parquet(path) for path in (runs / run / "observations").iterdir()}
+    made = [str(runs / f"looped_{seed}") for seed in chain["seeds"][:2]]
+    for run, seed in zip(made, chain["seeds"], strict=False):
+        fit(here, f"looped_{seed}", *small, f"--seed_everything={seed}", f"--data_seed={seed}")
+        found = observe(run, observers, *chain["observe"].split())
         assert set(found) == {"loop_convergence", "encoder_dynamics"}
         for table in found.values():
             assert len(set(table["step"])) == 2  # before the first update and after the last
         assert found["encoder_dynamics"].query("quantity == 'orbit_share'")["value"].sum() == pytest.approx(2)
-    made = [str(runs / f"looped_{seed}") for seed in chain["seeds"][:2]]
-    main(["report", *made, "--out", "report"])
-    assert "loop_convergence of 2 runs" in Path("report/index.html").read_text(encoding="utf-8")
+    assert "loop_convergence of 2 runs" in report_of(made, "report")
     judged = judged_as_of_full_size("geiping2025_loops", made, hidden_size=192)
     assert {name for name, verdict in judged.items() if verdict == "not measured"} == {"settles_earlier"}
 
@@ -472,32 +439,21 @@ def test_the_organism_of_the_outlook_in_miniature(tmp_path, monkeypatch):
     """The models of a seed by the commands of the chain, their observations, and claims that find what they read."""
     monkeypatch.chdir(tmp_path)
     here, runs = OUTLOOK / "organism", Path("runs/saphra2021_outlook/organism")
-    trainer = [argument for argument in SMALL if argument.startswith("--trainer")]
-    data = [argument for argument in SMALL if argument.startswith("--data")]
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 4, "num_key_value_heads": 4,
              "max_position_embeddings": 96, "tie_word_embeddings": False}  # fmt: skip
     of = {
         "lm_2": ["lm.yaml", 2, *SMALL],
         "partner_2": ["lm.yaml", 102, "--config", str(here / "partner.yaml"), *SMALL],
         **{
-            f"{word}_2": ["repeats.yaml", 2, *trainer, *data,
+            f"{word}_2": ["repeats.yaml", 2, *TRAINER, *DATA,
                           f"--model.init_args.config={json.dumps({**sizes, 'num_hidden_layers': number})}"]
             for word, number in (("two_layers", 2), ("one_layer", 1))
         },
     }  # fmt: skip
     for run, (file, seed, *changes) in of.items():
+        seeds = [f"--seed_everything={seed}", "--data_seed=2"]
         version = f"--trainer.logger.init_args.version={run}"
-        main(
-            [
-                "fit",
-                "--config",
-                str(here / file),
-                *changes,
-                f"--seed_everything={seed}",
-                "--data_seed=2",
-                version,
-            ]
-        )
+        main(["fit", "--config", str(here / file), *changes, *seeds, version])
     small_ones = {
         "LossChangeAllocation": {"max_tokens": 300}, "Geometry": {"max_tokens": 300, "max_samples": 40},
         "DiagnosticProbe": {"classifier": {"epochs": 1}, "train_tokens": 300}, "Landscape": {"max_tokens": 300},
@@ -505,17 +461,11 @@ def test_the_organism_of_the_outlook_in_miniature(tmp_path, monkeypatch):
         "LearningCurves": {"max_tokens": 300}, "Trajectory": {"max_tokens": 300, "words": 5, "min_count": 3},
     }  # fmt: skip
     monkeypatch.setenv("LMDYN_SEED", "2")
-    for run in ("lm_2", "two_layers_2", "one_layer_2"):
-        name = "observers.yaml" if run == "lm_2" else "observers_repeats.yaml"
-        document = yaml.safe_load((here / name).read_text(encoding="utf-8"))
-        for callback in document["trainer"]["callbacks"]:
-            callback["init_args"] |= small_ones.get(callback["class_path"], {})
-        observers = tmp_path / name
-        observers.write_text(yaml.safe_dump(document), encoding="utf-8")
-        main(["analyze", str(runs / run), "--config", str(observers), "--scheduled"])
-        asked = {snake_case(c["class_path"]) for c in document["trainer"]["callbacks"]}
-        assert {path.name for path in (runs / run / "observations").iterdir()} == asked
     made = [str(runs / run) for run in ("lm_2", "two_layers_2", "one_layer_2")]
+    for run, name in zip(made, ("observers", "observers_repeats", "observers_repeats"), strict=True):
+        observers = with_little(here / f"{name}.yaml", tmp_path, small_ones)
+        asked = yaml.safe_load(observers.read_text(encoding="utf-8"))["trainer"]["callbacks"]
+        assert set(observe(run, observers, "--scheduled")) == {snake_case(c["class_path"]) for c in asked}
     judged = judged_as_of_full_size("saphra2021_outlook", made)
     unread = {name for name, verdict in judged.items() if verdict == "not measured"}
     later = {"half_help", "sharper", "coarse_first_h1", "coarse_first_h2"}  # what they read is of later steps
@@ -533,11 +483,7 @@ def test_the_organism_of_the_outlook_in_miniature(tmp_path, monkeypatch):
 def test_paths_of_the_outlook_in_miniature(tmp_path, monkeypatch):
     """A run whose updates are followed beside straight lines: of one update, the two are one."""
     monkeypatch.chdir(tmp_path)
-    document = yaml.safe_load((OUTLOOK / "paths" / "lm.yaml").read_text(encoding="utf-8"))
-    for callback in document["trainer"]["callbacks"]:
-        if callback["class_path"] == "LossChangeAllocation":
-            callback["init_args"]["max_tokens"] = 200
-    (tmp_path / "lm.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    with_little(OUTLOOK / "paths" / "lm.yaml", tmp_path, {"LossChangeAllocation": {"max_tokens": 200}})
     main(["fit", "--config", "lm.yaml", *SMALL, "--seed_everything=31", "--data_seed=31"])
     run = Path("runs/saphra2021_outlook/paths/lm_1")
     path, chord = (
@@ -563,8 +509,7 @@ def test_the_organism_of_chaos_in_miniature(tmp_path, monkeypatch):
     """Two seeds by the commands of the chain, the report that compares them, and claims that find what they read."""
     monkeypatch.chdir(tmp_path)
     here, runs = CHAOS / "organism", Path("runs/inoue2022_chaos/organism")
-    chain = yaml.safe_load((here / "config.yaml").read_text(encoding="utf-8"))["config"]
-    document = yaml.safe_load((here / "observers.yaml").read_text(encoding="utf-8"))
+    chain = chain_of(here)
     small_ones = {
         "EncoderDynamics": {
             "sentences": 4, "lengths": [8, 32],
@@ -575,8 +520,9 @@ def test_the_organism_of_chaos_in_miniature(tmp_path, monkeypatch):
         "DepthPerformance": {"training": {"updates": 2}},
         "Handwriting": {"starts": 3, "lengths": 12},
     }  # fmt: skip
+    observers = with_little(here / "observers.yaml", tmp_path, small_ones)
+    document = yaml.safe_load(observers.read_text(encoding="utf-8"))
     for callback in document["trainer"]["callbacks"]:
-        callback["init_args"] |= small_ones[callback["class_path"]]
         for tasks in (callback["init_args"].get(name) for name in ("tasks", "probe")):
             if tasks:
                 tasks["init_args"] |= {"n_train": 60, "n_evaluation": 40, "max_sequence_length": 64}
@@ -584,13 +530,12 @@ def test_the_organism_of_chaos_in_miniature(tmp_path, monkeypatch):
                     "n_train_tokens": 4000,
                     "n_validation_tokens": 1000,
                 }
-    observers = tmp_path / "observers.yaml"
     observers.write_text(yaml.safe_dump(document), encoding="utf-8")
     splits = {"n_train_tokens": 4000, "n_validation_tokens": 1000, "n_test_tokens": 100, "vocab_size": 300}
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
              "embedding_size": 8, "max_position_embeddings": 64}  # fmt: skip
     small = [
-        *(argument for argument in SMALL if argument.startswith("--trainer")), "--data.init_args.batch_size=4",
+        *TRAINER, "--data.init_args.batch_size=4",
         *(f"--data.init_args.corpus.init_args.{k}={v}" for k, v in splits.items()),
         f"--model.init_args.config={json.dumps(sizes)}",
     ]  # fmt: skip
@@ -598,19 +543,10 @@ def test_the_organism_of_chaos_in_miniature(tmp_path, monkeypatch):
     made = [str(runs / f"trained_{seed}") for seed in chain["seeds"][:2]]
     for run in made:
         seed = run.rsplit("_", 1)[1]
-        change = [
-            "--seed_everything",
-            seed,
-            "--data_seed",
-            seed,
-            f"--trainer.logger.init_args.version=trained_{seed}",
-        ]
-        main(["fit", "--config", str(here / "lm.yaml"), *small, *change])
-        main(["analyze", run, "--config", str(observers), *chain["observe"].split()])
-        tables = [pd.read_parquet(path) for path in (Path(run) / "observations").iterdir()]
+        fit(here, f"trained_{seed}", *small, f"--seed_everything={seed}", f"--data_seed={seed}")
+        tables = observe(run, observers, *chain["observe"].split()).values()
         assert [set(table["step"]) for table in tables] == [{0, 3}] * 3
-    main(["report", *made, "--out", str(runs / "report")])
-    page = (runs / "report" / "index.html").read_text(encoding="utf-8")
+    page = report_of(made, runs / "report")
     for name in ("encoder_dynamics", "depth_performance", "handwriting"):
         assert f"{name} of 2 runs" in page
     judged = judged_as_of_full_size("inoue2022_chaos", made, hidden_size=128)
@@ -619,12 +555,18 @@ def test_the_organism_of_chaos_in_miniature(tmp_path, monkeypatch):
     assert {name for name, verdict in judged.items() if verdict != "not measured"} >= training
 
 
-def judged_as_of_full_size(study, made, **sizes):
-    """The verdicts by claim, of small runs that are said to be of the size that the claims are about."""
-    for run in made if sizes else ():
-        config = yaml.safe_load((Path(run) / "config.yaml").read_text(encoding="utf-8"))
+def say_sizes(made, **sizes):
+    """Let small runs say that they are of the size that the claims are about."""
+    for path in (Path(run) / "config.yaml" for run in made):
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
         config["model"]["init_args"]["config"] |= sizes
-        (Path(run) / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+        path.write_text(yaml.safe_dump(config), encoding="utf-8")
+
+
+def judged_as_of_full_size(study, made, **sizes):
+    """The verdicts by claim, of small runs."""
+    if sizes:
+        say_sizes(made, **sizes)
     found = judge(STUDIES[study], [RunFolder(Path(run)) for run in made])
     return {row.claim.name: row.verdict for row in found}
 
@@ -634,7 +576,7 @@ def test_initial_networks_in_miniature(tmp_path, monkeypatch):
     """Two ways to draw weights, observed as the runs are made; their records; claims that find each network's rows."""
     monkeypatch.chdir(tmp_path)
     here, runs = CHAOS / "networks", Path("runs/inoue2022_chaos/networks")
-    chain = yaml.safe_load((here / "config.yaml").read_text(encoding="utf-8"))["config"]
+    chain = chain_of(here)
     corpus = {"class_path": "GrammarCorpus", "init_args": {
         "n_train_tokens": 4000, "n_validation_tokens": 1000, "n_test_tokens": 100, "vocabulary": "wordpiece",
         "vocab_size": 300,
@@ -653,29 +595,22 @@ def test_initial_networks_in_miniature(tmp_path, monkeypatch):
     for way in ("truncated", "clipped"):
         for seed in chain["seeds"][:2]:
             made.append(str(runs / f"{way}_{seed}"))
-            changes = [
-                *chain["runs"][way]["with"].split(),
-                "--seed_everything",
-                str(seed),
-                "--data_seed",
-                str(seed),
+            seeds = [
+                f"--seed_everything={seed}",
+                f"--data_seed={seed}",
+                "--trainer.enable_progress_bar=false",
             ]
-            main(["fit", "--config", "lm.yaml", *changes, "--trainer.enable_progress_bar=false",
-                  "--trainer.logger.init_args.version", f"{way}_{seed}"])  # fmt: skip
+            fit(tmp_path, f"{way}_{seed}", *chain["runs"][way]["with"].split(), *seeds)
             assert not list(Path(made[-1]).rglob("*.ckpt"))
             table = pd.read_parquet(Path(made[-1]) / "observations" / "encoder_dynamics")
             assert set(table["step"]) == {0}
             assert table.loc[table["quantity"] == "orbit_share", "value"].sum() == pytest.approx(1)
     main(["records", *made, "--out", "records/networks"])
     kept = pd.read_parquet("records/networks/encoder_dynamics.parquet")
-    assert {"orbit_share", "sentence_orbit_exponent", "restricted_offset", "share_of_ceiling"} <= set(
-        kept["quantity"]
-    )
+    quantities = {"orbit_share", "sentence_orbit_exponent", "restricted_offset", "share_of_ceiling"}
+    assert quantities <= set(kept["quantity"])
     assert "attention" not in set(kept["quantity"])
-    for run in made:  # as if they were of the size that the claims are about
-        config = yaml.safe_load((Path(run) / "config.yaml").read_text(encoding="utf-8"))
-        config["model"]["init_args"]["config"]["hidden_size"] = 1024
-        (Path(run) / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    say_sizes(made, hidden_size=1024)
     main(["claims", "inoue2022_chaos", *made, "--markdown", "claims.md", "--only", "scale_clip"])
     page = Path("claims.md").read_text(encoding="utf-8")
     (row,) = (line for line in page.splitlines() if "clipped − truncated" in line)
