@@ -115,16 +115,8 @@ def tabulate(
             table[column] = empty if table[column].isna().all() else table[column].fillna(empty)
     table["value"] = table["value"].astype("float64")
     if rank_and_world_size()[0] == 0:
-        known = {(one["quantity"], one.get("site", "")) for held in reasons.values() for one in held}
-        lost = table.loc[table["value"].isna(), ["quantity", "site"]].drop_duplicates()
-        # the ends of its interval have no reason of their own
-        broken = list(
-            dict.fromkeys(
-                site
-                for quantity, site in lost.itertuples(index=False)
-                if not any(quantity.startswith(of) and site == at for of, at in known)
-            )
-        )
+        known = {one.get("site", "") for held in reasons.values() for one in held}
+        broken = [s for s in dict.fromkeys(table["site"][table["value"].isna()]) if s not in known]
         if why and broken:
             where = f" in {broken}" if any(broken) else ""
             log.warning("%s: not finite at step %d%s: %s", name, step, where, why)

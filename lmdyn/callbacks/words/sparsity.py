@@ -294,7 +294,7 @@ class Sparsity(StreamingObserver):
                 measured_words |= ~measured.isnan()
                 rho = f"rho_{quantity.removeprefix('chi_')}"
                 for sample, value, error in sample_correlations(measured, lost, self.samples, self.counts):
-                    if math.isnan(value) and bool(measured.isfinite().any()) and not bool(lost.any()):
+                    if math.isnan(value) and math.isfinite(overall):
                         yield {"site": site, "pos_class": sample, "role": role}, {rho: _UNDEFINED}
                         continue
                     summary.append((rho, site, sample, value))
