@@ -197,9 +197,15 @@ class CausalLanguageModel(CausalTransformer):
         gradient_clip_val: float | None = 1.0,
     ) -> None:
         super().__init__(
-            family, config, vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val,
-            warmup_steps=warmup_steps, decay_power=decay_power, decay_steps=decay_steps,
-        )  # fmt: skip
+            family,
+            config,
+            vocab_size=vocab_size,
+            optimizer=optimizer,
+            gradient_clip_val=gradient_clip_val,
+            warmup_steps=warmup_steps,
+            decay_power=decay_power,
+            decay_steps=decay_steps,
+        )
         if vocab_size is not None:
             self.build()
 
@@ -264,9 +270,15 @@ class CausalTagger(Tagging, CausalTransformer):
         gradient_clip_val: float | None = 1.0,
     ) -> None:
         super().__init__(
-            family, config, vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val,
-            warmup_steps=warmup_steps, decay_power=decay_power, decay_steps=decay_steps,
-        )  # fmt: skip
+            family,
+            config,
+            vocab_size=vocab_size,
+            optimizer=optimizer,
+            gradient_clip_val=gradient_clip_val,
+            warmup_steps=warmup_steps,
+            decay_power=decay_power,
+            decay_steps=decay_steps,
+        )
         self.learn(task, target, shuffled_labels, num_labels)
         self.save_hyperparameters(ignore=["optimizer"])
         if vocab_size is not None and num_labels is not None:

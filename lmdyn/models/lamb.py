@@ -53,9 +53,12 @@ class LAMB(Optimizer):
                 f"{lr}, {eps}, {weight_decay}, {betas}"
             )
         defaults = {
-            "lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay,
+            "lr": lr,
+            "betas": tuple(betas),
+            "eps": eps,
+            "weight_decay": weight_decay,
             "bias_correction": bias_correction,
-        }  # fmt: skip
+        }
         super().__init__(params, defaults)
 
     @torch.no_grad()

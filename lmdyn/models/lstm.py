@@ -61,10 +61,17 @@ class LSTMLanguageModel(RecurrentModule):
         init_range: float = 0.1,
     ) -> None:
         super().__init__(
-            vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val,
-            embedding_size=embedding_size, hidden_size=hidden_size, num_layers=num_layers, dropout=dropout,
-            tie_weights=tie_weights, anneal_factor=anneal_factor, init_range=init_range,
-        )  # fmt: skip
+            vocab_size=vocab_size,
+            optimizer=optimizer,
+            gradient_clip_val=gradient_clip_val,
+            embedding_size=embedding_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            dropout=dropout,
+            tie_weights=tie_weights,
+            anneal_factor=anneal_factor,
+            init_range=init_range,
+        )
         self.save_hyperparameters(ignore=["optimizer"])
         if self.sizes_known():
             self.build()

@@ -145,9 +145,13 @@ class MaskedLanguageModel(ScheduledModule):
         initialization: Initialization = "truncated_normal",
     ) -> None:
         super().__init__(
-            vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val,
-            warmup_steps=warmup_steps, decay_power=decay_power, decay_steps=decay_steps,
-        )  # fmt: skip
+            vocab_size=vocab_size,
+            optimizer=optimizer,
+            gradient_clip_val=gradient_clip_val,
+            warmup_steps=warmup_steps,
+            decay_power=decay_power,
+            decay_steps=decay_steps,
+        )
         one_of(Family, family=family)
         one_of(Initialization, initialization=initialization)
         if (config is None) == (pretrained is None):

@@ -316,9 +316,12 @@ def load_model(cls: Any, folder: Path, label: str, *, optional: Sequence[str] = 
         with _quiet():
             model, info = cls.from_pretrained(
                 str(folder),
-                config=config, dtype=torch.float32, weights_only=True, trust_remote_code=False,
+                config=config,
+                dtype=torch.float32,
+                weights_only=True,
+                trust_remote_code=False,
                 output_loading_info=True,
-            )  # fmt: skip
+            )
     except Exception as error:  # as for the tokenizer
         raise ValueError(f"{label} cannot be loaded by {cls.__name__} ({_in_a_line(error)})") from error
     lacking = {key: set(optional) & set(key.split(".")) for key in info["missing_keys"]}
@@ -337,8 +340,9 @@ def load_model(cls: Any, folder: Path, label: str, *, optional: Sequence[str] = 
     if lacking:
         log.warning(
             "%s has no weights of %s, as is common for published models: these stay untrained, and predict no tokens",
-            label, ", ".join(sorted(set().union(*lacking.values()))),
-        )  # fmt: skip
+            label,
+            ", ".join(sorted(set().union(*lacking.values()))),
+        )
     return model.train()
 
 

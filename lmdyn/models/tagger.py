@@ -149,10 +149,16 @@ class LSTMTagger(Tagging, RecurrentModule):
         init_range: float = 0.1,
     ) -> None:
         super().__init__(
-            vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val,
-            embedding_size=embedding_size, hidden_size=hidden_size, num_layers=1, dropout=dropout,
-            anneal_factor=anneal_factor, init_range=init_range,
-        )  # fmt: skip
+            vocab_size=vocab_size,
+            optimizer=optimizer,
+            gradient_clip_val=gradient_clip_val,
+            embedding_size=embedding_size,
+            hidden_size=hidden_size,
+            num_layers=1,
+            dropout=dropout,
+            anneal_factor=anneal_factor,
+            init_range=init_range,
+        )
         self.learn(task, target, shuffled_labels, num_labels)
         self.save_hyperparameters(ignore=["optimizer"])
         if self.sizes_known():

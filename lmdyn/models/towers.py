@@ -137,18 +137,29 @@ class TransformerTowers(nn.Module):
         blocks: list[Any]
         if kind == "gpt":
             self.config: Any = GPT2Config(
-                vocab_size=1, bos_token_id=None, eos_token_id=None, n_embd=hidden_size,
-                n_layer=num_layers, n_head=num_attention_heads,
-                n_inner=intermediate_size, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
-            )  # fmt: skip
+                vocab_size=1,
+                bos_token_id=None,
+                eos_token_id=None,
+                n_embd=hidden_size,
+                n_layer=num_layers,
+                n_head=num_attention_heads,
+                n_inner=intermediate_size,
+                resid_pdrop=dropout,
+                embd_pdrop=dropout,
+                attn_pdrop=dropout,
+            )
             eps = float(self.config.layer_norm_epsilon)
             blocks = [GPT2Block(self.config, layer_idx=i) for i in range(num_layers)]
         else:
             self.config = BertConfig(
-                vocab_size=1, hidden_size=hidden_size, num_hidden_layers=num_layers,
-                num_attention_heads=num_attention_heads, intermediate_size=intermediate_size,
-                hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
-            )  # fmt: skip
+                vocab_size=1,
+                hidden_size=hidden_size,
+                num_hidden_layers=num_layers,
+                num_attention_heads=num_attention_heads,
+                intermediate_size=intermediate_size,
+                hidden_dropout_prob=dropout,
+                attention_probs_dropout_prob=dropout,
+            )
             eps = float(self.config.layer_norm_eps)
             blocks = [BertLayer(self.config, layer_idx=i) for i in range(num_layers)]
         self.config._attn_implementation = "sdpa"
@@ -203,12 +214,15 @@ class LSTMTowers(nn.Module):
         def stacks() -> nn.ModuleList:
             return nn.ModuleList(
                 nn.LSTM(
-                    hidden_size, lstm_size, num_layers, batch_first=True,
+                    hidden_size,
+                    lstm_size,
+                    num_layers,
+                    batch_first=True,
                     dropout=dropout if num_layers > 1 else 0.0,
                     proj_size=0 if lstm_size == hidden_size else hidden_size,
                 )
                 for _ in range(towers)
-            )  # fmt: skip
+            )
 
         self.forwards = stacks()
         self.backwards = stacks()

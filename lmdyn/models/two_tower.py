@@ -111,16 +111,25 @@ class TwoTowerLanguageModel(ScheduledModule):
         compile: bool = False,
     ) -> None:
         super().__init__(
-            vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val,
-            warmup_steps=warmup_steps, decay_power=decay_power, decay_steps=decay_steps,
-        )  # fmt: skip
+            vocab_size=vocab_size,
+            optimizer=optimizer,
+            gradient_clip_val=gradient_clip_val,
+            warmup_steps=warmup_steps,
+            decay_power=decay_power,
+            decay_steps=decay_steps,
+        )
         one_of(Tower, tower=tower)
         one_of(Output, output=output)
         sizes = {
-            "n_towers": n_towers, "hidden_size": hidden_size, "num_layers": num_layers,
-            "num_attention_heads": num_attention_heads, "intermediate_size": intermediate_size,
-            "lstm_size": lstm_size, "max_position_embeddings": max_position_embeddings, "vocab_size": vocab_size,
-        }  # fmt: skip
+            "n_towers": n_towers,
+            "hidden_size": hidden_size,
+            "num_layers": num_layers,
+            "num_attention_heads": num_attention_heads,
+            "intermediate_size": intermediate_size,
+            "lstm_size": lstm_size,
+            "max_position_embeddings": max_position_embeddings,
+            "vocab_size": vocab_size,
+        }
         if low := {name: value for name, value in sizes.items() if value is not None and value < 1}:
             raise ValueError(f"expected sizes of at least 1, got {low}")
         if init_range <= 0 or not 0 <= dropout < 1:
@@ -163,16 +172,24 @@ class TwoTowerLanguageModel(ScheduledModule):
         self.towers: nn.Module
         if self.tower == "elmo":
             self.towers = LSTMTowers(
-                self.n_towers, hidden_size=self.hidden_size, lstm_size=self.lstm_size,
-                num_layers=self.num_layers, dropout=self.dropout,
-            )  # fmt: skip
+                self.n_towers,
+                hidden_size=self.hidden_size,
+                lstm_size=self.lstm_size,
+                num_layers=self.num_layers,
+                dropout=self.dropout,
+            )
         else:
             self.position_embedding = nn.Embedding(self.max_position_embeddings, width)
             self.towers = TransformerTowers(
-                self.tower, self.n_towers, hidden_size=self.hidden_size, num_layers=self.num_layers,
-                num_attention_heads=self.num_attention_heads, intermediate_size=self.intermediate_size,
-                dropout=self.dropout, init_range=self.init_range,
-            )  # fmt: skip
+                self.tower,
+                self.n_towers,
+                hidden_size=self.hidden_size,
+                num_layers=self.num_layers,
+                num_attention_heads=self.num_attention_heads,
+                intermediate_size=self.intermediate_size,
+                dropout=self.dropout,
+                init_range=self.init_range,
+            )
         self.encodings = nn.ModuleList(nn.Identity() for _ in range(self.n_towers))
         """Identity modules that name the towers' encodings, by which observers find them."""
         self.head: nn.Module = nn.Identity()

@@ -121,38 +121,73 @@ class Induction(Observer):
     in_step = True
     sharded = True
     recorded = (
-        *_score("prefix_matching", "Mean weight of the token after the earlier occurrence of the query's token."),
+        *_score(
+            "prefix_matching", "Mean weight of the token after the earlier occurrence of the query's token."
+        ),
         *_score("previous_token", "Mean weight of the token before the query."),
         *_score("duplicate_token", "Mean weight of the earlier occurrence of the query's token."),
-        Quantity("uniform_attention", "Value of these three scores for uniform attention.", low=0.0, high=1.0),
         Quantity(
-            "copying", "Σ Re λ / Σ |λ| of the head's circuit from tokens to logits.", low=-1.0, high=1.0, tags=_HEAD,
-            panel="heads", short="copying (eigenvalues)",
+            "uniform_attention", "Value of these three scores for uniform attention.", low=0.0, high=1.0
+        ),
+        Quantity(
+            "copying",
+            "Σ Re λ / Σ |λ| of the head's circuit from tokens to logits.",
+            low=-1.0,
+            high=1.0,
+            tags=_HEAD,
+            panel="heads",
+            short="copying (eigenvalues)",
         ),
         _loss("first_loss", "Mean loss on the first of two equal sequences of random tokens."),
         _loss("second_loss", "Mean loss on the second."),
-        Quantity("second_minus_first", "Difference of these losses, negative for induction.", "nats", panel="losses"),
         Quantity(
-            "second_minus_first_error", "Standard error of the difference over sequences.", "nats", low=0.0, tags=(),
+            "second_minus_first",
+            "Difference of these losses, negative for induction.",
+            "nats",
+            panel="losses",
+        ),
+        Quantity(
+            "second_minus_first_error",
+            "Standard error of the difference over sequences.",
+            "nats",
+            low=0.0,
+            tags=(),
         ),
         _loss("early_loss", "Mean loss of the text after few tokens of context."),
         _loss("late_loss", "Mean loss of the text after many tokens of context."),
         Quantity(
-            "late_minus_early", "Difference of these losses, negative if more context helps.", "nats", panel="losses",
+            "late_minus_early",
+            "Difference of these losses, negative if more context helps.",
+            "nats",
+            panel="losses",
         ),
         Quantity(
-            "position_loss", "Mean loss after a number of tokens of context.", "nats", low=0.0, tags=(),
-            panel="context", short="loss by tokens of context", over="position",
+            "position_loss",
+            "Mean loss after a number of tokens of context.",
+            "nats",
+            low=0.0,
+            tags=(),
+            panel="context",
+            short="loss by tokens of context",
+            over="position",
         ),
         Quantity(
-            "second_loss_rise", "Rise of second_loss if heads are ablated.", "nats", tags=_ABLATED, panel="ablation",
+            "second_loss_rise",
+            "Rise of second_loss if heads are ablated.",
+            "nats",
+            tags=_ABLATED,
+            panel="ablation",
             lines="ablated",
         ),
         Quantity(
-            "late_loss_rise", "Rise of late_loss if heads are ablated.", "nats", tags=_ABLATED, panel="ablation",
+            "late_loss_rise",
+            "Rise of late_loss if heads are ablated.",
+            "nats",
+            tags=_ABLATED,
+            panel="ablation",
             lines="ablated",
         ),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -207,9 +242,13 @@ class Induction(Observer):
         after = () if self._causal else self._first_of("sep_token_id", "eos_token_id")
         self._rows = self._tokens(module, self.sequences, after)
         self._read = read_induction(
-            module, self._two(module, after), self.paths("attention_sites"), self.forward,
-            causal=self._causal, classes=max(self._ids) + 1,
-        )  # fmt: skip
+            module,
+            self._two(module, after),
+            self.paths("attention_sites"),
+            self.forward,
+            causal=self._causal,
+            classes=max(self._ids) + 1,
+        )
         self._read_of = weakref.ref(module)
         if not self._read.no_losses:
             early, late = self._contexts
@@ -326,9 +365,12 @@ class Induction(Observer):
             for first, ids in zip(range(0, self.sequences, _ROWS), self._rows.split(_ROWS), strict=True)
         ]
         consumer = RepeatedRows(
-            (self.sequences, self._rows.shape[1]), self.length, len(self._before), heads,
+            (self.sequences, self._rows.shape[1]),
+            self.length,
+            len(self._before),
+            heads,
             with_losses=not self._read.no_losses,
-        )  # fmt: skip
+        )
         sites = self.paths("attention_sites") if heads else {}
         found = self._pass(module, ProbeSet(batches), Watch(consumer, attention_sites=sites), means)
         consumer.reduce()

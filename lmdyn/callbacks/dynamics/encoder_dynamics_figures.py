@@ -18,11 +18,23 @@ _MAPS = 11  # attention maps next to each other
 _KEYS = ["run", "step"]
 _WIDTH = 20  # windows of the running mean of λ that ends a transient, if several were recorded
 _NUMBERS = (
-    "synchronization_offset", "mean_exponent", "chaotic_share", "transient_length", "censored_share", "attractors",
-    "peak_effective_dimension", "transverse_exponent", "full_map_exponent", "reduced_map_exponent",
-    "orbit_lyapunov_exponent", "full_lyapunov_exponent", "transient_share", "undetermined_transient_share",
-    "ended_share", "restricted_mean_length",
-)  # fmt: skip
+    "synchronization_offset",
+    "mean_exponent",
+    "chaotic_share",
+    "transient_length",
+    "censored_share",
+    "attractors",
+    "peak_effective_dimension",
+    "transverse_exponent",
+    "full_map_exponent",
+    "reduced_map_exponent",
+    "orbit_lyapunov_exponent",
+    "full_lyapunov_exponent",
+    "transient_share",
+    "undetermined_transient_share",
+    "ended_share",
+    "restricted_mean_length",
+)
 
 
 @fig.in_style
@@ -91,12 +103,23 @@ def _offsets(runs: Mapping[str, pd.DataFrame]) -> Figure | None:
         line = {"color": colour, "lw": 1.2}
         ax.boxplot(
             [select(of, length=n)["value"].to_numpy(float) for n in lengths],
-            positions=(i - (len(runs) - 1) / 2) * width + np.arange(len(lengths)), widths=0.8 * width,
-            manage_ticks=False, patch_artist=True, showmeans=True, medianprops=line, whiskerprops=line,
-            capprops=line, boxprops={"facecolor": mpl.colors.to_rgba(colour, 0.35), "edgecolor": colour},
+            positions=(i - (len(runs) - 1) / 2) * width + np.arange(len(lengths)),
+            widths=0.8 * width,
+            manage_ticks=False,
+            patch_artist=True,
+            showmeans=True,
+            medianprops=line,
+            whiskerprops=line,
+            capprops=line,
+            boxprops={"facecolor": mpl.colors.to_rgba(colour, 0.35), "edgecolor": colour},
             meanprops={"marker": "^", "markerfacecolor": "0.2", "markeredgecolor": "0.2", "markersize": 5},
-            flierprops={"marker": "D", "markerfacecolor": "none", "markeredgecolor": colour, "markersize": 3.5},
-        )  # fmt: skip
+            flierprops={
+                "marker": "D",
+                "markerfacecolor": "none",
+                "markeredgecolor": colour,
+                "markersize": 3.5,
+            },
+        )
         ax.plot([], [], "s", ms=8, color=colour, label=label)
     ax.plot([], [], "^", color="0.2", ms=5, label="mean")
     ax.set_xticks(range(len(lengths)), list(map(str, lengths)))

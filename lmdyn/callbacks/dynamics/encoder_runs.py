@@ -40,9 +40,16 @@ _WIDTH = 20  # the standard
 _TOKENS, _ATTENTION_EVERY, _PERTURBED_STEPS, _COMPONENT_STEPS, _TRANSVERSE_STEPS = 10, 50, 600, 1000, 200
 _LEAST = 100  # values of a 0–1 test
 _ORBIT = (
-    "exponent", "error", "resolution", "steps", "length", "censored", "transient_undetermined", "chaotic_exponent",
+    "exponent",
+    "error",
+    "resolution",
+    "steps",
+    "length",
+    "censored",
+    "transient_undetermined",
+    "chaotic_exponent",
     "line_change",
-)  # fmt: skip
+)
 _PARTIAL = ("chaotic_exponent", "transverse_exponent")  # NaN if never chaotic, or if tokens differ
 
 
@@ -164,10 +171,21 @@ class EncoderRuns:
     ) -> LongRun:
         of = self.numerics
         return long_run(
-            part_of(self.f, slice(len(x))), x, tau, steps, reduced=reduced, epsilon=of.epsilon,
-            threshold=of.threshold, keep=keep, end_recurrent=end_recurrent, tolerance=self.long.tolerance,
-            batch_size=of.batch_size, seed=of.seed, rows=self.numbers[: len(x)], variant=of.deviation,
-        )  # fmt: skip
+            part_of(self.f, slice(len(x))),
+            x,
+            tau,
+            steps,
+            reduced=reduced,
+            epsilon=of.epsilon,
+            threshold=of.threshold,
+            keep=keep,
+            end_recurrent=end_recurrent,
+            tolerance=self.long.tolerance,
+            batch_size=of.batch_size,
+            seed=of.seed,
+            rows=self.numbers[: len(x)],
+            variant=of.deviation,
+        )
 
     def _synchronize(self, f: Map, x: Tensor) -> Synchronization:
         of = self.numerics
@@ -330,10 +348,19 @@ class EncoderRuns:
                 # if they are not followed further, what recurred is closed; else they are examined again
                 known = run.recurred_at[rows] >= 0 if long.follow == 1 else None
                 orbits = orbit_kind(
-                    part_of(of, rows), final[rows], 0, tau=long.tau, follow=long.follow,
-                    earlier=run.exponents[:, rows], perturbation=delta[rows], closed=known, max_period=long.max_period,
-                    tolerance=long.tolerance, seed=self.numerics.seed, rows=[self.numbers[i] for i in rows.tolist()],
-                )  # fmt: skip
+                    part_of(of, rows),
+                    final[rows],
+                    0,
+                    tau=long.tau,
+                    follow=long.follow,
+                    earlier=run.exponents[:, rows],
+                    perturbation=delta[rows],
+                    closed=known,
+                    max_period=long.max_period,
+                    tolerance=long.tolerance,
+                    seed=self.numerics.seed,
+                    rows=[self.numbers[i] for i in rows.tolist()],
+                )
                 at = rows.cpu()
                 mine["kind"][at] = torch.tensor([KINDS.index(k) for k in orbits.kinds], dtype=torch.float64)
                 for name in _ORBIT:

@@ -121,14 +121,22 @@ class Handwriting(Observer):
     not_settings = Observer.not_settings | {"batch_tokens"}
     recorded = (
         Quantity(
-            "best_nmse", "Lowest NMSE of all windows that are long enough; 0 is perfect, 1 a pen at rest.",
-            low=0.0, better="lower", panel="best",
+            "best_nmse",
+            "Lowest NMSE of all windows that are long enough; 0 is perfect, 1 a pen at rest.",
+            low=0.0,
+            better="lower",
+            panel="best",
         ),
         Quantity("best_start", "t₀ of that window.", "steps", low=0.0),
         Quantity("best_length", "ΔT of that window.", "steps", low=1.0),
-        Quantity("best_condition", "Estimated condition number at it; near 1e6 the ridge dominates.", low=0.0),
         Quantity(
-            "published_window_nmse", "NMSE at t₀ = 7, ΔT = 28, if it is among the windows.", low=0.0, better="lower",
+            "best_condition", "Estimated condition number at it; near 1e6 the ridge dominates.", low=0.0
+        ),
+        Quantity(
+            "published_window_nmse",
+            "NMSE at t₀ = 7, ΔT = 28, if it is among the windows.",
+            low=0.0,
+            better="lower",
             panel="best",
         ),
         Quantity("raised_ridge", "Number of windows that required a higher ridge.", "count", low=0.0),
@@ -138,7 +146,7 @@ class Handwriting(Observer):
         Quantity("nmse", "NMSE of a window.", low=0.0, better="lower", tags=()),
         Quantity("path", "Position of the pen at a step of the best window.", tags=()),
         Quantity("target_path", "Target position of the pen.", tags=()),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

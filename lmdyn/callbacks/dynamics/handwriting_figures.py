@@ -51,9 +51,16 @@ def _maps(last: Sequence[pd.DataFrame], runs: Sequence[str]) -> Figure:
         if all(len(v) and v.notna().all() for v in best.values()):
             start, length, nmse = (float(v.iloc[0]) for v in best.values())
             ax.plot(
-                [start], [length], ls="", marker="*", ms=12, mfc="white", mec="black", clip_on=False,
+                [start],
+                [length],
+                ls="",
+                marker="*",
+                ms=12,
+                mfc="white",
+                mec="black",
+                clip_on=False,
                 label=f"best: {nmse:.3g} at t₀ = {start:.0f}, ΔT = {length:.0f}",
-            )  # fmt: skip
+            )
             ax.legend(loc="upper right", frameon=True)
         ax.set_title(_title(rows, run, len(runs) > 1))
         ax.set_xlabel("t₀, start of the window (steps)")

@@ -51,8 +51,9 @@ def _means(observations: pd.DataFrame) -> pd.DataFrame:
         named["run"] = named["run"].map(lambda run: f"{run}, shapley" if run in drawn else run)
     rows = select(named, quantity=["di", "di_low", "di_high"])
     rows = rows.assign(
-        syntactic=rows["syntactic"].astype(float).fillna(0), pos_class=rows["pos_class"].astype(object).fillna("all")
-    )  # fmt: skip
+        syntactic=rows["syntactic"].astype(float).fillna(0),
+        pos_class=rows["pos_class"].astype(object).fillna("all"),
+    )
     keys = ["run", "step", "site", "distance", "syntactic", "pos_class"]
     table = wide(rows, "quantity", keys).reindex(columns=["di", "di_low", "di_high"])
     return table.dropna(subset="di").rename(columns={"di": "value"}).reset_index()

@@ -83,9 +83,17 @@ class SentencePairs:
     """
 
     def __init__(
-        self, sentences: Sequence[Sentence], tokenizer: Any, counts: npt.NDArray[Any] | None, *, max_distance: int,
-        batch_tokens: int, name: str, one_token: bool = False, controls: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        sentences: Sequence[Sentence],
+        tokenizer: Any,
+        counts: npt.NDArray[Any] | None,
+        *,
+        max_distance: int,
+        batch_tokens: int,
+        name: str,
+        one_token: bool = False,
+        controls: bool = False,
+    ) -> None:
         encoded = _encoded_words(
             sentences, tokenizer, name, special_tokens=not one_token, written=not one_token
         )
@@ -123,8 +131,11 @@ class SentencePairs:
         if lost.any():
             log.warning(
                 "%s: %d of %d words have no token of this tokenizer: %d pairs with them are left out",
-                name, int((pieces == 0).sum()), self.words, int(lost.sum()),
-            )  # fmt: skip
+                name,
+                int((pieces == 0).sum()),
+                self.words,
+                int(lost.sum()),
+            )
         self.table: pd.DataFrame = table[~lost].reset_index(drop=True)
 
 
@@ -151,17 +162,24 @@ def _encoded_words(
     written = written and all(getattr(s, "text", None) is not None for s in sentences)
     texts, ends = zip(*(_text(s, written) for s in sentences), strict=True)
     found = tokenizer(
-        list(texts), padding=False, truncation=False, return_attention_mask=False, verbose=False,
-        add_special_tokens=special_tokens, return_offsets_mapping=True,
-    )  # fmt: skip
+        list(texts),
+        padding=False,
+        truncation=False,
+        return_attention_mask=False,
+        verbose=False,
+        add_special_tokens=special_tokens,
+        return_offsets_mapping=True,
+    )
     words = [
         [
             # a space belongs to the following word
-            int(np.searchsorted(of_words, start if written else end - 1, "right")) if end > start and part == 0 else -1
+            int(np.searchsorted(of_words, start if written else end - 1, "right"))
+            if end > start and part == 0
+            else -1
             for (start, end), part in zip(spans, found.sequence_ids(i), strict=True)
         ]
         for i, (of_words, spans) in enumerate(zip(ends, found["offset_mapping"], strict=True))
-    ]  # fmt: skip
+    ]
     return list(zip(found["input_ids"], words, strict=True))
 
 
@@ -203,9 +221,11 @@ def _batches(
         chosen = [i for i in order[: max(1, batch_tokens // longest)] if padded or size[i] == longest]
         order = order[len(chosen) :]
         ids, words = (
-            pad_sequence([torch.tensor(encoded[i][side]) for i in chosen], batch_first=True, padding_value=empty)
+            pad_sequence(
+                [torch.tensor(encoded[i][side]) for i in chosen], batch_first=True, padding_value=empty
+            )
             for side, empty in enumerate((0, -1))
-        )  # fmt: skip
+        )
         mask = torch.arange(longest) < torch.tensor([size[i] for i in chosen])[:, None]
         batches.append(TokenBatch(ids, words, mask, [first[i] for i in chosen], chosen))
     return batches

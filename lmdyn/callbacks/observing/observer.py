@@ -209,9 +209,16 @@ class Observer(L.Callback, ABC):
         with observing(module):  # a DataLoader uses the global random generator
             if not self._met and self.reads_data:
                 labels = read_module(
-                    module, self.probe_set, self.forward, self.run.tokenizer, whose=self.name, labels=self.convention,
-                    uses_labels=self.uses_labels, kind=self.reads, one_pass=self.in_step,
-                )  # fmt: skip
+                    module,
+                    self.probe_set,
+                    self.forward,
+                    self.run.tokenizer,
+                    whose=self.name,
+                    labels=self.convention,
+                    uses_labels=self.uses_labels,
+                    kind=self.reads,
+                    one_pass=self.in_step,
+                )
                 self._set_labels(labels, is_encoder_decoder(module))
             self.check_module(module)
             if not self._met:
@@ -312,9 +319,13 @@ class Observer(L.Callback, ABC):
         """Return a split of the observer's data: of its ``probe``, or of the run's own data."""
         loader = split_loader(self.data, split, self.name, chosen=split == self.split)
         given = ProbeSet(
-            loader, max_tokens=max_tokens, identity=(id(self.data), split), names=self.batch,
-            labels=self.convention or "aligned", decodes=self._decodes,
-        )  # fmt: skip
+            loader,
+            max_tokens=max_tokens,
+            identity=(id(self.data), split),
+            names=self.batch,
+            labels=self.convention or "aligned",
+            decodes=self._decodes,
+        )
         given.data = self.data
         if (part := given.recut(self._known_hashes)) is not given and split == self.split:
             announce(self.name, f"batch_size has changed; {split} data is observed in the previous batches")

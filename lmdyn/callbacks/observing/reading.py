@@ -149,15 +149,20 @@ def _count_padding(module: nn.Module, probe: ProbeSet, tokenizer: Any, whose: st
         log.warning(
             "%s: %d of %d labels of the probe set are on padding (attention_mask 0): no observer counts them, but the "
             "model's own loss does if it is given them: set them to -100",
-            whose, on_padding, labels,
-        )  # fmt: skip
+            whose,
+            on_padding,
+            labels,
+        )
     if padded:
         log.warning(
             "%s: %d of %d rows of the probe set begin or end in two or more padding tokens (id %d), and the batches "
             "have no attention_mask: they count as text, whose end may be the same token; add an attention_mask, or "
             "set their labels to -100",
-            whose, padded, rows, pad,
-        )  # fmt: skip
+            whose,
+            padded,
+            rows,
+            pad,
+        )
 
 
 def _pad_id(module: nn.Module, tokenizer: Any) -> int:

@@ -103,17 +103,37 @@ class Downstream(Observer):
     needs = (FineTuningTasks,)
     recorded = (
         Quantity(
-            "score", "Score of a task on its development set: an accuracy, an F1 or a correlation.", low=-1.0, high=1.0,
-            better="higher", tags=_TASK, panel="tasks", lines="run", floor="baseline",
+            "score",
+            "Score of a task on its development set: an accuracy, an F1 or a correlation.",
+            low=-1.0,
+            high=1.0,
+            better="higher",
+            tags=_TASK,
+            panel="tasks",
+            lines="run",
+            floor="baseline",
         ),
-        Quantity("score_error", "Standard error of the score over development examples.", low=0.0, tags=_TASK),
+        Quantity(
+            "score_error", "Standard error of the score over development examples.", low=0.0, tags=_TASK
+        ),
         Quantity("baseline", "Score of predicting without reading.", low=-1.0, high=1.0, tags=_TASK),
         Quantity(
-            "average", "Mean score of these tasks, joined by +.", low=-1.0, high=1.0, better="higher", tags=_TASKS,
-            panel="average", lines="run", floor="average_baseline",
+            "average",
+            "Mean score of these tasks, joined by +.",
+            low=-1.0,
+            high=1.0,
+            better="higher",
+            tags=_TASKS,
+            panel="average",
+            lines="run",
+            floor="average_baseline",
         ),
-        Quantity("average_error", "Standard error of the average, for independent tasks.", low=0.0, tags=_TASKS),
-        Quantity("average_baseline", "Mean of the baselines of these tasks.", low=-1.0, high=1.0, tags=_TASKS),
+        Quantity(
+            "average_error", "Standard error of the average, for independent tasks.", low=0.0, tags=_TASKS
+        ),
+        Quantity(
+            "average_baseline", "Mean of the baselines of these tasks.", low=-1.0, high=1.0, tags=_TASKS
+        ),
         _metric("accuracy", "Development examples whose label is predicted; for MNLI, by set.", "share"),
         _metric("f1", "F1 of label 1, or of the words of answers."),
         _metric("matthews", "Matthews' correlation, 0 if it is undefined.", low=-1.0),
@@ -121,10 +141,13 @@ class Downstream(Observer):
         _metric("spearman", "Spearman's correlation with the scores, 0 if it is undefined.", low=-1.0),
         _metric("exact_match", "Answers equal to those of the data.", "share"),
         Quantity(
-            "train_loss", "Mean loss of the last tenth of the fine-tuning: cross-entropy in nats, or squared error.",
-            low=0.0, better="lower", tags=_TASK,
+            "train_loss",
+            "Mean loss of the last tenth of the fine-tuning: cross-entropy in nats, or squared error.",
+            low=0.0,
+            better="lower",
+            tags=_TASK,
         ),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -166,8 +189,10 @@ class Downstream(Observer):
         if missing := [task for task, parent in own.items() if parent not in self.chosen]:
             log.warning(
                 "%s: %s start from the pretrained weights, not from an MNLI encoder as published: MNLI is not "
-                "among the tasks", self.name, missing,
-            )  # fmt: skip
+                "among the tasks",
+                self.name,
+                missing,
+            )
         return {task: parent for task, parent in own.items() if task not in missing}
 
     def _checked_init(self, given: Mapping[str, str]) -> dict[str, str]:

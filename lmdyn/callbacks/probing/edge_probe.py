@@ -90,18 +90,30 @@ class EdgeProbe(Observer):
     not_settings = Observer.not_settings | {"memory_gb"}
     recorded = (
         Quantity(
-            "f1", "Micro-F1 on the test split.", low=0.0, high=1.0, tags=("<site>/<task>",), panel="layers",
-            short="test micro-F1", floor="majority",
+            "f1",
+            "Micro-F1 on the test split.",
+            low=0.0,
+            high=1.0,
+            tags=("<site>/<task>",),
+            panel="layers",
+            short="test micro-F1",
+            floor="majority",
         ),
         Quantity(
-            "validation_f1", "Highest micro-F1 on the development split, of the same weights.", low=0.0, high=1.0,
+            "validation_f1",
+            "Highest micro-F1 on the development split, of the same weights.",
+            low=0.0,
+            high=1.0,
             tags=("<site>/<task>",),
         ),
         Quantity(
-            "majority", "Micro-F1 of always predicting the most frequent training label.", low=0.0, high=1.0,
+            "majority",
+            "Micro-F1 of always predicting the most frequent training label.",
+            low=0.0,
+            high=1.0,
             tags=("<task>",),
         ),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         self.max_tokens = self.test_tokens

@@ -133,9 +133,11 @@ class RunState(UpdateCount):
             torch.distributed.all_gather_object(ranks, mine)
         settle_loops(trainer, checkpoint["loops"]["fit_loop"])
         checkpoint["lmdyn"] = {
-            **about_checkpoint(trainer), **recorded_folder(trainer), "ranks": ranks,
+            **about_checkpoint(trainer),
+            **recorded_folder(trainer),
+            "ranks": ranks,
             "accumulate_grad_batches": trainer.accumulate_grad_batches,
-        }  # fmt: skip
+        }
 
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
@@ -224,8 +226,12 @@ def about_checkpoint(trainer: L.Trainer) -> dict[str, Any]:
     """Return the entry ``lmdyn`` of a checkpoint: step, tokens, learning rate, and the tokenizer's folder."""
     at = progress(trainer)
     return {
-        "step": at.step, "tokens": at.tokens, "learning_rate": at.learning_rate, "tokenizer": "tokenizer", **COUNTED
-    }  # fmt: skip
+        "step": at.step,
+        "tokens": at.tokens,
+        "learning_rate": at.learning_rate,
+        "tokenizer": "tokenizer",
+        **COUNTED,
+    }
 
 
 def tokenizer_of(datamodule: Any, module: L.LightningModule) -> Any:

@@ -132,16 +132,30 @@ class TokenLearning(Observer):
     not_settings = Observer.not_settings | {"batch_tokens"}
     recorded = (
         Quantity(
-            "reconstruction", "Words that are reconstructed, of all or of a group.", "share", low=0.0, high=1.0,
-            better="higher", tags=_FORMS, panel="accuracy", lines="group",
+            "reconstruction",
+            "Words that are reconstructed, of all or of a group.",
+            "share",
+            low=0.0,
+            high=1.0,
+            better="higher",
+            tags=_FORMS,
+            panel="accuracy",
+            lines="group",
         ),
         Quantity(
-            "prediction", "Words that are predicted when masked, of all or of a group.", "share", low=0.0, high=1.0,
-            better="higher", tags=_FORMS, panel="accuracy", lines="group",
+            "prediction",
+            "Words that are predicted when masked, of all or of a group.",
+            "share",
+            low=0.0,
+            high=1.0,
+            better="higher",
+            tags=_FORMS,
+            panel="accuracy",
+            lines="group",
         ),
         Quantity("words", "Words to be reconstructed.", "count", low=1.0, tags=()),
         Quantity("masked_words", "Words that were masked.", "count", low=1.0, tags=()),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -190,8 +204,11 @@ class TokenLearning(Observer):
         if unknown and rank_and_world_size()[0] == 0:
             log.warning(
                 "%s: %d of %d words have a piece that is the unknown token %r: they are left out",
-                self.name, unknown, total, self.run.tokenizer.unk_token,
-            )  # fmt: skip
+                self.name,
+                unknown,
+                total,
+                self.run.tokenizer.unk_token,
+            )
 
     def _known(self, batch: Mapping[str, Any], words: BatchWords) -> Bool[Tensor, "words"]:
         """Return which words have no piece that is the unknown token."""
@@ -227,8 +244,10 @@ class TokenLearning(Observer):
             if self.bands and int(ranks.max()) < self.bands[-1][1]:
                 log.warning(
                     "%s: %d different tokens occur, so that higher bands of %s have no words",
-                    self.name, int(ranks.max()), self.band_names,
-                )  # fmt: skip
+                    self.name,
+                    int(ranks.max()),
+                    self.band_names,
+                )
             of_token = torch.full_like(ranks, -1)
             for i, (first, last) in enumerate(self.bands):
                 of_token[(ranks >= first) & (ranks <= last)] = i

@@ -32,8 +32,11 @@ def _precision(name: str, meaning: str, tags: tuple[str, ...], **panel: Any) -> 
 
 _OF_KINDS = ("", "<kind>", "<relation>")
 _MEANS: dict[str, Any] = {
-    "panel": "mean", "lines": "kind", "where": (("relation", ("",)),), "floor": "majority",
-}  # fmt: skip
+    "panel": "mean",
+    "lines": "kind",
+    "where": (("relation", ("",)),),
+    "floor": "majority",
+}
 
 
 class WorldKnowledge(Observer):
@@ -67,23 +70,34 @@ class WorldKnowledge(Observer):
 
     recorded = (
         _precision(
-            "p_at_1", "Facts that are known: of a relation, or the mean over relations, of a kind or of all.",
-            _OF_KINDS, **_MEANS,
+            "p_at_1",
+            "Facts that are known: of a relation, or the mean over relations, of a kind or of all.",
+            _OF_KINDS,
+            **_MEANS,
         ),
-        _precision("p_at_1_candidates", "Facts that are known if only candidates compete.", _OF_KINDS, **_MEANS),
         _precision(
-            "p_at_1_lowest", "p_at_1 of the wording with the lowest precision; p_at_1 is the mean over wordings.",
+            "p_at_1_candidates", "Facts that are known if only candidates compete.", _OF_KINDS, **_MEANS
+        ),
+        _precision(
+            "p_at_1_lowest",
+            "p_at_1 of the wording with the lowest precision; p_at_1 is the mean over wordings.",
             ("", "<relation>"),
         ),
         _precision("p_at_1_highest", "p_at_1 of the wording with the highest precision.", ("", "<relation>")),
         Quantity(
-            "majority", "Score of the most frequent object of each relation: a model that knows no fact.", "share",
-            low=0.0, high=1.0, tags=_OF_KINDS,
+            "majority",
+            "Score of the most frequent object of each relation: a model that knows no fact.",
+            "share",
+            low=0.0,
+            high=1.0,
+            tags=_OF_KINDS,
         ),
         Quantity("facts", "Number of facts.", "count", low=0.0, tags=("", "<relation>")),
-        Quantity("known", "Number of known facts, in the whole vocabulary.", "count", low=0.0, better="higher"),
+        Quantity(
+            "known", "Number of known facts, in the whole vocabulary.", "count", low=0.0, better="higher"
+        ),
         Quantity("hit", "1 if a fact is known, else 0.", low=0.0, high=1.0, tags=()),
-    )  # fmt: skip
+    )
 
     needs = (HasFacts,)
 
@@ -119,9 +133,11 @@ class WorldKnowledge(Observer):
         if self._probe_set is None:
             return super().settings
         return {
-            **super().settings, "templates": self._facts.templates, "relation_kinds": self._facts.relation_kinds,
+            **super().settings,
+            "templates": self._facts.templates,
+            "relation_kinds": self._facts.relation_kinds,
             "candidates": len(self._facts.candidates),
-        }  # fmt: skip
+        }
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report facts whose object is a token for unknown words, and candidates without any object."""
@@ -167,13 +183,19 @@ class WorldKnowledge(Observer):
             parts.append(
                 torch.stack(
                     [
-                        batch["example"], batch["relation"], batch["fact"], highest.indices,
-                        highest.indices == objects, torch.where(candidate, (among == objects).long(), -1),
-                        ~highest.values.isfinite(), objects, batch.get("wording", torch.zeros_like(batch["fact"])),
+                        batch["example"],
+                        batch["relation"],
+                        batch["fact"],
+                        highest.indices,
+                        highest.indices == objects,
+                        torch.where(candidate, (among == objects).long(), -1),
+                        ~highest.values.isfinite(),
+                        objects,
+                        batch.get("wording", torch.zeros_like(batch["fact"])),
                     ],
                     dim=1,
                 ).cpu()
-            )  # fmt: skip
+            )
         mine = torch.cat(parts) if parts else torch.zeros(0, 9, dtype=torch.int64)
         return _Answers(torch.cat(gather(mine)))
 

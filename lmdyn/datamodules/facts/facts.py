@@ -133,8 +133,10 @@ class FactCorpus(EncodedAtSetup[ExampleLoader], L.LightningDataModule):
         if skipped:
             logger.warning(
                 "left out %d of %d facts, whose object is not exactly one known piece of the tokenizer: %s",
-                skipped.total(), asked.total(), ", ".join(f"{r} {n} of {asked[r]}" for r, n in skipped.items()),
-            )  # fmt: skip
+                skipped.total(),
+                asked.total(),
+                ", ".join(f"{r} {n} of {asked[r]}" for r, n in skipped.items()),
+            )
         if not any(e["wording"] for e in examples):
             examples = [{key: e[key] for key in e if key != "wording"} for e in examples]
         return ExampleLoader(
@@ -161,8 +163,10 @@ class FactCorpus(EncodedAtSetup[ExampleLoader], L.LightningDataModule):
         if outside:
             logger.warning(
                 "the objects of %d of %d facts are not among the candidates: these facts are left out when only "
-                "candidates compete", outside, len(examples),
-            )  # fmt: skip
+                "candidates compete",
+                outside,
+                len(examples),
+            )
         return candidates
 
     def loader(self) -> ExampleLoader:

@@ -38,9 +38,16 @@ VERSION = 1
 """Raised whenever the same settings give different documents: part of every cache key."""
 
 _MINIMA = {
-    "seed": 0, "n_topics": 1, "n_nouns": 10, "n_verbs": 10, "n_adjectives": 3, "n_adverbs": 1, "n_names": 10,
-    "n_facts": 0, "topic_boost": 1,
-}  # fmt: skip
+    "seed": 0,
+    "n_topics": 1,
+    "n_nouns": 10,
+    "n_verbs": 10,
+    "n_adjectives": 3,
+    "n_adverbs": 1,
+    "n_names": 10,
+    "n_facts": 0,
+    "topic_boost": 1,
+}
 
 
 @dataclass(eq=False)
@@ -241,9 +248,19 @@ class GrammarCorpus(Corpus):
         super().__init__(**kwargs)
         self.n_tokens = self.by_split(n_train_tokens, n_validation_tokens, n_test_tokens)
         self.grammar = Grammar(
-            grammar_seed, n_topics, n_nouns, n_verbs, n_adjectives, n_adverbs, n_names, n_facts, zipf_exponent,
-            topic_boost, ambiguous_fraction, fact_rate,
-        )  # fmt: skip
+            grammar_seed,
+            n_topics,
+            n_nouns,
+            n_verbs,
+            n_adjectives,
+            n_adverbs,
+            n_names,
+            n_facts,
+            zipf_exponent,
+            topic_boost,
+            ambiguous_fraction,
+            fact_rate,
+        )
 
     def documents(self, split: str) -> Iterator[Document]:
         """Yield the documents of a split, generated one at a time."""

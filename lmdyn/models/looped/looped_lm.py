@@ -104,9 +104,16 @@ class LoopedLanguageModel(CausalLanguageModel):
     ) -> None:
         # the layers can be built once all their arguments are known
         CausalTransformer.__init__(
-            self, family, config, vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val,
-            warmup_steps=warmup_steps, decay_power=decay_power, decay_steps=decay_steps,
-        )  # fmt: skip
+            self,
+            family,
+            config,
+            vocab_size=vocab_size,
+            optimizer=optimizer,
+            gradient_clip_val=gradient_clip_val,
+            warmup_steps=warmup_steps,
+            decay_power=decay_power,
+            decay_steps=decay_steps,
+        )
         least = {"prelude_layers": 0, "core_layers": 1, "coda_layers": 0, "depth": 1}
         least |= {"evaluation_depth": 1, "backprop_depth": 1}
         values = {name: value for name, value in locals().items() if name in least and value is not None}
