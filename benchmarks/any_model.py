@@ -87,7 +87,7 @@ def main() -> None:
         for group in (spelled, found):
             start = now(cpu_device)
             for observer in group:
-                observer.meet(model)
+                observer.bind(model)
             meetings.append(now(cpu_device).since(start))
         ratios, cpu = [], []
         for _ in range(arguments.reps):

@@ -101,7 +101,7 @@ def attached(name: str, folder: Path, tokens: int, **settings: Any) -> tuple[Geo
     observer = Geometry(max_tokens=tokens, log_figures=False, **settings)
     observer.probe = probe
     observer.attach(run)
-    observer.meet(module.eval())
+    observer.bind(module.eval())
     return observer, module, run
 
 
@@ -137,7 +137,7 @@ def other(name: str, observer: Geometry, module: nn.Module, run: Run) -> list[St
         return []
     found.probe = observer.probe
     found.attach(run)
-    found.meet(module)
+    found.bind(module)
     return [found]
 
 

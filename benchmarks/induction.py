@@ -90,7 +90,7 @@ def train(layers: int, args: argparse.Namespace) -> list[list[str]]:
     found, generator = [], torch.Generator().manual_seed(2)
     with tempfile.TemporaryDirectory() as folder:
         observer.attach(Run(Path(folder)))
-        observer.meet(model)
+        observer.bind(model)
         step, begun = 0.0, now(torch.device("cpu"))
         for update in range(args.updates + 1):
             if update % args.every == 0:

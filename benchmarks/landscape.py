@@ -78,7 +78,7 @@ def measured(config: str, folder: Path, size: int, reps: int, tokens: int) -> li
     module: Any = cli.model
     observer = Landscape(reference={}, plane="random", plane_size=size, max_tokens=tokens, log_figures=False)
     observer.attach(Run(folder, data.tokenizer, data.token_counts, data))
-    observer.meet(module.eval())
+    observer.bind(module.eval())
     ratios = []
     for repetition in range(reps + 1):
         began = now(torch.device("cpu"))

@@ -140,7 +140,7 @@ def observation(name: str, base: str, settings: str, folder: Path, again: float)
     (observer,) = (c for c in cli.trainer.callbacks if isinstance(c, Observer) and type(c).__name__ == name)  # type: ignore[attr-defined]
     module: Any = cli.model
     observer.attach(Run(folder / name, data.tokenizer, data.token_counts, data, None, folder))
-    observer.meet(module.eval())
+    observer.bind(module.eval())
     if isinstance(observer, LossChangeAllocation):  # of the line between two checkpoints
         torch.save({"state_dict": module.state_dict()}, folder / f"step={0:09d}.ckpt")
         with torch.no_grad():

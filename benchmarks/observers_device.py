@@ -131,7 +131,7 @@ def observation(
     observer: Observer = observers()[name](data.corpus)
     run = Run(folder / name, data.tokenizer, data.token_counts, data, None, folder)
     observer.attach(run)
-    observer.meet(module)
+    observer.bind(module)
     taken = 0.0
     for _ in range(2):  # the first warms up
         before = now(device)

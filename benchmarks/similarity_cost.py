@@ -105,7 +105,7 @@ def run(args: argparse.Namespace, size: int, folder: Path) -> None:
     }  # fmt: skip
     for name, observer in ways.items():
         observer.attach(Run(folder / name, tokenizer=data.tokenizer, datamodule=data))
-        observer.meet(model)
+        observer.bind(model)
     seconds: dict[str, list[Seconds]] = {name: [] for name in ways}
     for _ in range(args.reps):
         for name, observer in ways.items():

@@ -47,7 +47,7 @@ def main() -> None:
                 torch.save({"state_dict": model.state_dict()}, saved / f"step={step:09d}.ckpt")
         observer = WeightSpectra(log_figures=False)
         observer.attach(Run(Path(folder), checkpoint_folder=saved))
-        observer.meet(model)
+        observer.bind(model)
         with Peak() as peak:
             wall, cpu = time.perf_counter(), time.process_time()
             observed = observer.observe(model, 2)

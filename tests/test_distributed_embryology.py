@@ -175,7 +175,7 @@ def observe(folder, rank_zero=True):
     for observer in observers():
         log_dir = folder / "runs" / observer.name
         observer.attach(Run(log_dir, data.tokenizer, data.token_counts, datamodule=data), rank_zero=rank_zero)
-        observer.meet(module)  # which looks at the first batches by itself
+        observer.bind(module)  # which looks at the first batches by itself
         served.clear()
         with (
             mock.patch.object(ProbeSet, "counted", counted),

@@ -13,7 +13,7 @@ import pyarrow as pa
 import torch
 from huggingface_hub import constants
 
-from lmdyn.callbacks.observing.findings import heed
+from lmdyn.callbacks.observing.findings import raise_or_warn
 from lmdyn.callbacks.observing.loggers import draw
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import HasTokenizer, offers
@@ -147,7 +147,9 @@ def analyze(
     shows_existing = bool(backlog)
     logged = [o for o in observers if shows_existing or o in lacking]
     own_loggers = make_loggers(settings) if logged else []  # otherwise they would receive nothing
-    heed("this replay", foreseen_of_replay(observers, list(paths), scheduled=scheduled), torch.device("cpu"))
+    raise_or_warn(
+        "this replay", foreseen_of_replay(observers, list(paths), scheduled=scheduled), torch.device("cpu")
+    )
     session = begin_session(out, command, device, of=folder) if lacking else None
     before = peak_memory(torch.device(device))
     known = lambda step: weights.digest(step, stamps[step]) is not None  # noqa: E731

@@ -30,7 +30,7 @@ from lmdyn.callbacks.observing.reading import read_module
 from lmdyn.callbacks.observing.recording import check_names
 from lmdyn.callbacks.observing.reference import Checkpoint
 from lmdyn.callbacks.observing.requirements import foresee, silently
-from lmdyn.callbacks.observing.run import Run, announced, split_loader
+from lmdyn.callbacks.observing.run import Run, reported, split_loader
 from lmdyn.callbacks.training.time_budget import TimeBudget
 from lmdyn.cli.building import Built, NotParsedError, build, build_observers
 from lmdyn.cli.parsing.errors import causes, place_in_users_code
@@ -342,7 +342,7 @@ def _of_observers(built: Built, run: Run, whose: str) -> tuple[list[Line], list[
         if not found.findings:
             largest = max(found.costs, key=lambda c: c.memory, default=None)
             lines.append(Line("ok", own, "runs" if largest is None else f"runs; {largest}"))
-        lines += [Line("ok", own, said) for said in announced(observer.name) if "left out" in said]
+        lines += [Line("ok", own, said) for said in reported(observer.name) if "left out" in said]
     return lines, held_together(costs)
 
 

@@ -229,7 +229,7 @@ def measure(architecture: str, only: Collection[str] = ()) -> dict[str, Cell]:
             try:
                 observer = cls(**arguments_of(name, architecture), log_figures=False)
                 observer.attach(Run(Path(folder), tokenizer, counts, data))
-                observer.meet(module)
+                observer.bind(module)
                 ready[name] = observer
             except Exception as error:
                 try:

@@ -33,7 +33,7 @@ from lmdyn.callbacks.observing.arguments import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, Watch, probe_pass, to_device
-from lmdyn.callbacks.observing.run import announce
+from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.streaming_observer import Sites
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.runs.schema import Quantity
@@ -256,7 +256,7 @@ class Induction(Observer):
             if not self._windows:
                 rows = f"rows of up to {self._longest} tokens"
                 said = f"no late loss: contexts {early} (early) and {late} (late) of {rows}"
-            announce(self.name, said)
+            report(self.name, said)
 
     def _find_attention(self, module: nn.Module) -> None:
         default: dict[str, str] | None = None

@@ -31,7 +31,7 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.panels import standard_figures
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.protocols import objective_of
-from lmdyn.callbacks.observing.run import announce
+from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.runs.schema import Quantity
 
@@ -278,7 +278,7 @@ class EncoderDynamics(Observer):
         self._number = self.found("sentences", lambda: max(2, min(_SENTENCES, there)))
         left_out = sorted({*_LENGTHS} - {*self._lengths}) if self.lengths is None else []
         if left_out or (self.sentences is None and self._number < _SENTENCES):
-            announce(
+            report(
                 self.name,
                 f"{self._number} sentences of up to {self._lengths[-1]} tokens, of {len(rows)} rows without padding"
                 + (f"; lengths {left_out} are left out" if left_out else ""),
@@ -377,7 +377,7 @@ class EncoderDynamics(Observer):
             return
         eager = self._map_of(module, one, "eager").of(one)
         if runs.unreduced:
-            announce(self.name, f"the full map is iterated throughout: {runs.unreduced}")
+            report(self.name, f"the full map is iterated throughout: {runs.unreduced}")
         yield from runs.example(eager)
         began = perf_counter()
         yield from runs.short_term()

@@ -20,7 +20,7 @@ from lmdyn.callbacks.observing.amounts import count_tokens, site_widths
 from lmdyn.callbacks.observing.arguments import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.probe import ObservedBatch, to_device, token_vectors
-from lmdyn.callbacks.observing.run import announce
+from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, Sites, StreamingObserver, Watched
 from lmdyn.callbacks.observing.sums import Row, Sums
 from lmdyn.callbacks.observing.token_groups import token_hash
@@ -173,7 +173,7 @@ class Geometry(StreamingObserver):
             module, to_device(batch, device_of(module)), self.forward
         )  # fmt: skip
         names = ", ".join(f"{name} ({path})" for name, path in found.items())
-        announce(
+        report(
             self.name,
             f"activation functions found: {names}" if found else "no activation functions that are modules and rectify "
             "were found: dead and always-on units are left out",
@@ -253,7 +253,7 @@ class Geometry(StreamingObserver):
             names = [quantity.name for quantity in (*_OF_VECTORS, *_OF_SAMPLE)]
             return {**dict.fromkeys(names, math.nan), "vectors": found.n}
         if over == "last" and found.n < _ENOUGH * found.width:
-            announce(
+            report(
                 self.name,
                 f"{found.n} last tokens for {found.width} dimensions: their ranks are bounded by the text",
             )

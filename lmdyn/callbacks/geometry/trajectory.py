@@ -21,7 +21,7 @@ from lmdyn.callbacks.observing.amounts import site_widths
 from lmdyn.callbacks.observing.arguments import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
-from lmdyn.callbacks.observing.run import announce
+from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, Sites, StreamingObserver, Watched
 from lmdyn.callbacks.observing.sums import Sums
 from lmdyn.callbacks.observing.token_groups import gold_layers, token_names
@@ -141,7 +141,7 @@ class Trajectory(StreamingObserver):
     )  # fmt: skip
 
     def prepare(self) -> None:
-        """Count the tokens of the probe set, and choose groups of enough tokens; those left out are announced."""
+        """Count the tokens of the probe set, and choose groups of enough tokens; those left out are reported."""
         layers = gold_layers(self, "groups")
         if _WORD in layers:
             raise ValueError(
@@ -159,7 +159,7 @@ class Trajectory(StreamingObserver):
             names = self._token_names(len(counts)) if by == _WORD else list(known[by])
             values = self._values(by, names, counts.sum(1))
             if len(values) < 2:
-                announce(self.name, f"no two groups by {by} have {self.min_count} tokens: they are left out")
+                report(self.name, f"no two groups by {by} have {self.min_count} tokens: they are left out")
                 continue
             of_tree = by == _WORD and self.coarse
             most = counts[values, :-1].argmax(1) if of_tree else torch.full_like(values, -1)
@@ -235,7 +235,7 @@ class Trajectory(StreamingObserver):
                 )
             return torch.tensor([number[word] for word in counts])
         if few := [name for name, there in zip(names, enough.tolist(), strict=True) if not there]:
-            announce(
+            report(
                 self.name,
                 f"{len(few)} groups by {by} with fewer than {self.min_count} tokens are left out: "
                 f"{', '.join(few[:_MOST_NAMES])}",

@@ -36,7 +36,7 @@ from lmdyn.callbacks.observing.reference import (
     own_past,
     which_past,
 )
-from lmdyn.callbacks.observing.run import announce
+from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.observing.token_groups import BLOCKS, SentenceBlocks, enough_blocks
 from lmdyn.runs.schema import Quantity
@@ -151,7 +151,7 @@ class Landscape(Observer):
                     "ScheduledCheckpoint, or give a `reference` or a `plane`"
                 )
             left_out = "lines are left out: the run saves no checkpoints; attach a ScheduledCheckpoint"
-            announce(self.name, f"lines lead to {which}" if which else left_out)
+            report(self.name, f"lines lead to {which}" if which else left_out)
         of_plane = [Earlier()] if self.plane == "course" else []
         for reference in (*self.references.values(), *of_plane):
             reference.check(self.run)

@@ -27,7 +27,7 @@ from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.reference import Previous
-from lmdyn.callbacks.observing.run import announce
+from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, Sites
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.observing.token_groups import (
@@ -210,7 +210,7 @@ class LossChangeAllocation(Observer):
         self._head = self._output_layer(module, batch)
         self._find_parameters(module)
         if self.allocation == "path":
-            announce(
+            report(
                 self.name,
                 "each update is followed: two gradients of the probe set, or more, in addition to its own",
             )
@@ -242,7 +242,7 @@ class LossChangeAllocation(Observer):
             inside = [n for n, p in self.paths().items() if f"{plain_path(p)}.".startswith(f"{path}.")]
             name = inside[0] if inside else path.replace(".", "_") or "module"
             if number > _MOST_APPLICATIONS:
-                announce(
+                report(
                     self.name, f"{path} runs {number} times for a batch: its applications are not told apart"
                 )
             elif name not in found:
@@ -257,7 +257,7 @@ class LossChangeAllocation(Observer):
             return path
         classes = sum(map(len, self._classes.values()))
         if classes > 1:
-            announce(
+            report(
                 self.name,
                 f"no linear output layer through which all losses pass: up to {classes} whole backward passes a batch, "
                 "one for each class",
@@ -408,7 +408,7 @@ class LossChangeAllocation(Observer):
         return self._path
 
     def _follow(self, trainer: L.Trainer, module: nn.Module) -> None:
-        self.ensure_met(module)
+        self.ensure_bound(module)
         with observing(module):
             self._followed(module, updates(trainer), self._text(module))
 

@@ -10,7 +10,7 @@ import torch
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.memory import free_memory, in_words
 
-__all__ = ["Cost", "Finding", "Foreseen", "ForeseenError", "beyond_memory", "expected", "heed"]
+__all__ = ["Cost", "Finding", "Foreseen", "ForeseenError", "beyond_memory", "expected", "raise_or_warn"]
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ def beyond_memory(
     return found
 
 
-def heed(whose: str, foreseen: Iterable[Foreseen], device: torch.device) -> list[Cost]:
+def raise_or_warn(whose: str, foreseen: Iterable[Foreseen], device: torch.device) -> list[Cost]:
     """Raise an error for what would fail or be wrong; warn about what will be missing.
 
     Returns:

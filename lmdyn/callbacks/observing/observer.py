@@ -16,7 +16,7 @@ from lmdyn.analysis.inspection.forward import Renamed, device_of
 from lmdyn.analysis.inspection.label_convention import LabelConvention
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
 from lmdyn.callbacks.observing.arguments import From, check_fields, recording_arguments
-from lmdyn.callbacks.observing.findings import Cost, Foreseen, heed
+from lmdyn.callbacks.observing.findings import Cost, Foreseen, raise_or_warn
 from lmdyn.callbacks.observing.loggers import LogFigures
 from lmdyn.callbacks.observing.panels import standard_figures
 from lmdyn.callbacks.observing.probe import ProbeSet
@@ -31,10 +31,10 @@ from lmdyn.callbacks.observing.reading import (
 from lmdyn.callbacks.observing.recording import Passes, check_names, finish_figures, observe_due
 from lmdyn.callbacks.observing.run import (
     Run,
-    announce,
     check_name,
-    forget_announced,
+    forget_reported,
     open_data,
+    report,
     snake_case,
     split_loader,
 )
@@ -166,8 +166,8 @@ class Observer(L.Callback, ABC):
         self._known_hashes: Collection[str] = ()  # fingerprints of the probe sets of existing observations
         self._store: ObservationStore | None = None
         self.seen_step: int | None = None
-        self._met = False
-        self._decodes = False  # until the module is met
+        self._bound = False
+        self._decodes = False  # until it is bound
         self._found: dict[str, Any] = {}  # settings determined by the observer because they were not given
 
     # ---------------------------------------------------------------- implemented by subclasses
@@ -204,10 +204,10 @@ class Observer(L.Callback, ABC):
         """Report missing or meaningless results and required memory; called when the module is known."""
         return ()
 
-    def meet(self, module: nn.Module) -> None:
+    def bind(self, module: nn.Module) -> None:
         """Determine how to read the module before it is observed, or raise a ValueError. All ranks must call it."""
         with observing(module):  # a DataLoader uses the global random generator
-            if not self._met and self.reads_data:
+            if not self._bound and self.reads_data:
                 labels = read_module(
                     module,
                     self.probe_set,
@@ -221,15 +221,15 @@ class Observer(L.Callback, ABC):
                 )
                 self._set_labels(labels, is_encoder_decoder(module))
             self.check_module(module)
-            if not self._met:
-                self.costs = heed(self.name, self.foresee(module), device_of(module))
-        self._met = True
+            if not self._bound:
+                self.costs = raise_or_warn(self.name, self.foresee(module), device_of(module))
+        self._bound = True
         self.store.check_settings()
 
-    def ensure_met(self, module: nn.Module) -> None:
-        """Call :meth:`meet` if this module was not met before."""
-        if not self._met:
-            self.meet(module)
+    def ensure_bound(self, module: nn.Module) -> None:
+        """Call :meth:`bind` if this module was not bound before."""
+        if not self._bound:
+            self.bind(module)
 
     def _set_labels(self, convention: LabelConvention | None, decodes: bool) -> None:
         """Set which logits and which text labels belong to; data prepared with others is prepared again."""
@@ -328,7 +328,7 @@ class Observer(L.Callback, ABC):
         )
         given.data = self.data
         if (part := given.recut(self._known_hashes)) is not given and split == self.split:
-            announce(self.name, f"batch_size has changed; {split} data is observed in the previous batches")
+            report(self.name, f"batch_size has changed; {split} data is observed in the previous batches")
         return part
 
     @property
@@ -387,8 +387,8 @@ class Observer(L.Callback, ABC):
                 :attr:`needs`, or if the run's folder contains observations with other settings.
         """
         self._run, self._store = run, None
-        self._met = self._decodes = False
-        forget_announced(self.name)
+        self._bound = self._decodes = False
+        forget_reported(self.name)
         if self.reads_data:
             self._attach_data(run, rank_zero, barrier)
         with observing(nn.Module()):  # iterating over a DataLoader uses the global random generator
@@ -441,12 +441,12 @@ class Observer(L.Callback, ABC):
                 "`sharded = True` in its class): remove it, and replay it after training by `lmdyn analyze`"
             )
         if device_of(pl_module) == trainer.strategy.root_device:  # otherwise it is moved there later
-            self.meet(pl_module)
+            self.bind(pl_module)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Observe the untrained model; after resuming, make an observation of this step that is missing."""
         for observer in _observers(trainer):
-            observer.ensure_met(pl_module)
+            observer.ensure_bound(pl_module)
         if (step := updates(trainer)) > 0 and trainer.strategy.broadcast(self.store.path(step).exists()):
             self.seen_step = step  # batches that accumulate gradients precede the next step
         epoch_end = step > 0 and at_epoch_start(trainer)
@@ -481,7 +481,7 @@ class Observer(L.Callback, ABC):
         """
         if trainer.global_step == 0:
             for observer in _observers(trainer):
-                observer.ensure_met(pl_module)
+                observer.ensure_bound(pl_module)
             observe_due(_observers(trainer), trainer, pl_module, lambda o: 0 in o.schedule or o.schedule.last)
 
 

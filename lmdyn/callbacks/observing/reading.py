@@ -25,7 +25,7 @@ from lmdyn.analysis.inspection.transformer import is_encoder_decoder
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.observing.probe import ProbeSet, to_device
 from lmdyn.callbacks.observing.protocols import HasLabelConvention, offers
-from lmdyn.callbacks.observing.run import announce
+from lmdyn.callbacks.observing.run import report
 
 __all__ = [
     "Labels",
@@ -117,7 +117,7 @@ def _decide_labels(
         if needed or (needed is None and _labelled(module, probe)):
             raise ValueError(f"{whose}: {error}") from error
         return "aligned"
-    announce(whose, found.reason)
+    report(whose, found.reason)
     if found.warning and rank_and_world_size()[0] == 0:
         log.warning("%s: %s", whose, found.warning)
     return found.convention
@@ -246,7 +246,7 @@ def _found_sites(module: nn.Module, probe: ProbeSet, forward: Forward | None) ->
     def find() -> FoundSites:
         found = find_sites(module, _first_batches(module, probe)[0], forward)
         for sentence in found.left_out:
-            announce(f"sites of {type(module).__name__}", sentence)
+            report(f"sites of {type(module).__name__}", sentence)
         return found
 
     return _once(module, probe, "sites", forward, find)
@@ -302,7 +302,7 @@ def choose_sites(
         left_out = [name for name in sites if name.startswith("decoder_")]
         sites = {name: path for name, path in sites.items() if name not in left_out}
         if left_out:
-            announce(
+            report(
                 whose,
                 f"the sites of the decoder are left out because it reads other tokens: {', '.join(left_out)}",
             )
@@ -312,7 +312,7 @@ def choose_sites(
             f"{whose}: no {what} was found in {type(module).__name__} ({'; '.join(found.left_out) or 'no sites'}): "
             f"name sites yourself, `{'attention_' if attention else ''}sites: {{name: path}}`"
         )
-    announce(whose, f"sites found: {', '.join(f'{name} ({path})' for name, path in sites.items())}")
+    report(whose, f"sites found: {', '.join(f'{name} ({path})' for name, path in sites.items())}")
     return sites
 
 

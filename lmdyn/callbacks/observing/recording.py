@@ -31,7 +31,7 @@ class Recorded(Published, Protocol):
     def measure_together(observers: Sequence[Any], module: nn.Module, step: int) -> list[pd.DataFrame]:
         """Measure with observers of one key."""
 
-    def ensure_met(self, module: nn.Module) -> None:
+    def ensure_bound(self, module: nn.Module) -> None:
         """Determine how to read the module, if this has not been done."""
 
     def observe(
@@ -45,13 +45,13 @@ class Passes:
 
     Args:
         observers: attached observers.
-        module: the module, which all meet first: this determines which of them share a pass, and how it is read.
+        module: the module, to which all are bound first: this determines which share a pass, and how it is read.
     """
 
     def __init__(self, observers: Sequence[Recorded], module: nn.Module) -> None:
         self._groups: dict[Hashable, list[Recorded]] = {}
         for observer in observers:
-            observer.ensure_met(module)
+            observer.ensure_bound(module)
         for observer in observers:
             self._groups.setdefault(observer.pass_key, []).append(observer)
         self._tables: dict[int, pd.DataFrame] = {}

@@ -93,7 +93,7 @@ def foresee(observer: Observer, module: nn.Module, data: Any = None, *, run: Run
         try:
             own.attach(_throwaway(run, module, data, Path(folder)))
             what = "module"
-            own.meet(module)
+            own.bind(module)
             what = "observation"
             batch = _try(own, module)
         except ForeseenError as error:

@@ -21,11 +21,11 @@ from lmdyn.runs.hub_checkpoints import StoredNames
 
 __all__ = [
     "Run",
-    "announce",
-    "announced",
     "check_name",
-    "forget_announced",
+    "forget_reported",
     "open_data",
+    "report",
+    "reported",
     "snake_case",
     "split_loader",
 ]
@@ -178,10 +178,10 @@ def split_loader(data: Any, split: str, whose: str, *, chosen: bool = True) -> A
 
 
 _SAID: set[str] = set()
-"""Messages announced since an observer last read its data."""
+"""Messages reported since an observer last read its data."""
 
 
-def announce(whose: str, message: str) -> None:
+def report(whose: str, message: str) -> None:
     """Report a decision for an observer to the user, once, in Lightning's log, which is shown by default."""
     line = f"{whose}: {message}"
     if line not in _SAID:
@@ -189,11 +189,11 @@ def announce(whose: str, message: str) -> None:
         rank_zero_info(line)
 
 
-def announced(whose: str) -> list[str]:
-    """Return the messages announced for an observer since it was last attached."""
+def reported(whose: str) -> list[str]:
+    """Return the messages reported for an observer since it was last attached."""
     return sorted(line.removeprefix(f"{whose}: ") for line in _SAID if line.startswith(f"{whose}: "))
 
 
-def forget_announced(whose: str) -> None:
-    """Forget the messages of an observer, so that decisions for another run are announced again."""
+def forget_reported(whose: str) -> None:
+    """Forget the messages of an observer, so that decisions for another run are reported again."""
     _SAID.difference_update({line for line in _SAID if line.startswith(f"{whose}: ")})

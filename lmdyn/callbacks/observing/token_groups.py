@@ -15,7 +15,7 @@ from lmdyn.analysis.statistics.hashing import splitmix64
 from lmdyn.analysis.words.frequency_cells import BLOCKS, LEAST_BLOCKS, frequency_ranks
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ObservedBatch
-from lmdyn.callbacks.observing.run import announce
+from lmdyn.callbacks.observing.run import report
 
 __all__ = [
     "BLOCKS",
@@ -44,7 +44,7 @@ FrequencySource = Literal["train", "probe"]
 def _known_source(observer: Observer) -> FrequencySource:
     if observer.run.token_counts is not None:
         return "train"
-    announce(observer.name, "there are no training counts of tokens: they are counted in the probe set")
+    report(observer.name, "there are no training counts of tokens: they are counted in the probe set")
     return "probe"
 
 
@@ -174,7 +174,7 @@ def gold_layers(observer: Observer, what: str) -> tuple[str, ...]:
     def default() -> list[str]:
         if "upos" in known:
             return ["upos"]
-        announce(observer.name, f"the probe set has no layer 'upos': {what} by part of speech are left out")
+        report(observer.name, f"the probe set has no layer 'upos': {what} by part of speech are left out")
         return []
 
     layers = tuple(observer.found("layers", default))

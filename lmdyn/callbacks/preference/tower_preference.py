@@ -36,7 +36,7 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import TrainingPart
 from lmdyn.callbacks.observing.protocols import objective_of
 from lmdyn.callbacks.observing.reference import Previous
-from lmdyn.callbacks.observing.run import announce
+from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
@@ -241,7 +241,7 @@ class TowerPreference(Observer):
                 counts += torch.bincount(labels[known] * len(names) + tags[known], minlength=len(counts))
             if not names:
                 return None
-            announce(self.name, "there are no training counts of tags: they are counted in the probe set")
+            report(self.name, "there are no training counts of tags: they are counted in the probe set")
         best = most_frequent_tag(counts.view(size, len(names)))
         return np.array([*names, None], dtype=object)[best.numpy()]
 

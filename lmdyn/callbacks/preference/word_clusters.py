@@ -25,7 +25,7 @@ from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.reading import choose_sites
 from lmdyn.callbacks.observing.reference import has_module
-from lmdyn.callbacks.observing.run import announce
+from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
@@ -181,7 +181,7 @@ class WordClusters(Observer):
         most = min(_COMPONENTS, width, words - 1)
         components = self.found("components", lambda: most)
         if self.components is None and most < _COMPONENTS:
-            announce(self.name, f"{most} components: there are {words} words, {width} numbers each")
+            report(self.name, f"{most} components: there are {words} words, {width} numbers each")
         if width < components:
             raise ValueError(
                 f"{self.name}: {path!r} has width {width}, got {components} components: lower `components`"

@@ -21,7 +21,7 @@ from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import FineTuningTasks
-from lmdyn.callbacks.observing.run import announce
+from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.training.fine_tuning import (
     PUBLISHED_WIDTH,
@@ -75,7 +75,7 @@ class Downstream(Observer):
         tasks: some of the probe's tasks; None for all.
         fine_tuning: changes to the published settings: attributes of
             :class:`~lmdyn.callbacks.training.fine_tuning.FineTuning`, by the name of the task, or ``all``.
-        budget: limit on the published training; it is announced what it reduces when the observer is attached.
+        budget: limit on the published training; it is reported what it reduces when the observer is attached.
         metrics: ``chiang2020`` or ``glue``.
         init_from: for a task, the task whose encoder it starts from; None for the published ones, if both exist.
         seed: seed of heads, orders and dropout.
@@ -180,7 +180,7 @@ class Downstream(Observer):
             if (within := self.fine_tuning_of(name).updates) < whole:
                 cut.append(f"{name} {within:,} of {whole:,}")
         if cut:
-            announce(
+            report(
                 self.name, f"the budget allows fewer updates of fine-tuning than published: {', '.join(cut)}"
             )
 

@@ -83,7 +83,7 @@ def reader_of(
     """Prepare a module of a reference to read the same batches as the observed one.
 
     Args:
-        observer: observer that has met its module.
+        observer: observer that is bound to its module.
         name: name of the reference in rows.
         reference: the reference.
         other: its module, which is moved to the device of the observed one.

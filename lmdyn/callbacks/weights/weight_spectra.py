@@ -35,7 +35,7 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.panels import standard_figures
 from lmdyn.callbacks.observing.probe import Reader
 from lmdyn.callbacks.observing.reference import Reference, named_references, own_past, which_past
-from lmdyn.callbacks.observing.run import announce
+from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.runs.schema import Quantity
 
@@ -143,7 +143,7 @@ class WeightSpectra(Observer):
         if self.reference is None:
             which = which_past(self.run)
             left_out = "distances are left out: the run saves no checkpoints; attach a ScheduledCheckpoint"
-            announce(self.name, f"distances are those from {which}" if which else left_out)
+            report(self.name, f"distances are those from {which}" if which else left_out)
         for reference in self.references.values():
             reference.check(self.run)
 
@@ -169,16 +169,16 @@ class WeightSpectra(Observer):
                 "`gradients: false`, and replay them by `lmdyn analyze`"
             )
         for sentence in found.notes:
-            announce(self.name, sentence)
+            report(self.name, sentence)
         for path, why in self._found_heads(module).left_out.items():
-            announce(self.name, f"QK and OV of {path} are left out: {why}")
+            report(self.name, f"QK and OV of {path} are left out: {why}")
         if isinstance(tables := token_tables(module), str):
-            announce(self.name, f"the alignment of embedding and output layer is left out: {tables}")
+            report(self.name, f"the alignment of embedding and output layer is left out: {tables}")
         for name, reference in self.references.items():
             if not (reference.copies and sharded):
                 self._check_reference(name, reference.example(module), found.matrices)
             elif self.reference is None:
-                announce(self.name, f"distances from {name} are left out for sharded weights: replay them")
+                report(self.name, f"distances from {name} are left out for sharded weights: replay them")
             else:
                 raise ValueError(
                     f"{self.name}: reference {name!r} is a copy of the module, whose weights are sharded: remove it "
@@ -194,7 +194,7 @@ class WeightSpectra(Observer):
                 "by name and shape: compare with a checkpoint of the same architecture"
             )
         if missing:
-            announce(self.name, f"distances from {name} of {', '.join(missing)} are left out: it has none")
+            report(self.name, f"distances from {name} of {', '.join(missing)} are left out: it has none")
 
     def _found_heads(self, module: nn.Module) -> FoundHeads:
         return find_heads(module) if self.heads else FoundHeads({}, {})

@@ -28,7 +28,7 @@ from lmdyn.analysis.words.sparsity import (
 from lmdyn.callbacks.observing.amounts import count_types
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
-from lmdyn.callbacks.observing.run import announce
+from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, Sites, StreamingObserver, Watched
 from lmdyn.callbacks.observing.sums import Row, Sums
 from lmdyn.callbacks.observing.token_groups import (
@@ -177,7 +177,7 @@ class Sparsity(StreamingObserver):
         if self.found("pos_classes", lambda: bool(tags)):
             self.samples |= self._class_samples(special, tags)
         elif self.pos_classes is None:
-            announce(self.name, "the training counts have no POS: ρ within classes is left out")
+            report(self.name, "the training counts have no POS: ρ within classes is left out")
         self.samples |= frequency_samples(self.counts, self.samples)
 
     def _class_samples(
@@ -202,7 +202,7 @@ class Sparsity(StreamingObserver):
             )
         except ValueError as error:
             if self.pos_classes is None:  # not requested
-                announce(self.name, f"the samples matched in frequency are left out: {error}")
+                report(self.name, f"the samples matched in frequency are left out: {error}")
                 return samples
             raise ValueError(f"{self.name}: matched_size: {error}; `matched_size: null` omits them") from None
         return samples | dict(zip(("open_matched", "closed_matched"), matched, strict=True))

@@ -71,7 +71,7 @@ class Replay:
     weights: WeightsRecord
     stamps: Mapping[int, str]
     _loaded: str | None = None  # digest of the weights that the module has, if known
-    _met: bool = False
+    _bound: bool = False
 
     def run(self) -> None:
         """Make the missing observations, and read the next checkpoint at the same time.
@@ -139,15 +139,15 @@ class Replay:
 
     def _meet(self, task: Task) -> list[Observer]:
         """Set up observers with the module: initially all that have work, so that none fails after an hour."""
-        if task.observers and not self._met:
+        if task.observers and not self._bound:
             for observer in dict.fromkeys([*task.observers, *self.work.observers]):
-                observer.meet(self.module)
-            self._met = True
+                observer.bind(self.module)
+            self._bound = True
             return task.observers
         met = []
         for observer in task.observers:
             try:
-                observer.meet(self.module)
+                observer.bind(self.module)
             except Exception as error:
                 self.work.failed(task.step, error, observer)
             else:

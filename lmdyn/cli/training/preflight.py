@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.callbacks.observing.amounts import parameter_bytes
-from lmdyn.callbacks.observing.findings import Cost, Finding, beyond_memory, expected, heed
+from lmdyn.callbacks.observing.findings import Cost, Finding, beyond_memory, expected, raise_or_warn
 from lmdyn.callbacks.observing.memory import free_disk, in_words
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.reference import Earlier, OwnFinal, Previous, Reference
@@ -325,12 +325,12 @@ class Preflight(L.Callback):
         """
         callbacks, device = callbacks_of(trainer), device_of(pl_module)
         for observer in (c for c in callbacks if isinstance(c, Observer)):
-            observer.ensure_met(pl_module)
+            observer.ensure_bound(pl_module)
         plan = Plan.of(trainer, trainer.fit_loop.max_batches, updates(trainer))
         folder = run_folder(trainer)
         findings, states = foreseen_of_training(callbacks, pl_module, plan, folder, trainer.optimizers)
         held = [states, *held_together({o: o.costs for o in callbacks if isinstance(o, Observer)})]
-        heed("this run", [*findings, *beyond_memory(held, device)], device)
+        raise_or_warn("this run", [*findings, *beyond_memory(held, device)], device)
         weights, disk = parameter_bytes(pl_module), 0
         if plan.updates is not None:
             disk = disk_of_checkpoints(callbacks, weights, states.memory, plan, folder)

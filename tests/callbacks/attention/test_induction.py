@@ -289,7 +289,7 @@ def test_ablating_all_heads_is_a_model_without_attention(tmp_path, name):
     """Against a second way: the attention modules' output projections with weights of zero."""
     model = ARCHITECTURES[name]()
     observer = attach(tmp_path, rows(VOCABULARY), sequences=4, vocab_size=VOCABULARY)
-    observer.meet(model)
+    observer.bind(model)
     places = observer._read.places
     ids = rows(VOCABULARY)[0]["input_ids"]
     every = [

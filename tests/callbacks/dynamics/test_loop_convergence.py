@@ -131,11 +131,11 @@ def test_what_is_refused(tmp_path):
     sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 2}
     bert = BertForMaskedLM(BertConfig(vocab_size=VOCABULARY, **sizes)).eval()
     with pytest.raises(ValueError, match="the 2 layers of this one differ"):
-        observer(tmp_path).meet(bert)
+        observer(tmp_path).bind(bert)
     with pytest.raises(ValueError, match="depends on the number of the iteration"):
-        observer(tmp_path).meet(model(depth_embedding=True))
+        observer(tmp_path).bind(model(depth_embedding=True))
     with pytest.raises(ValueError, match="times extend to 99, beyond the horizon, 16"):
-        observer(tmp_path, horizon=None, times=[0, 99]).meet(model())
+        observer(tmp_path, horizon=None, times=[0, 99]).bind(model())
 
 
 REFUSED = (

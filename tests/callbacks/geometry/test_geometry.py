@@ -198,7 +198,7 @@ def test_equal_embeddings_count_once(tmp_path):
 def test_a_diverged_model_has_nan_and_a_warning(tmp_path, caplog):
     module = Transformer()
     observer = attach(tmp_path, attention_sites="auto")
-    observer.meet(module)
+    observer.bind(module)
     with torch.no_grad():
         module.net.transformer.h[0].mlp.c_fc.weight.fill_(torch.nan)
     with caplog.at_level(logging.WARNING):
@@ -259,7 +259,7 @@ def test_bad_settings(tmp_path):
         ({"sites": {"e": "embed"}, "attention_sites": "auto"}, "no attention module that returns weights"),
     ):
         with pytest.raises(ValueError, match=message):
-            attach(tmp_path, plain(), **settings).meet(Rectified())
+            attach(tmp_path, plain(), **settings).bind(Rectified())
     with pytest.raises(ValueError, match="probe set is empty"):
         attach(tmp_path, []).observe(Rectified(), 0)
 

@@ -171,9 +171,9 @@ def test_only_so_many_numbers_are_kept(tmp_path, monkeypatch):
     observer = attach(tmp_path, sites={"last": "net.transformer.h.1"})
     monkeypatch.setattr(trajectory, "MOST_NUMBERS", 127)
     with pytest.raises(ValueError, match=r"127 numbers to keep, got 128: 8 groups of 16 .* at most 7 groups"):
-        observer.meet(Transformer())
+        observer.bind(Transformer())
     monkeypatch.setattr(trajectory, "MOST_NUMBERS", 128)
-    observer.meet(Transformer())
+    observer.bind(Transformer())
 
 
 def test_sites_of_a_diverged_model_have_no_means(tmp_path):

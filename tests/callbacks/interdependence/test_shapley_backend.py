@@ -420,5 +420,5 @@ def test_modules_that_do_not_fit_are_refused_with_the_remedy(tmp_path, make, set
 def test_much_to_read_is_foreseen(lstm, tmp_path, caplog):
     observer = shapley(tmp_path, text=sentences((60,) * 8), samples=4096)
     with mock.patch.object(observer, "check_module"):
-        observer.meet(lstm)
+        observer.bind(lstm)
     assert "or fewer `samples`" in caplog.text

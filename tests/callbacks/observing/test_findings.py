@@ -5,7 +5,14 @@ import logging
 import pytest
 import torch
 
-from lmdyn.callbacks.observing.findings import Cost, Finding, ForeseenError, beyond_memory, expected, heed
+from lmdyn.callbacks.observing.findings import (
+    Cost,
+    Finding,
+    ForeseenError,
+    beyond_memory,
+    expected,
+    raise_or_warn,
+)
 from lmdyn.callbacks.observing.memory import free_disk, free_memory, in_words
 
 CPU = torch.device("cpu")
@@ -18,12 +25,12 @@ def test_what_is_wrong_stops_and_what_is_missing_is_warned_of(caplog):
         Finding("run", "a schedule without steps"),
     )
     with caplog.at_level(logging.WARNING, "lmdyn"):
-        assert heed("sparsity", [missing, Cost("sums", 8)], CPU) == [Cost("sums", 8)]
+        assert raise_or_warn("sparsity", [missing, Cost("sums", 8)], CPU) == [Cost("sums", 8)]
     assert "sparsity: expected 3 words, got 2: give more text" in caplog.text
     with pytest.raises(
         ForeseenError, match="probe: expected 2 labels, got 1: choose other `tasks`"
     ) as stopped:
-        heed("probe", [missing, wrong, other], CPU)
+        raise_or_warn("probe", [missing, wrong, other], CPU)
     assert stopped.value.findings == (wrong, other)
 
 

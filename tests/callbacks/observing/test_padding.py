@@ -154,7 +154,7 @@ def test_labels_on_padding_are_counted_once(tmp_path, caplog):
         observer = LearningCurves(bands=(), name=f"c{number}")
         observer.probe = probe
         observer.attach(Run(tmp_path))
-        observer.meet(module)
+        observer.bind(module)
     on_padding = 2 * int((MASK == 0).sum())
     (said,) = warnings_of(caplog)
     assert f"c0: {on_padding} of {2 * IDS.numel()} labels of the probe set are on padding" in said

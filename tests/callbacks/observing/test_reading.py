@@ -91,7 +91,7 @@ def test_the_decision_is_a_setting_and_replay_takes_it(tmp_path):
     assert there == ["embedding", "block_00", "block_01", "norm", "logits"]
     other = attach(Sparsity(), SHIFTED_INSIDE, tmp_path)
     with pytest.raises(ValueError, match=r"other settings \(sites:"):
-        other.meet(ARCHITECTURES["gpt2"]())
+        other.bind(ARCHITECTURES["gpt2"]())
 
 
 def test_observers_of_a_pass_meet_the_module_before_it(tmp_path):
@@ -115,11 +115,11 @@ def test_frequencies_are_counted_of_the_words_that_are_predicted(tmp_path):
 def test_masked_models_and_labels_equal_to_inputs(tmp_path):
     module = ARCHITECTURES["bert"]()
     with pytest.raises(ValueError, match=r"learning_curves: .*masked.*`labels: aligned`"):
-        attach(LearningCurves(), SHIFTED_INSIDE, tmp_path).meet(module)
+        attach(LearningCurves(), SHIFTED_INSIDE, tmp_path).bind(module)
     with pytest.raises(
         ValueError, match=r"expected `labels` in the batches.*DataCollatorForLanguageModeling"
     ):
-        attach(LearningCurves(), list(IDS), tmp_path).meet(module)
+        attach(LearningCurves(), list(IDS), tmp_path).bind(module)
     table = attach(AttentionPatterns(), list(IDS), tmp_path).observe(module, 0)  # which reads no labels
     assert table["value"].notna().any()
 
@@ -149,7 +149,7 @@ def test_names_and_answers_of_ones_own(answer, tmp_path):
     expected = attach(LearningCurves(name="plain"), PAIRS, tmp_path).observe(plain, 0)
     pd.testing.assert_frame_equal(table, expected)
     with pytest.raises(ValueError, match=r"a dict of \{tokens: int64 .* name the entries by `batch:"):
-        attach(LearningCurves(bands=()), [{"tokens": x, "idx": y} for x, y in PAIRS], tmp_path).meet(module)
+        attach(LearningCurves(bands=()), [{"tokens": x, "idx": y} for x, y in PAIRS], tmp_path).bind(module)
 
 
 def by_hand(module, batch):
@@ -206,7 +206,7 @@ def test_forward_is_a_function_or_its_path(forward, tmp_path):
 )
 def test_what_cannot_be_observed_is_one_error_before_training(module, probe, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        attach(LearningCurves(bands=(), layers=()), probe, tmp_path).meet(module())
+        attach(LearningCurves(bands=(), layers=()), probe, tmp_path).bind(module())
 
 
 def test_labels_that_are_declared_are_to_be_there(tmp_path):
@@ -214,8 +214,8 @@ def test_labels_that_are_declared_are_to_be_there(tmp_path):
     with pytest.raises(
         ValueError, match=r"expected batches with `labels`, got \['input_ids'\]; `labels: aligned` requires"
     ):
-        attach(LearningCurves(labels="aligned"), list(IDS), tmp_path).meet(module)
-    attach(LearningCurves(labels="next"), list(IDS), tmp_path).meet(module)
+        attach(LearningCurves(labels="aligned"), list(IDS), tmp_path).bind(module)
+    attach(LearningCurves(labels="next"), list(IDS), tmp_path).bind(module)
 
 
 def test_a_tokenizer_of_more_tokens_than_embeddings(tmp_path):
@@ -229,7 +229,7 @@ def test_a_tokenizer_of_more_tokens_than_embeddings(tmp_path):
     with pytest.raises(
         ValueError, match="the tokenizer has 257 tokens, but an embedding of GPT2LMHeadModel has 256"
     ):
-        observer.meet(ARCHITECTURES["gpt2"]())
+        observer.bind(ARCHITECTURES["gpt2"]())
 
 
 class Differs(nn.Module):
@@ -265,7 +265,7 @@ def test_blocks_of_different_width(tmp_path):
 )
 def test_sites_that_match_nothing(sites, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        attach(Sparsity(sites=sites), PAIRS, tmp_path).meet(ARCHITECTURES["llama"]())
+        attach(Sparsity(sites=sites), PAIRS, tmp_path).bind(ARCHITECTURES["llama"]())
 
 
 def test_sites_by_a_pattern(tmp_path):
@@ -367,7 +367,7 @@ def test_labels_that_contradict_the_data_are_refused(tmp_path):
 def test_entries_that_could_be_labels_are_asked_for(name, tmp_path):
     probe = [{"input_ids": x, name: y} for x, y in PAIRS]
     with pytest.raises(ValueError, match=rf"no `labels`, but \['{name}'\].*`batch: {{labels: {name}}}`"):
-        attach(LearningCurves(), probe, tmp_path).meet(ARCHITECTURES["gpt2"]())
+        attach(LearningCurves(), probe, tmp_path).bind(ARCHITECTURES["gpt2"]())
     named = {"input_ids": "input_ids", "labels": name}
     table = attach(LearningCurves(batch=named, name="named"), probe, tmp_path).observe(
         ARCHITECTURES["gpt2"](), 0
@@ -431,13 +431,13 @@ def test_probabilities_are_no_logits(tmp_path):
             return super().forward(input_ids).softmax(-1)
 
     with pytest.raises(ValueError, match="Softmax returns probabilities, but logits are expected"):
-        attach(LearningCurves(), PAIRS, tmp_path).meet(Softmax())
+        attach(LearningCurves(), PAIRS, tmp_path).bind(Softmax())
 
 
 def test_labels_may_begin_late(tmp_path):
     unlabelled = [{"input_ids": i, "labels": torch.full_like(i, -100)} for i in IDS]
     observer = attach(LearningCurves(), [*unlabelled, *unlabelled, *SHIFTED_INSIDE], tmp_path)
-    observer.meet(ARCHITECTURES["llama"]())
+    observer.bind(ARCHITECTURES["llama"]())
     assert observer.convention == "next"
 
 
@@ -460,6 +460,6 @@ def test_several_loaders(tmp_path):
     loader = DataLoader(list(IDS.flatten(0, 1)), batch_size=4)
     with pytest.raises(ValueError, match="expected one loader, got 2: pass one of them to the observer"):
         attach(LearningCurves(), [loader, loader], tmp_path)
-    attach(LearningCurves(), [loader], tmp_path).meet(ARCHITECTURES["gpt2"]())
+    attach(LearningCurves(), [loader], tmp_path).bind(ARCHITECTURES["gpt2"]())
     with pytest.raises(ValueError, match="`batch` names \\['input_idz'\\], but no `input_ids`"):
         attach(LearningCurves(batch={"input_idz": "ids"}), [{"ids": i} for i in IDS], tmp_path)

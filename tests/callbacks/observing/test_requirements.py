@@ -52,12 +52,12 @@ def test_what_is_found_is_what_happens(name, observer, tmp_path):
     own = OBSERVERS[observer]()
     if not found:
         own.attach(Run(tmp_path, datamodule=data))
-        own.meet(module)
+        own.bind(module)
         assert len(own.observe(module, 0))
         return
     with pytest.raises((ValueError, RuntimeError)) as refused:
         own.attach(Run(tmp_path, datamodule=data))
-        own.meet(module)
+        own.bind(module)
         own.observe(module, 0)
     assert found[0].why in " ".join(str(refused.value).split())
 
@@ -188,7 +188,7 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch):
 
 
 def test_it_says_nothing_and_the_run_says_it(tmp_path, caplog):
-    """What is decided for an observer is announced by the run, not by a question about it."""
+    """What is decided for an observer is reported by the run, not by a question about it."""
     caplog.set_level(logging.INFO)
     module, data = ARCHITECTURES["llama"](), batches("llama")
     levels = [logging.getLogger(name).level for name in ("lmdyn", "lightning.pytorch")]
@@ -197,7 +197,7 @@ def test_it_says_nothing_and_the_run_says_it(tmp_path, caplog):
     assert caplog.messages == []
     assert [logging.getLogger(name).level for name in ("lmdyn", "lightning.pytorch")] == levels
     observer.attach(Run(tmp_path, datamodule=data))
-    observer.meet(module)
+    observer.bind(module)
     assert any("there are no training counts of tokens" in message for message in caplog.messages)
 
 

@@ -145,7 +145,7 @@ def test_several_observers_read_the_module_and_the_probe_set_once(tmp_path, monk
     for observer in several:
         observer.probe = several[0].probe
         observer.attach(Run(tmp_path))
-        observer.meet(module)
+        observer.bind(module)
     assert len(decided) == 1
     with module.net.register_forward_hook(lambda *_: passes.append(1)):
         together = observe_together(several, module, 0)

@@ -190,7 +190,7 @@ def test_references_that_a_run_does_not_have(reference, tmp_path):
 def test_refused_sites(settings, message, tmp_path):
     other = Checkpoint(save(tagger(), tmp_path / "t.ckpt"))
     with pytest.raises(ValueError, match=message):
-        attach(Similarity(reference=other, **settings), tmp_path).meet(language_model())
+        attach(Similarity(reference=other, **settings), tmp_path).bind(language_model())
 
 
 def test_refused_checkpoints(tmp_path):

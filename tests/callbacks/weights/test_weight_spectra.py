@@ -19,7 +19,7 @@ from lmdyn.callbacks import (
     requirements,
     select,
 )
-from lmdyn.callbacks.observing.run import announced
+from lmdyn.callbacks.observing.run import reported
 from tests.helpers.architectures import ARCHITECTURES
 from tests.helpers.figure_faults import figure_faults
 from tests.helpers.modules import Own, fit_four_steps
@@ -114,7 +114,7 @@ def test_experts_are_a_stack_of_matrices(tmp_path):
     for i in range(3):
         expected = float(matrix_spectrum(experts[i]).effective_rank)
         assert value(table, "effective_rank", site, index=i) == pytest.approx(expected)
-    assert any("stack of 3 matrices" in line for line in announced(made.name))
+    assert any("stack of 3 matrices" in line for line in reported(made.name))
     assert not made.is_scalar(table)[table["index"].notna()].any()
 
 
@@ -187,7 +187,7 @@ def test_a_reference_of_another_architecture_is_refused_and_missing_matrices_are
     made = observer(tmp_path, reference={"other": reference})
     table = made.observe(nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.Linear(3, 3)}), 0)
     assert set(select(table, reference="other")["site"]) == {"a"}
-    assert any("distances from other of b are left out" in line for line in announced(made.name))
+    assert any("distances from other of b are left out" in line for line in reported(made.name))
     made = observer(tmp_path, reference={"other": reference})
     with pytest.raises(ValueError, match="none of the matrices of this module"):
         made.observe(nn.Linear(5, 5), 0)
@@ -244,7 +244,7 @@ def test_what_cannot_be_measured_is_said(tmp_path):
         "the alignment of embedding and output layer is left out",
         "distances are left out",
     ):
-        assert any(beginning in line for line in announced(made.name))
+        assert any(beginning in line for line in reported(made.name))
 
 
 @pytest.mark.slow

@@ -197,7 +197,7 @@ def test_a_model_that_copies_reconstructs_all_and_predicts_what_it_guesses(tmp_p
 def test_many_masks_share_a_batch(tmp_path):
     module = Model().eval()
     observer = attach(tmp_path, quantities=["prediction"])
-    observer.meet(module)
+    observer.bind(module)
     module.calls.clear()
     observer.observe(module, 0)
     rows = sum(shape[0] for shape in module.calls)
@@ -205,7 +205,7 @@ def test_many_masks_share_a_batch(tmp_path):
     assert len(module.calls) == len(loader())  # one forward of each batch's words
     small = Model().eval()
     observer = attach(tmp_path, quantities=["prediction"], batch_tokens=30, name="small")
-    observer.meet(small)
+    observer.bind(small)
     small.calls.clear()
     observer.observe(small, 0)
     assert all(b == 1 or b * t <= 30 for b, t in small.calls)
