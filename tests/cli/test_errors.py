@@ -166,6 +166,8 @@ def lines(capsys):
         ({"callbacks": [{"class_path": "Sparsity", "init_args": {"min_cuont": 3}}]}, [], "did you mean 'min_count'?"),
         ({"callbacks": [{"class_path": "Sparsity", "init_arg": {"min_count": 3}}]}, [],
          "did you mean 'init_args.min_count'?"),
+        ({"callbacks": [{"class_path": "EncoderDynamics", "init_args": {"short_sentences": 3}}]}, [],
+         "it is now `short_term: {sentences: …}`"),
         ({"max_step": 3}, [], "option 'trainer.max_step', did you mean 'trainer.max_steps'?"),
         ({}, ["--trainer.maxsteps=3"], "--trainer.maxsteps=3, did you mean '--trainer.max_steps'?"),
         ({}, ["--modle=LSTMTagger"], "did you mean '--model'?"),

@@ -162,6 +162,12 @@ def test_each_site_and_task_is_as_if_trained_alone(training):
     assert len(stopped) > 2  # sites left the program at different times
 
 
+def test_a_probe_that_never_was_finite_has_no_f1():
+    result = edge_probes(*PARTS, SIZES, classifier=dataclasses.replace(TRAINING, learning_rate=1e308))
+    assert result.f1.isnan().all()
+    assert result.validation_f1.isnan().all()
+
+
 def test_what_is_there_is_found_and_what_is_not_is_not():
     training = dataclasses.replace(TRAINING, max_updates=600, patience=10, standardize=True)
     result = edge_probes(*PARTS, SIZES, classifier=training)

@@ -218,6 +218,12 @@ class TestSeveral:
             torch.testing.assert_close(values(pair), direct(parts[i], parts[j]), atol=1e-10, rtol=0)
             assert pair.n == 400
 
+    def test_one_that_is_not_finite_leaves_the_others_as_they_are(self):
+        x, y, z = self.parts()
+        together = CrossCovariance(["x", "y", "z"])
+        together.update_all([x, y, z / 0])
+        torch.testing.assert_close(values(together.between(0, 1)), direct(x, y), atol=1e-10, rtol=0)
+
     def test_pairs_of_blocks_combine(self):
         blocks = []
         for rows in zip(*(part.split(80) for part in self.parts()), strict=True):
