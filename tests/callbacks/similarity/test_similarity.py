@@ -172,7 +172,7 @@ def test_live_past_is_what_replay_takes(tmp_path):
     ],
 )
 def test_refused_settings(settings, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         Similarity(**settings)
 
 
