@@ -27,7 +27,7 @@ def find_modules(args: Sequence[str]) -> None:
     installed = str(Path(os.__file__).parent)
     before = sys.path[: sys.path.index(installed)] if installed in sys.path else sys.path
     first = any(Path(entry).resolve() == here.resolve() for entry in before)
-    if "--untrusted" in args:
+    if any(len(word) > 2 and "--untrusted".startswith(word) for word in args):  # however a parser reads it
         if first:
             raise ValueError(
                 "with --untrusted, the working directory must not come first on Python's path, since modules in it "

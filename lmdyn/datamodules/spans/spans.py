@@ -121,7 +121,7 @@ class SpanCorpus(EncodedAtSetup["EncodedSpans"], SplitLoaders):
         at_least(1, max_pieces=max_pieces, max_pairs=max_pairs)
         self.corpus = corpus
         self.batch_tokens = batch_tokens
-        self.tasks, self.layers, self.pos_layer = tasks, layers, pos_layer
+        self.span_tasks, self.layers, self.pos_layer = tasks, layers, pos_layer
         self.max_pieces, self.max_pairs = max_pieces, max_pairs
         self._tokenizer_name = tokenizer
 
@@ -137,7 +137,7 @@ class SpanCorpus(EncodedAtSetup["EncodedSpans"], SplitLoaders):
             corpus.prepare_data()  # the corpus defines the vocabulary and its text
             self._tokenizer = corpus.tokenizer
         of_corpus = [type(corpus).__qualname__, list(corpus.splits), corpus.content_key()]
-        asked = [self.tasks, self.layers, self.pos_layer, self.max_pieces, self.max_pairs]
+        asked = [self.span_tasks, self.layers, self.pos_layer, self.max_pieces, self.max_pairs]
         key = digest([*of_corpus, tokenizer_digest(self.tokenizer), *asked])
         encoded = _CACHE.get(key) or EncodedSpans(self)
         _CACHE[key] = encoded
@@ -210,8 +210,8 @@ def _choose(
     tasks_of = {split: _tasks_of(layers, asked.pos_layer) for split, layers in present.items()}
     layers_of = {split: [x for x in TOKEN_LAYERS if x in layers] for split, layers in present.items()}
     layers = _asked_or_common("layer", asked.layers, layers_of)
-    tasks = _asked_or_common("task", asked.tasks, tasks_of)
-    if not tasks and asked.tasks is None:
+    tasks = _asked_or_common("task", asked.span_tasks, tasks_of)
+    if not tasks and asked.span_tasks is None:
         raise ValueError(f"the corpus has no annotation of spans in all splits: it has {tasks_of}")
     if "pos" in tasks and pos_layer not in everywhere:  # each split has one of the two, but not the same one
         raise ValueError("the splits have different tags: expected xpos, or upos, in all of them")
@@ -243,10 +243,12 @@ class _Encoder:
         self._left, self._right = self._encoder.before, self._encoder.after
         self._asked = asked
         self._layers = tuple(TOKEN_LAYERS if asked.layers is None else asked.layers)
-        if asked.tasks is None or "pos" in asked.tasks:
+        if asked.span_tasks is None or "pos" in asked.span_tasks:
             pos_layers = POS_LAYERS if asked.pos_layer is None else (asked.pos_layer,)
             self._layers = tuple(dict.fromkeys((*self._layers, *pos_layers)))
-        self._tasks = [t for t in SPAN_TASKS if t != "pos" and (asked.tasks is None or t in asked.tasks)]
+        self._tasks = [
+            t for t in SPAN_TASKS if t != "pos" and (asked.span_tasks is None or t in asked.span_tasks)
+        ]
         self.present: set[str] = set()
         self.index: dict[str, dict[str, int]] = {name: {} for name in (*TOKEN_LAYERS, *SPAN_TASKS)}
         self.skipped: Counter[str] = Counter()
