@@ -103,11 +103,8 @@ class PlainLoop(nn.Module):
 
     def __init__(self, depth=5):
         super().__init__()
-        self.embed, self.out, self.depth = (
-            nn.Embedding(VOCABULARY, HIDDEN),
-            nn.Linear(HIDDEN, VOCABULARY),
-            depth,
-        )
+        self.embed, self.out = nn.Embedding(VOCABULARY, HIDDEN), nn.Linear(HIDDEN, VOCABULARY)
+        self.depth = depth
         self.block = nn.ModuleDict({"mix": nn.Linear(HIDDEN, HIDDEN), "own": nn.Linear(HIDDEN, HIDDEN)})
         self.step = _Step(self.block)
 

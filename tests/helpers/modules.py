@@ -29,11 +29,26 @@ class Own(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class Bigrams(nn.Module):
+    """Logits by the token read: the Hessian of its loss is block diagonal, with blocks (diag(p) − ppᵀ) n_w / n."""
+
+    def __init__(self, vocabulary=11):
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, vocabulary)
+
+    def forward(self, input_ids):
+        return self.table(input_ids)
+
+
+def quiet_trainer(folder, *callbacks, **settings):
+    """A Trainer of one process, which logs and shows nothing unless the settings say so."""
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    given = {"accelerator": "cpu", "devices": 1, **quiet, **settings}
+    return L.Trainer(default_root_dir=folder, callbacks=[*callbacks], **given)
+
+
 def fit_four_steps(module, batches, folder, observers):
     """Trains a module for four steps with observers, and saves the weights of steps 0, 2 and 4."""
-    trainer = L.Trainer(
-        default_root_dir=folder, max_steps=4, accelerator="cpu", logger=False, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=[*observers, ScheduledCheckpoint(schedule=Steps(at=(0, 2)))],
-    )  # fmt: skip
-    trainer.fit(module, DataLoader(batches, batch_size=None))
+    saver = ScheduledCheckpoint(schedule=Steps(at=(0, 2)))
+    quiet_trainer(folder, *observers, saver, max_steps=4).fit(module, DataLoader(batches, batch_size=None))
     return module

@@ -1,6 +1,5 @@
 import math
 
-import lightning as L
 import pandas as pd
 import pytest
 import torch
@@ -8,19 +7,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lmdyn.callbacks import Curvature, Run, Steps
-from tests.helpers.modules import Own
+from tests.helpers.modules import Bigrams, Own, quiet_trainer
 from tests.helpers.observing import assert_leaves_alone
-
-
-class Bigrams(nn.Module):
-    """Logits by the token read: the Hessian of its loss is block diagonal, with blocks (diag(p) − ppᵀ) n_w / n."""
-
-    def __init__(self, vocabulary=5):
-        super().__init__()
-        self.table = nn.Embedding(vocabulary, vocabulary)
-
-    def forward(self, input_ids):
-        return self.table(input_ids)
 
 
 def text(vocabulary=5, rows=4, length=7):
@@ -41,7 +29,7 @@ def values(table):
 
 def test_a_loss_whose_hessian_is_known(tmp_path):
     torch.manual_seed(0)
-    module, batches = Bigrams().double(), text()
+    module, batches = Bigrams(5).double(), text()
     ids = torch.cat([b["input_ids"].flatten() for b in batches])
     labels = torch.cat([b["labels"].flatten() for b in batches])
     p = module.table.weight.detach().softmax(-1)
@@ -90,15 +78,6 @@ def test_it_leaves_a_module_with_attention_alone(tmp_path):
     assert module.config._attn_implementation == fused
 
 
-class InTraining(L.Callback):
-    def __init__(self):
-        self.seen = {}
-
-    def on_train_end(self, trainer, pl_module):
-        (observer,) = (c for c in trainer.callbacks if isinstance(c, Curvature))
-        self.seen = pd.read_parquet(observer.store.folder).set_index(["step", "quantity"])["value"]
-
-
 def fit(tmp_path, optimizer, **arguments):
     class Module(Own):
         def configure_optimizers(self):
@@ -109,13 +88,9 @@ def fit(tmp_path, optimizer, **arguments):
     observer = Curvature(
         schedule=Steps(at=(0, 2)), eigenvalues=0, probes=0, log_figures=False, labels="aligned", **arguments
     )
-    after = InTraining()
-    trainer = L.Trainer(
-        accelerator="cpu", devices=1, logger=False, max_epochs=1, default_root_dir=tmp_path, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, callbacks=[observer, after],
-    )  # fmt: skip
+    trainer = quiet_trainer(tmp_path, observer, max_epochs=1, enable_checkpointing=False)
     trainer.fit(Module(nn.Sequential(nn.Embedding(5, 8), nn.Linear(8, 5))), loader, loader)
-    return after.seen
+    return pd.read_parquet(observer.store.folder).set_index(["step", "quantity"])["value"]
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
@@ -135,7 +110,7 @@ def test_a_replay_has_no_optimizer(tmp_path):
 
 
 def test_no_step_lowers_the_loss_of_a_minimum(tmp_path, caplog):
-    module = Bigrams().double()
+    module = Bigrams(5).double()
     nn.init.zeros_(module.table.weight)
     ids = torch.arange(5).repeat_interleave(5)[None]
     batches = [{"input_ids": ids, "labels": torch.arange(5).repeat(5)[None]}]
@@ -161,6 +136,6 @@ def test_wrong_arguments_are_refused(arguments):
     ],
 )
 def test_modules_without_a_curvature_are_refused(tmp_path, change, message):
-    module = Bigrams().to(change.get("dtype")).requires_grad_(change.get("requires_grad", True))
+    module = Bigrams(5).to(change.get("dtype")).requires_grad_(change.get("requires_grad", True))
     with pytest.raises(ValueError, match=message):
         attached(tmp_path, text()).observe(module, 0)

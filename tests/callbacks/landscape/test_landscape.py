@@ -1,4 +1,3 @@
-import lightning as L
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,30 +11,17 @@ from lmdyn.analysis.parameters.exchangeable_units import permuted_units, random_
 from lmdyn.callbacks import Itself, Landscape, Run, ScheduledCheckpoint, Steps
 from lmdyn.callbacks.observing.reference import Reference
 from tests.helpers.figure_faults import figure_faults
-from tests.helpers.modules import Own
+from tests.helpers.modules import Bigrams, Own, quiet_trainer
 from tests.helpers.observing import assert_leaves_alone
 from tests.helpers.recorded import check_elsewhere
-
-
-class Bigrams(nn.Module):
-    """Softmax regression: its loss is convex in the table."""
-
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(11, 11)
-
-    def forward(self, input_ids):
-        return self.table(input_ids)
 
 
 class Recurrent(nn.Module):
     def __init__(self):
         super().__init__()
-        self.embedding, self.rnn, self.output = (
-            nn.Embedding(11, 6),
-            nn.LSTM(6, 8, batch_first=True),
-            nn.Linear(8, 11),
-        )
+        self.embedding = nn.Embedding(11, 6)
+        self.rnn = nn.LSTM(6, 8, batch_first=True)
+        self.output = nn.Linear(8, 11)
 
     def forward(self, input_ids):
         return self.output(self.rnn(self.embedding(input_ids))[0])
@@ -60,14 +46,16 @@ def text(rows=12, length=9):
     return [{"input_ids": row[None, :-1], "labels": row[None, 1:]} for row in ids]
 
 
+def loss_of(module):
+    ids, labels = (torch.cat([b[key] for b in text()]) for key in ("input_ids", "labels"))
+    return nn.functional.cross_entropy(module(ids).flatten(0, 1), labels.flatten())
+
+
 def trained(module, steps=60):
     optimizer = torch.optim.Adam(module.parameters(), lr=0.03)
-    batch = {key: torch.cat([b[key] for b in text()]) for key in ("input_ids", "labels")}
     for _ in range(steps):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(
-            module(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten()
-        ).backward()
+        loss_of(module).backward()
         optimizer.step()
     return module.requires_grad_(True)
 
@@ -154,11 +142,7 @@ def test_lines_end_in_the_two_models(tmp_path, model):
     table = attached(tmp_path, reference={"other": Other(other)}, points=3).observe(model, 0)
     middle = Recurrent()
     middle.load_state_dict({k: (v + other.state_dict()[k]) / 2 for k, v in model.state_dict().items()})
-    batch = {key: torch.cat([b[key] for b in text()]) for key in ("input_ids", "labels")}
-    losses = [
-        nn.functional.cross_entropy(m(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten()).item()
-        for m in (other, middle, model)
-    ]
+    losses = [loss_of(m).item() for m in (other, middle, model)]
     assert of(table, "line_loss").tolist() == pytest.approx(losses, rel=1e-5)
     barrier = max(0, losses[1] - (losses[0] + losses[2]) / 2)
     assert of(table, "barrier").item() == pytest.approx(barrier, abs=1e-6)
@@ -239,19 +223,12 @@ def test_the_plane_of_a_course(tmp_path):
         schedule=Steps(every=1), reference={}, plane="course", plane_size=3, course_points=2, log_figures=False,
         labels="aligned",
     )  # fmt: skip
-    trainer = L.Trainer(
-        accelerator="cpu", devices=1, logger=False, max_epochs=1, default_root_dir=tmp_path,
-        enable_progress_bar=False, enable_model_summary=False,
-        callbacks=[observer, ScheduledCheckpoint(Steps(every=1))],
-    )  # fmt: skip
+    trainer = quiet_trainer(tmp_path, observer, ScheduledCheckpoint(Steps(every=1)), max_epochs=1)
     trainer.fit(Own(nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 11))), loader, loader)
     table = pd.read_parquet(observer.store.folder)
     course = table[table["quantity"] == "course_position"]
-    assert course.groupby("step")["at"].unique().map(list).to_dict() == {
-        2: [0, 1, 2],
-        3: [0, 2, 3],
-        4: [0, 3, 4],
-    }
+    points = course.groupby("step")["at"].unique().map(list).to_dict()
+    assert points == {2: [0, 1, 2], 3: [0, 2, 3], 4: [0, 3, 4]}
     last = course[course["at"] == course["step"]]
     assert last["value"].abs().max() < 1e-6
     shares = table[table["quantity"] == "explained_variance"].groupby("step")["value"].sum()

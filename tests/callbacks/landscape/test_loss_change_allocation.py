@@ -12,6 +12,7 @@ from torch import nn
 from lmdyn.callbacks import LossChangeAllocation, Run, RunState, ScheduledCheckpoint, Steps
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.models import LSTMLanguageModel
+from tests.helpers.modules import quiet_trainer
 
 CORPUS = {
     "n_train_tokens": 700, "n_validation_tokens": 200, "n_test_tokens": 50, "sequence_length": 12, "batch_size": 4,
@@ -21,16 +22,14 @@ CORPUS = {
 SCHEDULE = Steps(at=(0, 2, 5), last=True)
 
 
-def fit(folder, observers, *, updates=7, ckpt_path=None, accumulate=1, savers=(), lr=2.0, double=False):
+def fit(folder, observers, *, updates=7, ckpt_path=None, accumulate=1, savers=(), lr=2.0):
     L.seed_everything(3, verbose=False)
     module = LSTMLanguageModel(
         embedding_size=8, hidden_size=8, dropout=0.2, optimizer=lambda p: torch.optim.SGD(p, lr=lr)
     )
-    trainer = L.Trainer(
-        accelerator="cpu", devices=1, logger=False, max_steps=updates, default_root_dir=folder,
-        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-        accumulate_grad_batches=accumulate, precision="64-true" if double else "32-true",
-        callbacks=[RunState(), *observers, ScheduledCheckpoint(SCHEDULE), *savers],
+    trainer = quiet_trainer(
+        folder, RunState(), *observers, ScheduledCheckpoint(SCHEDULE), *savers, max_steps=updates,
+        num_sanity_val_steps=0, accumulate_grad_batches=accumulate,
     )  # fmt: skip
     trainer.fit(module, datamodule=GrammarCorpus(**CORPUS), ckpt_path=ckpt_path, weights_only=True)
     return module

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from lmdyn.callbacks import LearningCurves, ObservationStore, Run, Steps
-from tests.helpers.modules import Own
+from tests.helpers.modules import Own, quiet_trainer
 
 
 class WithHooks(Own):
@@ -27,11 +27,7 @@ def loader():
 
 def fit(tmp_path, module, *loaders, steps=2):
     observer = LearningCurves(layers=[], bands=[3], frequency="probe", schedule=Steps(every=1))
-    trainer = L.Trainer(
-        max_steps=steps, accelerator="cpu", default_root_dir=tmp_path, logger=False, enable_checkpointing=False,
-        callbacks=[observer], enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(module, *loaders)
+    quiet_trainer(tmp_path, observer, max_steps=steps, enable_checkpointing=False).fit(module, *loaders)
     return pd.read_parquet(tmp_path / "observations" / "learning_curves")
 
 

@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-import lightning as L
 import pytest
 import torch
 from torch import nn
@@ -11,28 +10,10 @@ from torch import nn
 import lmdyn
 from lmdyn.callbacks import Geometry, LearningCurves, Steps
 from lmdyn.runs import atomic_files
+from tests.helpers.modules import Own, quiet_trainer
 
 ROOM = str(Path(lmdyn.__file__).parent)
 MOST = 12
-
-
-class Model(L.LightningModule):
-    """A model of a user's own."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.out = nn.Embedding(20, 8), nn.Linear(8, 20)
-
-    def forward(self, input_ids):
-        return self.out(self.embedding(input_ids))
-
-    def training_step(self, batch, _):
-        return nn.functional.cross_entropy(self(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten())
-
-    validation_step = training_step
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
 
 
 def ours(frame):
@@ -62,15 +43,12 @@ def stacks(tmp_path_factory):
 
     ids = torch.arange(48).reshape(6, 8) % 20
     loader = torch.utils.data.DataLoader([{"input_ids": row, "labels": row} for row in ids], batch_size=2)
-    schedule = Steps(at=(0, 2))
-    trainer = L.Trainer(
-        max_steps=2, accelerator="cpu", enable_progress_bar=False, enable_model_summary=False, logger=False,
-        enable_checkpointing=False, default_root_dir=tmp_path_factory.mktemp("stack"),
-        callbacks=[kind(schedule=schedule, labels="aligned", log_figures=False) for kind in (LearningCurves, Geometry)],
-    )  # fmt: skip
+    how = {"schedule": Steps(at=(0, 2)), "labels": "aligned", "log_figures": False}
+    both = LearningCurves(**how), Geometry(**how)
+    trainer = quiet_trainer(tmp_path_factory.mktemp("stack"), *both, max_steps=2, enable_checkpointing=False)
     sys.setprofile(profile)
     try:
-        trainer.fit(Model(), loader, loader)
+        trainer.fit(Own(nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 20))), loader, loader)
     finally:
         sys.setprofile(None)
     return found

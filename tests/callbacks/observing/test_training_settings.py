@@ -19,7 +19,7 @@ from lmdyn.callbacks import (
 )
 from lmdyn.callbacks.observing import reading
 from lmdyn.models.pretraining import checkpoint_activations
-from tests.helpers.modules import Own
+from tests.helpers.modules import Own, quiet_trainer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:GPU available but not used"),
@@ -94,10 +94,7 @@ def fit(folder, watching, change, settings):
     module, keep = Transformer(), Keep()
     change(module)
     torch.manual_seed(1)
-    trainer = L.Trainer(
-        max_steps=4, accelerator="cpu", devices=1, default_root_dir=folder, logger=False, callbacks=[keep, *watching],
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, **settings,
-    )  # fmt: skip
+    trainer = quiet_trainer(folder, keep, *watching, max_steps=4, enable_checkpointing=False, **settings)
     trainer.fit(module, loader(0, rows=16), loader(1))
     return keep.weights
 

@@ -6,6 +6,7 @@ from torch import nn
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
 from lmdyn.runs.checkpoint_files import checkpoint_step
 from tests.helpers.loaders import Resumable
+from tests.helpers.modules import quiet_trainer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:GPU available but not used"),
@@ -31,11 +32,8 @@ class Module(L.LightningModule):
 
 
 def fit(folder, *savers, state=True, ckpt_path=None, **settings):
-    trainer = L.Trainer(
-        accelerator="cpu", devices=1, logger=False, default_root_dir=folder, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=[*([RunState()] if state else []), *savers],
-        **({"max_epochs": 2} | settings),
-    )  # fmt: skip
+    states = [RunState()] if state else []
+    trainer = quiet_trainer(folder, *states, *savers, **{"max_epochs": 2, **settings})
     trainer.fit(Module(), windows(), ckpt_path=ckpt_path, weights_only=True)
     return trainer
 
@@ -44,23 +42,21 @@ def names(folder):
     return [checkpoint_step(p) for p in sorted(folder.iterdir())]
 
 
-def test_every_scheduled_step_is_there_once(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("schedule", "accumulated", "expected"),
+    [
+        (Steps(every=5, at=(0, 2, 6), epochs=True), 1, [0, 2, 5, 6, 10, 12]),
+        (Steps(every=1), 4, [0, 1, 2, 3, 4]),  # of 6 batches: 2 updates
+    ],
+)
+def test_every_scheduled_step_is_there_once(tmp_path, monkeypatch, schedule, accumulated, expected):
     written, save = [], ScheduledCheckpoint._save
     monkeypatch.setattr(
         ScheduledCheckpoint, "_save", lambda self, t: (written.append(t.global_step), save(self, t))
     )
-    fit(tmp_path, ScheduledCheckpoint(Steps(every=5, at=(0, 2, 6), epochs=True)))
-    assert written == [0, 2, 5, 6, 10, 12]
+    fit(tmp_path, ScheduledCheckpoint(schedule), accumulate_grad_batches=accumulated)
+    assert written == expected
     assert names(tmp_path / "checkpoints") == written
-
-
-def test_every_scheduled_update_is_there_once_under_accumulation(tmp_path, monkeypatch):
-    written, save = [], ScheduledCheckpoint._save
-    monkeypatch.setattr(
-        ScheduledCheckpoint, "_save", lambda self, t: (written.append(t.global_step), save(self, t))
-    )
-    fit(tmp_path, ScheduledCheckpoint(Steps(every=1)), accumulate_grad_batches=4)  # of 6 batches: 2 updates
-    assert written == [0, 1, 2, 3, 4]
 
 
 def test_weights_only_carry_progress_and_no_resume_state(tmp_path):
@@ -86,7 +82,6 @@ def test_full_checkpoints_load_with_weights_only_and_hold_every_random_state(tmp
 def test_keep_keeps_the_newest(tmp_path):
     fit(tmp_path, ScheduledCheckpoint(Steps(every=1), keep=3))
     assert names(tmp_path / "checkpoints") == [10, 11, 12]
-    assert names(tmp_path / "checkpoints") == sorted(names(tmp_path / "checkpoints"))
     with pytest.raises(ValueError, match="keep is 0"):
         ScheduledCheckpoint(keep=0)
 

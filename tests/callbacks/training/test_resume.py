@@ -11,6 +11,7 @@ from torch import nn
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
 from lmdyn.callbacks.training.resume import _random_state, _set_random_state, progress, save_tokenizer
 from tests.helpers.loaders import Resumable
+from tests.helpers.modules import quiet_trainer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:GPU available but not used"),
@@ -40,10 +41,7 @@ class Module(L.LightningModule):
 
 
 def trainer(folder, *callbacks):
-    return L.Trainer(
-        accelerator="cpu", devices=1, logger=False, default_root_dir=folder, max_epochs=2,
-        enable_progress_bar=False, enable_model_summary=False, callbacks=list(callbacks),
-    )  # fmt: skip
+    return quiet_trainer(folder, *callbacks, max_epochs=2)
 
 
 def run(folder, ckpt_path=None):

@@ -11,6 +11,7 @@ from torch import nn
 from lmdyn.analysis.probing.warmup_decay import warmup_decay_factor
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps, TimeBudget
 from tests.helpers.loaders import Resumable
+from tests.helpers.modules import quiet_trainer
 from tests.helpers.ranks import TORCHRUN, run_ranks
 
 pytestmark = [
@@ -66,11 +67,8 @@ class Module(L.LightningModule):
 
 def fit(folder, budget, module, *callbacks, ckpt_path=None, **settings):
     budget._now = module.clock
-    trainer = L.Trainer(
-        accelerator="cpu", devices=1, logger=False, default_root_dir=folder, enable_progress_bar=False,
-        enable_model_summary=False, enable_checkpointing=bool(callbacks), callbacks=[RunState(), budget, *callbacks],
-        **({"max_epochs": -1} | settings),
-    )  # fmt: skip
+    settings = {"max_epochs": -1, "enable_checkpointing": bool(callbacks), **settings}
+    trainer = quiet_trainer(folder, RunState(), budget, *callbacks, **settings)
     trainer.fit(module, windows(), ckpt_path=ckpt_path, weights_only=True)
     return trainer
 
@@ -213,10 +211,10 @@ def test_the_clock_of_rank_zero_counts(tmp_path, monkeypatch):
 
 def rank_main(folder):
     """Rank 1's clock runs five times as fast, and its budget would end five times as early."""
-    trainer = L.Trainer(
-        accelerator="cpu", devices=2, strategy="ddp", use_distributed_sampler=False, logger=False, max_epochs=-1,
-        default_root_dir=folder, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
-        callbacks=[budget := TimeBudget(1.0, every_n_steps=3)],
+    budget = TimeBudget(1.0, every_n_steps=3)
+    trainer = quiet_trainer(
+        folder, budget, devices=2, strategy="ddp", use_distributed_sampler=False, max_epochs=-1,
+        enable_checkpointing=False,
     )  # fmt: skip
     module = Module(Clock())
     rank = trainer.global_rank

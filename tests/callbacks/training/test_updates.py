@@ -119,9 +119,7 @@ class Several(Manual):
 def fit(module, folder, *, state=True, ckpt_path=None, until=1, logger=False, every=2):
     trainer = L.Trainer(
         accelerator="cpu", devices=1, logger=logger, default_root_dir=folder, max_epochs=until,
-        log_every_n_steps=1,
-        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-        enable_checkpointing=True,
+        log_every_n_steps=1, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
         callbacks=[
             LearningCurves(schedule=Steps(every=every, at=(0, 3))),
             ScheduledCheckpoint(Steps(every=every, at=(0, 3))),
