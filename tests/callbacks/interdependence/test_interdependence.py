@@ -19,7 +19,7 @@ from lmdyn.analysis import (
     off_by_one_distances,
     spearman,
 )
-from lmdyn.callbacks import Interdependence, Run
+from lmdyn.callbacks import Interdependence, Run, select
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.cli.report import write_report
 from lmdyn.datamodules import ConlluCorpus
@@ -94,6 +94,15 @@ def climb(heads, word):
     return way
 
 
+def about(heads, tags, a, b):
+    """Distance, distance in the tree and class of a pair of words."""
+    up, other = climb(heads, a), climb(heads, b)
+    common = next(word for word in up if word in other)
+    kinds = {KINDS[tags[a]], KINDS[tags[b]]}
+    kind = None if None in kinds else kinds.pop() if len(kinds) == 1 else "mixed"
+    return b - a, up.index(common) + other.index(common), kind
+
+
 def direct(module, text, starts=True, variant="published"):
     """A row for each pair of words: what is known of it, and its interdependence by itself."""
     module, words = module.eval(), tokenizer()
@@ -112,14 +121,8 @@ def direct(module, text, starts=True, variant="published"):
             for d in (None, module.decoder)
         )
         for k, (a, b) in enumerate(pairs):
-            up, other = climb(heads, a), climb(heads, b)
-            common = next(word for word in up if word in other)
-            kinds = {KINDS[tags[a]], KINDS[tags[b]]}
-            kind = None if None in kinds else kinds.pop() if len(kinds) == 1 else "mixed"
-            rows.append(
-                (number, b - a, up.index(common) + other.index(common), kind, int(ids[0, a + len(before)]),
-                 int(ids[0, b + len(before)]), float(hidden[k]), float(logits[k]))
-            )  # fmt: skip
+            words_of = (int(ids[0, i + len(before)]) for i in (a, b))
+            rows.append((number, *about(heads, tags, a, b), *words_of, float(hidden[k]), float(logits[k])))
     columns = ["sentence", "distance", "syntactic", "pos_class", "left", "right", "hidden", "logits"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -136,12 +139,10 @@ def pairs(module):
 
 def found(table, **key):
     """The value of the one row with this quantity, site and groups; None where there is none."""
-    for column in ("quantity", "site", "distance", "syntactic", "pos_class", "word"):
-        wanted = key.pop(column, None)
-        table = table[table[column].isna() if wanted is None else table[column].eq(wanted)]
-    assert not key
-    assert len(table) <= 1
-    return float(table["value"].iloc[0]) if len(table) else None
+    columns = ("quantity", "site", "distance", "syntactic", "pos_class", "word")
+    rows = select(table, **{**dict.fromkeys(columns), **key})
+    assert len(rows) <= 1
+    return float(rows["value"].iloc[0]) if len(rows) else None
 
 
 def by_hand(group, site):
@@ -469,8 +470,6 @@ def test_about_so_many_tokens(module, pairs, tmp_path):
 
 
 def test_what_cannot_be_looked_at_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"requires sentences with their annotation, got list.*ConlluCorpus"):
-        attach(tmp_path / "list", probe=[{"input_ids": torch.ones(1, 3), "labels": torch.ones(1, 3)}])
     for name, settings in (
         ("words", {"text": sentences((1, 1, 1))}),
         ("long", {"text": sentences((5, 1, 6)), "max_length": 3, "longer": "skip"}),
@@ -560,13 +559,6 @@ def test_too_few_pairs_for_any_mean(module, tmp_path):
     observer.store.write(0, table)
     assert Interdependence.figures(observer.store.read(), observer.settings) == {}
     write_report([tmp_path], tmp_path / "report")
-
-
-def test_words_without_a_class(module, tmp_path):
-    text = sentences(tags=("PUNCT", "SYM"))
-    table = attach(tmp_path, text=text).observe(module, 0)
-    assert table["pos_class"].isna().all()
-    assert table["quantity"].eq("di").sum() > 10
 
 
 def test_one_sentence_has_means_without_intervals(module, tmp_path):

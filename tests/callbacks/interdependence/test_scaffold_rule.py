@@ -7,14 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from matplotlib.figure import Figure
 
 import lmdyn.callbacks.interdependence.scaffold_rule as scaffold_rule
 from lmdyn.analysis import contextual_decomposition
-from lmdyn.callbacks import Interdependence, Run, ScaffoldRule
+from lmdyn.callbacks import Run, ScaffoldRule, select
 from lmdyn.callbacks.observing.figures import COLOURS
-from lmdyn.cli.report import write_report
-from lmdyn.datamodules import GrammarCorpus, ScaffoldCorpus
+from lmdyn.datamodules import ScaffoldCorpus
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.models import LSTMLanguageModel
 from tests.analysis.interdependence.lstm_oracle import interdependence
@@ -26,10 +24,10 @@ SMALL = {
 K, INSTANCES, CONTEXT = 3, 6, 4
 
 
-def language_model(layers=1, seed=0, vocab_size=25):
+def language_model(layers=1, seed=0):
     torch.manual_seed(seed)
     size = {"embedding_size": 5, "hidden_size": 6, "num_layers": layers, "init_range": 1.5}
-    module = LSTMLanguageModel(vocab_size=vocab_size, **size).double()
+    module = LSTMLanguageModel(vocab_size=25, **size).double()
     with torch.no_grad():
         module.decoder.bias.normal_()  # a bias that shows where it does not belong
     return module
@@ -50,10 +48,8 @@ def attach(folder, data=None, **settings):
 
 
 def found(table, quantity, site, focus="", words=None):
-    rows = table[table["quantity"].eq(quantity) & table["site"].eq(site) & table["focus"].eq(focus)]
-    rows = rows[rows["words"].isna() if words is None else rows["words"].eq(words)]
-    assert len(rows) == 1
-    return float(rows["value"].iloc[0])
+    (value,) = select(table, quantity=quantity, site=site, focus=focus, words=words)["value"]
+    return float(value)
 
 
 def gradients(module, row, first):
@@ -210,20 +206,7 @@ def test_many_instances_are_looked_at_in_batches(tmp_path, monkeypatch):
     assert found(whole, "probability", "in") == pytest.approx(float(expected), rel=1e-12)
 
 
-def small_grammar(n_validation_tokens):
-    grammar = GrammarCorpus(
-        n_train_tokens=300, n_validation_tokens=n_validation_tokens, n_test_tokens=50, n_nouns=40, n_verbs=20,
-        n_adjectives=10, n_adverbs=3, n_names=20, n_facts=5,
-    )  # fmt: skip
-    grammar.prepare_data()
-    grammar.setup()
-    return grammar
-
-
 def test_what_cannot_be_is_refused(tmp_path):
-    grammar = small_grammar(100)
-    with pytest.raises(ValueError, match="requires instances of a rule, got GrammarCorpus without"):
-        attach(tmp_path, grammar)
     observer = ScaffoldRule()
     observer.probe = ScaffoldCorpus(True, K, **SMALL)
     with pytest.raises(ValueError, match="the tokenizer lacks 22 words"):
@@ -279,19 +262,14 @@ NAMES = [
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Folders of four runs with the observations of two steps; two of them have another observer too."""
+    """Folders of four runs with the observations of two steps."""
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LMDYN_CACHE", str(folder / "cache"))
-        grammar = small_grammar(200)
         for i, (name, (familiar, length)) in enumerate(RUNS.items()):
-            observers = {attach(folder / name, corpus(familiar, length)): 25}
-            if length == 2:
-                other = Interdependence(max_distance=2, min_pairs=2)
-                other.attach(Run(folder / name, grammar.tokenizer, datamodule=grammar))
-                observers[other] = len(grammar.tokenizer)
-            for (observer, words), step in itertools.product(observers.items(), STEPS):
-                observer.store.write(step, observer.observe(language_model(1, 10 * i + step, words), step))
+            observer = attach(folder / name, corpus(familiar, length))
+            for step in STEPS:
+                observer.store.write(step, observer.observe(language_model(1, 10 * i + step), step))
     return {name: folder / name for name in RUNS}
 
 
@@ -359,22 +337,3 @@ def test_runs_are_drawn_together(runs):
 def _key(parts, domain):
     quantity, focus = parts
     return quantity, domain, focus
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Files in place of pictures, which take seconds: they are drawn above."""
-    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: path.write_bytes(b"a picture"))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("undrawn")
-def test_the_report_of_several_runs_draws_them_once(runs, tmp_path):
-    names = ("familiar_2", "unfamiliar_2", "unfamiliar_3")
-    page = write_report([runs[name] for name in names], tmp_path).read_text()
-    assert page.count("<h1>scaffold_rule of 3 runs</h1>") == 1
-    assert page.count("<h1>interdependence of 2 runs</h1>") == 1
-    files = {path.stem for path in tmp_path.glob("*.png")}
-    assert {name for name in files if "scaffold_rule" in name} == {f"scaffold_rule_{name}" for name in NAMES}
-    for name in names:  # their numbers are there all the same
-        assert f"<h2 id='{name}_scaffold_rule'>" in page

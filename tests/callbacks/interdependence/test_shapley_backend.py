@@ -16,11 +16,10 @@ from lmdyn.analysis import shapley_interaction
 from lmdyn.callbacks import Interdependence
 from lmdyn.datamodules import ConlluCorpus
 from tests.callbacks.interdependence.test_interdependence import (
-    KINDS,
     MAX_DISTANCE,
+    about,
     attach,
     check_means,
-    climb,
     conllu,
     counts,
     found,
@@ -28,7 +27,7 @@ from tests.callbacks.interdependence.test_interdependence import (
     sentences,
     tokenizer,
 )
-from tests.helpers.architectures import ARCHITECTURES, VOCABULARY
+from tests.helpers.architectures import ARCHITECTURES
 from tests.helpers.one_rank import as_rank
 
 LENGTHS = (5, 1, 4, 2, 5, 3)
@@ -58,14 +57,9 @@ def rows_of(text, encode, values):
         for a, b in itertools.combinations(range(len(tokens)), 2):
             if b - a > MAX_DISTANCE:
                 continue
-            up, other = climb(heads, a), climb(heads, b)
-            common = next(word for word in up if word in other)
-            kinds = {KINDS[tags[a]], KINDS[tags[b]]}
-            kind = None if None in kinds else kinds.pop() if len(kinds) == 1 else "mixed"
-            rows.append(
-                {"sentence": number, "distance": b - a, "syntactic": up.index(common) + other.index(common),
-                 "pos_class": kind, **values(ids, words, a, b)}
-            )  # fmt: skip
+            distance, syntactic, pos_class = about(heads, tags, a, b)
+            pair = {"sentence": number, "distance": distance, "syntactic": syntactic, "pos_class": pos_class}
+            rows.append({**pair, **values(ids, words, a, b)})
     return pd.DataFrame(rows)
 
 
@@ -327,21 +321,6 @@ def test_without_trees_or_tags_there_are_distances_all_the_same(lstm, tmp_path, 
 
 def small(name):
     return ARCHITECTURES[name]()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt2", "llama", "mamba", "bert", "albert", "t5", "nanogpt", "deep_gru"])
-def test_models_of_many_kinds_run_without_a_path(tmp_path, name):
-    model = small(name)
-    assert len(tokenizer()) <= VOCABULARY
-    observer = shapley(tmp_path, text=SHORT)
-    observer.check_module(model)
-    table = observer.observe(model, 0)
-    assert not any(m._forward_hooks for m in model.modules())
-    sites = ["hidden"] if name == "t5" else ["hidden", "logits"]
-    assert list(dict.fromkeys(table["site"])) == sites
-    di = table[table["quantity"].eq("di")]["value"]
-    assert bool((di > 0).all() & (di < 5).all())
 
 
 def test_paths_that_are_found_are_settings(tmp_path):

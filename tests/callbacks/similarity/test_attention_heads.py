@@ -8,7 +8,7 @@ from torch import nn
 from transformers import GPT2Config, GPT2Model
 
 from lmdyn.analysis import head_divergences
-from lmdyn.callbacks import Itself, Reference, Run, Similarity
+from lmdyn.callbacks import Itself, Reference, Run, Similarity, select
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.models import CausalLanguageModel, CausalTagger
 from tests.helpers.recorded import check_elsewhere
@@ -66,10 +66,8 @@ def observed(folder, reference, module=None, step=3, **settings):
 
 
 def value(table, quantity, site="layer1", head=None):
-    rows = table[table["quantity"].eq(quantity) & table["site"].eq(site)]
-    rows = rows[rows["head"].isna() if head is None else rows["head"].eq(head)]
-    assert len(rows) == 1, rows
-    return float(rows["value"].iloc[0])
+    (found,) = select(table, quantity=quantity, site=site, head=head)["value"]
+    return float(found)
 
 
 @torch.no_grad()

@@ -88,6 +88,36 @@ def gathered(module, probe):
     return {name: torch.cat(parts) for name, parts in found.items()}
 
 
+def saved(folder, steps):
+    """Checkpoints of a model at each step, whose weights the step tells."""
+    paths = {step: folder / f"checkpoints/step={step:09d}.ckpt" for step in steps}
+    for step, path in paths.items():
+        save(language_model(step), path)
+    return paths
+
+
+ATTENTION = {"a": "albert.encoder.albert_layer_groups.0.albert_layers.0.attention"}
+
+
+def albert(seed=0, layers=2):
+    torch.manual_seed(seed)
+    config = AlbertConfig(
+        vocab_size=V, embedding_size=8, hidden_size=8, num_hidden_layers=layers, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=16, initializer_range=0.7,
+    )  # fmt: skip
+    return AlbertForMaskedLM(config).eval()
+
+
+class Made(Reference):
+    """What is made of the module that is observed."""
+
+    def __init__(self, make):
+        self._make = make
+
+    def modules(self, module, run, step):
+        return {"": self._make(module)}
+
+
 def value(table, quantity, site, reference_site=None, reference=None):
     rows = table[table["quantity"].eq(quantity) & table["site"].eq(site)]
     for column, wanted in (("reference_site", reference_site), ("reference", reference)):
@@ -128,10 +158,8 @@ def test_the_state_is_carried_in_the_reference_too(tmp_path):
 
 
 def test_own_past_and_end(tmp_path):
-    models = {step: language_model(step) for step in (0, 4, 9)}
-    paths = {s: tmp_path / f"run/checkpoints/step={s:09d}.ckpt" for s in models}
-    for step, path in paths.items():
-        save(models[step], path)
+    paths = saved(tmp_path / "run", (0, 4, 9))
+    models = {step: language_model(step) for step in paths}
     references = {"end": OwnFinal(), "before": Previous(), "past": Earlier()}
     observer = attach(Similarity(reference=references), tmp_path, checkpoints=paths)
     tables = {step: observer.observe(model, step) for step, model in models.items()}
@@ -145,9 +173,7 @@ def test_own_past_and_end(tmp_path):
 
 
 def test_live_past_is_what_replay_takes(tmp_path):
-    paths = {s: tmp_path / f"checkpoints/step={s:09d}.ckpt" for s in (0, 4, 9)}
-    for step, path in paths.items():
-        save(language_model(step), path)
+    paths = saved(tmp_path, (0, 4, 9))
     module, references = language_model(5), {"p": Previous(), "e": Earlier(at=[0, 9])}
     live = attach(Similarity(reference=references), tmp_path, checkpoint_folder=tmp_path / "checkpoints")
     replay = attach(Similarity(reference=references), tmp_path, checkpoints=paths)
@@ -330,34 +356,15 @@ def test_bootstrap_intervals(tmp_path):
 
 
 def test_attention_divergences(tmp_path):
-    config = AlbertConfig(
-        vocab_size=V, embedding_size=8, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=16, max_position_embeddings=16, initializer_range=0.7,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = AlbertForMaskedLM(config).eval()
-    path = "albert.encoder.albert_layer_groups.0.albert_layers.0.attention"
-
-    class Other(Reference):
-        def modules(self, module, run, step):
-            torch.manual_seed(1)
-            return {"": AlbertForMaskedLM(config).eval()}
-
-    class Same(Reference):
-        def modules(self, module, run, step):
-            return {"": copy.deepcopy(module)}
-
-    observer = Similarity(
-        reference={"same": Same(), "other": Other(), "itself": Itself()}, sites={}, attention_sites={"a": path},
-        measures=[],
-    )  # fmt: skip
+    model, twin = albert(), albert(1)
+    references = {"same": Made(copy.deepcopy), "other": Made(lambda module: twin), "itself": Itself()}
+    observer = Similarity(reference=references, sites={}, attention_sites=ATTENTION, measures=[])
     table = attach(observer, tmp_path).observe(model, 0)
     between = table[table["reference"].eq("itself")]
     assert set(zip(between["site"], between["reference_site"], strict=True)) == {("a@0", "a@1")}
     assert (between["value"] > 0).all()
     assert set(table["site"]) == {"a@0", "a@1"}
     assert (table[table["reference"].eq("same")]["value"] == 0).all()
-    twin = Other().modules(model, None, 0)[""]
     for layer in (0, 1):
         js, kl, n = 0.0, 0.0, 0
         for batch in batches():
@@ -388,50 +395,27 @@ def test_attention_divergences(tmp_path):
 
 
 def test_the_past_of_a_module_that_keeps_its_loss(tmp_path):
-    path = tmp_path / "checkpoints/step=000000000.ckpt"
-    save(language_model(0), path)
+    saved(tmp_path, [0])
     module = language_model(1)
     module.last = module.kept = [module(batches()[0]["input_ids"]).logits.sum()]  # with its graph
-    observer = attach(Similarity(reference=Previous()), tmp_path, checkpoint_folder=path.parent)
+    observer = attach(Similarity(reference=Previous()), tmp_path, checkpoint_folder=tmp_path / "checkpoints")
     assert value(observer.observe(module, 3), "svcca", "h1") < 1
     assert module.last[0].grad_fn is not None
 
 
 def test_previous_is_the_run_s_own_whichever_checkpoints_are_looked_at(tmp_path):
-    paths = {s: tmp_path / f"checkpoints/step={s:09d}.ckpt" for s in (0, 2, 4)}
-    for step, path in paths.items():
-        save(language_model(step), path)
-    some = {0: paths[0], 4: paths[4]}
-    observers = [
-        attach(
-            Similarity(reference=Previous()),
-            tmp_path,
-            checkpoints=c,
-            checkpoint_folder=tmp_path / "checkpoints",
-        )
-        for c in (paths, some)
-    ]
-    tables = [o.observe(language_model(4), 4) for o in observers]
+    paths, tables = saved(tmp_path, (0, 2, 4)), []
+    for some in (paths, {0: paths[0], 4: paths[4]}):
+        run = {"checkpoints": some, "checkpoint_folder": tmp_path / "checkpoints"}
+        observer = attach(Similarity(reference=Previous()), tmp_path, **run)
+        tables.append(observer.observe(language_model(4), 4))
     pd.testing.assert_frame_equal(*tables, check_exact=True)
 
 
 def test_nan_attention_is_nan_with_one_warning(tmp_path, warnings_of):
-    config = AlbertConfig(
-        vocab_size=V, embedding_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=16, max_position_embeddings=16,
-    )  # fmt: skip
-    model = AlbertForMaskedLM(config).eval()
-
-    class Same(Reference):
-        def modules(self, module, run, step):
-            return {"": copy.deepcopy(module)}
-
-    with torch.no_grad():
-        model.albert.encoder.albert_layer_groups[0].albert_layers[0].attention.query.weight.fill_(
-            float("nan")
-        )
-    path = {"a": "albert.encoder.albert_layer_groups.0.albert_layers.0.attention"}
-    observer = Similarity(reference={"same": Same()}, sites={}, attention_sites=path, measures=[])
+    model, same = albert(layers=1), {"same": Made(copy.deepcopy)}
+    nn.init.constant_(model.get_submodule(ATTENTION["a"]).query.weight, torch.nan)
+    observer = Similarity(reference=same, sites={}, attention_sites=ATTENTION, measures=[])
     table = attach(observer, tmp_path).observe(model, 5)
     assert table["value"].isna().all()
     assert len(warnings_of) == 1  # of four batches
@@ -525,10 +509,8 @@ def test_floors_are_untrained_models(tmp_path):
     table = observer.observe(copy.deepcopy(models[6]), 6)
     assert value(table, "cca", "h1", "h1", "own") == value(table, "cca", "h1", "h1", "first") < 0.99
     assert value(table, "cca", "h1", "h1", "last") == pytest.approx(1, abs=1e-9)  # the control
-    assert set(observer.observe(models[0], 0)["reference"]) == {
-        "first",
-        "last",
-    }  # itself is no floor of itself
+    # itself is no floor of itself
+    assert set(observer.observe(models[0], 0)["reference"]) == {"first", "last"}
     with pytest.raises(FileNotFoundError, match="no checkpoint of step 3: it has 0, 6"):
         attach(Similarity(reference=Checkpoint(str(tmp_path / "run"), step=3)), tmp_path)
     (tmp_path / "run/checkpoints/step=000000000.ckpt").unlink()
@@ -537,9 +519,7 @@ def test_floors_are_untrained_models(tmp_path):
 
 
 def test_figures_of_references_layers_and_steps(tmp_path):
-    paths = {s: tmp_path / f"checkpoints/step={s:09d}.ckpt" for s in (0, 4)}
-    for step, path in paths.items():
-        save(language_model(step), path)
+    paths = saved(tmp_path, (0, 4))
     references = {"other": Checkpoint(str(paths[0])), "past": Earlier(), "itself": Itself()}
     observer = Similarity(reference=references, measures=["svcca", "svcca_3"], jackknife=5)
     attach(observer, tmp_path, batches(n=8), checkpoints=paths)
