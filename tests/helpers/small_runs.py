@@ -32,11 +32,8 @@ def stream_files(folder):
 DATA = {"n_train_tokens": 1500, "n_validation_tokens": 300, "n_test_tokens": 200, "n_nouns": 40, "n_verbs": 30,
         "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10, "batch_size": 8,
         "sequence_length": 20}  # fmt: skip
-MODEL = {
-    "embedding_size": 8,
-    "hidden_size": 8,
-    "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.5}},
-}
+SGD = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.5}}
+MODEL = {"embedding_size": 8, "hidden_size": 8, "optimizer": SGD}
 AT = {"at": [0, 4], "last": False}
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from lmdyn.analysis.attention.head_ablation import HeadPlace, ablated_heads, head_inputs
 from lmdyn.analysis.attention.induction_scores import SCORES, uniform_attention
 from lmdyn.analysis.attention.token_path import TokenPath, find_token_path
-from lmdyn.callbacks import Induction, Run
+from lmdyn.callbacks import Induction, Run, select
 from tests.helpers.architectures import ARCHITECTURES, VOCABULARY
 from tests.helpers.attention_only import VOCABULARY as SMALL
 from tests.helpers.attention_only import AttentionOnly, induction_model
@@ -47,9 +47,7 @@ def of_architecture(folder, name, **settings):
 
 
 def value(table, quantity, **where):
-    for column, wanted in {"quantity": quantity, **where}.items():
-        table = table[table[column].eq(wanted).fillna(False).astype(bool)]
-    (found,) = table["value"]
+    (found,) = select(table, quantity=quantity, **where)["value"]
     return found
 
 
@@ -371,14 +369,9 @@ def test_factors_of_token_vectors_are_followed():
     from transformers import OPTConfig, OPTForCausalLM
 
     torch.manual_seed(0)
-    sizes = {
-        "vocab_size": 30,
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "ffn_dim": 16,
-    }
-    model = OPTForCausalLM(OPTConfig(**sizes, word_embed_proj_dim=8, max_position_embeddings=32)).eval()
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 16}
+    config = OPTConfig(vocab_size=30, **sizes, word_embed_proj_dim=8, max_position_embeddings=32)
+    model = OPTForCausalLM(config).eval()
     batch = {"input_ids": torch.tensor([[4, 5, 6]])}
     path = find_token_path(model, batch, 16)
     decoder = model.model.decoder
@@ -405,16 +398,12 @@ GPT = {"probe": rows(VOCABULARY), "vocab_size": VOCABULARY}
         ("gpt2", {"early": [5, 4]}, r"early is \[5, 4\]: expected the first and the last"),
         ("gpt2", {"vocab_size": None}, "expected a tokenizer of the run, or `vocab_size`, got neither"),
         ("gpt2", {"vocab_size": 5}, "8, tokens that are not special, got 5: lower"),
-        (
-            "gpt2",
-            {"probe": [{"labels": torch.zeros(2, 3)}]},
-            r"expected batches with `input_ids`, got .*name them",
-        ),
+        ("gpt2", {"probe": [{"labels": torch.zeros(2, 3)}]}, "expected batches with `input_ids`, got .*name them"),
         ("gpt2", {"length": 40}, r"repeated tokens of at most 64 tokens, .* got 80: lower `length`"),
         ("torch_transformer", {"length": 40}, r"could not read rows of 80 tokens.* lower `length`"),
         ("gpt2", {"attention_sites": {"a": "nowhere"}}, "has no module 'nowhere'"),
     ],
-)
+)  # fmt: skip
 def test_refusals(tmp_path, name, settings, message):
     with pytest.raises(ValueError, match=message):
         attach(tmp_path, **{**GPT, **settings}).observe(ARCHITECTURES[name](), 0)

@@ -26,6 +26,7 @@ from tests.helpers.architectures import ARCHITECTURES, VOCABULARY
 torch.manual_seed(0)
 IDS = torch.randint(3, VOCABULARY, (4, 3, 12))
 PAIRS = [(ids[:, :-1], ids[:, 1:]) for ids in IDS]
+LLAMA = ARCHITECTURES["llama"]
 SHIFTED_INSIDE = [{"input_ids": ids, "labels": ids} for ids in IDS]
 
 
@@ -77,7 +78,7 @@ def test_loss_is_that_of_transformers_in_each_convention(name, tmp_path):
 
 
 def test_the_decision_is_a_setting_and_replay_takes_it(tmp_path):
-    module = ARCHITECTURES["llama"]()
+    module = LLAMA()
     observer = attach(LearningCurves(), SHIFTED_INSIDE, tmp_path)
     observer.store.write(0, observer.observe(module, 0))
     assert ObservationStore(tmp_path / "observations/learning_curves").about()["settings"]["labels"] == "next"
@@ -107,7 +108,7 @@ def test_observers_of_a_pass_meet_the_module_before_it(tmp_path):
 def test_frequencies_are_counted_of_the_words_that_are_predicted(tmp_path):
     for number, probe in enumerate((SHIFTED_INSIDE, PAIRS)):
         observer = attach(Sparsity(name=f"s{number}"), probe, tmp_path)
-        table = observer.observe(ARCHITECTURES["llama"](), 0)
+        table = observer.observe(LLAMA(), 0)
         counts = table[table["quantity"].eq("frequency")]["value"]
         assert counts.sum() == IDS[:, :, 1:].numel()
 
@@ -170,47 +171,35 @@ def test_forward_is_a_function_or_its_path(forward, tmp_path):
 @pytest.mark.parametrize(
     ("module", "probe", "message"),
     [
-        (lambda: ARCHITECTURES["llama"](), [], "the probe set is empty"),
+        (LLAMA, [], "the probe set is empty"),
         (
-            lambda: nn.Linear(2, 2),
-            PAIRS,
+            lambda: nn.Linear(2, 2), PAIRS,
             r"Linear could not be called on the first batch, a dict of \{input_ids: int64",
         ),
+        (lambda: LLAMA().model, PAIRS, r"expected an output with `\.logits`.*pass `forward:` to the observer"),
+        (LLAMA, [(IDS[0], IDS[0][:, :4])], r"a tuple of \[int64 \(3, 12\), int64 \(3, 4\)\]"),
+        (ARCHITECTURES["gpt2"], [(i, torch.ones_like(i)) for i in IDS], "name the entries"),  # a mask
         (
-            lambda: ARCHITECTURES["llama"]().model,
-            PAIRS,
-            r"expected an output with `\.logits`.*pass `forward:` to the observer",
-        ),
-        (
-            lambda: ARCHITECTURES["llama"](),
-            [(IDS[0], IDS[0][:, :4])],
-            r"a tuple of \[int64 \(3, 12\), int64 \(3, 4\)\]",
-        ),
-        (
-            lambda: ARCHITECTURES["llama"](),
-            [{"input_ids": IDS[0], "labels": IDS[0][:, :4]}],
+            LLAMA, [{"input_ids": IDS[0], "labels": IDS[0][:, :4]}],
             r"LlamaForCausalLM returns logits \(3, 12, 256\) for labels \(3, 4\)",
         ),
         (
-            lambda: ARCHITECTURES["llama"](),
-            [{"input_ids": IDS[0] + 200, "labels": IDS[0]}],
+            LLAMA, [{"input_ids": IDS[0] + 200, "labels": IDS[0]}],
             "token ids go up to .*, but an embedding of LlamaForCausalLM has 256 rows.*resize_token_embeddings",
         ),
-        (ARCHITECTURES["gpt2"], [(i, torch.ones_like(i)) for i in IDS], "name the entries"),  # a mask
         (
-            lambda: ARCHITECTURES["llama"](),
-            [{"input_ids": IDS[0], "labels": IDS[0] + 200}],
+            LLAMA, [{"input_ids": IDS[0], "labels": IDS[0] + 200}],
             "labels go up to .*, but LlamaForCausalLM returns 256 classes",
         ),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_observed_is_one_error_before_training(module, probe, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         attach(LearningCurves(bands=(), layers=()), probe, tmp_path).bind(module())
 
 
 def test_labels_that_are_declared_are_to_be_there(tmp_path):
-    module = ARCHITECTURES["llama"]()
+    module = LLAMA()
     with pytest.raises(
         ValueError, match=r"expected batches with `labels`, got \['input_ids'\]; `labels: aligned` requires"
     ):
@@ -265,12 +254,12 @@ def test_blocks_of_different_width(tmp_path):
 )
 def test_sites_that_match_nothing(sites, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        attach(Sparsity(sites=sites), PAIRS, tmp_path).bind(ARCHITECTURES["llama"]())
+        attach(Sparsity(sites=sites), PAIRS, tmp_path).bind(LLAMA())
 
 
 def test_sites_by_a_pattern(tmp_path):
     observer = attach(Similarity(sites="*.layers.*"), PAIRS, tmp_path)
-    table = observer.observe(ARCHITECTURES["llama"](), 0)
+    table = observer.observe(LLAMA(), 0)
     assert set(table["site"]) == {"layers_00"}
     assert observer.settings["sites"] == {"layers_00": "model.layers.0", "layers_01": "model.layers.1"}
 
@@ -309,7 +298,7 @@ class _Mean:
 
 
 def test_observers_of_ones_own_read_labels_as_ours_do(tmp_path):
-    module = ARCHITECTURES["llama"]()
+    module = LLAMA()
     table = attach(Means(), SHIFTED_INSIDE, tmp_path).observe(module, 0)
     assert table["value"].iloc[0] == pytest.approx(own_loss(module, IDS.flatten(0, 1)), abs=1e-6)
 
@@ -319,7 +308,7 @@ def test_defaults_are_what_the_data_has_and_say_what_they_leave_out(tmp_path, ca
         dynamics = attach(EncoderDynamics(), list(IDS), tmp_path)
         clusters = attach(WordClusters(words=50), list(IDS), tmp_path)
         curves = attach(LearningCurves(), list(IDS), tmp_path)
-        tables = observe_together([dynamics, clusters, curves], ARCHITECTURES["llama"](), 0)
+        tables = observe_together([dynamics, clusters, curves], LLAMA(), 0)
     assert all(table["value"].notna().any() for table in tables)
     found = {**dynamics.settings, **clusters.settings, **curves.settings}
     assert (found["length"], found["lengths"], found["sentences"]) == (12, [8], 12)
@@ -437,7 +426,7 @@ def test_probabilities_are_no_logits(tmp_path):
 def test_labels_may_begin_late(tmp_path):
     unlabelled = [{"input_ids": i, "labels": torch.full_like(i, -100)} for i in IDS]
     observer = attach(LearningCurves(), [*unlabelled, *unlabelled, *SHIFTED_INSIDE], tmp_path)
-    observer.bind(ARCHITECTURES["llama"]())
+    observer.bind(LLAMA())
     assert observer.convention == "next"
 
 

@@ -158,12 +158,10 @@ def rank_main(folder):
         for module, watching in observers(batches, folder / "other.ckpt").items():
             fit(folder / str(batches) / module.__name__, watching, module)
     probe, saver = loader(4), ScheduledCheckpoint(Steps(at=(0,)))
+    clusters = WordClusters(probe=probe, frequency="probe", words=5, components=2)
     of_past = Similarity(reference=Previous(), sites=SITES, probe=probe)
     for watching, message in (
-        (
-            [WordClusters(probe=probe, frequency="probe", words=5, components=2)],
-            "sharded weights.*replay it after",
-        ),
+        ([clusters], "sharded weights.*replay it after"),
         ([UsersOwn(layers=[], frequency="probe", probe=probe)], "no `sharded = True` in its class"),
         ([saver, of_past], "reference 'previous' is a copy of the module, whose weights are sharded"),
         ([saver, WeightSpectra(reference=Previous())], "reference 'previous' is a copy of the module"),

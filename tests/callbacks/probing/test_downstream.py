@@ -442,13 +442,10 @@ GLUE = ("CoLA", "MRPC", "RTE", "SST-2", "STS-B", "MNLI", "QNLI", "QQP")
 
 
 def test_figures_of_several_runs():
-    runs = {
-        "runs/organism/albert": (GLUE, 0.8),
-        "runs/organism/bert": (GLUE, 0.85),
-        "runs/organism/electra": (GLUE[:5], 0.9),
-    }
+    runs = (("albert", GLUE, 0.8), ("bert", GLUE, 0.85), ("electra", GLUE[:5], 0.9))
     tables = [
-        observations(tasks, i, top).assign(run=run) for i, (run, (tasks, top)) in enumerate(runs.items())
+        observations(tasks, i, top).assign(run=f"runs/organism/{run}")
+        for i, (run, tasks, top) in enumerate(runs)
     ]
     figures = Downstream.figures(pd.concat(tables, ignore_index=True), {})
     titles = {

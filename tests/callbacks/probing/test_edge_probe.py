@@ -51,15 +51,8 @@ class Model(L.LightningModule):
 
 
 def attach(folder, spans, **settings):
-    observer = EdgeProbe(
-        **{
-            "classifier": TRAINING,
-            "train_tokens": None,
-            "validation_tokens": None,
-            "test_tokens": None,
-            **settings,
-        }
-    )
+    whole = dict.fromkeys(("train_tokens", "validation_tokens", "test_tokens"))
+    observer = EdgeProbe(**{"classifier": TRAINING, **whole, **settings})
     observer.probe = spans
     observer.attach(Run(folder, tokenizer=getattr(spans, "tokenizer", None)))
     return observer
@@ -200,11 +193,8 @@ def curves():
 def test_figures():
     table = curves()
     panels = EdgeProbe.figures(table, {})["layers"].axes
-    assert [ax.get_title(loc="left").rpartition(", ")[2] for ax in panels[:3]] == [
-        "pos",
-        "roles",
-        "coreference",
-    ]
+    titles = [ax.get_title(loc="left").rpartition(", ")[2] for ax in panels[:3]]
+    assert titles == ["pos", "roles", "coreference"]
     lines = {line.get_label(): list(line.get_ydata()) for line in panels[1].lines}
     assert lines["layer 2"] == pytest.approx([0.4, 0.4, 0.5, 0.5])
     assert lines["majority"] == [0.2] * 4

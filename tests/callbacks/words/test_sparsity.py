@@ -115,13 +115,9 @@ def setting(tmp_path_factory):
 
 
 def value(table, quantity, site, role, **groups):
-    rows = table[table["quantity"].eq(quantity) & table["site"].eq(site) & table["role"].eq(role)]
-    if "word" in groups:
-        rows = rows[rows["word"].eq(groups["word"])]
-    else:
-        rows = rows[rows["word"].isna() & rows["pos_class"].eq(groups.get("pos_class", ""))]
-    assert len(rows) == 1
-    return rows["value"].item()
+    groups = groups if "word" in groups else {"word": None, "pos_class": "", **groups}
+    (found,) = select(table, quantity=quantity, site=site, role=role, **groups)["value"]
+    return found
 
 
 def naive_means(model, batches, site, role, kind):

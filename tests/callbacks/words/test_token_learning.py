@@ -195,20 +195,16 @@ def test_a_model_that_copies_reconstructs_all_and_predicts_what_it_guesses(tmp_p
 
 
 def test_many_masks_share_a_batch(tmp_path):
-    module = Model().eval()
-    observer = attach(tmp_path, quantities=["prediction"])
-    observer.bind(module)
-    module.calls.clear()
-    observer.observe(module, 0)
-    rows = sum(shape[0] for shape in module.calls)
-    assert rows == sum(map(len, sentences()))  # a copy a word
-    assert len(module.calls) == len(loader())  # one forward of each batch's words
-    small = Model().eval()
-    observer = attach(tmp_path, quantities=["prediction"], batch_tokens=30, name="small")
-    observer.bind(small)
-    small.calls.clear()
-    observer.observe(small, 0)
-    assert all(b == 1 or b * t <= 30 for b, t in small.calls)
+    calls = []
+    for settings in ({}, {"batch_tokens": 30, "name": "small"}):
+        module, observer = Model().eval(), attach(tmp_path, quantities=["prediction"], **settings)
+        observer.bind(module)
+        module.calls.clear()
+        observer.observe(module, 0)
+        calls.append(module.calls)
+    assert sum(b for b, _ in calls[0]) == sum(map(len, sentences()))  # a copy a word
+    assert len(calls[0]) == len(loader())  # one forward of each batch's words
+    assert all(b == 1 or b * t <= 30 for b, t in calls[1])
 
 
 def test_one_quantity_alone(tmp_path):
