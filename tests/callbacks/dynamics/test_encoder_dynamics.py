@@ -16,7 +16,7 @@ from lmdyn.analysis.dynamics.synchronized_map import synchronized_map, transvers
 from lmdyn.analysis.orbits.orbit_kind import orbit_kind
 from lmdyn.analysis.orbits.trajectories import iterate
 from lmdyn.analysis.orbits.transients import transient_length
-from lmdyn.callbacks import EncoderDynamics, LongTerm, Run
+from lmdyn.callbacks import EncoderDynamics, LongTerm, Run, select
 from lmdyn.callbacks.dynamics.encoder_runs import zero_one_rows
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
 from lmdyn.models import MaskedLanguageModel
@@ -84,10 +84,7 @@ def observed(data, tmp_path_factory):
 
 
 def values(table, quantity, **where):
-    rows = table[table["quantity"] == quantity]
-    for column, value in where.items():
-        rows = rows[rows[column] == value]
-    return rows["value"].to_numpy()
+    return select(table, quantity=quantity, **where)["value"].to_numpy()
 
 
 def sentences(data, n=7):
@@ -215,16 +212,8 @@ def test_long_term_is_what_the_functions_say(data, observed):
     chaotic = (ends.length > 0).double().mean()
     assert values(table, "chaotic_share") == [float(chaotic)]
     assert values(table, "orbit_share").sum() == pytest.approx(1.0)
-    kinds = orbit_kind(
-        reduced,
-        run.final,
-        0,
-        tau=10,
-        earlier=run.exponents,
-        perturbation=run.delta,
-        tolerance=1e-5,
-        max_period=8,
-    )
+    how = {"tau": 10, "earlier": run.exponents, "perturbation": run.delta}
+    kinds = orbit_kind(reduced, run.final, 0, tolerance=1e-5, max_period=8, **how)
     np.testing.assert_allclose(values(table, "sentence_orbit_exponent"), kinds.exponent, rtol=1e-9)
     assert table.loc[table["quantity"] == "sentence_orbit_exponent", "kind"].tolist() == kinds.kinds
     apart = transverse_exponents(

@@ -7,7 +7,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 from lmdyn.analysis.dynamics.convergence import LoopSums
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
-from lmdyn.callbacks import LoopConvergence, Run
+from lmdyn.callbacks import LoopConvergence, Run, select
 from tests.helpers.architectures import VOCABULARY
 from tests.helpers.loops import RecurrentDepth, looped_llama
 from tests.helpers.observing import assert_leaves_alone
@@ -45,11 +45,7 @@ def model(build=RecurrentDepth, **changes):
 
 
 def values(table, quantity, **where):
-    rows = table[table["quantity"] == quantity]
-    rows = rows[rows["position"].isna()] if "position" not in where else rows
-    for column, value in where.items():
-        rows = rows[rows[column] == value]
-    return rows["value"].to_numpy()
+    return select(table, quantity=quantity, **{"position": None, **where})["value"].to_numpy()
 
 
 def test_numbers_are_those_of_the_sums_and_it_leaves_no_trace(tmp_path):

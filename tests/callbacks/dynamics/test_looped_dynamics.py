@@ -7,7 +7,7 @@ from torch import nn
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.dynamics.long_run import long_run
-from lmdyn.callbacks import EncoderDynamics, Run
+from lmdyn.callbacks import EncoderDynamics, Run, select
 from lmdyn.callbacks.dynamics import encoder_dynamics
 from tests.helpers.architectures import VOCABULARY
 from tests.helpers.dynamics_arguments import grouped
@@ -34,10 +34,7 @@ def observed(module, tmp_path, **changes):
 
 
 def values(table, quantity, **where):
-    rows = table[table["quantity"] == quantity]
-    for column, value in where.items():
-        rows = rows[rows[column] == value]
-    return rows["value"].to_numpy()
+    return select(table, quantity=quantity, **where)["value"].to_numpy()
 
 
 def test_a_linear_loop_has_its_exponent_and_its_fixed_point(tmp_path):

@@ -14,6 +14,7 @@ from lmdyn.callbacks.observing.loggers import LiveFigures, log_figure, publish, 
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.runs.schedule import Progress
 from lmdyn.runs.schema import tidy
+from tests.helpers.modules import Own
 
 
 class Broken(Observer):
@@ -51,24 +52,6 @@ class Logger(L.pytorch.loggers.CSVLogger):
         """Takes images."""
 
 
-class Module(L.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Embedding(5, 5)
-
-    def forward(self, input_ids):
-        return self.layer(input_ids)
-
-    def training_step(self, batch, batch_idx):
-        return self(batch["input_ids"]).sum()
-
-    def validation_step(self, batch, batch_idx):
-        """Nothing; without it Lightning warns."""
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
-
-
 def three_steps(folder, observers):
     """Train with two loggers."""
     trainer = L.Trainer(
@@ -76,8 +59,9 @@ def three_steps(folder, observers):
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False, val_check_interval=0.0,
         limit_val_batches=0, logger=[Logger(folder, "a"), Logger(folder, "b")],
     )  # fmt: skip
-    loader = DataLoader([{"input_ids": torch.tensor([i % 5])} for i in range(6)])
-    trainer.fit(Module(), loader, loader)
+    words = [torch.tensor([i % 5]) for i in range(6)]
+    loader = DataLoader([{"input_ids": word, "labels": (word + 1) % 5} for word in words])
+    trainer.fit(Own(torch.nn.Embedding(5, 5)), loader, loader)
     assert trainer.global_step == 3
     return trainer
 
