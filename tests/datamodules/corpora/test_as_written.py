@@ -397,14 +397,14 @@ def test_rows_of_a_stream(kind, tmp_path):
     loader = data.train_dataloader()
     # a block in the order of the text
     reader = loader._reader(0, START)
-    reader._read_block()
+    block = reader._read_block()
     end = ids(tokenizer, "\n")  # none for a tokenizer to which white space does not matter
     one_pass = [i for text in documents for i in ids(tokenizer, text) + ([] if text[-1] == "\n" else end)]
     assert bool(end) == (kind != "wordpiece")
-    found = reader._block.tokens.tolist()
+    found = block.tokens.tolist()
     assert found == (one_pass * 20)[: len(found)]
     assert len(found) >= 24
-    starts = reader._block.sentence_starts[:5].tolist()
+    starts = block.sentence_starts[:5].tolist()
     sentences = [tokenizer.decode(found[a:b]).strip().lower() for a, b in pairwise(starts)]
     expected = ["def f(x):", "return  x", "the  cat sat.", "the dog !"]
     if kind == "wordpiece":
