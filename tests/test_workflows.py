@@ -169,7 +169,7 @@ def test_a_seed_that_is_added_is_made(study, models, tmp_path):
     seeds = yaml.safe_load((ROOT / "configs" / profile / "config.yaml").read_text())["config"]["seeds"]
     summary, _ = snakemake(tmp_path, profile, "--detailed-summary")
     outputs = [line.split("\t")[0] for line in summary.splitlines() if line.startswith(("runs/", "docs/"))]
-    began = time.time() - 1000
+    began = time.time()  # later than its configurations, however new the clone
     for i, output in enumerate(
         reversed(outputs)
     ):  # what is made first comes last; report and claims in the end
