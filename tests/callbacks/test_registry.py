@@ -1,6 +1,5 @@
 """Every exported observer: invisible, live = replayed, logs what it documents, builds from yaml."""
 
-import inspect
 import itertools
 import re
 from contextlib import ExitStack
@@ -24,7 +23,7 @@ from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
 from lmdyn.runs.schema import declared
 from lmdyn.runs.store import ObservationStore
 from tests.helpers.figure_faults import figure_faults
-from tests.helpers.recorded import UNITS, check_tags, check_values, is_elsewhere
+from tests.helpers.recorded import UNITS, check_tags, check_values, exported, is_elsewhere
 
 SCHEDULE = {"at": [0, 3], "epochs": True}
 
@@ -32,16 +31,15 @@ GRAMMAR = {
     "n_train_tokens": 2000, "n_validation_tokens": 600, "n_test_tokens": 100, "n_nouns": 40, "n_verbs": 30,
     "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10,
 }  # fmt: skip
-PROBED = {"class_path": "GrammarCorpus", "init_args": {**GRAMMAR, "fact_rate": 0.3}}
-WORDPIECE = {
-    **PROBED["init_args"],
-    "vocabulary": "wordpiece",
-    "vocab_size": 300,
-}  # some names are one piece of it
 
 
-def probe(class_path: str, **arguments: object) -> dict[str, object]:
+def built(class_path: str, **arguments: object) -> dict[str, object]:
     return {"class_path": class_path, "init_args": arguments}
+
+
+PROBED = built("GrammarCorpus", **GRAMMAR, fact_rate=0.3)
+# some names are one piece of it
+WORDPIECE = {**PROBED["init_args"], "vocabulary": "wordpiece", "vocab_size": 300}
 
 
 # Arguments with which each observer looks at the tiny models below: a new observer has to be entered here.
@@ -70,20 +68,20 @@ OBSERVERS = {
     "TokenLearning": {
         "max_words": 40,
         "bands": [[5, 20], [30, 90]],
-        "probe": probe("SpanCorpus", tasks=[], corpus=PROBED),
+        "probe": built("SpanCorpus", tasks=[], corpus=PROBED),
     },
     "EdgeProbe": {
         "train_tokens": 300,
         "classifier": {"max_updates": 20, "evaluate_every": 10},
-        "probe": probe("SpanCorpus", corpus=PROBED),
+        "probe": built("SpanCorpus", corpus=PROBED),
     },
     "WorldKnowledge": {
-        "probe": probe("FactCorpus", source=probe("GrammarFacts", corpus=PROBED, template="both")),
+        "probe": built("FactCorpus", source=built("GrammarFacts", corpus=PROBED, template="both")),
     },
     "AttentionPatterns": {"max_tokens": 600, "size": 8},
     "Downstream": {
         "budget": {"max_updates": 2},
-        "probe": probe("GrammarTasks", n_train=32, n_evaluation=20, corpus=PROBED),
+        "probe": built("GrammarTasks", n_train=32, n_evaluation=20, corpus=PROBED),
     },
     "EncoderDynamics": {
         "length": 12, "lengths": [8], "sentences": 6, "short_term": {"steps": 20, "dimension_times": [0, 10]},
@@ -94,11 +92,11 @@ OBSERVERS = {
     "DepthPerformance": {
         "times": [0, 2, 3], "training": {"updates": 3}, "batch_rows": 4, "fine_tuned_times": [1],
         "budget": {"max_updates": 2},
-        "tasks": probe("GrammarTasks", n_train=32, n_evaluation=20, max_sequence_length=64, corpus=PROBED),
+        "tasks": built("GrammarTasks", n_train=32, n_evaluation=20, max_sequence_length=64, corpus=PROBED),
     },
     "Handwriting": {
         "starts": 8, "lengths": 30,
-        "probe": probe("GrammarTasks", n_train=60, n_evaluation=40, max_sequence_length=64, corpus=PROBED),
+        "probe": built("GrammarTasks", n_train=60, n_evaluation=40, max_sequence_length=64, corpus=PROBED),
     },
     "TowerPreference": {
         "training": {"updates": 5}, "batch_rows": 4, "min_count": 1, "previous": True, "second_seed": 1,
@@ -119,23 +117,12 @@ OBSERVERS = {
 LANGUAGE_OF = {
     "ScaffoldRule": "scaffold",
     **dict.fromkeys(
-        [
-            "TokenLearning",
-            "EdgeProbe",
-            "WorldKnowledge",
-            "AttentionPatterns",
-            "Geometry",
-            "Downstream",
-            "EncoderDynamics",
-            "LoopConvergence",
-            "DepthPerformance",
-            "Handwriting",
-        ],
-        "masked",
+        ["TokenLearning", "EdgeProbe", "WorldKnowledge", "AttentionPatterns", "Geometry", "Downstream",
+         "EncoderDynamics", "LoopConvergence", "DepthPerformance", "Handwriting"], "masked",
     ),
     **dict.fromkeys(["TowerPreference", "WordClusters"], "towers"),
     "Induction": "causal",
-}
+}  # fmt: skip
 
 CONFIG = {
     "seed_everything": 3,
@@ -147,90 +134,32 @@ CONFIG = {
         "log_every_n_steps": 1,
     },
 }
-LSTM = {
-    "class_path": "LSTMLanguageModel",
-    "init_args": {"embedding_size": 12, "hidden_size": 12, "dropout": 0.3, "anneal_factor": 1.5},
-}
-ALBERT = {
-    "class_path": "MaskedLanguageModel",
-    "init_args": {
-        "family": "albert",
-        "config": {
-            "embedding_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
-            "num_attention_heads": 2, "max_position_embeddings": 128, "hidden_dropout_prob": 0.1,
-        },
-        "optimizer": {"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.01}},
-        "warmup_steps": 3,
-    },
+LSTM = built("LSTMLanguageModel", embedding_size=12, hidden_size=12, dropout=0.3, anneal_factor=1.5)
+ADAMW = built("torch.optim.AdamW", lr=0.01)
+ALBERT = built("MaskedLanguageModel", family="albert", optimizer=ADAMW, warmup_steps=3, config={
+    "embedding_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "max_position_embeddings": 128, "hidden_dropout_prob": 0.1,
+})  # fmt: skip
+TOWERS = built(
+    "TwoTowerLanguageModel", tower="bert", hidden_size=8, num_layers=1, intermediate_size=16,
+    max_position_embeddings=24, optimizer=ADAMW, warmup_steps=3,
+)  # fmt: skip
+CAUSAL = built(
+    "CausalLanguageModel", config={"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 32}, optimizer=ADAMW
+)
+STREAMS = {"batch_size": 8, "sequence_length": 20}
+ROWS = {"corpus": built("GrammarCorpus", **WORDPIECE), "batch_size": 8, "sequence_length": 24}
+SCAFFOLD = {
+    "familiar": True, "length": 2, "n_rules": 20, "n_phrases": 10, "n_outside": 5, "n_types": 20,
+    "n_train_tokens": 2000, "n_validation_tokens": 600, "n_test_tokens": 100, **STREAMS,
 }  # fmt: skip
-TOWERS = {
-    "class_path": "TwoTowerLanguageModel",
-    "init_args": {
-        "tower": "bert", "hidden_size": 8, "num_layers": 1, "intermediate_size": 16, "max_position_embeddings": 24,
-        "optimizer": {"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.01}}, "warmup_steps": 3,
-    },
-}  # fmt: skip
-CAUSAL = {
-    "class_path": "CausalLanguageModel",
-    "init_args": {
-        "config": {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 32},
-        "optimizer": {"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.01}},
-    },
-}
-MASKED = {"sequence_length": 24, "batch_size": 8, "pairs": "order"}
 
 LANGUAGES = {
-    "grammar": {
-        "model": LSTM,
-        "data": {
-            "class_path": "GrammarCorpus",
-            "init_args": {**GRAMMAR, "batch_size": 8, "sequence_length": 20},
-        },
-    },
-    "causal": {
-        "model": CAUSAL,
-        "data": {
-            "class_path": "GrammarCorpus",
-            "init_args": {**GRAMMAR, "batch_size": 8, "sequence_length": 20},
-        },
-    },
-    "scaffold": {
-        "model": LSTM,
-        "data": {
-            "class_path": "ScaffoldCorpus",
-            "init_args": {
-                "familiar": True,
-                "length": 2,
-                "n_rules": 20,
-                "n_phrases": 10,
-                "n_outside": 5,
-                "n_types": 20,
-                "n_train_tokens": 2000,
-                "n_validation_tokens": 600,
-                "n_test_tokens": 100,
-                "batch_size": 8,
-                "sequence_length": 20,
-            },
-        },
-    },
-    "masked": {
-        "model": ALBERT,
-        "data": {
-            "class_path": "PretrainingCorpus",
-            "init_args": {"corpus": {"class_path": "GrammarCorpus", "init_args": WORDPIECE}, **MASKED},
-        },
-    },
-    "towers": {
-        "model": TOWERS,
-        "data": {
-            "class_path": "PretrainingCorpus",
-            "init_args": {
-                "corpus": {"class_path": "GrammarCorpus", "init_args": WORDPIECE},
-                "sequence_length": 24,
-                "batch_size": 8,
-            },
-        },
-    },
+    "grammar": {"model": LSTM, "data": built("GrammarCorpus", **GRAMMAR, **STREAMS)},
+    "causal": {"model": CAUSAL, "data": built("GrammarCorpus", **GRAMMAR, **STREAMS)},
+    "scaffold": {"model": LSTM, "data": built("ScaffoldCorpus", **SCAFFOLD)},
+    "masked": {"model": ALBERT, "data": built("PretrainingCorpus", **ROWS, pairs="order")},
+    "towers": {"model": TOWERS, "data": built("PretrainingCorpus", **ROWS)},
 }
 
 
@@ -251,15 +180,6 @@ def language_of(name: str) -> str:
     return LANGUAGE_OF.get(name, "grammar")
 
 
-def exported() -> dict[str, type[Observer]]:
-    names = {name: getattr(lmdyn.callbacks, name) for name in lmdyn.callbacks.__all__}
-    return {
-        name: cls
-        for name, cls in names.items()
-        if inspect.isclass(cls) and issubclass(cls, Observer) and not inspect.isabstract(cls)
-    }
-
-
 def log_and_look(loggers: object, tag: str, figure: Figure, step: int) -> None:
     """As ``log_figure``, and a line in ``faults.txt`` of the run for each fault of the figure."""
     (logger,) = loggers
@@ -270,13 +190,10 @@ def log_and_look(loggers: object, tag: str, figure: Figure, step: int) -> None:
 
 def fit(folder: Path, callbacks: list[dict], language: str = "grammar", figures: bool = False) -> Path:
     """Figures take most of the time: without them there is no report, either."""
-    checkpoint = {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": SCHEDULE}}
+    checkpoint = built("ScheduledCheckpoint", schedule=SCHEDULE)
     drawn = {"log_figures": "every" if figures else False}
     callbacks = [{**c, "init_args": {**c["init_args"], **drawn}} for c in callbacks]
-    logger = {
-        "class_path": "TensorBoardLogger",
-        "init_args": {"save_dir": str(folder), "name": None, "version": "run"},
-    }
+    logger = built("TensorBoardLogger", save_dir=str(folder), name=None, version="run")
     config = {
         **CONFIG,
         **LANGUAGES[language],
@@ -316,7 +233,7 @@ class Runs(dict):
 
 def observers_of(language: str, schedule: dict = SCHEDULE) -> list[dict]:
     return [
-        {"class_path": name, "init_args": {**OBSERVERS[name], "schedule": schedule}}
+        built(name, **OBSERVERS[name], schedule=schedule)
         for name in exported()
         if language_of(name) == language
     ]
@@ -521,16 +438,10 @@ def test_declarations_are_sentences_with_known_units():
 
 def test_the_tests_of_declarations_can_fail():
     cls = lmdyn.callbacks.LearningCurves
-    tags = [
-        "loss",
-        "perplexity",
-        "accuracy",
-        "loss/upos/X",
-        "accuracy/upos/X",
-        "loss/rank/1-9",
-        "accuracy/rank/1-9",
+    of_groups = [
+        f"{quantity}/{group}" for quantity in ("loss", "accuracy") for group in ("upos/X", "rank/1-9")
     ]
-    logged = [f"name/{tag}" for tag in tags]
+    logged = [f"name/{tag}" for tag in ("loss", "perplexity", "accuracy", *of_groups)]
     check_tags(cls, "name", logged)
     with pytest.raises(AssertionError, match="name/loss/X is logged but not declared"):
         check_tags(cls, "name", [*logged, "name/loss/X"])

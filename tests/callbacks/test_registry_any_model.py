@@ -1,22 +1,21 @@
 """Observers with found sites and measured labels, on models that are not ours: invisible, live = replayed, tags."""
 
 from pathlib import Path
+from unittest import mock
 
 import pandas as pd
 import pytest
-import torch
-import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import lmdyn.callbacks
 from lmdyn.callbacks import ObservationStore
 from lmdyn.callbacks.observing.run import snake_case
 from lmdyn.cli.__main__ import main
+from tests.callbacks import test_registry as registry
 from tests.helpers.recorded import check_tags, check_values
 
 pytestmark = pytest.mark.slow
 
-SCHEDULE = {"at": [0, 3], "last": True}
 ANY = {
     "LearningCurves": {},
     "Sparsity": {},
@@ -50,30 +49,15 @@ MODELS = {
 
 def fit(folder: Path, name: str, observers: dict) -> Path:
     """A run of a model by its dotted path, observed."""
-    callbacks = [
-        {"class_path": cls, "init_args": {**arguments, "schedule": SCHEDULE, "log_figures": False}}
-        for cls, arguments in observers.items()
-    ]
-    saver = {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": SCHEDULE}}
-    logger = {
-        "class_path": "TensorBoardLogger",
-        "init_args": {"save_dir": str(folder), "name": None, "version": "run"},
+    language = {
+        "model": registry.built("tests.helpers.any_model.AnyModel", name=name),
+        "data": registry.built("tests.helpers.any_model.Text", labels=7 if name == "t5" else None),
     }
-    config = {
-        "seed_everything": 3,
-        "trainer": {
-            "max_steps": 5, "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False,
-            "log_every_n_steps": 1, "logger": logger, "callbacks": [*callbacks, saver],
-        },
-        "model": {"class_path": "tests.helpers.any_model.AnyModel", "init_args": {"name": name}},
-        "data": {"class_path": "tests.helpers.any_model.Text", "init_args": {"labels": 7 if name == "t5" else None}},
-    }  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "in.yaml").write_text(yaml.safe_dump(config))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lmdyn.cli.report.write_report", lambda *_: None)
-        main(["fit", "--config", str(folder / "in.yaml")])
-    return folder / "run"
+    callbacks = [
+        registry.built(cls, **arguments, schedule=registry.SCHEDULE) for cls, arguments in observers.items()
+    ]
+    with mock.patch.dict(registry.LANGUAGES, {name: language}):
+        return registry.fit(folder, callbacks, name)
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -82,16 +66,10 @@ def observed(request, tmp_path_factory):
     return request.param, fit(folder / "observed", request.param, MODELS[request.param])
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    last = max((run / "checkpoints").glob("*.ckpt"))
-    return torch.load(last, weights_only=True)["state_dict"]
-
-
 def test_observation_is_invisible(observed, tmp_path):
     name, run = observed
-    plain = weights(fit(tmp_path, name, {}))
-    assert plain
-    assert all(torch.equal(plain[key], value) for key, value in weights(run).items())
+    plain = fit(tmp_path, name, {})
+    assert registry.identical(registry.final_weights(plain), registry.final_weights(run))
 
 
 def test_live_equals_replayed(observed):
@@ -101,7 +79,7 @@ def test_live_equals_replayed(observed):
     for cls in MODELS[name]:
         folder = Path("observations") / snake_case(cls)
         live, replayed = (pd.read_parquet(root / folder) for root in (run, out))
-        assert sorted(live["step"].unique()) == [0, 3, 5]
+        assert sorted(live["step"].unique()) == [0, 3, 6, 12]
         pd.testing.assert_frame_equal(live, replayed, check_exact=True)
         assert ObservationStore(run / folder).about() == ObservationStore(out / folder).about()
 

@@ -2,55 +2,30 @@
 
 from unittest import mock
 
-import lightning as L
 import pandas as pd
 import pytest
-import torch
-import torch.nn.functional as F
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lmdyn.callbacks import Interdependence
 from lmdyn.cli.__main__ import main
 from tests.callbacks import test_registry as registry
-from tests.helpers.architectures import ARCHITECTURES
 from tests.helpers.recorded import check_tags, check_values
 
 SIZES = {
     **registry.GRAMMAR, "n_train_tokens": 600, "n_nouns": 25, "n_verbs": 20, "n_adjectives": 10, "n_adverbs": 4,
     "n_names": 10,
 }  # fmt: skip
-DATA = {"class_path": "GrammarCorpus", "init_args": {**SIZES, "batch_size": 8, "sequence_length": 20}}
+DATA = registry.built("GrammarCorpus", **SIZES, **registry.STREAMS)
 SHAPLEY = {
     "backend": "shapley", "max_distance": 3, "min_pairs": 5, "max_tokens": 60, "samples": 4, "exact_up_to": 4,
     "max_length": 12, "longer": "skip", "schedule": registry.SCHEDULE,
 }  # fmt: skip
 
 
-class OfAnyKind(L.LightningModule):
-    """A module of a user's around a model of transformers, whose forward it calls as it is."""
-
-    def __init__(self, architecture: str):
-        super().__init__()
-        self.save_hyperparameters()
-        self.model = ARCHITECTURES[architecture]().train()
-        self.decodes = architecture == "t5"
-
-    def training_step(self, batch, batch_idx):
-        ids = {"decoder_input_ids": batch["input_ids"]} if self.decodes else {}
-        logits = self.model(input_ids=batch["input_ids"], **ids).logits
-        return F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
-
-    def validation_step(self, batch, batch_idx):
-        """Nothing: the validation data are what is observed."""
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
 KINDS = {
     "lstm": registry.LSTM,
     **{
-        name: {"class_path": f"{__name__}.OfAnyKind", "init_args": {"architecture": name}}
+        name: registry.built("tests.helpers.any_model.AnyModel", name=name)
         for name in ("llama", "mamba", "t5")
     },
 }

@@ -3,7 +3,6 @@
 ``python -m tests.helpers.architecture_table`` measures all and writes ``docs/architectures.md``, in minutes.
 """
 
-import inspect
 import linecache
 import re
 import tempfile
@@ -17,7 +16,6 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-import lmdyn.callbacks
 from lmdyn.analysis.probing.edge_probes import EdgeClassifier
 from lmdyn.analysis.probing.probes import DiagnosticClassifier
 from lmdyn.analysis.probing.tower_heads import HeadTraining
@@ -35,6 +33,7 @@ from lmdyn.datamodules import (
     SpanCorpus,
 )
 from tests.helpers.architectures import ARCHITECTURES, MASKED, VOCABULARY
+from tests.helpers.recorded import exported
 
 PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
 
@@ -87,10 +86,7 @@ OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
     "DepthPerformance": lambda: {"times": [0, 2], "training": HeadTraining(updates=3), "batch_rows": 4},
     "Handwriting": lambda: {"starts": 4, "lengths": 12, "probe": tasks()},
     "TowerPreference": lambda: {
-        "training": HeadTraining(updates=3),
-        "batch_rows": 4,
-        "min_count": 1,
-        "top": 10,
+        "training": HeadTraining(updates=3), "batch_rows": 4, "min_count": 1, "top": 10,
     },
     "Induction": lambda: {"sequences": 20, "max_tokens": 200},
     "WordClusters": lambda: {"words": 30, "components": 3, "matrix_words": 10},
@@ -98,7 +94,7 @@ OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
     "Curvature": lambda: {"max_tokens": 60, "probes": 2, "tolerance": 0.2},
     "WeightSpectra": lambda: {"gradients": True},
     "LossChangeAllocation": lambda: {"allocation": "path", "max_tokens": 60, "bands": ()},
-}
+}  # fmt: skip
 
 
 # Masked models' runs serve rows without annotation: what needs it is given the text behind them.
@@ -135,15 +131,6 @@ UNDEFINED = {
 }  # fmt: skip
 
 
-def exported() -> dict[str, type[Observer]]:
-    names = {name: getattr(lmdyn.callbacks, name) for name in lmdyn.callbacks.__all__}
-    return {
-        name: cls
-        for name, cls in names.items()
-        if inspect.isclass(cls) and issubclass(cls, Observer) and not inspect.isabstract(cls)
-    }
-
-
 PIECES = (
     "DepthPerformance", "Downstream", "EdgeProbe", "EncoderDynamics", "Handwriting", "TokenLearning", "WorldKnowledge",
 )  # fmt: skip
@@ -155,7 +142,7 @@ def run_of(language: str) -> tuple[Any, pd.DataFrame | None, Any]:
     """Tokenizer, counts and data of a run: one of next words, one of masked pieces, one of the scaffold's language."""
     data: Any
     if language == "words":
-        data = GrammarCorpus(**LEXICON, batch_size=4, sequence_length=16)
+        data = words()
     elif language == "scaffold":
         data = ScaffoldCorpus(
             familiar=True, length=2, n_rules=10, n_phrases=6, n_outside=4, n_types=12, n_train_tokens=600,

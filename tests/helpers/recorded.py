@@ -1,10 +1,12 @@
 """What observers declare of what they record, held against logged tags and stored values."""
 
+import inspect
 import re
 from collections.abc import Callable, Iterable
 
 import pandas as pd
 
+import lmdyn.callbacks
 from lmdyn.callbacks import Observer
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.runs.schema import declared, pattern
@@ -18,6 +20,16 @@ ELSEWHERE = {
 }
 """By observer, what is in the quantities of those forms of tags that runs of the registry do not log, and where a test
 says that they are logged."""
+
+
+def exported() -> dict[str, type[Observer]]:
+    """All observers that can be used, by name."""
+    names = {name: getattr(lmdyn.callbacks, name) for name in lmdyn.callbacks.__all__}
+    return {
+        name: cls
+        for name, cls in names.items()
+        if inspect.isclass(cls) and issubclass(cls, Observer) and not inspect.isabstract(cls)
+    }
 
 
 def is_elsewhere(cls: type[Observer], quantity: str) -> bool:

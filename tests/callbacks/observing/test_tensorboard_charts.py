@@ -15,7 +15,7 @@ from lmdyn.callbacks.observing.loggers import know_charts, publish
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.runs.schedule import Progress
 from lmdyn.runs.schema import tidy
-from tests.callbacks.test_registry import exported
+from tests.helpers.recorded import exported
 
 
 def logged(cls, name, values):
