@@ -72,19 +72,45 @@ class Recorded:
     output: Any = None
 
 
+_Handler = Callable[["_Place", Callable[[], Any], tuple[Any, ...], Mapping[str, Any]], Any]
+"""Called instead of each outermost module, with a function that runs it and its arguments; returns its output."""
+
+
 @dataclass
 class _Place:
-    """Where a pass is: the module that is called, its number among the calls, and how many layers have begun."""
+    """Where a pass is: the module that is called, its number among the calls, and how many layers have begun.
 
+    Its methods stand in for modules. They are not functions within a function, which would be made in each pass.
+    """
+
+    handle: _Handler
+    begin: Callable[[], None]
+    path_of: Mapping[int, str]
     m: nn.Module | None = None
     path: str | None = None
     number: int = -1
     count: int = 0
     running: bool = False
 
+    def whole(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the whole module: the pass begins."""
+        self.number, self.count = -1, 0
+        self.begin()
+        return plain(*args, **kwargs)
 
-_Handler = Callable[[_Place, Callable[[], Any], tuple[Any, ...], Mapping[str, Any]], Any]
-"""Called instead of each outermost module, with a function that runs it and its arguments; returns its output."""
+    def part(self, m: nn.Module, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call an outermost module through the handler; modules within one that runs are called unchanged."""
+        if self.running:
+            return plain(*args, **kwargs)
+        self.m, self.path, self.running = m, self.path_of.get(id(m)), True
+        self.number, self.count = self.number + 1, self.count + (self.path is not None)
+        try:
+            return self.handle(self, partial(plain, *args, **kwargs), args, kwargs)
+        finally:
+            self.running = False
+
+
+def _nothing() -> None: ...
 
 
 class Passage:
@@ -168,25 +194,8 @@ class Passage:
         Raises:
             NoMapError: if other modules run than in the recording.
         """
-        end = (i + 1) * unit
         found: list[Any] = []
-
-        def handle(at: _Place, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-            ends = at.count == end and at.path is not None
-            if at.count < end or ends:
-                known, output = seen.outputs[at.number]
-                if known is not at.m:
-                    raise NoMapError(_OTHER_MODULES)
-                return with_first_tensor(output, x.clone()) if ends else _fresh(output)
-            if entered and at.path is not None:
-                found.append(Call(at.path, args, kwargs))
-                raise StopForward
-            output = run()
-            if at.path is not None and at.count == end + unit:
-                found.append(first_tensor(output))
-                raise StopForward
-            return output
-
+        handle = partial(_between, seen, x, (i + 1) * unit, unit, entered, found)
         self._run(seen.batch, handle)
         if not found or found[0] is None:
             raise NoMapError(_OTHER_MODULES)
@@ -227,50 +236,55 @@ class Passage:
             yield
 
     def _run(
-        self, batch: Mapping[str, Tensor], handle: _Handler, begin: Callable[[], None] = lambda: None
+        self, batch: Mapping[str, Tensor], handle: _Handler, begin: Callable[[], None] = _nothing
     ) -> Any:
         """Return the module's output, or None if the handler ended the pass.
 
-        Modules within a module that runs are called unchanged. The module may be called again, with labels, to obtain
-        all logits: then the pass begins anew.
+        The module may be called again, with labels, to obtain all logits: then the pass begins anew.
         """
-        at = _Place()
-
-        def called(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            at.number, at.count = -1, 0
-            begin()
-            return plain(*args, **kwargs)
-
-        def run(m: nn.Module, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            if at.running:
-                return plain(*args, **kwargs)
-            at.m, at.path, at.running, at.number = m, self._path_of.get(id(m)), True, at.number + 1
-            at.count += at.path is not None
-            try:
-                return handle(at, partial(plain, *args, **kwargs), args, kwargs)
-            finally:
-                at.running = False
-
+        at = _Place(handle, begin, self._path_of)
         with ExitStack() as stack:
-
-            def wrap(m: nn.Module, forward: Callable[..., Any]) -> None:
-                stack.callback(_restored, m, m.__dict__.get("forward"))
-                m.__dict__["forward"] = update_wrapper(forward, m.forward)
-
             for m in self._outer:
-                wrap(m, partial(run, m, m.forward))
+                _stand_in(stack, m, partial(at.part, m, m.forward))
             if self._called is not None:
-                wrap(self._called, partial(called, self._called.forward))
+                _stand_in(stack, self._called, partial(at.whole, self._called.forward))
             try:
                 return call_module(self.module, batch, forward=self._forward)
             except StopForward:
                 return None
 
 
+def _between(
+    seen: Recorded, x: Tensor, end: int, unit: int, entered: bool, found: list[Any],
+    at: _Place, run: Callable[[], Any], args: Any, kwargs: Any,
+) -> Any:  # fmt: skip
+    """Answer from the recording up to the ``end``-th layer, which returns ``x``; find the state an iteration later."""
+    ends = at.count == end and at.path is not None
+    if at.count < end or ends:
+        known, output = seen.outputs[at.number]
+        if known is not at.m:
+            raise NoMapError(_OTHER_MODULES)
+        return with_first_tensor(output, x.clone()) if ends else _fresh(output)
+    if entered and at.path is not None:
+        found.append(Call(at.path, args, kwargs))
+        raise StopForward
+    output = run()
+    if at.path is not None and at.count == end + unit:
+        found.append(first_tensor(output))
+        raise StopForward
+    return output
+
+
 _OTHER_MODULES = (
     "the model runs other modules, or fewer of them, than before for the same batch: which ones depends on the "
     "state, so there is no map to iterate; let it run a fixed number of iterations"
 )
+
+
+def _stand_in(stack: ExitStack, m: nn.Module, forward: Callable[..., Any]) -> None:
+    """Set the forward of a module until the stack ends."""
+    stack.callback(_restored, m, m.__dict__.get("forward"))
+    m.__dict__["forward"] = update_wrapper(forward, m.forward)
 
 
 def _restored(m: nn.Module, forward: Any) -> None:
