@@ -30,7 +30,7 @@ from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
 from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, Sites, StreamingObserver, Watched
-from lmdyn.callbacks.observing.sums import Row, Sums
+from lmdyn.callbacks.observing.sums import Sums
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
     SentenceBlocks,
@@ -46,7 +46,6 @@ from lmdyn.runs.schema import Quantity
 __all__ = ["Sparsity"]
 
 _LEAST = 3  # words of a correlation
-_UNDEFINED = f"a correlation requires {_LEAST} words, of different counts and means"
 
 _BANDS = ("0-9", "10-99", "100-999", "1000+")
 _MEANS = {
@@ -273,7 +272,7 @@ class Sparsity(StreamingObserver):
             sums["words", role].update(words.flatten(), flat)
             sums["cells"].update(role, words.flatten(), blocks, concentrations)
 
-    def rows(self, sums: Sums) -> Iterator[Row | pd.DataFrame]:
+    def rows(self, sums: Sums) -> Iterator[pd.DataFrame]:
         """Yield means and correlations, means over word types, references, and the means of each word."""
         cells, of_words = sums["cells"], []
         if (blocks := cells.blocks()) is not None:
@@ -294,9 +293,6 @@ class Sparsity(StreamingObserver):
                 measured_words |= ~measured.isnan()
                 rho = f"rho_{quantity.removeprefix('chi_')}"
                 for sample, value, error in sample_correlations(measured, lost, self.samples, self.counts):
-                    if math.isnan(value) and math.isfinite(overall):
-                        yield {"site": site, "pos_class": sample, "role": role}, {rho: _UNDEFINED}
-                        continue
                     summary.append((rho, site, sample, value))
                     if not math.isnan(error):
                         summary.append((f"{rho}_error", site, sample, error))
