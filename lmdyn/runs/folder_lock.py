@@ -45,6 +45,10 @@ class FolderLock:
         self.path = self.folder.with_name(f".{self.folder.name}.lock")
         self._lock = FileLock(self.path, fallback_to_soft=False)
 
+    def __reduce__(self) -> tuple[type["FolderLock"], tuple[Path]]:
+        """A copy, such as that of a spawned process, holds nothing."""
+        return FolderLock, (self.folder,)
+
     def acquire(self, *, wait: bool = False) -> None:
         """Lock the folder.
 
