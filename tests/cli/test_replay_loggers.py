@@ -370,7 +370,10 @@ def test_weights_and_biases_live_and_replayed(tmp_path, capsys):
     drawn = at_steps("Sparsity", 0, 2, 4, matched_size=None, class_min_count=5)
     run = fitted(tmp_path, wandb, [CURVES, drawn]) / "p" / "training"
     both = {**observed(run), **observed(run, name="sparsity")}
-    for i in (1, 0):
+    for i in (
+        1,
+        0,
+    ):  # the first does its share, and then what is missing of the other's, which finds nothing to do
         main(["analyze", str(run), "--out", str(tmp_path / "out"), "--shard", f"{i}/2"])
     main(["analyze", str(run), "--logger", "WandbLogger", "--out", str(tmp_path / "out")])
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("curves: ")]
@@ -378,10 +381,9 @@ def test_weights_and_biases_live_and_replayed(tmp_path, capsys):
 
     package.finish()  # the training's
     runs = offline_runs(tmp_path)
-    assert runs.keys() == {"lm", "lm-replay", "lm-replay-0of2", "lm-replay-1of2"}
-    folders = [runs[f"lm{name}"]["folder"] for name in ("", "-replay-1of2", "-replay-0of2", "-replay")]
+    assert runs.keys() == {"lm", "lm-replay", "lm-replay-1of2"}
+    folders = [runs[f"lm{name}"]["folder"] for name in ("", "-replay-1of2", "-replay")]
     assert said == [f"curves: wandb sync {folder}" for folder in folders]
-    steps = {"lm": {0, 2, 4}, "lm-replay": {0, 2, 4}, "lm-replay-0of2": {0, 4}, "lm-replay-1of2": {2}}
     for name, found in runs.items():
         assert found["run"].project == "p"
         assert (found["run"].run_id == "training") == (name == "lm")
@@ -392,9 +394,9 @@ def test_weights_and_biases_live_and_replayed(tmp_path, capsys):
         numbers = {
             k: v for k, v in scalars(found).items() if not k[0].endswith(("/count", "/width", "/height"))
         }
-        assert numbers == pytest.approx({k: v for k, v in both.items() if k[1] in steps[name]})
+        assert numbers == pytest.approx(both)
         pictures = images(found)
-        assert {step for _, step in pictures} == {max(steps[name])}  # drawn once, at the end
+        assert {step for _, step in pictures} == {4}  # drawn once, at the end
         for files in pictures.values():
             assert all((found["folder"] / "files" / file).stat().st_size > 1000 for file in files)
     assert {entry["train_loss"] for entry in runs["lm"]["history"] if "train_loss" in entry}
