@@ -302,5 +302,5 @@ def test_two_ranks_resume_exactly(two):
 
 
 def test_one_rank_resumes_what_two_wrote_with_as_many_rows_only(two, tmp_path):
-    with pytest.raises(ValueError, match=r"6 streams.*set --data\.init_args\.batch_size 6"):
+    with pytest.raises(ValueError, match="batch_size × ranks must be 6, and accumulate_grad_batches 1"):
         fit(tmp_path, world_size=1, ckpt_path=two / "two/resume/step=000000002.ckpt")
