@@ -3,6 +3,7 @@
 At the root, so that it also holds for the doctests below lmdyn/.
 """
 
+import ast
 import logging
 import os
 from collections.abc import Iterator
@@ -21,12 +22,17 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS
 
 import torch
 from jaxtyping import install_import_hook
+from jaxtyping._import_hook import JaxtypingTransformer
 
 torch.set_num_threads(1)
 pytest_plugins = ["tests.helpers.tiers"]
 collect_ignore = ["lmdyn/analysis/__init__.py"]  # its functions have the doctests of those they wrap
 
-# annotations of the mathematics are checked while testing, and only then
+# annotations of the mathematics are checked while testing, and only then: not those of functions within functions, none
+# of which is of a shape, and whose checks are compiled anew whenever the outer function runs, in more than 1 ms each
+JaxtypingTransformer.generic_visit = lambda self, node: (
+    None if isinstance(node, ast.FunctionDef) else ast.NodeVisitor.generic_visit(self, node)
+)
 _hook = install_import_hook("lmdyn.analysis", "beartype.beartype")
 
 
