@@ -176,8 +176,8 @@ class ProbeSet:
     def recut(self, fingerprints: Collection[str]) -> "ProbeSet":
         """Return the same data in the batches that have one of these fingerprints; self if there are none."""
         if (
-            self.fingerprint is None
-            or self.fingerprint in fingerprints
+            not fingerprints
+            or self.fingerprint in {None, *fingerprints}
             or not offers(self.loader, Recuttable)
         ):
             return self
