@@ -174,19 +174,32 @@ def test_quoted_costs_are_those_of_the_benchmarks(name):
     assert all(row[0] == f"`{name}`" and row in benchmarks for row in rows)
 
 
+def settings_by_base() -> dict[str, list[dict]]:
+    """What pages show in ``callbacks+``, by the configuration that it is added to."""
+    found: dict[str, list[dict]] = {}
+    for name in OBSERVERS:
+        ((base, settings),) = re.findall(
+            r"<!-- settings: (\S+) -->\n```yaml\n(.*?)```", page(name), re.DOTALL
+        )
+        (shown,) = yaml.safe_load(settings)["trainer"]["callbacks+"]
+        assert shown["class_path"].endswith(name)
+        found.setdefault(base, []).append(shown)
+    return found
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OBSERVERS)
-def test_the_settings_of_a_page_build(name, tmp_path):
-    ((base, settings),) = re.findall(r"<!-- settings: (\S+) -->\n```yaml\n(.*?)```", page(name), re.DOTALL)
-    overlay = tmp_path / "overlay.yaml"
-    overlay.write_text(settings, encoding="utf-8")
+@pytest.mark.parametrize("base", settings_by_base())
+def test_the_settings_of_pages_build(base, tmp_path):
+    shown, overlay = settings_by_base()[base], tmp_path / "overlay.yaml"
+    overlay.write_text(yaml.safe_dump({"trainer": {"callbacks+": shown}}), encoding="utf-8")
     built = build_observers(["--config", str(ROOT / base), "--config", str(overlay)])
-    (observer,) = (callback for callback in built if isinstance(callback, Observer))
-    assert type(observer).__name__ == name
-    given = yaml.safe_load(settings)["trainer"]["callbacks+"][0]["init_args"]
-    assert observer.schedule.at == tuple(given["schedule"].get("at", (0,)))
-    if "max_tokens" in given:
-        assert observer.max_tokens == given["max_tokens"]
+    observers = [callback for callback in built if isinstance(callback, Observer)]
+    for observer, settings in zip(observers, shown, strict=True):
+        assert type(observer).__name__ == settings["class_path"].rpartition(".")[2]
+        given = settings["init_args"]
+        assert observer.schedule.at == tuple(given["schedule"].get("at", (0,)))
+        if "max_tokens" in given:
+            assert observer.max_tokens == given["max_tokens"]
 
 
 def test_columns_of_groups_are_those_that_records_have():
