@@ -133,7 +133,7 @@ def test_a_run_is_analyzed(run):
     assert_same(expected[1], found)
 
 
-def test_a_run_is_resumed(run):
+def test_a_run_is_resumed(run, without_report):
     """Bit by bit where machine and PyTorch are those of the recorded run, and closely elsewhere."""
     expected = torch.load(run / LAST, weights_only=True)["state_dict"]
     (run / LAST).unlink()
