@@ -91,7 +91,7 @@ OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
     "Induction": lambda: {"sequences": 20, "max_tokens": 200},
     "WordClusters": lambda: {"words": 30, "components": 3, "matrix_words": 10},
     "Landscape": lambda: {"reference": {}, "plane": "random", "plane_size": 3, "max_tokens": 60},
-    "Curvature": lambda: {"max_tokens": 60, "probes": 2, "tolerance": 0.2},
+    "Curvature": lambda: {"max_tokens": 30, "eigenvalues": 1, "probes": 2, "tolerance": 0.5},
     "WeightSpectra": lambda: {"gradients": True},
     "LossChangeAllocation": lambda: {"allocation": "path", "max_tokens": 60, "bands": ()},
 }  # fmt: skip
@@ -111,7 +111,7 @@ PARTS = {"deep_lstm": {"embedding": "encoder", "lstm": "rnn", "decoder": "decode
 def arguments_of(observer: str, architecture: str) -> dict[str, Any]:
     own = FOR_MASKED.get(observer, dict)() if architecture in MASKED else {}
     if observer == "Interdependence" and architecture not in PARTS:
-        own |= {"backend": "shapley", "samples": 6, "exact_up_to": 4, "max_length": 12, "longer": "skip"}
+        own |= {"backend": "shapley", "samples": 4, "exact_up_to": 4, "max_length": 12, "longer": "skip"}
     if observer in ("Interdependence", "ScaffoldRule"):
         own |= PARTS.get(architecture, {})
     return {**OBSERVERS[observer](), **own}
