@@ -3,7 +3,6 @@
 At the root, so that it also holds for the doctests below lmdyn/.
 """
 
-import ast
 import logging
 import os
 from collections.abc import Iterator
@@ -21,19 +20,30 @@ os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
 
 import torch
-from jaxtyping import install_import_hook
-from jaxtyping._import_hook import JaxtypingTransformer
+import yaml
+from jaxtyping import _import_hook, install_import_hook
 
 torch.set_num_threads(1)
+yaml.safe_load = lambda text: yaml.load(
+    text, yaml.CSafeLoader
+)  # ten times as fast; lmdyn's `read_yaml` has its own
 pytest_plugins = ["tests.helpers.tiers"]
 collect_ignore = ["lmdyn/analysis/__init__.py"]  # its functions have the doctests of those they wrap
 
-# annotations of the mathematics are checked while testing, and only then: not those of functions within functions, none
-# of which is of a shape, and whose checks are compiled anew whenever the outer function runs, in more than 1 ms each
-JaxtypingTransformer.generic_visit = lambda self, node: (
-    None if isinstance(node, ast.FunctionDef) else ast.NodeVisitor.generic_visit(self, node)
-)
-_hook = install_import_hook("lmdyn.analysis", "beartype.beartype")
+_decorate = _import_hook.JaxtypingTransformer.visit_FunctionDef
+
+
+def _decorate_outermost(self: Any, node: Any) -> Any:
+    """Functions within functions are not checked: each call would compile their checks anew, for milliseconds."""
+    body, node.body = node.body, []
+    _decorate(self, node)
+    node.body = body
+    return node
+
+
+_import_hook.JaxtypingTransformer.visit_FunctionDef = _decorate_outermost  # type: ignore[method-assign]
+# annotations of the mathematics are checked while testing, and only then; the space: no files of older transformations
+_hook = install_import_hook("lmdyn.analysis", "beartype.beartype ")
 
 
 @pytest.fixture(autouse=True)
