@@ -208,7 +208,7 @@ def check(measure: Measure, args: Args, expected: Expected, clean: Args, dropped
         dropped: these without the observation that is troubled.
     """
     if expected == NO_CASE:
-        pytest.skip("no such input")
+        return
     if isinstance(expected, Refused):
         with pytest.raises((ValueError, TypeError), match=expected.says) as caught:
             answer = measure.call(*args)

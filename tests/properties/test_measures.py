@@ -143,33 +143,33 @@ def test_invariances(measure, where, name, s):
 SCALED = [m for m in TABLE if "scale" in m.invariant.get(0, "").split()]
 
 
-@pytest.mark.parametrize("size", [1e-170, 1e-100, 1e-80, 1e80, 1e100])
 @pytest.mark.parametrize("measure", SCALED, ids=[m.name for m in SCALED])
 @some
 @given(s=samples)
-def test_size_is_refused_or_changes_nothing(measure, size, s):
+def test_size_is_refused_or_changes_nothing(measure, s):
     """Squares, and their squares, overflow or underflow: that is said, or NaN, or it does not matter."""
     args = measure.make(s)
     before = numbers(measure.call(*args))
-    scaled = replaced(args, 0, args[0] * size)
-    try:
-        found = numbers(measure.call(*scaled))
-    except ValueError:
-        check(measure, scaled, Refused("."), args)
-    else:
-        found = torch.where(found.isnan(), before, found)
-        assert same(found, before, measure.tolerance), (found[:8], before[:8])
+    for size in (1e-170, 1e-100, 1e-80, 1e80, 1e100):
+        scaled = replaced(args, 0, args[0] * size)
+        try:
+            found = numbers(measure.call(*scaled))
+        except ValueError:
+            check(measure, scaled, Refused("."), args)
+        else:
+            found = torch.where(found.isnan(), before, found)
+            assert same(found, before, measure.tolerance), (size, found[:8], before[:8])
 
 
-@pytest.mark.parametrize("size", [1e-36, 1e36])
 @pytest.mark.parametrize("measure", SCALED, ids=[m.name for m in SCALED])
 @some
 @given(s=samples)
-def test_size_of_float32_changes_nothing(measure, size, s):
+def test_size_of_float32_changes_nothing(measure, s):
     args = measure.make(s)
     before = numbers(measure.call(*(a.float() if a.is_floating_point() else a for a in args)))
-    single = tuple(a.float() if a.is_floating_point() else a for a in replaced(args, 0, args[0] * size))
-    assert same(numbers(measure.call(*single)), before, 1e-3)
+    for size in (1e-36, 1e36):
+        single = tuple(a.float() if a.is_floating_point() else a for a in replaced(args, 0, args[0] * size))
+        assert same(numbers(measure.call(*single)), before, 1e-3), size
 
 
 @pytest.mark.parametrize(
@@ -236,19 +236,19 @@ def test_whole_numbers(measure, s):
         assert same(numbers(measure.call(*whole)), expected, max(measure.tolerance, 1e-6))
 
 
-@pytest.mark.parametrize("trouble", [math.nan, math.inf, -math.inf])
 @measures
 @some
 @given(s=samples, which=st.integers(0, 9), where=st.integers(0, 10**6))
-def test_not_finite(measure, trouble, s, which, where):
+def test_not_finite(measure, s, which, where):
     args = measure.make(s)
     i = floats(args)[which % len(floats(args))]
-    bad = args[i].clone()
-    place = where % bad.numel()
-    bad.view(-1)[place] = trouble
-    sample = place // max(1, bad[0].numel())
-    dropped = tuple(torch.cat([a[:sample], a[sample + 1 :]]) if len(a) == len(bad) else a for a in args)
-    check(measure, replaced(args, i, bad), measure.expected(trouble, i), args, dropped)
+    place = where % args[i].numel()
+    sample = place // max(1, args[i][0].numel())
+    dropped = tuple(torch.cat([a[:sample], a[sample + 1 :]]) if len(a) == len(args[i]) else a for a in args)
+    for trouble in (math.nan, math.inf, -math.inf):
+        bad = args[i].clone()
+        bad.view(-1)[place] = trouble
+        check(measure, replaced(args, i, bad), measure.expected(trouble, i), args, dropped)
 
 
 @measures
@@ -290,10 +290,10 @@ def test_rows_without_numbers(measure, s):
         in_range(measure, found)
 
 
-@pytest.mark.parametrize("rows", [1, 0])
 @measures
 @some
 @given(s=samples)
-def test_few_rows(measure, rows, s):
+def test_few_rows(measure, s):
     args = measure.make(s)
-    check(measure, measure.cut(args, rows), measure.one if rows else measure.empty, args)
+    check(measure, measure.cut(args, 1), measure.one, args)
+    check(measure, measure.cut(args, 0), measure.empty, args)
