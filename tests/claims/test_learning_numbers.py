@@ -196,11 +196,11 @@ def test_from_its_peak():
 def test_from_its_peak_of_flat_noise_is_0_on_average():
     """The control: the last value minus the largest of 20 is −1.87 standard deviations on average."""
     steps = np.arange(1, 21) * 10
-    noise = np.random.default_rng(0).standard_normal((400, 20))
+    noise = np.random.default_rng(0).standard_normal((100, 20))
     tables = [run(rows("x", dict(zip(steps.tolist(), one, strict=True)))) for one in noise]
     found = [FromPeak(Rows("Observer", "x"), 0.3, 0.7).of(table).value for table in tables]
-    assert abs(np.mean(found)) < 3 * np.std(found) / 20
-    assert np.mean(noise[:, -1] - noise.max(1)) == pytest.approx(-1.87, abs=0.15)
+    assert abs(np.mean(found)) < 3 * np.std(found) / 10  # 0.4: the control would be five times that
+    assert np.mean(noise[:, -1] - noise.max(1)) == pytest.approx(-1.87, abs=0.35)
 
 
 def hits(known):

@@ -179,10 +179,7 @@ class TestPairwise:
         ("sizes", "bias", "classes"),
         [
             ((3, 4), True, 9),
-            ((3, 4), False, 2),
-            ((3, 4, 4), True, 4),
             ((3, 4, 4), False, None),
-            ((3, 4, 4, 4), True, 3),
             ((3, 5, 2), True, 4),
         ],
     )

@@ -28,7 +28,7 @@ def henon(x):
     return torch.stack([1 - 1.4 * x[:, 0] ** 2 + x[:, 1], 0.3 * x[:, 0]], 1)
 
 
-def lorenz(x, h=0.01):
+def lorenz(x, h=0.02):
     def v(x):
         return torch.stack(
             [
@@ -39,12 +39,10 @@ def lorenz(x, h=0.01):
             1,
         )
 
-    for _ in range(2):
-        a = v(x)
-        b = v(x + h / 2 * a)
-        c = v(x + h / 2 * b)
-        x = x + h / 6 * (a + 2 * b + 2 * c + v(x + h * c))
-    return x
+    a = v(x)
+    b = v(x + h / 2 * a)
+    c = v(x + h / 2 * b)
+    return x + h / 6 * (a + 2 * b + 2 * c + v(x + h * c))
 
 
 def circle(omega, k):
@@ -67,8 +65,8 @@ def spiral(rate, angle=0.01, centre=0.0):
     return lambda x: centre + math.exp(-rate) * (x - centre) @ turn
 
 
-def embedded(f, d, more=100):
-    """Drives 100 contracting dimensions."""
+def embedded(f, d, more=30):
+    """Drives contracting dimensions."""
     g = torch.Generator().manual_seed(1)
     rotation = 0.7 * torch.linalg.qr(torch.randn(more, more, generator=g, dtype=F64)).Q
     into = 0.3 * torch.randn(d, more, generator=g, dtype=F64)
@@ -83,7 +81,7 @@ def contraction(rate, d=40):
     return lambda x: x @ a.T.to(x.dtype) + c.to(x.dtype)
 
 
-def swinging(period, depth=0.08, mean=-0.01):
+def swinging(period, depth, mean):
     """A number that grows and shrinks in turn with a slow angle: a torus, of long and strong growth on the way."""
 
     def f(x):
@@ -101,12 +99,12 @@ MAPS = {  # the map, dimensions and range of starts, whether it is embedded, its
     "logistic map at r = 3.57, λ = 0.011": (logistic(3.57), 1, 0, 1, True, "chaotic", True),
     "Hénon": (henon, 2, -0.1, 0.1, False, "chaotic", True),
     "Lorenz": (lorenz, 3, -10, 10, False, "chaotic", True),
-    "circle map": (circle(GOLDEN, 0.8), 2, -1, 1, True, "torus", True),
+    "circle map": (circle(GOLDEN, 0.5), 2, -1, 1, True, "torus", True),
     "slow torus of two frequencies": (
-        product(circle(0.003, 0.001), circle(0.003 * math.sqrt(2), 0.001), 2), 4, -1, 1, True, "torus", True,
+        product(circle(0.0075, 0.0025), circle(0.0075 * math.sqrt(2), 0.0025), 2), 4, -1, 1, True, "torus", True,
     ),
     "a torus too slow for T": (
-        product(circle(0.0005, 2e-4), circle(0.0005 * math.sqrt(2), 2e-4), 2), 4, -1, 1, False, "torus", False,
+        product(circle(0.00125, 5e-4), circle(0.00125 * math.sqrt(2), 5e-4), 2), 4, -1, 1, False, "torus", False,
     ),
     "locked circle map": (circle(0.5, 0.9), 2, -1, 1, False, "cycle", True),
     "cycle of 4": (logistic(3.5), 1, 0, 1, True, "cycle", True),
@@ -115,29 +113,29 @@ MAPS = {  # the map, dimensions and range of starts, whether it is embedded, its
     "end of the period doublings": (logistic(3.569945672), 1, 0, 1, False, "none of them", False),
     "marginal fixed point": (logistic(3.0), 1, 0, 1, False, "fixed point", False),
     "spiral": (spiral(1e-2), 2, -1, 1, False, "fixed point", True),
-    "slow spiral": (spiral(1e-3), 2, -1, 1, True, "fixed point", True),
-    "slow spiral beside 0": (spiral(1e-3, centre=1.0), 2, -1, 1, False, "fixed point", True),
+    "slow spiral": (spiral(2.5e-3), 2, -1, 1, True, "fixed point", True),
+    "slow spiral beside 0": (spiral(2.5e-3, centre=1.0), 2, -1, 1, False, "fixed point", True),
     "flips before a period doubling": (logistic(2.995), 1, 0, 1, False, "fixed point", True),
     "flips of a cycle of 2": (logistic(3.44), 1, 0, 1, False, "cycle", True),
     "turns of a tenth": (spiral(1e-2, 2 * math.pi / 10, 1.0), 2, -1, 1, False, "fixed point", True),
     "contraction of 40 dimensions": (contraction(0.995), 40, -1, 1, False, "fixed point", True),
-    "slow swings": (swinging(600), 3, -1, 1, False, "torus", False),
-    "swings as long as half T": (swinging(5000, 0.01, -0.002), 3, -1, 1, False, "torus", False),
-    "spiral too slow for T": (spiral(1e-4), 2, -1, 1, False, "fixed point", False),
+    "slow swings": (swinging(240, 0.2, -0.025), 3, -1, 1, False, "torus", False),
+    "swings as long as half T": (swinging(2000, 0.025, -0.005), 3, -1, 1, False, "torus", False),
+    "spiral too slow for T": (spiral(2.5e-4), 2, -1, 1, False, "fixed point", False),
     "spiral far too slow for T": (spiral(1e-6), 2, -1, 1, False, "fixed point", False),
 }  # fmt: skip
 
 
-def orbits(name, starts, seed=0, **options):
+def orbits(name, starts, seed=0, steps=4000):
     f, d, low, high, embed, _, _ = MAPS[name]
     x = uniform(starts, d, low, high, seed)
     if embed:
-        f, x = embedded(f, d), torch.cat([x, uniform(starts, 100, -1, 1, seed + 1)], 1)
-    return orbit_kind(f, x, **options)
+        f, x = embedded(f, d), torch.cat([x, uniform(starts, 30, -1, 1, seed + 1)], 1)
+    return orbit_kind(f, x, steps)
 
 
 def check(name, found):
-    """At most 2 % are of a wrong kind; where T is long enough, hardly any are undetermined."""
+    """Of 40 none is of a wrong kind; where T is long enough, hardly any are undetermined."""
     *_, kind, told = MAPS[name]
     counts = Counter(found.kinds)
     right, unknown = counts[kind], counts["undetermined"]
@@ -148,8 +146,8 @@ def check(name, found):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MAPS)
-def test_a_hundred_starts(name):
-    check(name, orbits(name, 100))
+def test_random_starts(name):
+    check(name, orbits(name, 40))
 
 
 @pytest.mark.slow
@@ -192,7 +190,7 @@ def test_periods_and_exponents():
     chaos = orbits("logistic map at full chaos", 5)
     assert (chaos.exponent - math.log(2)).abs().max() < 0.01
     assert ((chaos.exponent - math.log(2)).abs() < 5 * chaos.error).all()
-    assert chaos.length.tolist() == [10_000] * 5
+    assert chaos.length.tolist() == [4000] * 5
     assert chaos.censored.all()
 
 
