@@ -24,9 +24,7 @@ import yaml
 from jaxtyping import _import_hook, install_import_hook
 
 torch.set_num_threads(1)
-yaml.safe_load = lambda text: yaml.load(
-    text, yaml.CSafeLoader
-)  # ten times as fast; lmdyn's `read_yaml` has its own
+yaml.safe_load = lambda text: yaml.load(text, yaml.CSafeLoader)  # ten times as fast; `read_yaml` has its own
 pytest_plugins = ["tests.helpers.tiers"]
 collect_ignore = ["lmdyn/analysis/__init__.py"]  # its functions have the doctests of those they wrap
 

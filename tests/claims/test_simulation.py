@@ -1,4 +1,4 @@
-"""Are verdicts as sure as they say: hundreds of draws here, thousands, and all numbers of seeds, in ``benchmarks/claims.py``.
+"""Are verdicts as sure as they say: hundreds of draws here, thousands, of more seeds, in ``benchmarks/claims.py``.
 
 Truth lies on the boundary. A share that is at most 3 % in the long run is above these bounds in one of a thousand
 simulations; the draws are seeded, so that a test that passes goes on passing.
