@@ -126,7 +126,7 @@ def orbit_kind(
     (logistic maps at full chaos, at λ = 0.011 in 100 contracting dimensions, at cycles of 3, 4 and 128 and at period
     doublings; Hénon; Lorenz; circle maps, locked and not; tori of two frequencies; spirals and contractions, slow and
     fast; slow oscillations), and if T is long enough, at least 95 % are determined
-    (``tests/analysis/orbits/test_orbit_kind.py`` repeats this with 40 starts and T = 4,000).
+    (``tests/analysis/orbits/test_orbit_kind.py`` repeats most with 40 starts and T = 4,000).
 
     An orbit is also undetermined if its largest state of the last tenth is 1.5 times that of its first half, or if its
     norm overflows (from 1e154 in float64); λ is then that of the windows before. The same holds for a neutral cycle

@@ -15,7 +15,7 @@ from lmdyn.models import LSTMLanguageModel
 from tests.helpers.modules import quiet_trainer
 
 CORPUS = {
-    "n_train_tokens": 700, "n_validation_tokens": 200, "n_test_tokens": 50, "sequence_length": 12, "batch_size": 4,
+    "n_train_tokens": 700, "n_validation_tokens": 200, "n_test_tokens": 50, "sequence_length": 12, "batch_size": 12,
     "n_topics": 3, "n_nouns": 30, "n_verbs": 20, "n_adjectives": 10, "n_adverbs": 3, "n_names": 10, "n_facts": 5,
     "layers": ["upos"],
 }  # fmt: skip
