@@ -22,7 +22,7 @@ CORPUS = {
 SCHEDULE = Steps(at=(0, 2, 5), last=True)
 
 
-def fit(folder, observers, *, updates=7, ckpt_path=None, accumulate=1, savers=(), lr=2.0):
+def fit(folder, observers, *, updates=7, ckpt_path=None, accumulate=1, savers=(), lr=5.0):
     L.seed_everything(3, verbose=False)
     module = LSTMLanguageModel(
         embedding_size=8, hidden_size=8, dropout=0.2, optimizer=lambda p: torch.optim.SGD(p, lr=lr)
