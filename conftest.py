@@ -3,6 +3,7 @@
 At the root, so that it also holds for the doctests below lmdyn/.
 """
 
+import ast
 import logging
 import os
 from collections.abc import Iterator
@@ -31,17 +32,18 @@ collect_ignore = ["lmdyn/analysis/__init__.py"]  # its functions have the doctes
 _decorate = _import_hook.JaxtypingTransformer.visit_FunctionDef
 
 
-def _decorate_outermost(self: Any, node: Any) -> Any:
-    """Functions within functions are not checked: each call would compile their checks anew, for milliseconds."""
+def _decorate_shaped(self: Any, node: ast.FunctionDef) -> Any:
+    """Only shapes are checked, and not of functions within functions, whose checks each call would compile anew."""
     body, node.body = node.body, []
-    _decorate(self, node)
+    if "[Tensor, " in ast.unparse(node.args) + (ast.unparse(node.returns) if node.returns else ""):
+        _decorate(self, node)
     node.body = body
     return node
 
 
-_import_hook.JaxtypingTransformer.visit_FunctionDef = _decorate_outermost  # type: ignore[method-assign]
-# annotations of the mathematics are checked while testing, and only then; the space: no files of older transformations
-_hook = install_import_hook("lmdyn.analysis", "beartype.beartype ")
+_import_hook.JaxtypingTransformer.visit_FunctionDef = _decorate_shaped  # type: ignore[method-assign]
+# annotations of the mathematics are checked while testing, and only then; the spaces: no files of older transformations
+_hook = install_import_hook("lmdyn.analysis", "beartype.beartype  ")
 
 
 @pytest.fixture(autouse=True)
