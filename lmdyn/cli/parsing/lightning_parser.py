@@ -87,6 +87,10 @@ class Parser(LightningArgumentParser):
         """Register the function that constructs objects of a class, and record the errors that it raises."""
         super().add_instantiator(_Noting(instantiator, self.raised), class_type, **about)
 
+    def dump(self, *args: Any, **kwargs: Any) -> str:
+        """Dump a configuration without validating again what was parsed."""
+        return str(super().dump(*args, **{**kwargs, "skip_validation": True}))
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Report an error and exit; reraise an error of a user's code, of which jsonargparse keeps only the message."""
         if not self.exit_on_error or os.environ.get("LMDYN_TRACEBACK"):
@@ -211,11 +215,7 @@ def essence(message: str, options: Sequence[str] = ()) -> str:
             typed = line.split()[2].lstrip("-").partition("=")[0]
             kept.append(f"{line}{_nearest_option(typed, options, '--')}")
         elif absent := re.search(r"module '([\w.]+)' has no attribute '(\w+)'$", line):
-            there = (
-                [n for n in vars(sys.modules.get(absent[1])) if n[0] != "_"]
-                if absent[1] in sys.modules
-                else []
-            )
+            there = [n for n in vars(sys.modules.get(absent[1], object)) if n[0] != "_"]
             kept.append(line + did_you_mean(absent[2], there))
         elif line and not _NOISE.fullmatch(line):
             kept.append(line)
