@@ -12,10 +12,12 @@ import torch
 import yaml
 from transformers import AlbertConfig, AlbertForPreTraining
 
+import lmdyn.callbacks
 from lmdyn.callbacks import Observer, ScheduledCheckpoint
 from lmdyn.callbacks.training.lightning_internals import callbacks_of
 from lmdyn.cli.fit import LmdynCLI
 from lmdyn.datamodules.grammar.grammar import Grammar
+from tests.helpers.excerpts import excerpt_data
 
 ROOT = Path(__file__).parents[1]
 PROFILES = sorted((ROOT / "configs").rglob("config.yaml"))  # Snakemake's settings, see test_workflows.py
@@ -83,12 +85,14 @@ def files_of(path: Path) -> list[str]:
 
 
 def small(file: str, folder: Path) -> str:
-    """A copy of a configuration for a tiny corpus: small samples, a short look, no figures at each step."""
+    """A copy of a configuration for a tiny corpus: small samples, a short look, no figures."""
     document = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
     for callbacks in document.get("trainer", {}).values():
         for callback in callbacks if isinstance(callbacks, list) else []:
-            if callback["class_path"] in ("Sparsity", "LearningCurves"):
-                callback["init_args"] |= {"log_figures": False, "max_tokens": 1000}
+            if issubclass(getattr(lmdyn.callbacks, callback["class_path"], object), Observer):
+                callback.setdefault("init_args", {})["log_figures"] = False
+            if callback["class_path"] in ("Sparsity", "LearningCurves", "Similarity"):
+                callback["init_args"]["max_tokens"] = 1000
             if callback["class_path"] == "Sparsity":
                 callback["init_args"] |= {"class_min_count": 5, "matched_size": 5}
             if callback["class_path"] == "EncoderDynamics":
@@ -204,11 +208,24 @@ def settings(cli: LmdynCLI) -> dict[str, Any]:
     return described
 
 
+@pytest.fixture(scope="session")
+def beginnings(tmp_path_factory):
+    """The beginnings of the real corpora, where they are."""
+    folder = tmp_path_factory.mktemp("data")
+    if "LMDYN_DATA" in os.environ:
+        whole = Path(os.environ["LMDYN_DATA"])
+        excerpt_data(whole, folder)
+        for path in whole.iterdir():
+            if not (folder / path.name).exists():
+                (folder / path.name).symlink_to(path)
+    return folder
+
+
 @pytest.fixture
-def in_tmp(tmp_path, monkeypatch):
+def in_tmp(tmp_path, monkeypatch, beginnings):
     """Runs go to a folder of the test's own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LMDYN_DATA", os.environ.get("LMDYN_DATA", str(tmp_path)))
+    monkeypatch.setenv("LMDYN_DATA", str(beginnings))
     return tmp_path
 
 
@@ -296,13 +313,10 @@ ALONE = [p for p in CONFIGS if not p.name.startswith("observers")]
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize(
     "path",
-    [  # what overlays add is observed by tests/callbacks/test_registry.py, too
-        pytest.param(p, marks=pytest.mark.slow) if p.parent.name == "overlays" else p
-        for p in ALONE
-        if data_class(p) in SMALL_DATA and not real_text(p) and not from_the_hub(p)
-    ],
+    [p for p in ALONE if data_class(p) in SMALL_DATA and not real_text(p) and not from_the_hub(p)],
     ids=name,
 )
 def test_trains_and_observes(path, in_tmp):
@@ -312,6 +326,7 @@ def test_trains_and_observes(path, in_tmp):
 
 @pytest.mark.slow
 @pytest.mark.realdata
+@pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize(
     "path",
     [p for p in EXPERIMENTS if real_text(p) and not streamed(p)],
@@ -330,7 +345,6 @@ def check_run(cli: LmdynCLI, live: bool = False) -> None:
     for observer in (c for c in callbacks_of(cli.trainer) if isinstance(c, Observer)):
         observations = pd.read_parquet(run / "observations" / observer.name)
         assert {0, *([2] if observer.schedule.last else [])} <= set(observations["step"])
-    assert (run / "report" / "index.html").exists() == (run / "observations").is_dir()
     written = {
         (
             callback.directory(cli.trainer).name,
