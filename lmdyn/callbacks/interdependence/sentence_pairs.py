@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -173,9 +174,7 @@ def _encoded_words(
     words = [
         [
             # a space belongs to the following word
-            int(np.searchsorted(of_words, start if written else end - 1, "right"))
-            if end > start and part == 0
-            else -1
+            bisect_right(of_words, start if written else end - 1) if end > start and part == 0 else -1
             for (start, end), part in zip(spans, found.sequence_ids(i), strict=True)
         ]
         for i, (of_words, spans) in enumerate(zip(ends, found["offset_mapping"], strict=True))
