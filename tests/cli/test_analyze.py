@@ -46,7 +46,7 @@ def with_another(run, folder):
     """The command with an overlay that adds an observer."""
     added = {"class_path": "Sparsity", "init_args": {"pos_classes": False, "max_tokens": 100}}
     (folder / "more.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks+": [added]}}))
-    return ["analyze", str(run), "--out", str(folder), "--config", str(folder / "more.yaml")]
+    return ["analyze", str(run), "--out", str(folder), "--config", str(folder / "more.yaml"), "--logger=none"]
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def commands(run, out):
 
 @pytest.fixture
 def without_pictures(monkeypatch):
-    monkeypatch.setattr("lmdyn.cli.pages.html_parts.picture", lambda *a, **k: "")
+    monkeypatch.setattr("lmdyn.cli.pages.observer_section.draw_parts", lambda *_: iter(()))
 
 
 @pytest.mark.slow

@@ -176,7 +176,7 @@ def test_a_report_that_fails_is_one_line_and_no_success(config, tmp_path, monkey
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("none", [{"max_steps": 0}, {"max_epochs": 0}, {"limit_train_batches": 0}])
+@pytest.mark.parametrize("none", [{"max_steps": 0}, {"limit_train_batches": 0}])
 def test_the_untrained_model_is_observed_and_saved_if_there_is_nothing_to_train(config, tmp_path, none):
     main(["fit", "--config", config(**none)])
     run = tmp_path / "run"
@@ -293,6 +293,7 @@ def test_a_stopped_run_whose_logger_has_no_name_says_its_folder(config, capsys, 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_report")
 def test_where_no_bar_can_be_drawn_lines_say_where_a_training_is(config, capsys, monkeypatch):
     monkeypatch.setattr(ProgressLines.__init__, "__defaults__", (0.0, 0.0))
     main(["fit", "--config", config(max_steps=4, enable_progress_bar=True)])

@@ -348,7 +348,7 @@ def test_a_class_whose_layers_are_the_datas(name, arguments, data, reads, here, 
     assert found.about["data"] == data
     assert found.about["reads"].startswith(reads)
     assert found.subject.module.vocab_size == len(found.data.data.tokenizer)
-    main(f"fit --config {path} --trainer.max_steps 1 --trainer.logger.init_args.save_dir {here}".split())
+    fit(path, 1, here)
     assert observed(here / path.stem / "version_0") == {SNAKES[c] for c in in_yaml(path)[1:]}
 
 
@@ -406,6 +406,14 @@ def observed(folder):
     return {p.name for p in (folder / "observations").iterdir() if list(p.glob("*.parquet"))}
 
 
+QUIET = "--trainer.enable_progress_bar=false"  # a thread of its own
+
+
+def fit(path, steps, folder):
+    own = f"--trainer.max_steps {steps} --trainer.logger.init_args.save_dir {folder}"
+    main(f"fit --config {path} {own} {QUIET}".split())
+
+
 def in_yaml(path):
     return [c["class_path"] for c in yaml.safe_load(path.read_text())["trainer"]["callbacks"]]
 
@@ -428,7 +436,7 @@ def test_the_command_that_trains_a_folder_further(name, here, of_text, without_r
     command = path.read_text().partition("the same observers: lmdyn ")[2].partition("\n")[0]
     assert command.endswith("train FILE")
     words = command.replace("FILE", "text.txt").replace(path.name, str(path)).replace("200", "1")
-    main([*words.split(), "--trainer.default_root_dir", str(here / "further")])
+    main([*words.split(), "--trainer.default_root_dir", str(here / "further"), QUIET])
     assert "learning_curves" in observed(here / "further" / "lightning_logs" / "version_0")
 
 
@@ -467,21 +475,22 @@ def test_the_yaml_of_a_class_trains_and_its_run_replays(here, capsys, without_re
     written = yaml.safe_load(path.read_text())
     assert written["model"] == {"class_path": "inspected_own.Lit", "init_args": {"n_layer": 3}}
     assert written["data"]["init_args"]["vocab_size"] == 200  # pieces that the embedding has rows for
-    main(f"fit --config {path} --trainer.max_steps 2 --trainer.logger.init_args.save_dir {here}".split())
+    fit(path, 2, here)
     run = here / "lit" / "version_0"
     assert observed(run) == {SNAKES[c] for c in in_yaml(path) if c != "ScheduledCheckpoint"}
-    found = inspect_model(str(run))
-    assert found.subject.weights == f"of {run}/checkpoints/step=000000002.ckpt"
-    assert [a.name for a in found.observers if a.configured] == in_yaml(path)[1:]
-    state = torch.load(run / "checkpoints" / "step=000000002.ckpt", weights_only=True)["state_dict"]
-    assert all(torch.equal(state[n], t) for n, t in found.subject.module.state_dict().items())
     # a yaml of the run holds what it did not observe yet
     config = yaml.safe_load((run / "config.yaml").read_text())
     config["trainer"]["callbacks"] = [c for c in config["trainer"]["callbacks"] if "Similarity" not in str(c)]
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     shutil.rmtree(run / "observations" / "similarity")
     more = here / "more.yaml"
-    page_of(capsys, str(run), "--write", str(more))
+    found = inspect_model(str(run), write=more)
+    assert found.subject.weights == f"of {run}/checkpoints/step=000000002.ckpt"
+    assert [a.name for a in found.observers if a.configured] == [
+        c for c in in_yaml(path)[1:] if c != "Similarity"
+    ]
+    state = torch.load(run / "checkpoints" / "step=000000002.ckpt", weights_only=True)["state_dict"]
+    assert all(torch.equal(state[n], t) for n, t in found.subject.module.state_dict().items())
     assert in_yaml(more) == ["Similarity"]
     main(["analyze", str(run), "--config", str(more)])
     assert len(list((run / "observations" / "similarity").glob("*.parquet"))) > 1

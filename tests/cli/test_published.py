@@ -106,8 +106,8 @@ SEEN = seen_at(
 def test_seeds_of_pythia(hub):
     """PolyPythias: a model for each seed, a revision for each step; claims know the seeds by the names."""
     _, words, _ = commands("causal")
-    out = [words[words.index("--out") + 1].replace("$s", str(seed)) for seed in (1, 2, 3)]
-    for seed, folder in zip((1, 2, 3), out, strict=True):
+    out = [words[words.index("--out") + 1].replace("$s", str(seed)) for seed in (1, 2)]
+    for seed, folder in zip((1, 2), out, strict=True):
         name = f"EleutherAI/pythia-70m-seed{seed}"
         for step in ("main", "step0", "step1000"):
             torch.manual_seed(10 * seed + len(step))
@@ -115,7 +115,7 @@ def test_seeds_of_pythia(hub):
         lmdyn(hub, *(word.replace("$s", str(seed)) for word in words))
         assert observed(hub, folder) == SEEN | {"similarity": {1000}}
     table = lmdyn(hub, "claims", "saphra2019_sparsity", *out)
-    assert "3 runs, seeds 1, 2, 3" in " ".join(table.split())
+    assert "2 runs, seeds 1, 2" in " ".join(table.split())
 
 
 def test_revisions_of_olmo(hub):

@@ -63,7 +63,7 @@ def test_analyze_makes_a_missing_step_as_it_was(run):
     for name in OBSERVERS:
         (run / "observations" / name / "000000020.parquet").unlink()
     kept = times(run)
-    main(["analyze", str(run)])
+    main(["analyze", str(run), "--logger", "none"])
     assert {path: at for path, at in times(run).items() if path in kept} == kept
     after = observed(run)
     assert after.keys() == before.keys()
@@ -75,7 +75,7 @@ def test_analyze_makes_a_missing_step_as_it_was(run):
         pd.testing.assert_frame_equal(found[ill], then[ill], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("without_report")
 def test_fit_resumes(run):
     before = observed(run)
     main(["fit", "--config", "lstm_run/config.yaml", "--ckpt_path", "last"])
