@@ -253,16 +253,13 @@ def in_place_of_the_hub(path: Path, folder: Path, vocab_size: int = 9) -> list[s
     return [f"--model.init_args.pretrained={folder / f'hub_{vocab_size}'}"]
 
 
+# experiments of these differ from an organism's by sizes, and are made in tests/cli/test_check.py
 LARGE = {"paper", "wikitext2", "english", "scaffold"}
-
-
-def of_its_tier(path: Path) -> Any:
-    """Profiles of real data and of published sizes differ from an organism's by sizes: the slow tier."""
-    return pytest.param(path, marks=pytest.mark.slow) if LARGE & {*path.parts, path.stem} else path
+READ_AGAIN = [path for path in CONFIGS if path in OVERLAYS or not LARGE & {*path.parts, path.stem}]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [of_its_tier(p) for p in CONFIGS], ids=name)
+@pytest.mark.parametrize("path", READ_AGAIN, ids=name)
 def test_saved_configuration_gives_the_same_types_and_values(path, in_tmp):
     first = LmdynCLI([*files_of(path), *ON_CPU, *in_place_of_the_hub(path, in_tmp)], run=False)
     first.parser.save(first.config, in_tmp / "saved.yaml", skip_none=False, overwrite=True, multifile=False)
