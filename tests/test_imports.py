@@ -38,7 +38,7 @@ def test_analysis_loads_large_packages_only_when_they_are_used(also):
 
 
 def cpu_seconds(*words: str, times: int = 2) -> float:
-    """The least of several runs, user and system."""
+    """The least of several runs, user and system; compared as ratios, which hold on slower machines too."""
     found = []
     for _ in range(times):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -54,14 +54,14 @@ def cpu_seconds(*words: str, times: int = 2) -> float:
 
 
 @pytest.mark.slow
-def test_analysis_is_imported_within_a_second_of_torch():
+def test_analysis_adds_little_to_the_import_of_torch():
     torch, ours = cpu_seconds("-c", "import torch"), cpu_seconds("-c", "import lmdyn.analysis")
-    assert ours <= torch + 1.0, f"import torch {torch:.2f} s, import lmdyn.analysis {ours:.2f} s"
+    assert ours <= 1.5 * torch, f"import torch {torch:.2f} s, import lmdyn.analysis {ours:.2f} s"
 
 
 @pytest.mark.slow
-def test_help_of_fit_takes_at_most_a_second_more_than_a_plain_command_line(tmp_path):
+def test_help_of_fit_takes_hardly_longer_than_a_plain_command_line(tmp_path):
     (tmp_path / "plain.py").write_text(PLAIN)
     plain = cpu_seconds(str(tmp_path / "plain.py"), "fit", "--help")
     ours = cpu_seconds("-m", "lmdyn.cli", "fit", "--help")
-    assert ours <= plain + 1.0, f"a plain LightningCLI's fit --help {plain:.2f} s, ours {ours:.2f} s"
+    assert ours <= 1.3 * plain, f"a plain LightningCLI's fit --help {plain:.2f} s, ours {ours:.2f} s"

@@ -14,6 +14,7 @@ from unittest import mock
 
 import pandas as pd
 import pytest
+import torch
 
 from lmdyn.callbacks import ObservationStore
 from lmdyn.cli.__main__ import main
@@ -219,8 +220,9 @@ def test_what_claims_print_of_the_quickstart(tmp_path, monkeypatch, capsys):
     told = [" ".join(text.split()) for text in (capsys.readouterr().out, code_block("output: claims"))]
     assert re.sub(number, "#", told[0]) == re.sub(number, "#", told[1])
     values = [[float(n.replace("−", "-")) for n in re.findall(number, text)] for text in told]
-    # trained on an Intel instead of an AMD CPU, whose rounding differs, the ends of an interval move by 0.08
-    assert values[0] == pytest.approx(values[1], abs=0.1)
+    # the page was written on a CPU without AVX-512; where there is, rounding moves the ends of an interval by 0.08
+    same_machine = torch.backends.cpu.get_cpu_capability() == "AVX2"
+    assert values[0] == pytest.approx(values[1], abs=0.03 if same_machine else 0.1)
     (run,) = (tmp_path / "runs" / "quickstart").glob("version_*")
     page = write_report([run], tmp_path / "report")
     assert page.stat().st_size < 6_000_000  # 2.1 MB; one sends it to a colleague

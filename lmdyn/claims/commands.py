@@ -60,6 +60,7 @@ def records(
     study: str | None = None,
     keep: bool = False,
     drop: bool = False,
+    most: float = 3.0,
 ) -> None:
     """Store what claims and figures need from runs, small enough for a repository.
 
@@ -72,6 +73,7 @@ def records(
         study: study whose claims use them; default: the parent folder's name, if it is that of a study
         keep: keep the runs in the folder that are not among the given ones, e.g. because their folders no longer exist
         drop: remove runs in the folder that are not given
+        most: maximum size of the records in MB; default: 3
 
     Raises:
         ValueError: if other runs are to be both kept and dropped.
@@ -81,7 +83,7 @@ def records(
     from lmdyn.claims.records import keep_records
 
     others = "keep" if keep else "drop" if drop else "refuse"
-    keep_records(run, out, study=study, others=others)
+    keep_records(run, out, study=study, others=others, most_mb=most)
 
 
 def phases(

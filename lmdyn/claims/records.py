@@ -28,7 +28,7 @@ __all__ = ["keep_records", "study_reads", "without_machine", "write_records"]
 log = logging.getLogger(__name__)
 
 _COSTS = "costs.json"  # written next to the runs by earlier versions
-_LARGE = 3  # MB
+MOST_MB = 3.0
 _ENVIRONMENT = ("versions", "commit", "dirty", "device", "processor", "threads")
 _SESSION = ("command", "began", "ended", "cpu_s", "peak_memory_mb", "step")
 _ABSOLUTE = re.compile(r"(?<![\w.:/…])(?:~|[A-Za-z]:)?(?:[/\\][\w.+@ =,~\-]+){2,}[/\\]?")
@@ -40,6 +40,7 @@ def keep_records(
     *,
     study: str | None = None,
     others: str = "refuse",
+    most_mb: float = MOST_MB,
 ) -> None:
     """Run the command: find the runs and the study, write the records, and log what was kept.
 
@@ -48,6 +49,7 @@ def keep_records(
         out: ``docs/records/<study>/<profile>``.
         study: the study whose claims use the records; default: the study of the parent folder of ``out``.
         others: see :func:`write_records`.
+        most_mb: see :func:`write_records`.
 
     Raises:
         ValueError: if the study is unknown; see also :func:`write_records`.
@@ -69,13 +71,9 @@ def keep_records(
             f"the {len(runs)} runs have neither observations nor test.json: make observations with `lmdyn analyze`"
         )
     reads = study_reads(STUDIES[study]) if study else frozenset()
-    recorded = write_records(runs, out, study=study, reads=reads, others=others)
+    recorded = write_records(runs, out, study=study, reads=reads, others=others, most_mb=most_mb)
     size = sum(path.stat().st_size for path in out.iterdir()) / 1e6
     log.info("records of %d runs: %s, %.2f MB", len(recorded), out, size)
-    if size > _LARGE:
-        log.warning(
-            "records of more than %d MB are large for a repository: record fewer observers or steps", _LARGE
-        )
 
 
 def study_reads(study: Study) -> frozenset[str]:
@@ -94,6 +92,7 @@ def write_records(
     study: str | None = None,
     reads: Iterable[str] = (),
     others: str = "refuse",
+    most_mb: float = MOST_MB,
 ) -> list[RecordedRun]:
     """Write ``<out>/runs.json`` and ``<out>/<observer>.parquet``; equal runs give equal bytes.
 
@@ -108,17 +107,18 @@ def write_records(
         study: the study whose claims use them; None keeps the fingerprints of all studies.
         reads: ``Observer/quantity`` of the study's claims.
         others: what to do with runs kept in ``out`` that are not among ``runs``: ``refuse``, ``keep`` or ``drop``.
+        most_mb: maximum size in MB.
 
     Returns:
         The runs, read back.
 
     Raises:
-        ValueError: if the folder contains something else, or there are other runs.
+        ValueError: if the folder contains something else, the size exceeds ``most_mb``, or there are other runs.
     """
     lock = FolderLock(out)
     lock.acquire(wait=True)  # keeps what another process adds at the same time
     try:
-        _replace(runs, out, study, frozenset(reads), others)
+        _replace(runs, out, study, frozenset(reads), others, most_mb)
     finally:
         lock.release()
     return RecordsFolder(out).runs
@@ -150,6 +150,7 @@ def _replace(
     study: str | None,
     reads: frozenset[str],
     others: str,
+    most_mb: float = MOST_MB,
 ) -> None:
     """Write the files under temporary names, then replace the existing files by them."""
     given = [*runs, *_others(runs, out, others)]
@@ -182,6 +183,13 @@ def _replace(
             "runs": own,
         }
         write_json(Path(temporary, RUNS_FILE), content)
+        size = {path.name: path.stat().st_size / 1e6 for path in Path(temporary).iterdir()}
+        if sum(size.values()) > most_mb:
+            raise ValueError(
+                f"{out} would take {sum(size.values()):.2f} MB, but at most {most_mb:g} are allowed (largest: "
+                f"{', '.join(sorted(size, key=lambda name: -size[name])[:3])}): record fewer observers or steps, or "
+                "raise --most"
+            )
         out.mkdir(exist_ok=True)
         (out / RUNS_FILE).unlink(missing_ok=True)  # written last: a folder without it is not a records folder
         for path in out.glob("*.parquet"):

@@ -202,6 +202,11 @@ def test_what_is_no_records_folder_is_left_alone(runs, tmp_path):
     (tmp_path / "notes" / "mine.md").write_text("mine")
     with pytest.raises(ValueError, match=r"mine\.md was not written by `lmdyn records`"):
         write_records(find_runs([runs]), tmp_path / "notes")
+    with pytest.raises(
+        ValueError, match=r"take 0\.\d+ MB, but at most 0\.001 are allowed \(largest: runs\.json"
+    ):
+        write_records(find_runs([runs]), tmp_path / "out", most_mb=0.001)
+    assert not (tmp_path / "out").exists()
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
 
 

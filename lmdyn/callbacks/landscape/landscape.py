@@ -32,11 +32,9 @@ from lmdyn.callbacks.observing.reference import (
     Earlier,
     OwnInitial,
     Reference,
-    named_references,
-    own_past,
-    which_past,
+    references_or_own_past,
+    report_past,
 )
-from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.observing.token_groups import BLOCKS, SentenceBlocks, enough_blocks
 from lmdyn.runs.schema import Quantity
@@ -107,6 +105,7 @@ class Landscape(Observer):
     max_tokens: Annotated[int, From(1)] | None = 5_000
 
     uses_labels = True
+    not_settings = Observer.not_settings | {"reference"}
     recorded = (
         Quantity(
             "barrier", "Highest rise of the loss above the line between its ends.", "nats", low=0.0, tags=_PAIR,
@@ -130,37 +129,23 @@ class Landscape(Observer):
         Quantity("course_position", "Position of an earlier checkpoint in the plane of the course.", tags=()),
     )  # fmt: skip
 
-    not_settings = Observer.not_settings | {"reference"}
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reference == {} and self.plane is None:
             raise ValueError("expected a reference or a plane, got neither")
-        self.references = own_past() if self.reference is None else {}
-        if self.reference:
-            self.references = named_references(self.reference)
+        self.compared = references_or_own_past(self.reference)
         self._groups: tuple[UnitGroup, ...] = ()
 
     def prepare(self) -> None:
         """Raise an error for references that this run cannot provide; say which of its own are the default ones."""
-        if self.reference is None:
-            which = which_past(self.run)
-            if not which and self.plane is None:
-                raise ValueError(
-                    f"{self.name}: lines lead to the run's own checkpoints, but none are saved: attach a "
-                    "ScheduledCheckpoint, or give a `reference` or a `plane`"
-                )
-            left_out = "lines are left out: the run saves no checkpoints; attach a ScheduledCheckpoint"
-            report(self.name, f"lines lead to {which}" if which else left_out)
-        of_plane = [Earlier()] if self.plane == "course" else []
-        for reference in (*self.references.values(), *of_plane):
-            reference.check(self.run)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Settings that affect the numbers, including what identifies the references."""
-        found = {name: reference.settings(self.run) for name, reference in self.references.items()}
-        return super().settings | {"reference": found}
+        if self.reference is None and not report_past(self.name, "lines", self.run) and self.plane is None:
+            raise ValueError(
+                f"{self.name}: lines lead to the run's own checkpoints, but none are saved: attach a "
+                "ScheduledCheckpoint, or give a `reference` or a `plane`"
+            )
+        super().prepare()
+        if self.plane == "course":
+            Earlier().check(self.run)
 
     def check_module(self, module: nn.Module) -> None:
         """Raise an error for a module whose loss at other weights is not defined, or whose units are not known."""
@@ -170,7 +155,7 @@ class Landscape(Observer):
                 "two models: expected a model without batch normalisation"
             )
         batch = next(iter(self.probe_set.batches()), None)
-        if self.match and self.references and batch is not None:
+        if self.match and self.compared and batch is not None:
             few = to_device(_first_rows(batch), device_of(module))
             self._groups = self._exchangeable(module, few)
 
@@ -195,13 +180,13 @@ class Landscape(Observer):
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report the memory of copies of the weights, and a course without checkpoints."""
         of_plane = {"course": 3 + self.course_points, "random": 4, None: 0}[self.plane]
-        copies = 5 * bool(self.references) + of_plane
+        copies = 5 * bool(self.compared) + of_plane
         size = copies * parameter_bytes(module)
         yield Cost(f"{copies} copies of the weights", size, "lower `course_points`")
-        if self.match and self.references:
+        if self.match and self.compared:
             number = sum(p.numel() for p in module.parameters())
             yield Cost(f"matching of {number:,} weights in float64", 28 * number, "set `match: false`")
-        if self.match and any(type(r) in (OwnInitial, Earlier) for r in self.references.values()):
+        if self.match and any(type(r) in (OwnInitial, Earlier) for r in self.compared.values()):
             yield expected(
                 "references of other seeds for `match`", "the run's own checkpoints, whose units have one order",
                 "set `match: false`, or read `matched` as a control", stops=False,
@@ -213,7 +198,7 @@ class Landscape(Observer):
 
     def _rows(self, module: nn.Module, step: int) -> Iterator[Row]:
         own = parameter_values(module)
-        for name, reference in self.references.items():
+        for name, reference in self.compared.items():
             for part, other in reference.modules(module, self.run, step).items():
                 ends = {"own": _values(other, own)}
                 if self.match:

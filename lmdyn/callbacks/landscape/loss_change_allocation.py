@@ -468,7 +468,7 @@ class LossChangeAllocation(Observer):
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Draw the standard panels, with shares summed since the start; void intervals are gaps."""
-        keys = [c for c in observations if c not in ("run", "step", "tokens", "value")]
+        keys = [c for c in observations if c not in ("step", "tokens", "value")]
         sums = observations.groupby(keys, observed=True, dropna=False)["value"].cumsum()
         shares = observations["quantity"].eq("allocation")
         return super().figures(observations.assign(value=observations["value"].mask(shares, sums)), settings)

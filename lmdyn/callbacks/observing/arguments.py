@@ -25,7 +25,7 @@ class From:
     high: float = math.inf
 
     def __contains__(self, value: float) -> bool:
-        return self.low <= value <= self.high and math.isfinite(value)
+        return self.low <= value <= self.high and value < math.inf
 
     def __str__(self) -> str:
         return f"a number from {self.low:g}" + (f" to {self.high:g}" if self.high < math.inf else "")

@@ -29,6 +29,7 @@ from lmdyn.callbacks.observing.reading import (
     read_module,
 )
 from lmdyn.callbacks.observing.recording import Passes, check_names, finish_figures, observe_due
+from lmdyn.callbacks.observing.reference import Reference
 from lmdyn.callbacks.observing.run import (
     Run,
     check_name,
@@ -161,6 +162,9 @@ class Observer(L.Callback, ABC):
         if self.forward is None and renamed:
             self.forward = Renamed(tuple(renamed))
         self.convention: LabelConvention | None = None if self.labels == "auto" else self.labels
+        self.compared: Mapping[
+            str, Reference
+        ] = {}  # the models of the argument `reference`, where there is one
         self._run: Run | None = None
         self._probe_set: ProbeSet | None = None
         self._known_hashes: Collection[str] = ()  # fingerprints of the probe sets of existing observations
@@ -196,6 +200,8 @@ class Observer(L.Callback, ABC):
 
     def prepare(self) -> None:
         """Check the configuration before training; called when the run and the probe set are known."""
+        for reference in self.compared.values():
+            reference.check(self.run)
 
     def check_module(self, module: nn.Module) -> None:
         """Check the module and determine its sites before training; called when the module's layers exist."""
@@ -283,7 +289,12 @@ class Observer(L.Callback, ABC):
         at = step if isinstance(step, Progress) else Progress(step)
         passes = passes or Passes([self], module)
         with observing(module):
-            measured = passes.table(self, module, at.step)
+            try:
+                measured = passes.table(self, module, at.step)
+            except ValueError as error:
+                if type(error) is not ValueError or self.name in str(error):
+                    raise
+                raise ValueError(f"{self.name} at step {at.step}: {error}") from error
         return tidy(measured, at)
 
     @property
@@ -353,6 +364,8 @@ class Observer(L.Callback, ABC):
         if settings.get("batch", "") is None:
             del settings["batch"]  # the batches use their own names
         settings |= {k: plain_setting(v) for k, v in self._found.items()}
+        if "reference" in self.not_settings:
+            settings["reference"] = {name: r.settings(self.run) for name, r in self.compared.items()}
         settings |= {"labels": self.convention or UNDECIDED}
         if self.uses_labels is False or not self.reads_data:
             del settings["labels"]

@@ -58,8 +58,9 @@ def standard_figures(
     Returns:
         Figures by the names of the panels; none for a panel without finite values.
     """
-    finite = observations[np.isfinite(observations["value"])]
-    finite = fig.named_runs(finite) if "run" in finite else finite
+    observations = observations.assign(value=observations["value"].where(np.isfinite(observations["value"])))
+    observations = fig.named_runs(observations) if "run" in observations else observations
+    finite = observations.dropna(subset="value")
     known = {str(found): declared(recorded, found) for found in finite["quantity"].unique()}
     figures: dict[str, Figure] = {}
     for name in dict.fromkeys(q.panel for q in recorded if q.panel):
@@ -74,7 +75,7 @@ def standard_figures(
         if over:
             figures |= _figures_over(finite, over, name)
         elif drawn:
-            figures |= _figures_of(finite, drawn, name, sites)
+            figures |= _figures_of(observations, drawn, name, sites)
     return figures
 
 
@@ -120,8 +121,9 @@ def _draw_over(
 
 
 def _figures_of(
-    finite: pd.DataFrame, drawn: Mapping[str, Quantity], name: str, sites: Sequence[str]
+    observations: pd.DataFrame, drawn: Mapping[str, Quantity], name: str, sites: Sequence[str]
 ) -> dict[str, Figure]:
+    finite = observations.dropna(subset="value")
     rows = pd.concat([select(finite, quantity=name, **dict(q.where)) for name, q in drawn.items()])
     values = {c: list(rows[c].dropna().unique()) for c in ("site", *group_columns(rows))}
     text = [c for c, found in values.items() if not is_number_column(rows[c]) and len(found) > 1]
@@ -141,16 +143,17 @@ def _figures_of(
             elif len(held):
                 facets.append(facet)
     parts = fig.portions(facets, _MOST_PANELS) if facets else []
-    return {name if not i else f"{name}_{i + 1}": _figure(finite, part) for i, part in enumerate(parts)}
+    return {name if not i else f"{name}_{i + 1}": _figure(observations, part) for i, part in enumerate(parts)}
 
 
-def _figure(finite: pd.DataFrame, facets: Sequence[_Facet]) -> Figure:
+def _figure(observations: pd.DataFrame, facets: Sequence[_Facet]) -> Figure:
+    finite = observations.dropna(subset="value")
     maps = [facet for facet in facets if _numbered(facet.rows(finite)) == "head"]
     of_sites = facets[0].by == "site"
     width, most, margin = (3.6, 3, 1.5) if of_sites else (4.9, 2, 0.0)  # one legend, or one beside each panel
     panels = fig.new_panels(len(facets) + len(maps), width, 2.7, most=most, margin=(margin, 0))
     for ax, facet in zip(panels, facets, strict=False):
-        _draw_over_steps(ax, finite, facet)
+        _draw_over_steps(ax, observations, facet)
     for ax, facet in zip([*panels][len(facets) :], maps, strict=True):
         last = last_step(facet.rows(finite))
         fig.show_heads(ax, last, [name for name in facet.lines if name in set(last["site"])])
@@ -165,10 +168,12 @@ def _figure(finite: pd.DataFrame, facets: Sequence[_Facet]) -> Figure:
     return panels.figure
 
 
-def _draw_over_steps(ax: Axes, finite: pd.DataFrame, facet: _Facet) -> None:
-    """Draw lines over steps with their bands and floor; means over a column of numbers."""
+def _draw_over_steps(ax: Axes, observations: pd.DataFrame, facet: _Facet) -> None:
+    """Draw lines over steps, with gaps at NaN, their bands and floor; means over a column of numbers."""
+    finite = observations.dropna(subset="value")
     looks = fig.site_styles(facet.lines) if facet.by == "site" else fig.line_styles(facet.lines)
-    rows = facet.rows(finite)
+    rows = facet.rows(observations)
+    rows = rows[rows[facet.by].isin(facet.rows(finite)[facet.by])]
     numbered = _numbered(rows.drop(columns=facet.by))
     means = rows.groupby([facet.by, "step"], observed=True, sort=False)["value"].mean().reset_index()
     _draw_bands(ax, finite, facet, looks)

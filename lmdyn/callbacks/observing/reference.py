@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.forward import Forward
-from lmdyn.callbacks.observing.run import Run, snake_case
+from lmdyn.callbacks.observing.run import Run, report, snake_case
 from lmdyn.callbacks.training.lightning_internals import trainer_attributes, tree_leaves
 from lmdyn.callbacks.training.resume import read_tokenizer
 from lmdyn.runs.checkpoint_files import (
@@ -344,18 +344,20 @@ class Earlier(_OwnPast):
         }
 
 
-def own_past() -> dict[str, Reference]:
-    """Return the run's untrained model and its preceding checkpoint, as far as it saves them."""
-    return {"initial": OwnInitial(optional=True), "previous": Previous(optional=True)}
+def references_or_own_past(reference: "Reference | Mapping[str, Reference] | None") -> dict[str, Reference]:
+    """Return references by name; for None the run's untrained model and its preceding checkpoint, if it saves them."""
+    if reference is None:
+        return {"initial": OwnInitial(optional=True), "previous": Previous(optional=True)}
+    return named_references(reference) if reference else {}
 
 
-def which_past(run: Run) -> str:
-    """Return in words which of :func:`own_past` a run has; empty if it saves none."""
-    if run.checkpoints and 0 not in run.checkpoints:
-        return "the preceding checkpoint; the run has none of step 0"
-    return (
-        "" if run.live and run.checkpoint_folder is None else "the checkpoint of step 0 and the preceding one"
-    )
+def report_past(name: str, what: str, run: Run) -> bool:
+    """Report from which of its own checkpoints a run's lines or distances are; return whether it saves any."""
+    saved = not run.live or run.checkpoint_folder is not None
+    first = "" if run.checkpoints and 0 not in run.checkpoints else "the checkpoint of step 0 and "
+    left_out = "are left out: the run saves no checkpoints; attach a ScheduledCheckpoint"
+    report(name, f"{what} {f'are those from {first}the preceding one' if saved else left_out}")
+    return saved
 
 
 def _copy_with(module: nn.Module, path: Path, run: Run) -> nn.Module:

@@ -87,7 +87,8 @@ def tabulate(
     NaN stands for what is not finite: it is kept, with a warning that names the sites, or the reason if there is one.
 
     Args:
-        rows: values at places, or tables with some of the columns.
+        rows: values at places, or tables with some of the columns, in which the value "" is one that is undefined and
+            expected to be: NaN without a warning.
         groups: value of each group column in rows without it; ``int`` for a column of numbers, where it is missing.
         name: the observer, for the warning.
         step: step of the observation, for the warning.
@@ -96,8 +97,13 @@ def tabulate(
     plain: list[dict[str, Any]] = []
     tables: list[pd.DataFrame] = []
     reasons: dict[str, list[dict[str, Any]]] = {}
+    known: set[str] = set()  # sites of which something is undefined
     for row in rows:
         if isinstance(row, pd.DataFrame):
+            undefined = row["value"].eq("")
+            if undefined.any():
+                known.update(row["site"][undefined])
+                row = row.assign(value=row["value"].mask(undefined).astype("float64"))
             tables.append(row)
         else:
             place, values = row
@@ -115,7 +121,7 @@ def tabulate(
             table[column] = empty if table[column].isna().all() else table[column].fillna(empty)
     table["value"] = table["value"].astype("float64")
     if rank_and_world_size()[0] == 0:
-        known = {one.get("site", "") for held in reasons.values() for one in held}
+        known |= {one.get("site", "") for held in reasons.values() for one in held}
         broken = [s for s in dict.fromkeys(table["site"][table["value"].isna()]) if s not in known]
         if why and broken:
             where = f" in {broken}" if any(broken) else ""

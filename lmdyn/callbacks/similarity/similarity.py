@@ -169,8 +169,8 @@ class Similarity(StreamingObserver):
         if self.jackknife not in ((0, BLOCKS) if self.bootstrap else (0, *range(LEAST_BLOCKS, BLOCKS + 1))):
             some = f"{LEAST_BLOCKS} to {BLOCKS} blocks, {BLOCKS} with a bootstrap, or 0 for none"
             raise ValueError(f"jackknife is {self.jackknife}: expected {some}")
-        self.references = named_references(Itself() if self.reference is None else self.reference)
-        if self.reference_sites and all(isinstance(r, Itself) for r in self.references.values()):
+        self.compared = named_references(Itself() if self.reference is None else self.reference)
+        if self.reference_sites and all(isinstance(r, Itself) for r in self.compared.values()):
             raise ValueError("reference_sites are those of other models than Itself: name `sites` or `pairs`")
         self._streaming = [m for m in dict.fromkeys(self.measures) if m not in SAMPLED]
         self._sampled = [m for m in dict.fromkeys(self.measures) if m in SAMPLED]
@@ -179,21 +179,10 @@ class Similarity(StreamingObserver):
         if self.attention_heads:
             self.columns = {**self.columns, "head": int}  # type: ignore[misc] # only tables with heads have it
 
-    def prepare(self) -> None:
-        """Load references that are files, and raise an error for those that this run cannot provide."""
-        for reference in self.references.values():
-            reference.check(self.run)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The arguments, the content of the probe set and of the references."""
-        references = {name: r.settings(self.run) for name, r in self.references.items()}
-        return {**super().settings, "reference": references}
-
     def check_module(self, module: nn.Module) -> None:
         """Raise an error for sites and pairs that do not exist in the module or the references, before training."""
         super().check_module(module)
-        for name, reference in self.references.items():
+        for name, reference in self.compared.items():
             example = reference.example(module)
             sites = reader_of(self, name, reference, example, module, self.reference_sites).sites
             for own, their in self.pairs or ():
@@ -209,8 +198,8 @@ class Similarity(StreamingObserver):
             if name.startswith("svcca_") and int(name.removeprefix("svcca_")) > narrowest:
                 kept = f"sites of {name.removeprefix('svcca_')} dimensions or more for {name}"
                 yield expected(kept, f"{narrowest}", "name fewer directions", of="module", stops=False)
-        others = [r for r in self.references.values() if not isinstance(r, Itself)]
-        models, itself = sum(r.number(self.run) for r in others), len(self.references) - len(others)
+        others = [r for r in self.compared.values() if not isinstance(r, Itself)]
+        models, itself = sum(r.number(self.run) for r in others), len(self.compared) - len(others)
         if others:
             held = sum(r.number(self.run) * parameter_bytes(r.example(module)) for r in others)
             yield Cost(f"{models} models to compare with", held, "name some steps, `Earlier: {at: […]}`")
@@ -245,7 +234,7 @@ class Similarity(StreamingObserver):
         """Let the references of this step read along."""
         self._readers = [
             reader_of(self, f"{name} {which}".strip(), reference, other, module, self.reference_sites)
-            for name, reference in self.references.items()
+            for name, reference in self.compared.items()
             for which, other in reference.modules(module, self.run, step).items()
         ]
         return super().watch(module, step)

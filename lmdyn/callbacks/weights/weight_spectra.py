@@ -34,7 +34,7 @@ from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.panels import standard_figures
 from lmdyn.callbacks.observing.probe import Reader
-from lmdyn.callbacks.observing.reference import Reference, named_references, own_past, which_past
+from lmdyn.callbacks.observing.reference import Reference, references_or_own_past, report_past
 from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.runs.schema import Quantity
@@ -99,8 +99,8 @@ class WeightSpectra(Observer):
     uses_labels = True  # of gradients
     in_step = True
     sharded = True
-    not_settings = Observer.not_settings | {"reference"}
     columns = {"matrix": "", "part": "", "reference": "", "head": int, "index": int, "k": int}
+    not_settings = Observer.not_settings | {"reference"}
     recorded = (
         Quantity("frobenius_norm", "Square root of the sum of the squares of all entries.", low=0.0, tags=_MATRIX),
         Quantity("spectral_norm", "Largest singular value.", low=0.0, tags=_MATRIX),
@@ -135,17 +135,13 @@ class WeightSpectra(Observer):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.reads_data = self.gradients
-        given = self.reference
-        self.references = own_past() if given is None else named_references(given) if given else {}
+        self.compared = references_or_own_past(self.reference)
 
     def prepare(self) -> None:
         """Check the given references; say which of the run's own checkpoints are the default ones."""
         if self.reference is None:
-            which = which_past(self.run)
-            left_out = "distances are left out: the run saves no checkpoints; attach a ScheduledCheckpoint"
-            report(self.name, f"distances are those from {which}" if which else left_out)
-        for reference in self.references.values():
-            reference.check(self.run)
+            report_past(self.name, "distances", self.run)
+        super().prepare()
 
     def check_module(self, module: nn.Module) -> None:
         """Raise an error for a module whose matrices or references cannot be read."""
@@ -174,7 +170,7 @@ class WeightSpectra(Observer):
             report(self.name, f"QK and OV of {path} are left out: {why}")
         if isinstance(tables := token_tables(module), str):
             report(self.name, f"the alignment of embedding and output layer is left out: {tables}")
-        for name, reference in self.references.items():
+        for name, reference in self.compared.items():
             if not (reference.copies and sharded):
                 self._check_reference(name, reference.example(module), found.matrices)
             elif self.reference is None:
@@ -202,17 +198,11 @@ class WeightSpectra(Observer):
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report the memory of copies of the module for references and of gradients."""
         size = sum(p.numel() * p.element_size() for p in module.parameters())
-        if any(r.copies for r in self.references.values()):
+        if any(r.copies for r in self.compared.values()):
             yield Cost("a copy of the module for a reference", size, "set `reference: {}`", host=True)
         if self.gradients:
             both = 2 * sum(p.numel() * max(4, p.element_size()) for p in module.parameters())
             yield Cost("gradients of a batch and their sum", both, "set `gradients: false`")
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The arguments, the references and, for gradients, the content of the probe set."""
-        references = {name: r.settings(self.run) for name, r in self.references.items()}
-        return {**super().settings, "reference": references}
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Measure all matrices; each rank measures some of them."""
@@ -229,7 +219,7 @@ class WeightSpectra(Observer):
         if not isinstance(tables := token_tables(module), str):
             both = () if tables.tied else (tables.inputs, tables.outputs)
             yield partial(_read, both), partial(_alignment, tables.site)
-        for name, reference in self.references.items():
+        for name, reference in self.compared.items():
             if reference.copies and is_sharded(module):
                 continue
             for which, other in reference.modules(module, self.run, step).items():

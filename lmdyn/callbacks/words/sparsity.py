@@ -281,7 +281,7 @@ class Sparsity(StreamingObserver):
         seen_words = torch.zeros(len(self.counts), dtype=torch.bool)
         for (role,), means in sums.of("words"):
             measured_words = torch.zeros_like(seen_words)
-            summary: list[tuple[str, str, str, float]] = []
+            summary: list[tuple[str, str, str, float | str]] = []
             for key in means.names:
                 quantity, site = key.split("/")
                 mean, count = means.mean(key), means.count(key)
@@ -293,7 +293,9 @@ class Sparsity(StreamingObserver):
                 measured_words |= ~measured.isnan()
                 rho = f"rho_{quantity.removeprefix('chi_')}"
                 for sample, value, error in sample_correlations(measured, lost, self.samples, self.counts):
-                    summary.append((rho, site, sample, value))
+                    # too few words, or counts that are equal
+                    undefined = math.isnan(value) and math.isfinite(overall)
+                    summary.append((rho, site, sample, "" if undefined else value))
                     if not math.isnan(error):
                         summary.append((f"{rho}_error", site, sample, error))
                 there = (count > 0) & self.samples[""]

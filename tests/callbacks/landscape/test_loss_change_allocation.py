@@ -170,6 +170,26 @@ def test_void_shares_are_no_numbers(tmp_path, caplog):
     assert "they are void; save checkpoints at more steps" in caplog.text
 
 
+def test_the_figure_sums_shares_since_the_start(tmp_path):
+    rows = [
+        (1, "h1", 0.5),
+        (1, "h2", -1.0),
+        (2, "h1", float("nan")),
+        (2, "h2", -1.0),
+        (3, "h1", 0.25),
+        (3, "h2", -2.0),
+    ]
+    table = pd.DataFrame(rows, columns=["step", "site", "value"])
+    table = table.assign(quantity="allocation", tokens=0, parameter="", by="", group="")
+    figure = LossChangeAllocation.figures(table, {"sites": ["h1", "h2"]})["by_layer"]
+    figure.savefig(tmp_path / "by_layer.png")
+    drawn = [list(line.get_ydata()) for line in figure.axes[0].get_lines() if len(line.get_ydata()) > 1]
+    assert [-1.0, -2.0, -4.0] in drawn
+    (broken,) = (line for line in drawn if line[0] == 0.5)
+    assert math.isnan(broken[1])  # a gap
+    assert broken[2] == 0.75
+
+
 def text(vocabulary=9, rows=3, length=6, batches=2):
     # not 0, the padding of some models: its embedding has no gradient
     ids = torch.randint(
