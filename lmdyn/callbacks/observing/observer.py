@@ -162,9 +162,8 @@ class Observer(L.Callback, ABC):
         if self.forward is None and renamed:
             self.forward = Renamed(tuple(renamed))
         self.convention: LabelConvention | None = None if self.labels == "auto" else self.labels
-        self.compared: Mapping[
-            str, Reference
-        ] = {}  # the models of the argument `reference`, where there is one
+        # the models of the argument `reference`, where there is one
+        self.compared: Mapping[str, Reference] = {}
         self._run: Run | None = None
         self._probe_set: ProbeSet | None = None
         self._known_hashes: Collection[str] = ()  # fingerprints of the probe sets of existing observations
