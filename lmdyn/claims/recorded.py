@@ -100,7 +100,9 @@ class RecordsFolder:
                 )
             except (pa.ArrowException, OSError) as error:
                 raise ValueError(f"{path} cannot be read ({error})") from error
-            self._tables[observer] = table.astype({"step": "int64"})
+            # claims select from thousands of short tables, which is several times as fast in Python's strings
+            texts = dict.fromkeys(table.select_dtypes("string"), object)
+            self._tables[observer] = table.astype({"step": "int64", **texts})
         return self._tables[observer]
 
     def rows(self, observer: str, run: str, quantities: frozenset[str] | None = None) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from lmdyn.runs.observed_run import NotMeasured, ObservedRun, OtherCondition, differences, is_fork
@@ -178,7 +179,7 @@ class Rows(Source):
             site = self.site.among([s for k in in_order for s in rows if s.partition("@")[0] == k] or rows)
             if site is None:
                 raise NotMeasured(f"{of} has no hidden layer: its sites are {', '.join(rows)}")
-        selected = _equals(table["site"], site) & self.in_groups(table, of)
+        selected = self.in_groups(table, of) & _equals(table["site"], site)
         if not (selected & own).any():
             told = ", ".join(
                 f"{c} {sorted(map(str, table.loc[own, c].dropna().unique()))[:12]}"
@@ -246,12 +247,12 @@ class Rows(Source):
         return found.sort_values("step", ignore_index=True)
 
     def _single(self, selected: pd.DataFrame, quantity: str) -> pd.DataFrame:
-        rows = selected[selected["quantity"].eq(quantity)]
+        own = _equals(selected["quantity"], quantity)
         named = {"step", "tokens", "quantity", "site", "value", *dict(self.where)}
-        for column in (c for c in rows.columns if c not in named):
-            missing = _equals(rows[column], None)
-            if missing.any():
-                rows = rows[missing]
+        for column in (c for c in selected.columns if c not in named):
+            missing = own & _equals(selected[column], None)
+            own = missing if missing.any() else own
+        rows = selected[own]
         if rows["step"].duplicated().any():
             differ = [c for c in rows.columns if c not in named and len(rows[c].unique()) > 1]
             told = "; ".join(f"{c}: {', '.join(map(repr, rows[c].unique()[:8]))}" for c in differ)
@@ -312,11 +313,11 @@ def _texts(error: str | tuple[str, str] | None) -> tuple[str, ...]:
     return () if error is None else (error,) if isinstance(error, str) else error
 
 
-def _equals(column: "pd.Series[Any]", value: Any) -> "pd.Series[bool]":
+def _equals(column: "pd.Series[Any]", value: Any) -> np.ndarray:
     """Return the rows with a value; None or an empty text matches a missing one: columns of names may have either."""
     if value is None or value == "":
-        return column.isna() | column.eq("").fillna(False).astype(bool)
-    return column.eq(value).fillna(False).astype(bool)
+        return column.isna().to_numpy() | column.isin([""]).to_numpy()
+    return column.eq(value).to_numpy(dtype=bool, na_value=False)
 
 
 def is_same(a: Any, wanted: Any) -> bool:
