@@ -1,23 +1,26 @@
-"""What the benchmarks share: text by Zipf's law, a clock, tables, and the state of the machine."""
+"""What the benchmarks share: text by Zipf's law, a clock, and tables.py's part."""
 
 import logging
-import os
-import platform
-import statistics
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import lightning as L
 import numpy as np
 import torch
+from tables import machine, spread, table
 
 from lmdyn.analysis.words.sparsity import CLOSED_CLASSES, OPEN_CLASSES
 from lmdyn.datamodules.corpora.corpus import Corpus
 from lmdyn.datamodules.corpora.sentence import Document, Sentence
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
+
+__all__ = [
+    "EPOCH", "ROWS", "TIME", "TYPES", "Clock", "Seconds", "ZipfCorpus", "machine", "memory", "now", "quiet", "spread",
+    "table",
+]  # fmt: skip
 
 TYPES = 15_800  # word types of WikiText-2 as Saphra & Lopez (2019) prepare it
 EPOCH = 1_390_000  # its training tokens
@@ -106,32 +109,7 @@ def quiet() -> None:
     warnings.filterwarnings("ignore")
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def spread(values: Sequence[float], form: str = "{:.3f}") -> str:
-    """Median, and least and greatest value."""
-    low, middle, high = (form.format(f(values)) for f in (min, statistics.median, max))
-    return middle if len(values) == 1 else f"{middle} ({low} to {high})"
-
-
 def memory(field: str) -> float:
     """Bytes, of this process alone: getrusage's peak would have the parent's in it."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * float(next(line for line in lines if line.startswith(field)).split()[1])
-
-
-def machine() -> str:
-    """Processor, cores, versions, and how busy the machine is with other things."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        model = names[0].split(":")[1].strip() if names else model
-    return (
-        f"{model}, {os.cpu_count()} cores; Python {platform.python_version()}, torch {torch.__version__}, "
-        f"lightning {L.__version__}; load {os.getloadavg()[0]:.2f} at {time.strftime('%Y-%m-%d %H:%M')}"
-    )

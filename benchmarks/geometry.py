@@ -66,7 +66,10 @@ def main() -> None:
             rows = []
             for name in models:
                 sizes = (args.tokens, 4 * args.tokens)
-                found = [alone(memory_of, args.threads, name, Path(folder), n) for n in sizes]
+                if args.smoke:  # other processes would only import all again
+                    found = [memory_of(name, Path(folder), n) for n in sizes]
+                else:
+                    found = [alone(memory_of, args.threads, name, Path(folder), n) for n in sizes]
                 rows.append([name, *(f"{one / 1e6:,.0f} MB" for one in found)])
             print(table(["model", f"{args.tokens:,} tokens", f"{4 * args.tokens:,} tokens"], rows))
     if "chance" in parts:

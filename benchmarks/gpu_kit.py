@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from common import machine, table
+from tables import machine, table
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

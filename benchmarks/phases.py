@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="few curves, whose numbers mean nothing")
     args = parser.parse_args()
     quiet()
-    number = 2 if args.smoke else args.curves
+    number, resamplings = (1, 9) if args.smoke else (args.curves, 99)
     print(f"{machine()}, {number} curves each")
     rows = []
     for name, curve in CURVES.items():
@@ -52,7 +52,7 @@ def main() -> None:
             found = [
                 change_points(
                     10**X, curve() + noise * np.random.default_rng(seed).standard_normal(len(X)),
-                    resamplings=99, seed=seed,
+                    resamplings=resamplings, seed=seed,
                 )
                 for seed in range(number)
             ]  # fmt: skip
@@ -63,7 +63,9 @@ def main() -> None:
     for name, course in {"constant": 0 * X, **{n: CURVES[n]() for n in ("power law", "one bend")}}.items():
         for correlation in (0.0, 0.3, 0.5, 0.7):
             found = [
-                change_points(10**X, course + 0.02 * shared(correlation, seed), resamplings=99, seed=seed)
+                change_points(
+                    10**X, course + 0.02 * shared(correlation, seed), resamplings=resamplings, seed=seed
+                )
                 for seed in range(number)
             ]
             estimates = [one.correlation for one in found]

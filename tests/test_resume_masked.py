@@ -1,21 +1,12 @@
 """Pretraining goes on exactly: the same batches follow and the weights are the same, bit by bit, also of a stream."""
 
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
-
 import lightning as L
 import pytest
 import torch
-import yaml
 
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
-from lmdyn.cli.__main__ import main
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus, StreamedText
 from lmdyn.models import LAMB, MaskedLanguageModel
-from tests.cli.tiny_run import at_steps, tiny_run
 from tests.helpers.small_runs import PIECES, stream_files
 
 pytestmark = [
@@ -96,53 +87,3 @@ def test_resuming_from_every_position_is_exact(family, source, files, tmp_path):
             assert resumed["random"] == whole["random"]
     other = fit(tmp_path / "other", family, source, files, seed=9)
     assert not all(torch.equal(v, other["weights"][k]) for k, v in whole["weights"].items())
-
-
-@pytest.mark.slow
-def test_killed_while_streaming_and_resumed(files, tmp_path):
-    """SIGKILL in mid-epoch, by the command line."""
-    (tmp_path / "killer.py").write_text(
-        "import os, signal\nimport lightning as L\nclass Killer(L.Callback):\n"
-        "    def on_train_batch_start(self, trainer, module, batch, batch_idx):\n"
-        "        if trainer.global_step == 10:\n            os.kill(os.getpid(), signal.SIGKILL)\n",
-        encoding="utf-8",
-    )
-
-    def config(version):
-        full = {"schedule": {"every": 4}, "weights_only": False}
-        savers = [{"class_path": "ScheduledCheckpoint", "init_args": full}, at_steps("ScheduledCheckpoint")]
-        length = {"max_steps": -1, "max_epochs": 2, "limit_val_batches": 1.0, "log_every_n_steps": 50}
-        stream = {
-            "dataset": {"path": "parquet", "data_files": str(files / "*.parquet")},
-            "tokenizer": str(files / "tokenizer"), "epoch_batches": 8, "block_rows": 12,
-        }  # fmt: skip
-        rows = {
-            "corpus": {"class_path": "GrammarCorpus", "init_args": {**PIECES, "cache_dir": str(files / "cache")}},
-            "stream": {"class_path": "StreamedText", "init_args": stream}, "sequence_length": 24, "batch_size": 4,
-        }  # fmt: skip
-        model = {"family": "electra", "config": {**SIZES, "embedding_size": 8}, "generator_size": 0.5}
-        return tiny_run(tmp_path, *savers, version=version, devices=1, **length) | {
-            "model": {"class_path": "MaskedLanguageModel", "init_args": model},
-            "data": {"class_path": "PretrainingCorpus", "init_args": rows},
-        }
-
-    paths = {}
-    for version in ("whole", "killed"):
-        paths[version] = tmp_path / f"{version}.yaml"
-        paths[version].write_text(yaml.safe_dump(config(version)), encoding="utf-8")
-    kill = tmp_path / "kill.yaml"
-    kill.write_text("trainer: {callbacks+: {class_path: killer.Killer}}", encoding="utf-8")
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "lmdyn.cli", "fit", "--config", str(paths["killed"]), "--config", str(kill)],
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    main(["fit", "--config", str(paths["killed"]), "--ckpt_path", "last"])
-    main(["fit", "--config", str(paths["whole"])])
-    a, b = (
-        torch.load(Path(tmp_path, run, "checkpoints", "step=000000016.ckpt"), weights_only=True)["state_dict"]
-        for run in ("whole", "killed")
-    )
-    assert a.keys() == b.keys()
-    assert all(torch.equal(a[k], b[k]) for k in a)
