@@ -40,7 +40,7 @@ CORPUS = {
     "n_topics": 3, "n_nouns": 40, "n_verbs": 20, "n_adjectives": 10, "n_adverbs": 3, "n_names": 20, "n_facts": 5,
     "layers": ["upos"],
 }  # fmt: skip
-PRECISIONS = ("32-true", "64-true")
+PRECISIONS = ("64-true",)  # that of the untrained model is 32-true
 SCHEDULE = Steps(every=3, epochs=True)
 OF_EPOCHS = Steps(epochs=True)  # of what is reduced over ranks in hundreds of small messages
 
@@ -257,7 +257,7 @@ def test_two_ranks_observe_what_one_observes(two, tmp_path, weights):
             assert a["word"].notna().sum() > 50
 
 
-@pytest.mark.parametrize(("precision", "bound"), [("32-true", 1e-6), ("64-true", 1e-12)])
+@pytest.mark.parametrize(("precision", "bound"), [("64-true", 1e-12)])
 def test_two_ranks_allocate_what_one_allocates(two, tmp_path, precision, bound):
     allocate(tmp_path, two / "two/checkpoints", precision)
     one, of_two = (pd.read_parquet(folder / f"shares-{precision}.parquet") for folder in (tmp_path, two))

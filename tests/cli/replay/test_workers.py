@@ -24,10 +24,10 @@ from tests.cli.tiny_run import FEW_WORDS, at_steps, tiny_run, trained
 
 pytestmark = pytest.mark.slow
 
-N = int(os.environ.get("LMDYN_CHECKPOINTS", "60"))
-WORKERS = int(os.environ.get("LMDYN_WORKERS", "5"))
+N = int(os.environ.get("LMDYN_CHECKPOINTS", "36"))
+WORKERS = int(os.environ.get("LMDYN_WORKERS", "4"))
 KILLED, LATE = (WORKERS - 2) // 2, WORKERS // 4
-SLOW_S = 8.0  # a checkpoint, from the slow disk
+SLOW_S = 5.0  # a checkpoint, from the slow disk
 
 
 @pytest.fixture(scope="module")
