@@ -163,9 +163,10 @@ def test_the_wheel_holds_all_and_is_fit_to_be_uploaded(wheel):
 @pytest.mark.slow
 def test_it_runs_where_it_is_installed(wheel, tmp_path):
     """In an empty environment, with the packages that are at hand here, away from the clone."""
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
     python = tmp_path / "venv" / "bin" / "python"
-    install = [str(python), "-m", "pip", "install", "--no-deps", "--no-index", "-q", str(wheel)]
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    install = [*pip, "install", "--no-deps", "--no-index", "-q", str(wheel)]
     subprocess.run(install, check=True, capture_output=True)
     (packages,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
     at_hand = [path for path in sys.path if path.endswith("site-packages")]
@@ -176,7 +177,14 @@ def test_it_runs_where_it_is_installed(wheel, tmp_path):
     where = subprocess.run([str(python), "-c", "import lmdyn; print(lmdyn.__file__)"], cwd=elsewhere, check=True,
                            capture_output=True, text=True).stdout  # fmt: skip
     assert str(tmp_path) in where
-    steps = ["--trainer.max_steps", "2", "--trainer.limit_val_batches", "2"]
+    steps = [
+        "--trainer.max_steps",
+        "2",
+        "--trainer.limit_val_batches",
+        "2",
+        "--data.init_args.n_train_tokens",
+        "40000",
+    ]
     subprocess.run([*lmdyn, "fit", "--config", "quickstart", *steps], cwd=elsewhere, check=True)
     (page,) = elsewhere.rglob("report/index.html")
     assert page.stat().st_size > 10_000

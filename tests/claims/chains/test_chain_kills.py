@@ -105,7 +105,7 @@ def training(chain, mark, seed):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are found in /proc")
-def test_a_chain_that_is_killed_goes_on(tmp_path, monkeypatch):
+def test_a_chain_that_is_killed_goes_on(tmp_path, monkeypatch, without_report):
     study(tmp_path)
     runs = tmp_path / "runs" / "mini" / "small"
     mark = f"{CHAIN}={runs}"

@@ -7,10 +7,7 @@ import os
 import random
 import re
 import shutil
-import signal
-import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -20,7 +17,9 @@ import torch
 
 from lmdyn.callbacks import ObservationStore
 from lmdyn.cli.__main__ import main
+from lmdyn.cli.replay import reading
 from tests.cli.tiny_run import FEW_WORDS, at_steps, tiny_run, trained
+from tests.helpers import ranks
 
 pytestmark = pytest.mark.slow
 
@@ -49,26 +48,21 @@ def run(tmp_path_factory):
     return run
 
 
-SLOW_DISK = f"""
-    import sys, time
-    from lmdyn.cli.replay import reading
-    from lmdyn.cli.__main__ import main
+def work(words, seconds):
+    """The command, where each checkpoint takes so many seconds to read."""
     read = reading.read_checkpoint
+
     def slowly(path):
-        time.sleep({SLOW_S})
+        time.sleep(seconds)
         return read(path)
+
     reading.read_checkpoint = slowly
-    main(sys.argv[1:])
-"""
+    main(words)
 
 
-def start(run, out, log, i, slow_disk=None):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    program = [str(slow_disk)] if slow_disk else ["-m", "lmdyn.cli"]
+def start(run, out, log, i, seconds=0.0):
     words = ["analyze", str(run), "--out", str(out), "--logger=none", f"--shard={i}/{WORKERS}"]
-    with log.open("w") as file:
-        command = [sys.executable, *program, *words]
-        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
+    return ranks.start(log, work, words, seconds, CUDA_VISIBLE_DEVICES="")
 
 
 def n_there(out):
@@ -77,25 +71,24 @@ def n_there(out):
 
 def test_workers_of_which_some_die_and_some_come_late(run, tmp_path):
     out, random_ = tmp_path / "out", random.Random(0)
-    script = tmp_path / "slow_disk.py"
-    script.write_text(textwrap.dedent(SLOW_DISK))
     began = time.monotonic()
     logs = [tmp_path / f"{i}.log" for i in range(WORKERS)]
-    workers = [start(run, out, logs[i], i, script if i == 0 else None) for i in range(WORKERS - LATE)]
+    workers = [start(run, out, logs[i], i, SLOW_S if i == 0 else 0.0) for i in range(WORKERS - LATE)]
     killed = []
     while len(killed) < KILLED:  # at random, in the first half
         due = 2 * N * (len(killed) + random_.random()) / (2 * KILLED + 2)
         while n_there(out) < due:
-            assert any(worker.poll() is None for worker in workers), [log.read_text() for log in logs]
+            assert any(worker.is_alive() for worker in workers), [ranks.tail(log) for log in logs]
             time.sleep(0.01)
         worker = random_.choice([w for w in workers[1:] if w not in killed])
-        worker.send_signal(signal.SIGKILL)
+        worker.kill()
         killed.append(worker)
     workers += [start(run, out, logs[i], i) for i in range(WORKERS - LATE, WORKERS)]
-    codes = [worker.wait(timeout=1800) for worker in workers]
+    for worker in workers:
+        worker.join(1800)
     seconds = time.monotonic() - began
     texts = [log.read_text() for log in logs]
-    lived = [code for worker, code in zip(workers, codes, strict=True) if worker not in killed]
+    lived = [worker.exitcode for worker in workers if worker not in killed]
     assert lived == [0] * (WORKERS - KILLED), texts
     # each is stored once, and right
     for observer in ("learning_curves", "sparsity"):
