@@ -139,7 +139,7 @@ def observation(name: str, base: str, settings: str, folder: Path, again: float)
     overlay.write_text(settings, encoding="utf-8")
     cli = prepared(base, overlay)
     data: Any = cli.datamodule
-    (observer,) = (c for c in cli.trainer.callbacks if isinstance(c, Observer) and type(c).__name__ == name)  # type: ignore[attr-defined]
+    *_, observer = (c for c in cli.trainer.callbacks if isinstance(c, Observer) and type(c).__name__ == name)  # type: ignore[attr-defined]
     module: Any = cli.model
     observer.attach(Run(folder / name, data.tokenizer, data.token_counts, data, None, folder))
     observer.bind(module.eval())
