@@ -109,12 +109,9 @@ class RecordsFolder:
         """Return the rows of an observer for one run, or only those of some quantities; cached for many claims."""
         if (observer, run, quantities) not in self._rows:
             table = self.table(observer) if quantities is None else self.rows(observer, run)
-            table = table[
-                table["run"].eq(run) if quantities is None else table["quantity"].isin(list(quantities))
-            ]
-            self._rows[observer, run, quantities] = table[
-                self.observers(run)[observer]["columns"]
-            ].reset_index(drop=True)
+            own = table["run"].eq(run) if quantities is None else table["quantity"].isin(list(quantities))
+            columns = self.observers(run)[observer]["columns"]
+            self._rows[observer, run, quantities] = table.loc[own, columns].reset_index(drop=True)
         return self._rows[observer, run, quantities]
 
     def about(self, run: str, part: str) -> dict[str, Any]:
