@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="few curves, whose numbers mean nothing")
     args = parser.parse_args()
     quiet()
-    number, resamplings = (1, 9) if args.smoke else (args.curves, 99)
+    number, resamplings = (1, 19) if args.smoke else (args.curves, 99)
     print(f"{machine()}, {number} curves each")
     rows = []
     for name, curve in CURVES.items():
