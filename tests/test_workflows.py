@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -249,10 +248,7 @@ def small_observers(path, folder):
 
 @pytest.mark.slow
 def test_the_organism_in_miniature(tmp_path, monkeypatch):
-    """The runs of the chain by its commands, in one process: tokenizer, models, taggers, observations, report.
-
-    Of the taggers, one by each of the two files; in place of the others stand those of upos.
-    """
+    """Every run of the chain by its commands, in one process: tokenizer, models, taggers, observations, report."""
     monkeypatch.chdir(tmp_path)
     here, runs = STUDY / "organism", Path("runs/saphra2019_svcca/organism")
     main(["prepare", "--config", str(here / "lm.yaml"), *SMALL, "--data.init_args.tokenizer=null", "--tokenizer",
@@ -266,10 +262,6 @@ def test_the_organism_in_miniature(tmp_path, monkeypatch):
     taggers += [f"shuffled_{known}_next" for known in chain["shuffled"]]
     for name in taggers:
         known, _, target = name.removeprefix("shuffled_").rpartition("_")
-        if known not in ("upos", "xpos"):
-            there = runs / "taggers" / f"{name.replace(known, 'upos')}_2"
-            shutil.copytree(there, there.with_name(f"{name}_2"))
-            continue
         file, *changes = chain["taggers"][known].split()
         settings = [
             "--config", str(here / file), *changes, *SMALL, f"--model.init_args.target={target}",
