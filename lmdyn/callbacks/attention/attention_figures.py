@@ -134,5 +134,6 @@ class _DiagonalFrames(Sequence[Figure]):
             image.set_data(_square(square))
         self._panels.figure.suptitle(
             f"step {step:,}: in the first, a middle and the last layer, the head whose diagonal score rises most",
+            wrap=True,
         )
         return self._panels.figure
