@@ -1,7 +1,5 @@
 """Attention to the first token: closed forms of equal weights, padding, windows, the definition."""
 
-import math
-
 import pytest
 import torch
 
@@ -81,25 +79,3 @@ def test_a_window_does_not_see_the_first_token():
     own, equal = first_token_attention((mask / mask.sum(1, keepdim=True))[None, None], everywhere(1, n))
     assert equal[0].tolist() == [1, 0.5, 0, 0, 0, 0]
     assert own[0, 0].tolist() == [1, 0.5, 0, 0, 0, 0]
-
-
-def test_batches_add_up():
-    attentions = [softmax_on(random_attention(seed=i), everywhere(3, 5)) for i in range(3)]
-    one = summed((torch.cat(attentions), everywhere(9, 5)))
-    two = summed(*((a, everywhere(3, 5)) for a in attentions))
-    torch.testing.assert_close(one.weights, two.weights)
-    assert one.equal == pytest.approx(two.equal)
-    half = summed(*((a.bfloat16(), everywhere(3, 5)) for a in attentions))
-    torch.testing.assert_close(half.weights, two.weights, rtol=1e-2, atol=0)
-
-
-def test_nan_and_wrong_shapes():
-    p = softmax_on(random_attention(), everywhere(3, 5))
-    p[1, 0, 2] = torch.nan
-    found = summed((p, everywhere(3, 5)))
-    assert math.isnan(found.weights[0])
-    assert not math.isnan(found.weights[1])
-    own, _ = first_token_attention(p, everywhere(3, 5))
-    assert own.isnan().sum() == 1
-    with pytest.raises(ValueError, match=r"\(batch, heads, time, time\)"):
-        FirstTokenSums().update({"layer": p}, everywhere(2, 5))

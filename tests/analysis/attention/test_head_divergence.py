@@ -136,21 +136,3 @@ def test_batches_and_blocks_add_up_and_errors_are_those_of_the_jackknife():
         without.append(float(pairs.nanmean()))
     assert error == pytest.approx(float(jackknife(value, np.array(without), [8, 7, 8]).error))
     assert error > 0
-
-
-def test_a_model_that_diverged_has_no_value():
-    p = weights()
-    broken = torch.full_like(p, torch.nan)
-    sums = HeadDivergenceSums()
-    sums.update(p, broken, everything())
-    found = sums.result()
-    assert found.matches() == []
-    assert math.isnan(found.mean()[0])
-    assert math.isnan(found.mean(heads="same")[0])
-
-
-def test_what_is_refused():
-    with pytest.raises(ValueError, match=r"attention q is \(2, 3, 4, 4\)"):
-        head_divergences(weights(), weights(time=4), everything())
-    with pytest.raises(ValueError, match="blocks must be at least 1, got 0"):
-        HeadDivergenceSums(0)

@@ -24,12 +24,6 @@ def test_rows_repeat_and_are_functions_of_their_number():
     assert ((counts - 900).abs() < 5 * (3000 * 0.3 * 0.7) ** 0.5).all()  # each with the same probability
 
 
-def test_rows_leave_the_global_generator_alone():
-    state = torch.get_rng_state()
-    repeated_tokens(range(9), 3, 2)
-    assert torch.equal(state, torch.get_rng_state())
-
-
 @pytest.mark.parametrize(
     ("ids", "length", "rows", "message"),
     [
@@ -92,24 +86,6 @@ def test_uniform_attention_has_its_closed_form(length, start):
         for score in induction_scores(weights[None, None], length, start).values():
             assert float(score) == pytest.approx(floor, rel=1e-12)
     assert uniform_attention(length, start) > uniform_attention(length, start, causal=False)
-
-
-def test_each_score_is_1_for_its_own_pattern_only():
-    length, start = 5, 1
-    time = start + 2 * length
-    for offset, name in ((length - 1, "prefix_matching"), (1, "previous_token"), (length, "duplicate_token")):
-        weights = torch.zeros(1, 1, time, time)
-        for i in range(offset, time):
-            weights[0, 0, i, i - offset] = 1
-        found = {key: float(score) for key, score in induction_scores(weights, length, start).items()}
-        assert found == {key: float(key == name) for key in SCORES}
-
-
-def test_scores_of_wrong_shapes():
-    with pytest.raises(ValueError, match="at least 7 positions"):
-        induction_scores(torch.zeros(1, 1, 6, 6), 3, 1)
-    with pytest.raises(ValueError, match="from 2"):
-        induction_scores(torch.zeros(1, 1, 6, 6), 1)
 
 
 def test_shares_of_eigenvalues():

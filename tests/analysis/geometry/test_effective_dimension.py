@@ -52,12 +52,6 @@ def test_known_clouds():
     close(effective_dimension(noise[:, :1] * torch.arange(1.0, 9).double()), torch.tensor(1.0).double())
 
 
-@pytest.mark.parametrize(("n", "d"), [(300, 12), (12, 300)])
-def test_squares_of_large_and_small_numbers(n, d):
-    for factor in (1e100, 1e-100):
-        close(effective_dimension(factor * cloud(n, d)), effective_dimension(cloud(n, d)))
-
-
 def test_covariance_and_gram_matrix_agree_around_the_switch():
     """One sample more than dimensions, or as many: the same samples, padded with dimensions that are constant."""
     x = cloud(21, 20)
@@ -83,16 +77,3 @@ def test_a_mean_far_from_0_loses_nothing(n, d):
 def test_streaming_is_at_once(size):
     x = cloud() + 3
     close(streamed(x, size), effective_dimension(x))
-
-
-@pytest.mark.parametrize("f", [effective_dimension, lambda x: streamed(x, 3)])
-@pytest.mark.parametrize(("n", "d"), [(20, 4), (4, 20)])
-def test_undefined(f, n, d):
-    for value in (0.0, 0.1, 1e9 / 3):
-        assert f(torch.full((n, d), value)).isnan()
-    for bad in (torch.nan, torch.inf):
-        x = cloud(n, d)
-        x[1, 2] = bad
-        assert f(x).isnan()
-    with pytest.raises(ValueError, match="at least 2 samples"):
-        f(cloud(1, d))

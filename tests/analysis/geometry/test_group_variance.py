@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from lmdyn.analysis import GroupSums, group_variance, nested_variance
-from tests.helpers.one_rank import as_rank
 
 
 def normal(*shape, seed=0):
@@ -182,59 +181,3 @@ def test_vectors_of_no_group_may_be_anything():
     assert torch.allclose(found.means, expected.means, rtol=1e-12)
     x[3] = math.inf
     assert not summed(x, groups, 3).finite
-
-
-def test_numbers_that_are_not_defined():
-    constant = group_variance(summed(torch.full((24, 3), 0.1), GROUPS, 3))
-    assert math.isnan(constant.variance)
-    assert math.isnan(constant.planar)
-    words = normal(3, 4).float()[GROUPS]  # the vectors of a group are equal, as embeddings of a word
-    equal = group_variance(summed(words, GROUPS, 3))
-    assert equal.between == pytest.approx(1.0)
-    assert math.isnan(equal.separation)
-    empty = summed(normal(4, 2), torch.tensor([0, 0, 3, 3]), 5)
-    assert group_variance(empty).between_floor == pytest.approx(1 / 3)
-    assert empty.means[1].isnan().all()
-
-
-def test_errors():
-    with pytest.raises(ValueError, match="a parent for each of 3 groups, got 2"):
-        nested_variance(summed(normal(24, 2), GROUPS, 3), torch.zeros(2, dtype=torch.int64))
-    sums = GroupSums(2)
-    with pytest.raises(ValueError, match="groups below 2, got 2"):
-        sums.update(normal(3, 2), torch.tensor([0, 1, 2]))
-    with pytest.raises(ValueError, match="a group for each of 3 vectors, got 2"):
-        sums.update(normal(3, 2), torch.tensor([0, 1]))
-    sums.update(normal(1, 2), torch.tensor([1]))
-    with pytest.raises(ValueError, match="2 dimensions as before, got 3"):
-        sums.update(normal(1, 3), torch.tensor([1]))
-
-
-def test_ranks_together_have_the_sums_of_one():
-    x = normal(24, 4) + torch.arange(24)[:, None]  # other means on each rank
-    one = summed(x, GROUPS, 3)
-    parts = [slice(0, 10), slice(10, 24), slice(0, 0)]  # a rank may have no vectors
-
-    def of_rank(rank):
-        sums = GroupSums(3)
-        sums.update(x[parts[rank]], GROUPS[parts[rank]])
-        return sums
-
-    held, added = [], []
-    for rank in range(3):  # what each has
-        with as_rank(gather=lambda mine: held.append(mine) or [mine]):
-            of_rank(rank).reduce()
-    for rank in range(3):
-        added.append([])
-        with as_rank(rank, 3, gather=lambda mine: held, all_reduce_sum=lambda t: added[-1].append(t) or t):
-            of_rank(rank).reduce()
-    for rank in range(3):
-        totals = iter([torch.stack(parts).sum(0) for parts in zip(*added, strict=True)])
-        sums = of_rank(rank)
-        with as_rank(rank, 3, gather=lambda mine: held, all_reduce_sum=lambda t, totals=totals: next(totals)):
-            sums.reduce()
-        found = sums.result()
-        assert torch.allclose(found.means, one.means, rtol=1e-12)
-        assert torch.allclose(found.scatter, one.scatter, rtol=1e-10)
-        assert found.counts.tolist() == one.counts.tolist()
-        assert found.rounding == one.rounding

@@ -120,17 +120,3 @@ def test_rows_near_to_a_row_before_them_are_left_out(dtype):
                 kept.append(row)
         assert intrinsic_dimension(x).distinct == len(kept)
         assert (len(kept) < len(x)) is fewer
-
-
-def test_undefined():
-    x = uniform(30, 3)
-    bad = x.clone()
-    bad[0, 0] = torch.nan
-    for one, distinct in (
-        (bad, 0), (x[:0], 0), (x[:9], 9), (torch.ones(30, 3), 1), (torch.zeros(30, 3), 1)
-    ):  # fmt: skip
-        found = intrinsic_dimension(one, [1])
-        assert found.distinct == distinct
-        assert math.isnan(found.dimensions[0])
-    simplex = torch.eye(20, dtype=F64)  # all at one distance: every ratio is 1
-    assert math.isnan(whole(simplex))

@@ -69,28 +69,6 @@ def test_common_axes_are_those_of_all_steps():
         assert not torch.allclose(alone.abs(), found.points[i].abs(), atol=0.05 * float(alone.abs().max()))
 
 
-def test_common_axes_do_not_depend_on_rotation_drift_and_sign():
-    steps = normal(3, 6, 5)
-    found = principal_course(steps)
-    turned = principal_course(steps @ rotation(5) + torch.tensor([0.0, 50.0, -9.0])[:, None, None])
-    assert torch.allclose(found.points, turned.points, atol=1e-9)
-    assert torch.allclose(principal_course(-steps).points.abs(), found.points.abs(), atol=1e-9)
-    assert not torch.allclose(principal_course(steps * torch.arange(1, 6)).points, found.points, atol=0.1)
-    one = principal_course(normal(2, 3, 1))
-    assert one.points[..., 1].abs().max() == 0
-    assert one.shares.tolist() == pytest.approx([1, 0])
-    assert principal_course(torch.ones(2, 3, 4)).shares.isnan().all()
-
-
-def test_alignment_undoes_rotations_reflections_and_shifts():
-    last = PLANE - PLANE.mean(0)
-    flip = torch.tensor([[1.0, 0.0], [0.0, -1.0]], dtype=torch.float64)
-    moved = torch.stack([last @ rotation(2, 5) + 4, last @ flip @ rotation(2, 6) - 9, last])
-    found = aligned_courses(moved)
-    assert torch.allclose(found, last.expand(3, -1, -1), atol=1e-9)
-    assert not torch.allclose(moved[0] - moved[0].mean(0), last, atol=0.5)
-
-
 def test_alignment_keeps_each_picture_and_moves_as_little_as_possible():
     courses = normal(4, 7, 2)
     found = aligned_courses(courses)
@@ -120,16 +98,6 @@ def test_cosine_distances_are_those_of_deviations():
     assert not torch.allclose(distances(x), found, atol=0.1)
     middle = torch.tensor([[1.0, 0.0], [0.0, 0.0], [-1.0, 0.0]])  # the second is at the mean
     assert cosine_distances(middle).tolist() == [[0, 1, 2], [1, 0, 1], [2, 1, 0]]
-
-
-def test_degenerate_input():
-    assert mds_picture(torch.zeros(3, 3)).points.abs().max() == 0
-    assert mds_picture(torch.zeros(1, 1)).points.shape == (1, 2)
-    two = mds_picture(torch.tensor([[0.0, 3.0], [3.0, 0.0]]))
-    assert distances(two.points)[0, 1] == pytest.approx(3)
-    assert cosine_distances(torch.ones(3, 2)).tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
-    assert aligned_courses(normal(1, 3, 2)).shape == (1, 3, 2)
-    assert aligned_courses(torch.zeros(2, 3, 2)).abs().max() == 0
 
 
 def test_what_is_no_matrix_of_distances_is_refused():

@@ -96,9 +96,3 @@ def test_shares_of_units():
             signs.update(rows)
         signs.reduce()
         assert signs.result() == ActiveUnits(dead=0.5, always_on=0.25)
-
-
-def test_shares_of_nothing():
-    nothing = UnitSigns()
-    nothing.reduce()
-    assert nothing.result() is None

@@ -5,7 +5,6 @@ import torch
 
 from lmdyn.analysis.geometry.sampled_rows import SampledRows
 from lmdyn.analysis.statistics.hashing import splitmix64
-from tests.helpers.one_rank import as_rank
 
 KEYS = splitmix64(torch.arange(1000))
 ROWS = {"a": torch.arange(1000.0)[:, None], "b": torch.arange(2000.0).reshape(1000, 2)}
@@ -40,25 +39,3 @@ def test_a_short_stream_is_taken_whole():
         empty.rows("a")
     with pytest.raises(ValueError, match="a number of rows from 1"):
         SampledRows(0)
-
-
-def test_ranks_together_have_the_sample_of_one():
-    parts = [sampled(rows, 9) for rows in (*torch.arange(1000).split(700), torch.arange(0))]
-    held = []
-    for part in parts:  # what each has
-        with as_rank(gather=lambda mine: held.append(mine) or [mine]):
-            part.reduce()
-    for part in [sampled(rows, 9) for rows in (*torch.arange(1000).split(700), torch.arange(0))]:
-        with as_rank(0, 3, gather=lambda mine: held):
-            part.reduce()
-        for name, x in ROWS.items():
-            assert torch.equal(part.rows(name), x[BEST[:50]])
-
-
-def test_rows_are_copied():
-    x = ROWS["a"].clone()
-    sample = SampledRows(50)
-    sample.update(KEYS, {"a": x})
-    x.zero_()
-    sample.reduce()
-    assert float(sample.rows("a").sum()) > 0

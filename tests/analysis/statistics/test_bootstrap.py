@@ -19,11 +19,6 @@ def test_draws_add_up_and_are_those_of_the_seed():
     assert found.var() == pytest.approx(6 / 7, rel=0.1)
 
 
-def test_one_block_and_no_resampling():
-    assert draw_blocks(1, 3, seed=0).tolist() == [[1], [1], [1]]
-    assert draw_blocks(4, 0, seed=0).shape == (0, 4)
-
-
 def test_the_interval_in_closed_form():
     resampled = np.arange(101) / 100  # quantile q is q
     low, high = basic_interval(0.7, np.random.default_rng(0).permutation(resampled), 0.9)
@@ -44,9 +39,3 @@ def test_each_entry_of_an_array_is_by_itself():
     for i in np.ndindex(2, 3):
         one = basic_interval(float(values[i]), resampled[(slice(None), *i)], 0.95)
         assert (float(low[i]), float(high[i])) == pytest.approx((float(one[0]), float(one[1])))
-
-
-def test_nothing_resampled_is_nan():
-    for value, shape in ((0.5, ()), (np.zeros((2, 3)), (2, 3))):
-        ends = basic_interval(value, [], 0.95)
-        assert all(end.shape == shape and np.isnan(end).all() for end in ends)

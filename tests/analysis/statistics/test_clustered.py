@@ -38,10 +38,3 @@ def test_copies_of_a_cluster_add_nothing():
     once = clustered_means(values, np.zeros(10, dtype=np.int64), np.arange(10))
     thrice = clustered_means(np.repeat(values, 3), np.zeros(30, dtype=np.int64), np.repeat(np.arange(10), 3))
     assert thrice.error[0] == pytest.approx(once.error[0], rel=1e-12)
-
-
-def test_nothing_and_one_cluster():
-    found = clustered_means(np.array([1.0, 2.0]), np.array([1, 1]), np.array([3, 3]))
-    assert np.isnan(found.mean[0])
-    assert found.mean[1] == 1.5
-    assert np.isnan(found.error).all()

@@ -20,10 +20,3 @@ def test_of_a_correlation_as_scipy():
 def test_of_a_share_as_scipy(k):
     oracle = stats.binomtest(k, 100).proportion_ci(0.95, method="wilson")
     assert share_interval(k / 100, 100) == pytest.approx((oracle.low, oracle.high), abs=1e-12)
-
-
-def test_refused():
-    with pytest.raises(ValueError, match="more than 3 pairs"):
-        correlation_interval(0.5, 3)
-    with pytest.raises(ValueError, match="of at least one case"):
-        share_interval(1.5, 10)

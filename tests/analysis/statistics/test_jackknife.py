@@ -76,12 +76,3 @@ def test_of_a_canonical_correlation_it_covers_where_resampled_rows_do_not():
     assert abs(np.mean(corrected) - 0.5) < 0.5 * abs(np.mean(plain) - 0.5)
     assert covered >= 85
     assert percentile < 75  # the control: an interval of resampled rows, for the same data
-
-
-@pytest.mark.parametrize(
-    ("left_out", "sizes", "message"),
-    [([1.0], None, "two blocks"), ([1.0, 2.0], [1], "2 blocks"), ([1.0, 2.0], [1, 0], "2 blocks")],
-)
-def test_refused(left_out, sizes, message):
-    with pytest.raises(ValueError, match=message):
-        jackknife(1.0, left_out, sizes)

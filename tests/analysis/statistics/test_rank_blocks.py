@@ -97,19 +97,6 @@ def test_the_error_is_that_of_another_text():
     assert naive < 0.6 * spread
 
 
-def test_what_says_nothing_is_nan():
-    x, blocks = np.arange(8.0), np.arange(8) // 2
-    assert np.isnan(RankCorrelations([x, x**2, x], blocks).of(0, 1, (2,))[:2]).all()
-    assert np.isnan(RankCorrelations([x[:2], x[:2]], blocks[:2]).of(0, 1)[:2]).all()
-    one = RankCorrelations([x, -x], np.zeros(8)).of(0, 1)
-    assert one.value == pytest.approx(-1)
-    assert np.isnan(one.error)
-    alone = RankCorrelations([x, x], blocks, np.arange(8)).of(0, 1)
-    assert np.isnan(alone.value)
-    with pytest.raises(ValueError, match=r"of one length, got \[7, 8\]"):
-        RankCorrelations([x, x[:7]], blocks)
-
-
 def test_blocks_hold_whole_clusters_of_about_equal_size():
     random = np.random.default_rng(0)
     clusters = np.repeat(np.arange(500), random.integers(1, 40, 500))

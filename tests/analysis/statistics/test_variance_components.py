@@ -37,9 +37,3 @@ def test_on_average_what_was_put_in():
     assert columns == pytest.approx(1, rel=0.1)
     assert rest == pytest.approx(0.25, rel=0.05)
     assert min(f.columns for f in found) < 0  # unbiased, and so at times negative
-
-
-def test_refused():
-    for values in (np.ones((1, 3)), np.ones(3), np.array([[1.0, np.nan], [1.0, 2.0]])):
-        with pytest.raises(ValueError, match="at least two rows and columns"):
-            variance_components(values)

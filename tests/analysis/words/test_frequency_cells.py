@@ -216,37 +216,3 @@ def test_rho_of_samples_and_its_error(observed, role, sample):
     naive_error = math.sqrt((n - 1) / n * ((np.array(left_out) - np.mean(left_out)) ** 2).sum())
     assert value(observed, "rho_gradient_error", "h", role, sample) == pytest.approx(naive_error, rel=1e-6)
     assert value(observed, "words", "", role, sample) == n
-
-
-def test_references_are_of_the_sites_own_size(observed):
-    for site, d in (("embedding", 6), ("h", 8)):
-        assert value(observed, "chi_gaussian", site, "", "") == pytest.approx(
-            math.sqrt(math.pi / 2 / d), rel=0.05
-        )
-        assert value(observed, "chi_uniform", site, "", "") == pytest.approx(2 / math.sqrt(3 * d), rel=0.05)
-    p = COUNTS.double() / COUNTS.sum()
-    assert value(observed, "unigram_entropy", "", "", "") == pytest.approx(scipy.stats.entropy(p.numpy()))
-
-
-def test_bands_are_of_words_with_gradients_of_the_tokens_loss(observed):
-    """χ at h of the gradient of each token, from calculus: Wᵀ(p − y)(1 − tanh²)."""
-    model, rows = Model(), []
-    W = model.decoder.weight.detach().double()
-    g = torch.Generator().manual_seed(5)
-    for _ in range(4):
-        ids = torch.multinomial(COUNTS.float() + 100, 6 * 31, replacement=True, generator=g).view(6, 31)
-        h = model.h(model.embedding(ids[:, :-1])).detach().double()
-        p = model.decoder(h.float().tanh()).detach().double().softmax(-1)
-        dz = p - nn.functional.one_hot(ids[:, 1:], V)
-        dh = (dz @ W) * (1 - h.tanh() ** 2)
-        rows.append((ids[:, 1:].flatten(), (dh.norm(dim=-1) / dh.abs().sum(-1)).flatten()))
-    words, chi = (torch.cat(part) for part in zip(*rows, strict=True))
-    for sample in ("100-999", "1000+"):
-        inside = members(sample)[words]
-        weight = 1 / COUNTS[words[inside]].double()
-        expected = float((weight * chi[inside]).sum() / weight.sum())
-        assert value(observed, "chi_gradient_types", "h", "target", sample) == pytest.approx(
-            expected, rel=1e-5
-        )
-        seen = set(words[inside].tolist())
-        assert value(observed, "words", "", "target", sample) == len(seen)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lmdyn.analysis.words.learning_order import learning_order, rescaled
+from lmdyn.analysis.words.learning_order import learning_order
 
 
 def test_half_is_where_the_curve_is_half():
@@ -34,12 +34,6 @@ def test_what_was_not_observed_plays_no_part():
     with_gap = learning_order(steps, curve[:, None])
     without = learning_order(steps[[0, 2, 3]], curve[[0, 2, 3], None])
     assert torch.equal(with_gap, without)
-
-
-def test_rescaled_ends_at_one():
-    accuracy = torch.rand(5, 3, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(rescaled(accuracy)[-1], torch.ones(3))
-    torch.testing.assert_close(rescaled(accuracy) * accuracy[-1], accuracy)
 
 
 def test_steps_that_do_not_rise_are_refused():

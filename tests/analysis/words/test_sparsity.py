@@ -56,14 +56,6 @@ class TestConcentration:
         torch.testing.assert_close(found[1].double(), norm, rtol=1e-6, atol=0)
         assert torch.equal(found[0], concentration(v))
 
-    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-    def test_half_precision_is_summed_in_float32(self, dtype):
-        v = (torch.randn(3, 4000, generator=torch.Generator().manual_seed(7)) * 300).to(dtype)  # ‖v‖₁ of 1e6
-        for found, expected in zip(concentration_and_norm(v), concentration_and_norm(v.float()), strict=True):
-            assert found.dtype == torch.float32
-            assert torch.equal(found, expected)
-        assert torch.equal(concentration(v), concentration(v.float()))
-
 
 class TestAttentionEntropy:
     def test_closed_forms_and_scipy(self):
@@ -96,10 +88,6 @@ class TestFrequencyCorrelation:
         kept = ~means.isnan()
         expected = scipy.stats.pearsonr(means[kept], frequency[kept]).statistic
         assert frequency_correlation(means, frequency) == pytest.approx(expected, abs=1e-14)
-
-    def test_no_value_for_too_few_words_or_constants(self):
-        assert math.isnan(frequency_correlation(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0])))
-        assert math.isnan(frequency_correlation(torch.full((9,), 0.1), torch.arange(9.0)))
 
 
 class TestWordTags:
@@ -193,9 +181,6 @@ class TestErrorOfRho:
     @pytest.mark.parametrize("counts", [[1.0, 1, 1, 1, 1], [1.0, 1, 1, 1, 9]])
     def test_nan_where_frequency_is_constant_or_becomes_so(self, counts):
         assert math.isnan(frequency_correlation_error(torch.arange(5.0), torch.tensor(counts)))
-
-    def test_nan_of_three_words(self):
-        assert math.isnan(frequency_correlation_error(torch.arange(3.0), torch.tensor([1.0, 5, 2])))
 
 
 def test_unigram_entropy():

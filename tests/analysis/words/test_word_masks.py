@@ -85,13 +85,6 @@ def test_many_words_share_a_batch():
     assert len(copies) == 1
 
 
-def test_sizes_below_one_are_refused():
-    words = number_words(torch.zeros(1, 2, dtype=torch.int64))
-    ids = torch.ones(1, 2, dtype=torch.int64)
-    with pytest.raises(ValueError, match="at least 1, got 0"):
-        next(masked_copies({"input_ids": ids}, words, torch.arange(1), MASK, batch_tokens=0))
-
-
 def test_a_word_is_right_when_all_its_pieces_are():
     g = torch.Generator().manual_seed(1)
     word = torch.randint(0, 40, (150,), generator=g)
