@@ -36,14 +36,6 @@ class TestBatches:
         x, y = made()
         torch.testing.assert_close(values(stream(x, y, sizes)), direct(x, y), atol=1e-10, rtol=0)
 
-    def test_values_between_updates(self):
-        x, y = made()
-        covariance = stream(x[:100], y[:100], 30)
-        torch.testing.assert_close(values(covariance), direct(x[:100], y[:100]), atol=1e-10, rtol=0)
-        covariance.update(x[100:], y[100:])
-        assert covariance.n == 400
-        torch.testing.assert_close(values(covariance), direct(x, y), atol=1e-10, rtol=0)
-
     def test_mean_and_scatter(self):
         v = torch.cat(made(), 1)
         covariance = stream(*made(), 30)
@@ -115,33 +107,16 @@ class TestParts:
             CrossCovariance.combine([part, stream(x[:, :3], y, 10)])
 
 
-class TestErrors:
-    def test_what_does_not_fit(self):
-        x, y = made(50)
-        covariance = CrossCovariance()
-        with pytest.raises(ValueError, match="row i of both"):
-            covariance.update(x, y[1:])
-        covariance.update(x, y)
-        with pytest.raises(
-            ValueError, match=r"expected samples of \(30, 20\) dimensions as before, got \(20, 30\)"
-        ):
-            covariance.update(y, x)
-
-    @pytest.mark.parametrize("measure", ["cca", "svcca", "pwcca", "linear_cka", "procrustes"])
-    def test_constants_are_found_at_the_end(self, measure):
-        for constant in (0.1, 1e9 / 3):
-            covariance = stream(made(50)[0], torch.full((50, 3), constant), 9)
-            with pytest.raises(ValueError, match="y is constant over its 50 samples"):
-                getattr(covariance, measure)()
-
-    def test_too_few_samples(self):
-        x, y = made(50)
-        for n in (1, 2, 3):
-            covariance = stream(x[:n], y[:n], 1)
-            with pytest.raises(ValueError, match=r"requires|constant"):
-                covariance.linear_cka(debiased=True)
-            with pytest.raises(ValueError, match=r"span|constant"):
-                covariance.cca()
+def test_what_does_not_fit():
+    x, y = made(50)
+    covariance = CrossCovariance()
+    with pytest.raises(ValueError, match="row i of both"):
+        covariance.update(x, y[1:])
+    covariance.update(x, y)
+    with pytest.raises(
+        ValueError, match=r"expected samples of \(30, 20\) dimensions as before, got \(20, 30\)"
+    ):
+        covariance.update(y, x)
 
 
 # what each rank has of the rows 0 … 399: the first none
