@@ -15,7 +15,6 @@ from lmdyn.analysis.dynamics.synchronization import (
     synchronize,
 )
 from lmdyn.analysis.dynamics.synchronized_map import SynchronizedMap, synchronized_map, transverse_exponents
-from lmdyn.analysis.orbits.lyapunov import local_lyapunov_exponents
 from lmdyn.analysis.orbits.trajectories import iterate
 
 
@@ -141,16 +140,6 @@ def test_a_shared_layer_of_another_kind_is_iterated_on_one_token():
     torch.testing.assert_close(generic(x), fused(x), rtol=0, atol=1e-12)
 
 
-def test_a_layer_that_looks_at_positions_has_no_reduced_map():
-    f = encoder()
-    layer = f.layers[0]
-    layer.register_forward_pre_hook(
-        lambda m, args: (args[0] + torch.arange(args[0].shape[1])[None, :, None],)
-    )
-    with pytest.raises(ValueError, match="has no reduced map"):
-        synchronized_map(f)
-
-
 # ---------------------------------------------------------------------------------------------- transverse exponents
 
 
@@ -184,16 +173,6 @@ def test_transverse_exponent_tells_synchronization_from_parting():
         torch.testing.assert_close(found, torch.full((2, 3), float(np.log(factor)), dtype=torch.float64))
     with pytest.raises(ValueError, match="steps must be a multiple of tau=3, got 4: use 3 or 6 steps"):
         transverse_exponents(f, states(3, 4), 3, 4)
-
-
-def test_joint_perturbations_on_the_manifold_have_the_exponents_of_one_token():
-    """ε over N tokens is ε/√N of one: the first windows of the two maps, from the same direction, agree."""
-    f = encoder(0.4)
-    reduced, x = synchronized_map(f), states(2, 16)
-    full = local_lyapunov_exponents(f, x[:, None].expand(-1, 8, -1).contiguous(), 4, 40, 1e-6 * 8**0.5)
-    one = local_lyapunov_exponents(reduced, x, 4, 40, 1e-6)
-    # directions differ at first, and become the same
-    torch.testing.assert_close(full.exponents[-3:], one.exponents[-3:], rtol=0, atol=0.05)
 
 
 class TestReleasedDeviation:

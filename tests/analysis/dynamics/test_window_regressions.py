@@ -1,14 +1,10 @@
 """All windows at once against one regression after the other, and what must hold of readouts."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
 
 from lmdyn.analysis.dynamics.window_regressions import fit_window, window_regressions
 from lmdyn.analysis.dynamics.window_sums import WindowSums
-from tests.helpers.one_rank import as_rank
 
 T, D, N, M = 12, 5, (30, 17), (9, 14)
 STARTS, LENGTHS = range(7), range(1, 7)
@@ -205,35 +201,6 @@ def test_sums_are_those_of_the_definition(data):
     sums.update(7, torch.full((2, D), 1e3), torch.tensor([-1, 2]))  # classes that are not asked for
     torch.testing.assert_close(sums.scatter, before)
     assert sums.counts[:, 7].tolist() == list(N)
-
-
-def test_two_ranks_are_one(data, found, monkeypatch):
-    """Two threads whose sums meet: one has a third of the training sentences, the other no development sentences."""
-    barrier, brought = threading.Barrier(2), {}
-
-    def all_reduce_sum(tensor):
-        brought[threading.get_ident()] = tensor
-        barrier.wait(60)
-        total = sum(brought[i] for i in sorted(brought))
-        barrier.wait(60)
-        return total
-
-    def part(rank):
-        (x, classes), development = data
-        mine = torch.arange(len(classes)) % 3 < 1
-        mine = mine if rank else ~mine
-        empty = slice(0, 0 if rank else None)
-        pair = (
-            sums_of(x[:, mine], classes[mine], pooled=True),
-            sums_of(*(a[..., empty, :] if a.ndim > 1 else a[empty] for a in development)),
-        )
-        for sums in pair:
-            sums.reduce()
-        return window_regressions(*pair, letters, STARTS, LENGTHS).nmse
-
-    with as_rank(all_reduce_sum=all_reduce_sum), ThreadPoolExecutor(2) as pool:
-        for nmse in pool.map(part, (0, 1)):
-            torch.testing.assert_close(nmse, found.nmse, rtol=1e-9, atol=0)
 
 
 def test_what_cannot_be(data):

@@ -107,13 +107,6 @@ def test_along_eigenvectors_are_the_eigenvalues():
     assert math.isnan(hessian.along(0 * vectors[:, 0]))
 
 
-def test_a_linear_loss_has_no_curvature():
-    x = torch.ones(3, requires_grad=True)
-    hessian = Hessian(lambda: [x.sum()], [x])
-    assert hessian.largest(1) == [0.0]
-    assert hessian.trace(5).value == 0
-
-
 def test_wrong_numbers_are_refused():
     hessian, _ = quadratic(torch.eye(3).double())
     with pytest.raises(ValueError, match="expected a number of eigenvalues from 1 to 3, got 4"):

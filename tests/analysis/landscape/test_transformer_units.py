@@ -184,23 +184,6 @@ def test_groups_of_gpt2(models):
     }
 
 
-def test_groups_of_albert(models):
-    groups = of("albert_pretraining", models)
-    assert list(groups) == [
-        "units of albert.embeddings.word_embeddings", "residual stream",
-        "heads of albert.encoder.albert_layer_groups.0.albert_layers.0.attention",
-        "units of albert.encoder.albert_layer_groups.0.albert_layers.0.ffn", "units of albert.pooler",
-    ]  # fmt: skip
-    assert [size for size, _ in groups.values()] == [6, 12, 3, 10, 12]
-
-
-def test_gates_share_units_with_the_units_that_they_scale(models):
-    groups = {group.name: group for group in unit_groups(models["llama"])}
-    assert {axis.parameter for axis in groups["units of model.layers.0.mlp.gate_proj"].axes} == {
-        f"model.layers.0.mlp.{part}_proj.weight" for part in ("gate", "up", "down")
-    }
-
-
 def test_units_of_several_entries_by_the_definition():
     """Naive oracle: unit i of block b is a slice, and the best order is that among all."""
     torch.manual_seed(0)

@@ -329,13 +329,6 @@ def test_orbits_that_stay_nowhere_are_undetermined(f):
     assert orbit_kind(f, uniform(5, 2, 0.5, 1), 300).kinds == ["undetermined"] * 5
 
 
-def test_diverged_orbits_are_undetermined():
-    x = torch.tensor([[0.3], [2.0]], dtype=F64)
-    found = orbit_kind(logistic(4.0), x, steps=1000)
-    assert found.kinds == ["chaotic", "undetermined"]
-    assert found.length.tolist()[1] == 0
-
-
 @pytest.mark.parametrize("rate", [2.0, 1.5, 1.05])  # within the horizon, or when it is followed
 def test_growth_to_the_end_of_the_numbers_is_no_chaos(rate):
     """Norms end at 1e154, states go on to 1e308: from there a perturbation would seem to grow by its own loss."""
@@ -451,15 +444,6 @@ def test_growth_that_may_be_chaos_before_an_end_is_open():
         assert length.tolist() == [0, 10 * len(swinging), 0]
         assert censored.tolist() == [False, kinds[0] == "undetermined", False]
         assert chaotic.isnan().tolist() == [True, False, True]
-
-
-def test_rows_do_not_depend_on_each_other():
-    x = uniform(6, 1)
-    whole, one = (
-        orbit_kind(logistic(3.9), x, steps=500),
-        orbit_kind(logistic(3.9), x[3:4], steps=500, rows=[3]),
-    )
-    assert torch.equal(whole.exponent[3:4], one.exponent)
 
 
 @pytest.mark.parametrize(

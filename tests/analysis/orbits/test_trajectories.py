@@ -74,16 +74,6 @@ class TestIterate:
         iterate(watched, start(), 40, {"first": lambda x: keep.append(x) or x[:, 0]}, 1)
         assert max(most) > 30  # the watch sees what is kept
 
-    def test_errors(self):
-        with pytest.raises(ValueError, match="every must be at least 1 step, got 0"):
-            iterate(logistic, start(), 3, {}, every=0)
-        with pytest.raises(ValueError, match="steps must be at least 0"):
-            iterate(logistic, start(), -1, {})
-        with pytest.raises(ValueError, match="'mean' has shape"):
-            iterate(logistic, start(), 3, {"mean": lambda x: x.mean()})
-        with pytest.raises(ValueError, match="a map of the state to itself"):
-            iterate(lambda x: x[:, :1], start(), 3, {})
-
 
 class TestRepeat:
     def test_it_is_the_power(self):

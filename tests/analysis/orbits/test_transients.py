@@ -26,10 +26,6 @@ def naive(column, tau, width, recurred_at=-1):
     return end * tau, censored, math.fsum(before) / len(before) if before else math.nan
 
 
-def column(*values):
-    return torch.tensor(values, dtype=torch.float64)[:, None]
-
-
 class TestKnown:
     @pytest.mark.parametrize("width", [10, 20, 40])
     def test_a_step(self, width):
@@ -57,35 +53,6 @@ class TestKnown:
         assert found.length.tolist() == [20]
         assert not found.censored
 
-    def test_nan_windows_are_left_out(self):
-        x = column(1, math.nan, 1, math.nan, -0.1, -0.1, math.nan, -0.1, -0.1)
-        found = transient_length(x, 1, 2)
-        assert found.length.tolist() == [3]
-        assert found.mean_exponent.item() == 1
-
-    def test_a_tail_of_nan_is_no_evidence(self):
-        nan = math.nan
-        x = torch.cat([
-            column(*[1.0] * 8, nan, nan),  # was chaotic to its last value
-            column(*[1.0] * 5, *[-2.0] * 3, nan, nan),
-            column(1.0, 1.0, *[nan] * 8),  # fewer than the width
-            column(-1.0, -1.0, *[nan] * 8),
-            column(*[nan] * 10),
-        ], 1)  # fmt: skip
-        found = transient_length(x, 2, 3)
-        assert found.length.tolist() == [16, 6, 4, 0, 0]
-        assert found.censored.tolist() == [True, False, True, False, True]
-        assert found.mean_exponent[:3].tolist() == [1, 1, 1]
-        assert found.mean_exponent[3:].isnan().all()
-
-    def test_recurrence_ends_it(self):
-        x = torch.cat([torch.full((10, 4), 0.1), torch.full((10, 4), -0.1)])
-        found = transient_length(x, 5, 2, recurred_at=torch.tensor([-1, 24, 99, 0]))
-        assert found.length.tolist() == [45, 20, 45, 0]
-        always = transient_length(torch.full((20, 2), 0.1), 5, 2, recurred_at=torch.tensor([-1, 63]))
-        assert always.length.tolist() == [100, 60]
-        assert always.censored.tolist() == [True, False]
-
 
 @pytest.mark.parametrize("width", [1, 5, 20])
 def test_against_a_loop(width):
@@ -105,12 +72,6 @@ def test_against_a_loop(width):
         expected = torch.tensor([r[2] for r in rows], dtype=torch.float64)
         torch.testing.assert_close(found.mean_exponent, expected, equal_nan=True)
     assert len(set(found.length.tolist())) > 10
-
-
-def test_errors():
-    for tau, width in ((0, 2), (2, 0)):
-        with pytest.raises(ValueError, match="at least 1"):
-            transient_length(torch.zeros(10, 2), tau, width)
 
 
 def test_sign_change_is_the_likeliest_place_of_one():

@@ -86,28 +86,3 @@ def test_lag_that_decorrelates():
     assert decorrelation_lag(decaying - decaying.mean()) == pytest.approx(1 / -math.log(0.95), abs=3)
     assert decorrelation_lag(torch.randn(5000, generator=torch.Generator().manual_seed(0))) == 1
     assert decorrelation_lag(t, share=-1.0) == 4000  # it never falls so low
-
-
-def lorenz(n, h=0.01):
-    """Its third coordinate, by the classical Runge-Kutta method."""
-
-    def slope(p):
-        x, y, z = p
-        return np.array([10 * (y - x), x * (28 - z) - y, x * y - 8 / 3 * z])
-
-    p, found = np.array([1.0, 1.0, 20.0]), []
-    for _ in range(n):
-        a = slope(p)
-        b = slope(p + h / 2 * a)
-        c = slope(p + h / 2 * b)
-        p = p + h / 6 * (a + 2 * b + 2 * c + slope(p + h * c))
-        found.append(p[2])
-    return torch.tensor(found)
-
-
-def test_finely_sampled_chaos_looks_regular_unless_it_is_thinned():
-    x = lorenz(6000)
-    lag = decorrelation_lag(x)
-    assert 10 <= lag <= 20  # a quarter of a turn
-    fine, thinned = (zero_one_test(x[:, None], every=every).k[-1, 0] for every in (1, lag))
-    assert fine < 0.2 < 0.9 < thinned

@@ -177,24 +177,6 @@ def test_masks_are_of_rows_too():
         assert relative(f.finish(other, to_the_end(f, other)).logits, model(**other).logits) < 1e-10
 
 
-def test_the_copy_is_the_map_s_own():
-    model, batch, other = seeded(RecurrentDepth).double(), text(2, 6), text(3, 9, seed=1)
-    f = EncoderMap(model, batch, dtype=torch.float64)
-    before = f.of(other)(f.start(other))
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.3)
-    torch.testing.assert_close(f.of(other)(f.start(other)), before, rtol=0, atol=0)
-    assert not any("forward" in vars(m) for m in model.modules())
-    state = torch.random.get_rng_state()
-    EncoderMap(seeded(RecurrentDepth), batch)
-    torch.manual_seed(0)
-    EncoderMap(model, batch).start(other)
-    torch.manual_seed(0)
-    assert torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(0)))
-    torch.random.set_rng_state(state)
-
-
 def test_models_that_write_in_place():
     class InPlace(RecurrentDepth):
         def forward(self, input_ids, depth=None):
@@ -418,12 +400,6 @@ def test_compiled_modules_are_run_as_they_were_before():
         f = EncoderMap(compiled, text(2, 6), dtype=torch.float64)
         torch.testing.assert_close(f.of(other)(f.start(other)), expected, rtol=0, atol=0)
         assert f.unit == ("core.0", "core.1")
-
-
-def test_modules_in_bfloat16():
-    model = seeded(RecurrentDepth).bfloat16()
-    f = EncoderMap(model, text(2, 6))
-    assert f.start(text(2, 6)).dtype == torch.float32
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
