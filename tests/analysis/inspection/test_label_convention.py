@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-import torch.nn.functional as F
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -313,15 +312,6 @@ def test_a_row_of_one_token_tells_nothing():
         label_convention(ARCHITECTURES["gpt2"](), [batch])
 
 
-def test_two_ids():
-    ids = torch.randint(0, 2, (4, 20), generator=torch.Generator().manual_seed(0))
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Embedding(2, 4), nn.Linear(4, 2))
-    assert label_convention(module, [{"input_ids": ids, "labels": ids}]).convention == "next"
-    found = label_convention(module, [{"input_ids": ids[:, :-1], "labels": ids[:, 1:]}])
-    assert found.convention == "aligned"
-
-
 def test_labels_that_are_no_tokens_are_those_of_their_place():
     """A tagger's."""
     batch = causal_batch(lengths=(12, 12, 12))
@@ -348,11 +338,6 @@ def test_noisy_inputs_are_still_those_before_the_labels():
     dropped = torch.rand(batch["input_ids"].shape, generator=torch.Generator().manual_seed(0)) < 0.2
     batch["input_ids"] = batch["input_ids"].masked_fill(dropped, 3)
     assert label_convention(ARCHITECTURES["gpt2"](), [batch]).convention == "aligned"
-
-
-def test_masked_text_for_a_causal_model_says_that_it_is_causal():
-    found = label_convention(ARCHITECTURES["llama"](), [masked_batch()])
-    assert (found.convention, found.reading) == ("aligned", "causal")
 
 
 def test_one_place_leaked_is_refused():
@@ -441,16 +426,6 @@ def test_it_leaves_no_trace_and_answers_again_the_same(name):
     assert [m.training for m in module.modules()] == modes
     assert all(p.requires_grad and (p.grad == 1).all() for p in module.parameters())
     assert all(torch.equal(v, given[k]) for k, v in batch.items())
-
-
-def test_labels_of_the_next_place_by_cross_entropy():
-    g = torch.Generator().manual_seed(0)
-    logits, labels = torch.randn(2, 5, 7, generator=g), torch.randint(0, 7, (2, 5), generator=g)
-    labels[0, 2] = -100
-    by_hand = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
-    losses = token_losses(logits, aligned_labels(labels, "next"))
-    torch.testing.assert_close(losses.sum() / (labels[:, 1:] != -100).sum(), by_hand)
-    assert aligned_labels(labels, "aligned") is labels
 
 
 @pytest.mark.parametrize(

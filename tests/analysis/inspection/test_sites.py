@@ -708,20 +708,6 @@ def test_parts_of_layers_are_no_blocks():
     assert block_paths(found) == [f"layers.{i}.{j}" for i in (0, 1) for j in (0, 1)]
 
 
-def test_a_norm_that_runs_twice_and_logits_that_are_scaled_are_said():
-    class Scaled(Around):
-        def forward(self, input_ids):
-            return 2 * super().forward(input_ids)
-
-    body = lambda m, x: m.norm(in_turn("layers")(m, m.norm(x)))  # noqa: E731
-    parts = {"layers": nn.ModuleList([Layer(), Layer()]), "norm": nn.LayerNorm(HIDDEN)}
-    found = find_sites(Scaled(body, **parts), example_batch("llama"))
-    assert list(found.sites) == ["embedding", "block_00", "block_01", "norm", "logits"]
-    assert "runs 2 times, and is captured as norm@0 … norm@1" in said(found)
-    assert "scaled, capped or cast" in said(found)
-    assert "scaled" not in said(find_sites(Around(body, **parts), example_batch("llama")))  # the control
-
-
 def test_weights_next_to_a_sink_and_attention_that_fails_are_said():
     class Attention(nn.Module):
         def __init__(self, sink):

@@ -1,6 +1,5 @@
 """Layers and attention of transformers' models, by their structure alone."""
 
-import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -143,17 +142,6 @@ def test_one_model_within_another_and_the_encoder_of_an_encoder_decoder():
 def test_several_lists_of_blocks_need_names():
     with pytest.raises(ValueError, match="several lists of blocks"):
         layer_sites(nn.ModuleDict({"a": nn.ModuleList([OwnLSTM()]), "b": nn.ModuleList([OwnLSTM()])}))
-
-
-@pytest.mark.slow
-def test_adapters_of_peft_do_not_hide_the_encoder():
-    import peft  # takes seconds
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PEFT reads what transformers deprecates
-        model = peft.get_peft_model(ARCHITECTURES["llama"](), peft.LoraConfig(r=2, target_modules=["q_proj"]))
-        assert type(encoder_of(model)).__name__ == "LlamaModel"
-        assert layer_sites(model)["layer2"] == "base_model.model.model.layers.1"
 
 
 def test_positions_of_a_model_that_is_not_of_transformers():

@@ -54,22 +54,6 @@ class TestDirect:
                 )  # fmt: skip
                 assert float(got[pair, row]) == pytest.approx(expected, rel=1e-11)
 
-    def test_is_symmetric_and_takes_pairs_one_by_one(self):
-        stack, words = random_lstm(3, 4, 4), random_words(1, 6, 3)
-        left, right = zip(
-            sets(6, (0,), (3,)), sets(6, (1, 4), (2,)), sets(6, (5,), (0, 1, 2, 3, 4)), strict=True
-        )
-        pairs = torch.stack(left), torch.stack(right)
-        found = decompositional_interdependence(stack, words, *pairs)
-        assert found.shape == (3, 1)
-        assert float(found.min()) > 1e-3
-        assert found.unique().numel() == 3
-        swapped = decompositional_interdependence(stack, words, *reversed(pairs))
-        torch.testing.assert_close(swapped, found, rtol=1e-13, atol=0)
-        for k in range(3):
-            one = decompositional_interdependence(stack, words, left[k], right[k])
-            torch.testing.assert_close(one, found[k], rtol=1e-13, atol=0)
-
     def test_the_step_at_which_contributions_are_compared(self):
         stack, words = random_lstm(3, 4), random_words(3, 8, 3)
         left, right = (part.expand(3, 8) for part in sets(8, (2,), (4,)))
@@ -105,17 +89,6 @@ class TestDirect:
         found = pairwise_interdependence(lstm, words, **settings)
         assert found.hidden.isnan().all()
         assert found.logits.isnan().all()
-
-    def test_logits_are_compared_without_the_bias(self):
-        stack, words = random_lstm(3, 4), random_words(1, 5, 3)
-        decoder = random_decoder(4, 6)
-        found = [decompositional_interdependence(stack, words, *sets(5, (0,), (3,)), decoder=decoder)]
-        with torch.no_grad():
-            decoder.bias += 100
-        found.append(decompositional_interdependence(stack, words, *sets(5, (0,), (3,)), decoder=decoder))
-        found.append(decompositional_interdependence(stack, words, *sets(5, (0,), (3,))))
-        assert found[0] == found[1]
-        assert abs(float(found[0] - found[2])) > 1e-3
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -226,12 +199,6 @@ class TestPairwise:
         partner = torch.arange(7)[:, None] + torch.arange(1, 10) < ends
         assert torch.equal(~found.hidden.isnan(), partner)
         assert torch.equal(~found.logits.isnan(), partner)
-
-    def test_padding_is_without_influence(self):
-        stack, words, mask = random_lstm(3, 4, 4), random_words(2, 6, 3), right_padded((6, 3), 6)
-        found = pairwise_interdependence(stack, words, 5, mask=mask).hidden
-        other = pairwise_interdependence(stack, torch.where(mask[..., None], words, 5.0), 5, mask=mask).hidden
-        torch.testing.assert_close(found, other, rtol=1e-13, atol=0, equal_nan=True)
 
 
 @pytest.mark.usefixtures("unchecked")

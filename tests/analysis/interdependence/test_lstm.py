@@ -157,13 +157,6 @@ class TestStateGradients:
         torch.testing.assert_close(found, expected.sqrt(), rtol=0, atol=1e-8)
         assert float(found[:2].min()) > 1e-6
 
-    def test_after_the_last_label_there_is_none(self, labels):
-        stack, words = random_lstm(3, 4, 4), random_words(5, 5, 3)
-        found = state_gradients(stack, random_decoder(4, 6), words, labels)
-        last = torch.tensor([4, 4, 3, 0, -1])  # of no label in the last row, where all are 0
-        before = torch.arange(5) <= last[:, None]
-        assert torch.equal(found != 0, before)
-
     def test_a_single_label_through_a_single_step(self):
         """By hand: without recurrence ∂E/∂h = Wᵀ (softmax(W h + b) - onehot), at the label's own step alone."""
         (lstm,), words = random_lstm(3, 4), random_words(2, 4, 3)

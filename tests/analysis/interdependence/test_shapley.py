@@ -95,19 +95,6 @@ class TestClosedForms:
             expected = torch.einsum("ti,tid->d", embeddings(6)[[0, 1, 4]] - 1, weights[[0, 1, 4]])
             close(found.joint, expected)
 
-    def test_product_is_1_whatever_stands_around_it(self):
-        x = embeddings(5)
-        forward = at_every_position(lambda x: x[:, 1] * x[:, 3])
-        zero = torch.zeros(3, dtype=torch.float64)
-        for exact_up_to in (10, 0):
-            found = shapley_interaction(
-                forward, x, span(5, 1), span(5, 3), baseline=zero, exact_up_to=exact_up_to
-            )
-            close(found.interaction, x[1] * x[3])
-            close(found.joint, x[1] * x[3])
-            assert float(found.value) == pytest.approx(1, abs=1e-14)
-            assert float(found.standard_error) == pytest.approx(0, abs=1e-14)
-
     @pytest.mark.parametrize("players", [2, 3, 5, 6])
     def test_moebius_coefficients_of_any_game(self, players):
         c, forward = polynomial(players, 4)
@@ -170,15 +157,6 @@ class TestIndex:
         wide = shapley_interaction(forward, x, left, right, baseline=zero, others=span(4, 0, 1, 2))
         close(wide.interaction, x[0] * x[1] * x[2] / 2)
         assert wide.subsets == 2
-
-    @pytest.mark.parametrize("exact_up_to", [10, 0])
-    def test_symmetric(self, exact_up_to):
-        arguments = {"baseline": torch.zeros(3, dtype=torch.float64), "exact_up_to": exact_up_to}
-        one = shapley_interaction(network(6), embeddings(6), span(6, 0, 1), span(6, 5), **arguments)
-        other = shapley_interaction(network(6), embeddings(6), span(6, 5), span(6, 0, 1), **arguments)
-        close(one.interaction, other.interaction)
-        close(one.joint, other.joint)
-        close(one.standard_error, other.standard_error)
 
 
 class TestSampling:

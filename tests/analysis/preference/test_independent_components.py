@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from jaxtyping import TypeCheckError
 
 from lmdyn.analysis.preference.independent_components import (
     UnusableEmbeddingsError,
@@ -15,7 +14,6 @@ from lmdyn.analysis.preference.independent_components import (
 )
 
 N, K = 4000, 5
-UNKNOWN = (ValueError, TypeCheckError)  # under test, annotations speak first
 
 
 def sources(kind="laplace", n=N, k=K, seed=0):
@@ -168,16 +166,6 @@ def test_the_rule_has_the_same_fixed_points_however_it_starts():
     assert multiplied.iterations > divided.iterations
     correlation = torch.corrcoef(torch.cat([divided.sources, multiplied.sources], 1).T)[:K, K:].abs()
     assert torch.allclose(correlation.amax(1), torch.ones(K).double(), atol=1e-6)
-
-
-def test_errors_of_the_rule():
-    p = principal_components(sources(n=100), K)
-    with pytest.raises(UNKNOWN):
-        amari_ica(p, nonlinearity="tanh")
-    with pytest.raises(ValueError, match="positive learning rate"):
-        amari_ica(p, learning_rate=0.0)
-    with pytest.raises(UnusableEmbeddingsError, match="NaN or infinite"):
-        amari_ica(p / 0)
 
 
 def test_fastica_unmixes_too():

@@ -19,7 +19,6 @@ from lmdyn.analysis import (
     split_half_reliability,
     token_preference,
 )
-from tests.helpers.ranks import run_ranks
 
 VARIANTS = ("mean_probability", "mean_log_probability", "printed")
 V, N = 6, 500
@@ -112,18 +111,6 @@ class TestPreference:
         error = preference_standard_error(one).nan_to_num()
         torch.testing.assert_close(preference_standard_error(swapped).nan_to_num(), error, rtol=1e-12, atol=0)
 
-    @pytest.mark.parametrize("variant", VARIANTS)
-    def test_identical_towers_have_none(self, variant):
-        p, targets, halves = toy()
-        predictions = stream(p[:1].expand(2, -1, -1), targets, halves).reduce()
-        seen = torch.tensor([0, 1, 2, 4, 5])
-        assert primary_tower(predictions) == 0  # the first of equals
-        assert token_preference(predictions, variant)[seen].tolist() == [0.0] * 5
-        assert preference_standard_error(predictions)[seen].tolist() == [0.0] * 5
-        other = stream(p, targets, halves).reduce()
-        assert bool((token_preference(other, variant)[seen] != 0).all())
-        assert bool((preference_standard_error(other)[seen] > 0).all())
-
     def test_as_printed_it_vanishes_for_calibrated_towers(self):
         """Each tower sees one of two cues, and gives each type its frequency among positions with that cue."""
         random = np.random.default_rng(0)
@@ -186,11 +173,6 @@ class TestPreference:
         with pytest.raises(ValueError, match="no positions"):
             primary_tower(TowerPredictions(3, 2).reduce())
 
-    def test_an_unknown_variant(self):
-        # the annotation is checked under pytest; without it the message is ours
-        with pytest.raises(Exception, match=r"mean_log_probability"):
-            token_preference(stream(*toy()).reduce(), "harmonic")
-
 
 class TestSums:
     def test_means_are_those_of_the_positions(self):
@@ -217,12 +199,6 @@ class TestSums:
         data = toy()
         same(stream(*data, size).reduce(), stream(*data).reduce(), rtol=1e-11, atol=1e-14)
 
-    def test_values_between_updates(self):
-        p, targets, halves = toy()
-        sums = stream(p, targets, halves, 50, last=200)
-        same(sums.reduce(), stream(p[:, :200], targets[:200], halves[:200]).reduce(), rtol=1e-11, atol=1e-14)
-        same(sums.reduce(), sums.reduce(), rtol=0, atol=0)
-
     def test_what_does_not_count_plays_no_part(self):
         p, targets, halves = toy()
         there = targets >= 0
@@ -247,15 +223,6 @@ class TestSums:
         )
         assert predictions.cross_entropy.tolist() == [math.inf, math.inf]
 
-    def test_float32_is_summed_in_float64(self):
-        sums = TowerPredictions(1, 1)
-        zeros = torch.zeros(1000, dtype=torch.int64)
-        for _ in range(100):
-            sums.update(torch.full((1, 1000), 0.1).double().log(), zeros, zeros)
-        predictions = sums.reduce()
-        assert float(predictions.probability) == pytest.approx(float(torch.tensor(0.1)), abs=1e-13)
-        assert float(predictions.covariance) == pytest.approx(0, abs=1e-13)
-
     def test_covariances_are_such_whatever_rounding_does(self):
         g = torch.Generator().manual_seed(0)
         p = torch.rand(2, 300, generator=g, dtype=torch.float64).repeat(1, 7)  # constant by type
@@ -267,10 +234,6 @@ class TestSums:
         assert bool((C[0, 1].abs() <= 1.0001 * (C[0, 0] * C[1, 1]).sqrt()).all())
         twice = of_targets(p[:1].expand(2, -1), torch.arange(300).repeat(7))
         assert preference_standard_error(twice).abs().max() == 0
-
-    def test_arguments_keep_their_graph(self):
-        p = torch.full((1, 2), 0.5, requires_grad=True)
-        assert not of_targets(p, torch.tensor([0, 0])).probability.requires_grad
 
     def test_errors(self):
         zero = torch.zeros(1, dtype=torch.int64)
@@ -377,13 +340,6 @@ class TestReliability:
         assert found.correlation == pytest.approx(-1)
         assert found.reliability < -1e6
 
-    def test_errors(self):
-        predictions = stream(*toy()).reduce()
-        with pytest.raises(ValueError, match="'printed'"):
-            split_half_reliability(predictions, torch.arange(3), "printed")
-        with pytest.raises(ValueError, match="two different towers"):
-            split_half_reliability(predictions, torch.arange(3), primary=3)
-
 
 def test_most_frequent_tag():
     counts = torch.tensor([[0, 5, 3], [2, 2, 1], [0, 0, 0], [0, 0, 1]])
@@ -391,30 +347,6 @@ def test_most_frequent_tag():
     random = torch.randint(3, (200, 4), generator=torch.Generator().manual_seed(0))
     for row, tag in zip(random.tolist(), most_frequent_tag(random).tolist(), strict=True):
         assert tag == (row.index(max(row)) if max(row) else -1)
-
-
-def rank_main(folder):
-    torch.distributed.init_process_group("gloo")
-    rank = torch.distributed.get_rank()
-    p, targets, halves = toy()
-    share = slice(0, 130) if rank == 0 else slice(130, N)
-    for name, predictions in {
-        "both": stream(p[:, share], targets[share], halves[share], 40).reduce(),
-        # one rank has no positions
-        "one": (stream(p, targets, halves) if rank == 1 else TowerPredictions(V, 2)).reduce(),
-    }.items():
-        torch.save(asdict(predictions), folder / f"{name}{rank}.pt")
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.slow
-def test_two_ranks_give_the_means_of_one(tmp_path):
-    run_ranks(__file__, tmp_path, tmp_path / "cache", timeout=120)
-    expected = stream(*toy()).reduce()
-    for name in ("both", "one"):
-        ranks = [Predictions(**torch.load(tmp_path / f"{name}{rank}.pt")) for rank in (0, 1)]
-        same(ranks[0], ranks[1], rtol=0, atol=0)
-        same(ranks[0], expected, rtol=1e-11, atol=1e-14)
 
 
 @pytest.mark.gpu

@@ -66,39 +66,11 @@ class TestValues:
         )
         assert found.shuffled < 0.1
 
-    def test_undefined(self):
-        x, y, counts = normal(4)
-        for n in (0, 1, 2):
-            found = astuple(compare_preferences(x[:n], y[:n], counts[:n]))
-            assert found[0] == n
-            assert np.isnan(found[1:]).all()
-        for constant in (0.0, 0.1, 1e9 / 3):
-            found = compare_preferences(np.full(300, constant), y, counts, resamplings=20)
-            assert found.types == 300
-            assert np.isnan([found.pearson, found.pearson_low, found.spearman, found.spearman_high]).all()
-            assert math.isnan(found.shuffled)
-            assert math.isnan(found.spearman_given_frequency)
-        # three types: many resamplings hold one or two of them only
-        found = compare_preferences(x[:3], y[:3], counts[:3], resamplings=100)
-        assert np.isfinite([found.pearson, found.pearson_low, found.pearson_high]).all()
-
     def test_no_resamplings(self):
         found = compare_preferences(*normal(5), resamplings=0)
         assert math.isfinite(found.pearson)
         ends = (found.pearson_low, found.spearman_high, found.shuffled, found.shuffled_high)
         assert np.isnan(ends).all()
-
-    def test_errors(self):
-        x, y, counts = normal(6)
-        with pytest.raises(ValueError, match=r"for each type, got \(300,\), \(299,\) and \(300,\)"):
-            compare_preferences(x, y[1:], counts)
-        with pytest.raises(ValueError, match=r"got \(3, 100\)"):
-            compare_preferences(x.reshape(3, 100), y.reshape(3, 100), counts.reshape(3, 100))
-        for wrong in ({"top": 0}, {"resamplings": -1}, {"confidence": 1.0}, {"confidence": 0.0}):
-            with pytest.raises(ValueError, match="expected top >= 1"):
-                compare_preferences(x, y, counts, **wrong)
-        with pytest.raises(ValueError, match="frequency is not finite"):
-            compare_preferences(x, y, np.where(counts > 5, np.nan, counts))
 
 
 class TestIntervals:
@@ -120,12 +92,6 @@ class TestIntervals:
         # Fisher: the standard deviation of z is 1/√(n − 3), whatever the correlation
         assert np.mean(widths) == pytest.approx(2 * 1.96 / math.sqrt(297), rel=0.05)
 
-    def test_stay_within_one(self):
-        for seed in range(50):
-            found = compare_preferences(*normal(seed, n=10, rho=0.99), resamplings=200)
-            assert -1 <= found.pearson_low <= found.pearson_high <= 1
-            assert -1 <= found.spearman_low <= found.spearman_high <= 1
-
     def test_confidence_and_seed(self):
         data = normal(8)
         wide, narrow, other = (
@@ -146,13 +112,6 @@ class TestControls:
         assert found.shuffled == pytest.approx(math.sqrt(2 / math.pi / 1999), rel=0.05)
         assert found.shuffled_high == pytest.approx(1.96 / math.sqrt(1999), rel=0.1)
         assert found.pearson_low > 10 * found.shuffled_high
-
-    def test_shuffled_preferences_do_not_agree(self):
-        x, _, counts = normal(10, n=1000)
-        found = compare_preferences(x, np.random.default_rng(0).permutation(x), counts)
-        assert found.pearson_low < 0 < found.pearson_high
-        assert found.spearman_low < 0 < found.spearman_high
-        assert abs(found.pearson) < 2 * found.shuffled_high
 
     def test_agreement_that_is_frequency_alone(self):
         random = np.random.default_rng(11)
@@ -187,11 +146,3 @@ class TestShuffledWithin:
         x, y, _ = normal(13, n=30, rho=0.7)
         order = np.random.default_rng(1).permutation(30)
         assert shuffled_within(x, y, order) == pytest.approx(np.corrcoef(x, y)[0, 1])
-
-    def test_what_is_undefined(self):
-        x, strata = np.arange(5.0), np.zeros(5, dtype=int)
-        assert math.isnan(shuffled_within(x, np.ones(5), strata))
-        assert math.isnan(shuffled_within(x[:2], x[:2], strata[:2]))
-        assert math.isnan(shuffled_within(x, np.where(x > 3, np.inf, x), strata))
-        with pytest.raises(ValueError, match="a stratum for each type"):
-            shuffled_within(x, x, strata[:3])
