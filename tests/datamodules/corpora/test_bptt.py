@@ -3,7 +3,6 @@ import random
 from collections import Counter
 from pathlib import Path
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -214,75 +213,3 @@ def test_bad_settings(tmp_path, settings, message):
 def test_one_token_is_no_stream(tmp_path):
     with pytest.raises(ValueError, match="at least two tokens"):
         StreamLoader(encode(tmp_path / "d", 1), 1, 5)
-
-
-class Recorder(L.LightningModule):
-    """Records the first token of each batch it trains on."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.seen = []
-
-    def training_step(self, batch, batch_idx):
-        self.seen.append((self.current_epoch, batch_idx, int(batch["input_ids"][0, 0])))
-        return self.weight.sum()
-
-    def validation_step(self, batch, batch_idx):
-        raise AssertionError("the corpus has no validation split")
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-class Saver(L.Callback):
-    """Full checkpoints after each batch but the epoch's last, and at the end of each epoch."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def save(self, trainer, module, where):
-        trainer.save_checkpoint(self.folder / f"{len(module.seen):03d}-{where}.ckpt")
-
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        if batch_idx + 1 < trainer.num_training_batches:
-            self.save(trainer, module, "batch")
-
-    def on_train_epoch_end(self, trainer, module):
-        self.save(trainer, module, "epoch")
-
-
-@pytest.mark.filterwarnings("ignore::lightning.pytorch.utilities.warnings.PossibleUserWarning")
-@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
-@pytest.mark.filterwarnings("ignore:Total length of `list` across ranks is zero")
-@pytest.mark.parametrize(
-    "settings",
-    [{"max_epochs": 3}, {"max_steps": 9, "max_epochs": -1}, {"max_epochs": 3, "limit_train_batches": 2}],
-)
-def test_lightning_resumes_at_the_next_batch(tmp_path, settings):
-    from lmdyn.datamodules import ConlluCorpus
-
-    path = tmp_path / "train.conllu"
-    path.write_text("".join(f"1\tw{i}" + "\t_" * 8 + "\n\n" for i in range(60)))
-
-    def fit(callbacks=(), ckpt_path=None):
-        module = Recorder()
-        corpus = ConlluCorpus(
-            str(path), eos=False, batch_size=4, sequence_length=5, cache_dir=str(tmp_path / "cache")
-        )
-        quiet = dict.fromkeys(
-            ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
-        )
-        trainer = L.Trainer(accelerator="cpu", callbacks=list(callbacks), **quiet, **settings)
-        trainer.fit(module, corpus, ckpt_path=ckpt_path)
-        return module.seen
-
-    whole = fit([Saver(tmp_path)])
-    per_epoch = settings.get("limit_train_batches", 3)
-    assert len(whole) == 3 * per_epoch
-    assert [token for _, _, token in whole[per_epoch:]] == [token for _, _, token in whole[:-per_epoch]]
-    checkpoints = sorted(tmp_path.glob("*.ckpt"))
-    assert len(checkpoints) == 3 * per_epoch
-    for checkpoint in checkpoints:
-        done = int(checkpoint.name[:3])
-        assert fit(ckpt_path=checkpoint) == whole[done:], checkpoint.name

@@ -107,15 +107,6 @@ def test_consecutive_documents_of_one_name_are_two(tmp_path):
     assert one.sentences[0].mentions == (Mention(0, 1, 0),)
 
 
-def test_a_sentence_without_parse_or_tags_lacks_the_layer(tmp_path):
-    text = (
-        GUM.replace("(ROOT(S(NP-SBJ*)", "*").replace("(VP*)))", "*").replace("NNP", "-").replace("VBD", "-")
-    )
-    ((sentence,),) = read_conll(write(tmp_path, text), "gum")
-    assert sentence.constituents is None
-    assert sentence.xpos is None
-
-
 MARY = "(TOP(S(NP*)        -      -   -   Speaker#1  (PERSON)   (ARG0*)         *    (12)"
 
 
@@ -171,15 +162,6 @@ def test_folders_patterns_and_lists(tmp_path):
         list(ConllCorpus(train=f"{tmp_path}/no/*_conll").documents("train"))
     with pytest.raises(FileNotFoundError, match="no file"):
         list(ConllCorpus(train=f"{tmp_path}/no_conll").documents("train"))
-
-
-def test_it_is_a_corpus_like_others(tmp_path):
-    path = str(write(tmp_path, ONTONOTES))
-    corpus = ConllCorpus(train=path, validation=path, layers=["xpos"], batch_size=1, sequence_length=4)
-    corpus.prepare_data()
-    corpus.setup()
-    batch = next(iter(corpus.train_dataloader()))
-    assert corpus.label_names["xpos"][int(batch["xpos"][0, 0])] == "NNP"
 
 
 @pytest.mark.realdata

@@ -241,40 +241,6 @@ def test_loaders(tmp_path):
         corpus.test_dataloader()
 
 
-def streams_of(loader):
-    """How many streams this rank reads."""
-    return len(next(iter(loader))["input_ids"])
-
-
-def test_loaders_of_ranks(tmp_path):
-    class FakeTrainer:
-        limit_train_batches = 1.0
-
-        def __init__(self, rank):
-            self.global_rank, self.world_size = rank, 2
-
-    corpus = tiny(tmp_path, batch_size=2, sequence_length=3)
-    train, validation = [], []
-    for rank in range(2):
-        corpus.trainer = FakeTrainer(rank)
-        train.append(corpus.train_dataloader())
-        validation.append(corpus.val_dataloader())
-    assert [streams_of(loader) for loader in train] == [2, 2]
-    assert {loader.streams for loader in train} == {4}
-    assert [streams_of(loader) for loader in validation] == [1, 1]
-    assert sum(loader.num_tokens for loader in train) == 10
-    assert sum(loader.num_tokens for loader in validation) == 3
-
-
-def test_shuffled_layers_on_request(tmp_path):
-    corpus = tiny(tmp_path, layers=["shuffled_topic"])
-    names = [p.name for p in corpus.encoded("train").folder.iterdir()]
-    assert "shuffled_topic-0.bin" in names
-    assert corpus.label_names["shuffled_topic"] == ["one", "two", "a"]
-    assert "shuffled_topic" in next(iter(corpus.train_dataloader()))
-    assert "topic" not in next(iter(corpus.train_dataloader()))
-
-
 def test_errors(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"layers has 'xpos', .* it has \['upos', 'topic'\]"):
         tiny(tmp_path, layers=["upos", "xpos"])

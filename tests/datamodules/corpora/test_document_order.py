@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmdyn.datamodules import ConlluCorpus, GrammarCorpus, PretrainingCorpus, ScaffoldCorpus, TextCorpus
+from lmdyn.datamodules import GrammarCorpus, ScaffoldCorpus, TextCorpus
 
 SMALL = {"n_train_tokens": 1500, "n_validation_tokens": 200, "n_test_tokens": 200, "n_nouns": 60, "n_verbs": 30,
          "n_adjectives": 20, "n_adverbs": 5, "n_names": 20, "n_facts": 5, "n_topics": 5, "batch_size": 3}  # fmt: skip
@@ -86,19 +86,6 @@ def test_loaders_know_the_order(tmp_path):
         assert all(torch.equal(there[key], here[key]) for key in there)
 
 
-def test_sentences_of_a_treebank(tmp_path):
-    path = tmp_path / "t.conllu"
-    words = [f"w{i}" for i in range(8)]
-    path.write_text("".join(f"1\t{w}\t_\tX\t_\t_\t0\troot\t_\t_\n\n" for w in words), encoding="utf-8")
-    made = [
-        ready(ConlluCorpus(str(path), cache_dir=str(tmp_path / "c"), eos=False, order_seed=s))
-        for s in (None, 3)
-    ]
-    texts = [corpus.tokenizer.convert_ids_to_tokens(corpus.encoded("train").tokens) for corpus in made]
-    assert texts[0] == words
-    assert sorted(texts[1]) == words != texts[1]
-
-
 def test_text_of_one_document_has_no_other_order(tmp_path):
     path = tmp_path / "t.txt"
     path.write_text("one line of words\n", encoding="utf-8")
@@ -128,12 +115,3 @@ def test_instances_of_a_language_without_documents(length, tmp_path):
     assert len({corpus.encoded("validation").fingerprint() for corpus in made}) == 1
     assert made[0].content_key() == made[1].content_key()  # the language is the same
     assert len(list(tmp_path.glob("vocabulary-*"))) == 1
-
-
-def test_rows_of_pretraining_text(tmp_path):
-    """Windows are cut from the documents in their new order."""
-    pieces = {"vocabulary": "wordpiece", "vocab_size": 200, "cache_dir": str(tmp_path)}
-    corpora = [GrammarCorpus(**SMALL, order_seed=seed, **pieces) for seed in (None, 1)]
-    made = [ready(PretrainingCorpus(corpus, sequence_length=32, batch_size=4)) for corpus in corpora]
-    assert made[0].train_dataloader().fingerprint != made[1].train_dataloader().fingerprint
-    assert made[0].val_dataloader().fingerprint == made[1].val_dataloader().fingerprint

@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from lmdyn.datamodules import Tagger, TextCorpus
@@ -175,29 +174,6 @@ def test_rare_sentences(tmp_path):
         list(only.documents("validation"))
 
 
-def test_handed_tokenizer_on_validation_alone(tmp_path):
-    run = prepared(tmp_path, train=write(tmp_path, WIKI, "w.txt"))
-    probe = TextCorpus(validation=write(tmp_path, "a cat .\n", "v.txt"), cache_dir=str(tmp_path / "cache"))
-    probe.tokenizer = run.tokenizer
-    probe.prepare_data()
-    assert run.tokenizer.decode(probe.encoded("validation").tokens.tolist()) == "a cat . <eos>"
-
-
-def test_dataset_of_parquet_files(tmp_path):
-    folder = tmp_path / "data"
-    folder.mkdir()
-    rows = [line + "\n" if line.strip() else "" for line in WIKI.split("\n")]
-    pd.DataFrame({"text": rows, "n": range(len(rows))}).to_parquet(folder / "train-0.parquet")
-    pd.DataFrame({"text": ["the cat .", None], "n": [0, 1]}).to_parquet(folder / "validation-0.parquet")
-    dataset = {"path": str(folder), "cache_dir": str(tmp_path / "hub")}
-    corpus = prepared(tmp_path, dataset=dataset)
-    assert corpus.splits == ("train", "validation")
-    assert sentences(corpus) == sentences(TextCorpus(train=write(tmp_path, WIKI, "w.txt")))
-    assert sentences(corpus, "validation") == ["the cat ."]
-    with pytest.raises(ValueError, match=r"'body' has no column.* set text_column to one of \['text', 'n'\]"):
-        prepared(tmp_path, dataset=dataset, text_column="body")
-
-
 # ------------------------------------------------------------------------------------------ selection and cut
 
 
@@ -295,22 +271,6 @@ def test_parts_of_an_article_are_the_article(tmp_path, min_count, longest):
     assert {w for w in corpus.tokenizer.get_vocab() if w not in ("<unk>", "<eos>", "<pad>")} == {
         w for w, n in counts.items() if n >= min_count
     }
-
-
-def test_short_articles_lack_parts(tmp_path):
-    text = wikitext(("Tiny", "a b c ."), ("Long", " ".join(f"w{i} ." for i in range(10))))
-    corpus = prepared(tmp_path, train=write(tmp_path, text, "w.txt"), cut_articles=(0.7, 0.1, 0.2))
-    assert {s: [d.name for d in corpus.documents(s)] for s in corpus.splits} == {
-        "train": ["Tiny", "Long"],
-        "validation": ["Long"],
-        "test": ["Long"],
-    }
-    assert sentences(corpus, "validation") == ["w7 ."]
-    assert sentences(corpus, "test") == ["w8 .", "w9 ."]
-    assert corpus.label_names["topic"] == ["Tiny", "Long"]
-    two = TextCorpus(train=write(tmp_path, text, "w.txt"), cut_articles=(0.8, 0.0, 0.2))
-    assert two.splits == ("train", "test")
-    assert sentences(two, "test") == sentences(corpus, "test")
 
 
 def test_key_of_selection_and_cut(tmp_path):

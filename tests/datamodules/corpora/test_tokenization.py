@@ -35,12 +35,6 @@ def test_one_id_a_word():
     assert (tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.eos_token_id) == (0, 1, 2)
 
 
-def test_min_count_and_order():
-    tokenizer = word_tokenizer({"b": 2, "a": 2, "c": 3, "d": 1}, min_count=2)
-    assert tokenizer.convert_ids_to_tokens([3, 4, 5]) == ["c", "a", "b"]
-    assert len(tokenizer) == 6
-
-
 @pytest.mark.parametrize("load", [AutoTokenizer.from_pretrained, PreTrainedTokenizerFast.from_pretrained])
 def test_round_trip(tmp_path, load):
     tokenizer = word_tokenizer({"the": 5, "U.S.": 4, "x<unk>y": 3})
@@ -95,11 +89,6 @@ def test_word_pieces_of_each_kind(kind, tmp_path):
     assert tokenizer_digest(again) == tokenizer_digest(tokenizer)
     one, two = (t(words, is_split_into_words=True)["input_ids"] for t in (again, tokenizer))
     assert one == two
-
-
-def test_other_kinds_of_pieces_are_refused():
-    with pytest.raises(ValueError, match="kind must be one of"):
-        subword_tokenizer("bpe", COUNTS)
 
 
 # ---------------------------------------------------------------- how the training text has its full stops
@@ -216,20 +205,6 @@ def test_encoded_words_are_the_text_that_they_make_up(kind, tmp_path):
         firsts = [tokenizer.decode(ids[i]).strip().lower()[:1] for i in begins.nonzero()[0]]
         # a piece can be a part of a character, or the space alone
         assert all(a in ("", "\ufffd", b[0].lower(), "e") for a, b in zip(firsts, words, strict=True))
-
-
-@pytest.mark.parametrize("kind", SPACED)
-def test_words_of_pieces_and_their_places_with_spaces_before_words(kind):
-    encoder = WordEncoder(reading(kind))
-    assert encoder.spaced
-    for words, encoding in zip(SENTENCES, encoder.encode(SENTENCES), strict=True):
-        of_word = [[] for _ in words]
-        for word, span in zip(encoding.word_ids, encoder.offsets(encoding), strict=True):
-            of_word[word].append(span)
-        for word, spans in zip(words, of_word, strict=True):
-            assert spans[0][0] == 0
-            assert spans[-1][1] == len(word)
-            assert {i for a, b in spans for i in range(a, b)} == set(range(len(word)))
 
 
 @pytest.mark.parametrize(

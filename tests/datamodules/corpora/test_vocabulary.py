@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
-from lmdyn.datamodules.corpora.vocabulary import _repeated, train_unigram, train_wordpieces
+from lmdyn.datamodules.corpora.vocabulary import train_unigram, train_wordpieces
 from lmdyn.datamodules.grammar.grammar import Grammar
 
 TRAIN = """
@@ -119,11 +119,6 @@ def test_unigram_scores_are_ordered_and_letters_kept():
 def test_text_without_words_is_refused(kind):
     with pytest.raises(ValueError, match="the text has no word"):
         subword_tokenizer(kind, {"<unk>": 3, "[SEP]": 1})
-
-
-def test_words_are_given_to_trainers_in_texts_of_bounded_length():
-    texts = list(_repeated({"the": 2500, "cat": 1, "no": 0}))
-    assert [len(text.split()) for text in texts] == [1000, 1000, 500, 1]
 
 
 @pytest.mark.parametrize("train", [train_unigram, train_wordpieces])

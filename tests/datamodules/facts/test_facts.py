@@ -148,14 +148,6 @@ def test_both_statements_of_the_grammar():
     assert len({f.template for f in both}) == 2 * len({f.template for f in one})
 
 
-def test_two_ranks_see_each_question_once(folder, tokenizer):
-    loader = corpus_of(TrexFacts(str(folder), ["P36", "P17"]), tokenizer).loader()
-    shards = [[int(f) for b in loader.shard(rank, 2) for f in b["fact"]] for rank in (0, 1)]
-    assert sorted(shards[0] + shards[1]) == [0, 1, 2]
-    assert loader.shard(0, 2).candidates == loader.candidates  # attributes go with the shards
-    assert loader.fingerprint != corpus_of(TrexFacts(str(folder), ["P36"]), tokenizer).loader().fingerprint
-
-
 def test_lowercase(folder):
     words = [*SPECIALS, "the", "capital", "of", "is", "france", "paris", "Paris", "."]
     backend = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))

@@ -176,13 +176,6 @@ def test_resuming_with_other_settings_is_refused(cache):
             make(cache, **settings).train_dataloader().load_state_dict(loader.state_dict())
 
 
-def test_workers_make_the_same_batches(cache):
-    alone = list(make(cache).train_dataloader())
-    helped = list(make(cache, num_workers=2).train_dataloader())
-    assert len(alone) == len(helped)
-    assert all(torch.equal(a[k], b[k]) for a, b in zip(alone, helped, strict=True) for k in a)
-
-
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_ranks_share_the_rows(cache, split):
     whole = make(cache).loader(split)

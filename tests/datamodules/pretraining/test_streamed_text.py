@@ -230,16 +230,6 @@ def test_documents_without_text_are_counted(folder, caplog):
     assert "4 documents without text were left out" in caplog.text
 
 
-def test_other_settings_are_refused(folder):
-    loader = make(folder)
-    take(loader, 2)
-    state = loader.state_dict()
-    other = make(folder)
-    other._settings = {**other._settings, "block_rows": 16}
-    with pytest.raises(ValueError, match=r"block_rows.*requires equal"):
-        other.load_state_dict(state)
-
-
 def test_other_text_is_said(folder, caplog):
     """Files may have moved, so that it is no error."""
     loader = make(folder)
