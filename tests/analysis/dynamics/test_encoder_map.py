@@ -2,22 +2,8 @@
 
 import pytest
 import torch
+import transformers as hf
 from torch import nn
-from transformers import (
-    AlbertConfig,
-    AlbertForPreTraining,
-    AlbertModel,
-    BertConfig,
-    BertModel,
-    BloomConfig,
-    BloomForCausalLM,
-    ElectraConfig,
-    ElectraModel,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GPT2Config,
-    GPT2Model,
-)
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.inspection.activations import capture, observing
@@ -30,8 +16,8 @@ SIZES = {"vocab_size": 20, "hidden_size": 8, "intermediate_size": 16, "num_atten
 
 def albert(**changes):
     torch.manual_seed(0)
-    config = AlbertConfig(**{**SIZES, "embedding_size": 4, "num_hidden_layers": 4, **changes})
-    return AlbertModel(config).double().eval()
+    config = hf.AlbertConfig(**{**SIZES, "embedding_size": 4, "num_hidden_layers": 4, **changes})
+    return hf.AlbertModel(config).double().eval()
 
 
 def batch(rows=3, tokens=6):
@@ -67,9 +53,9 @@ def test_albert_iterated_to_its_depth_is_the_model(changes):
 @pytest.mark.parametrize(
     "model",
     [
-        BertModel(BertConfig(**SIZES, num_hidden_layers=3)),
-        ElectraModel(ElectraConfig(**SIZES, embedding_size=4, num_hidden_layers=3)),
-        GPT2Model(GPT2Config(vocab_size=20, n_embd=8, n_head=2, n_layer=3)),
+        hf.BertModel(hf.BertConfig(**SIZES, num_hidden_layers=3)),
+        hf.ElectraModel(hf.ElectraConfig(**SIZES, embedding_size=4, num_hidden_layers=3)),
+        hf.GPT2Model(hf.GPT2Config(vocab_size=20, n_embd=8, n_head=2, n_layer=3)),
     ],
     ids=lambda m: type(m).__name__,
 )
@@ -79,7 +65,7 @@ def test_models_whose_layers_differ(model, attention):
     assert not f.shared
     assert len(f.maps) == 3
     x = iterated(f, f.start(b))
-    if isinstance(model, GPT2Model):
+    if isinstance(model, hf.GPT2Model):
         x = model.ln_f(x)
     torch.testing.assert_close(x, model(**b).last_hidden_state, rtol=0, atol=1e-12)
     with pytest.raises(ValueError, match="time is depth"):
@@ -104,7 +90,7 @@ def test_attention_is_over_all_tokens_unless_masked():
 
 
 def test_the_model_is_left_as_it_was():
-    model = AlbertForPreTraining(AlbertConfig(**SIZES, embedding_size=4)).train()
+    model = hf.AlbertForPreTraining(hf.AlbertConfig(**SIZES, embedding_size=4)).train()
     model.albert.encoder.eval()
     before = {name: m.training for name, m in model.named_modules()}
     f = EncoderMap(model, batch())
@@ -220,15 +206,15 @@ def test_a_layer_that_reads_more_than_its_arguments_is_refused():
 
 def test_models_that_compute_attention_in_their_own_way():
     sizes = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
-    gemma = Gemma2ForCausalLM(
-        Gemma2Config(**sizes, intermediate_size=8, num_key_value_heads=1, head_dim=4, pad_token_id=0)
+    gemma = hf.Gemma2ForCausalLM(
+        hf.Gemma2Config(**sizes, intermediate_size=8, num_key_value_heads=1, head_dim=4, pad_token_id=0)
     )
     f = EncoderMap(gemma.eval(), batch(), dtype=torch.float64)  # which has no fused attention
     x = gemma.model.norm.double()(iterated(f, f.start(batch())))
     gemma.model.norm.float()
     torch.testing.assert_close(x.float(), gemma.model(**batch()).last_hidden_state, rtol=1e-5, atol=1e-5)
     sizes = {"vocab_size": 20, "hidden_size": 8, "n_layer": 2, "n_head": 2}
-    bloom = BloomForCausalLM(BloomConfig(**sizes)).double().eval()  # positions of each row and head
+    bloom = hf.BloomForCausalLM(hf.BloomConfig(**sizes)).double().eval()  # positions of each row and head
     f = EncoderMap(bloom, batch(), dtype=torch.float64)
     x = bloom.transformer.ln_f(iterated(f, f.start(batch(5, 9))))
     torch.testing.assert_close(x, bloom.transformer(**batch(5, 9)).last_hidden_state, rtol=0, atol=1e-10)

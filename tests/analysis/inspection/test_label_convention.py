@@ -4,17 +4,11 @@ import copy
 
 import pytest
 import torch
+import transformers as hf
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import nn
-from transformers import (
-    DataCollatorForLanguageModeling,
-    DataCollatorForSeq2Seq,
-    GPT2Config,
-    GPT2LMHeadModel,
-    PreTrainedTokenizerFast,
-)
 
 from lmdyn.analysis.inspection.forward import call_module, logits_of, token_losses
 from lmdyn.analysis.inspection.label_convention import LabelDecision, aligned_labels, label_convention
@@ -35,7 +29,7 @@ def tokenizer():
     rules = Tokenizer(WordLevel(words, unk_token="[PAD]"))
     rules.pre_tokenizer = WhitespaceSplit()
     names = {f"{n.lower()}_token": f"[{n}]" for n in ("PAD", "BOS", "EOS", "MASK")}
-    return PreTrainedTokenizerFast(tokenizer_object=rules, **names)
+    return hf.PreTrainedTokenizerFast(tokenizer_object=rules, **names)
 
 
 def rows(lengths=(12, 9, 12, 5), seed=1):
@@ -46,11 +40,11 @@ def rows(lengths=(12, 9, 12, 5), seed=1):
 def causal_batch(side="right", lengths=(12, 9, 12, 5)):
     words = tokenizer()
     words.padding_side = side
-    return dict(DataCollatorForLanguageModeling(words, mlm=False)(rows(lengths)))
+    return dict(hf.DataCollatorForLanguageModeling(words, mlm=False)(rows(lengths)))
 
 
 def masked_batch(share=0.3, seed=0):
-    collator = DataCollatorForLanguageModeling(tokenizer(), mlm_probability=share, seed=seed)
+    collator = hf.DataCollatorForLanguageModeling(tokenizer(), mlm_probability=share, seed=seed)
     return dict(collator(rows()))
 
 
@@ -129,7 +123,7 @@ def test_t5_with_hugging_faces_collator(makes_inputs):
     module = ARCHITECTURES["t5"]()
     targets = rows((7, 3, 6, 7), seed=2)
     examples = [{**a, "labels": b["input_ids"]} for a, b in zip(rows(), targets, strict=True)]
-    batch = dict(DataCollatorForSeq2Seq(tokenizer(), model=module if makes_inputs else None)(examples))
+    batch = dict(hf.DataCollatorForSeq2Seq(tokenizer(), model=module if makes_inputs else None)(examples))
     assert ("decoder_input_ids" in batch) == makes_inputs
     found = label_convention(module, [batch])
     assert (found.convention, found.reading) == ("aligned", "causal")
@@ -203,8 +197,8 @@ def test_labels_shifted_the_wrong_way_round_are_refused():
 def head_of_zeros():
     torch.manual_seed(0)
     sizes = {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
-    module = GPT2LMHeadModel(
-        GPT2Config(**sizes, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2)
+    module = hf.GPT2LMHeadModel(
+        hf.GPT2Config(**sizes, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2)
     ).eval()
     nn.init.zeros_(module.lm_head.weight)
     return module

@@ -4,19 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers as hf
 from torch import nn
-from transformers import (
-    AlbertConfig,
-    AlbertForPreTraining,
-    BartConfig,
-    BartForConditionalGeneration,
-    BertConfig,
-    BertForMaskedLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-)
 
 from lmdyn.analysis.inspection.activations import capture, observing
 from lmdyn.analysis.inspection.attention_weights import attention_as
@@ -38,12 +27,12 @@ SIZES = {
     "num_attention_heads": 2,
 }
 MODELS = {
-    "albert": lambda: AlbertForPreTraining(AlbertConfig(**SIZES, embedding_size=4)),
-    "bert": lambda: BertForMaskedLM(BertConfig(**SIZES)),
-    "gpt2": lambda: GPT2LMHeadModel(
-        GPT2Config(vocab_size=30, n_embd=8, n_layer=3, n_head=2, bos_token_id=0, eos_token_id=0)
+    "albert": lambda: hf.AlbertForPreTraining(hf.AlbertConfig(**SIZES, embedding_size=4)),
+    "bert": lambda: hf.BertForMaskedLM(hf.BertConfig(**SIZES)),
+    "gpt2": lambda: hf.GPT2LMHeadModel(
+        hf.GPT2Config(vocab_size=30, n_embd=8, n_layer=3, n_head=2, bos_token_id=0, eos_token_id=0)
     ),
-    "neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**SIZES, bos_token_id=0, eos_token_id=0)),
+    "neox": lambda: hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(**SIZES, bos_token_id=0, eos_token_id=0)),
 }
 
 
@@ -84,7 +73,7 @@ def test_several_models_need_a_name():
 
 
 def test_rows_longer_than_an_encoder_reads():
-    model = BertForMaskedLM(BertConfig(**SIZES, max_position_embeddings=16))
+    model = hf.BertForMaskedLM(hf.BertConfig(**SIZES, max_position_embeddings=16))
     check_positions(model, 16, "texts", "cut them")
     with pytest.raises(
         ValueError, match=r"^me: expected texts of at most 16 tokens.*BertModel, got 17: cut them"
@@ -93,7 +82,7 @@ def test_rows_longer_than_an_encoder_reads():
     del model.config.max_position_embeddings  # relative positions have no limit
     check_positions(model, 17, "texts", "cut them")
     check_positions(nn.Linear(2, 2), 17, "texts", "cut them")  # nothing says that it has one
-    two = nn.ModuleDict({name: BertForMaskedLM(BertConfig(**SIZES)) for name in "ab"})
+    two = nn.ModuleDict({name: hf.BertForMaskedLM(hf.BertConfig(**SIZES)) for name in "ab"})
     with pytest.raises(ValueError, match="2 models of transformers"):
         check_positions(two, 17, "texts", "cut them")
 
@@ -131,8 +120,8 @@ def test_one_model_within_another_and_the_encoder_of_an_encoder_decoder():
         "encoder_ffn_dim": 8,
         "decoder_ffn_dim": 8,
     }
-    config = BartConfig(vocab_size=30, **sizes, encoder_attention_heads=1, decoder_attention_heads=1)
-    bart = BartForConditionalGeneration(config)
+    config = hf.BartConfig(vocab_size=30, **sizes, encoder_attention_heads=1, decoder_attention_heads=1)
+    bart = hf.BartForConditionalGeneration(config)
     assert encoder_of(nn.ModuleDict({"net": bart})) is bart.model.encoder
     config.is_encoder_decoder = False  # the control: two side by side, and neither stands for both
     with pytest.raises(ValueError, match=r"contains 3 models .*BartEncoder"):

@@ -4,15 +4,8 @@ import copy
 
 import pytest
 import torch
+import transformers as hf
 from torch import nn
-from transformers import (
-    AlbertConfig,
-    AlbertForMaskedLM,
-    BertConfig,
-    BertForMaskedLM,
-    DebertaV2Config,
-    DebertaV2ForMaskedLM,
-)
 from transformers.modeling_outputs import MaskedLMOutput
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
@@ -34,9 +27,9 @@ def model(cls, config, **changes):
 
 
 MODELS = [
-    (AlbertForMaskedLM, AlbertConfig, {"embedding_size": 8}),
-    (BertForMaskedLM, BertConfig, {}),
-    (DebertaV2ForMaskedLM, DebertaV2Config, {}),  # its layers answer tuples
+    (hf.AlbertForMaskedLM, hf.AlbertConfig, {"embedding_size": 8}),
+    (hf.BertForMaskedLM, hf.BertConfig, {}),
+    (hf.DebertaV2ForMaskedLM, hf.DebertaV2Config, {}),  # its layers answer tuples
 ]
 
 
@@ -55,7 +48,7 @@ def test_the_last_state_gives_the_modules_own_logits(cls, config, changes):
 
 
 def test_layers_that_were_wrapped_stay_so_also_after_an_error():
-    module = model(BertForMaskedLM, BertConfig)
+    module = model(hf.BertForMaskedLM, hf.BertConfig)
     layer = module.bert.encoder.layer[0]
     wrapped = layer.forward
     layer.forward = wrapped
@@ -66,7 +59,7 @@ def test_layers_that_were_wrapped_stay_so_also_after_an_error():
 
 
 def test_states_of_every_time_are_decoded_as_a_model_of_that_depth_would():
-    module = model(AlbertForMaskedLM, AlbertConfig, embedding_size=8)
+    module = model(hf.AlbertForMaskedLM, hf.AlbertConfig, embedding_size=8)
     decoder, f = StateDecoder(module), EncoderMap(module, BATCH)
     x = f.start(BATCH)
     for t in range(6):
@@ -145,7 +138,7 @@ def test_a_copy_starts_as_the_modules_decoder(cls, config, changes):
 
 
 def test_what_is_trained_follows_the_layers():
-    albert = model(AlbertForMaskedLM, AlbertConfig, embedding_size=8)
+    albert = model(hf.AlbertForMaskedLM, hf.AlbertConfig, embedding_size=8)
     found = RetrainedDecoder(StateDecoder(albert), states(1)[0]).names
     head = {
         f"predictions.{n}"
@@ -153,9 +146,9 @@ def test_what_is_trained_follows_the_layers():
     }
     assert set(found) - {"predictions.decoder.bias"} <= head | {"albert.embeddings.word_embeddings.weight"}
     assert {"predictions.dense.weight", "albert.embeddings.word_embeddings.weight"} <= set(found)
-    bert = RetrainedDecoder(StateDecoder(model(BertForMaskedLM, BertConfig)), states(1)[0]).names
+    bert = RetrainedDecoder(StateDecoder(model(hf.BertForMaskedLM, hf.BertConfig)), states(1)[0]).names
     assert all(n.startswith("cls.predictions") or n == "bert.embeddings.word_embeddings.weight" for n in bert)
-    untied = model(BertForMaskedLM, BertConfig, tie_word_embeddings=False)
+    untied = model(hf.BertForMaskedLM, hf.BertConfig, tie_word_embeddings=False)
     assert not any("bert." in n for n in RetrainedDecoder(StateDecoder(untied), states(1)[0]).names)
 
 
@@ -209,7 +202,7 @@ class Bare(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.bert = BertForMaskedLM(BertConfig(**SIZES)).bert
+        self.bert = hf.BertForMaskedLM(hf.BertConfig(**SIZES)).bert
 
     def forward(self, input_ids):
         return MaskedLMOutput(logits=self.bert(input_ids=input_ids).last_hidden_state)

@@ -6,25 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import transformers as hf
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from torch import nn
-from transformers import (
-    AlbertConfig,
-    AlbertForMaskedLM,
-    CamembertConfig,
-    CamembertForMaskedLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    MPNetConfig,
-    MPNetForMaskedLM,
-    PreTrainedTokenizerFast,
-    RobertaConfig,
-    RobertaForMaskedLM,
-    RobertaPreLayerNormConfig,
-    RobertaPreLayerNormForMaskedLM,
-    T5Config,
-    T5ForConditionalGeneration,
-)
 
 from lmdyn.analysis import surprisals, word_surprisals
 from lmdyn.models import LSTMLanguageModel
@@ -45,7 +29,7 @@ def byte_level(**special):
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )  # fmt: skip
     tokenizer.train_from_iterator(TEXTS * 5, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+    return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
 
 
 def albert_like():
@@ -63,21 +47,21 @@ def albert_like():
 def causal():
     torch.manual_seed(0)
     tokenizer = byte_level(bos_token="<|endoftext|>", eos_token="<|endoftext|>")
-    config = GPT2Config(
+    config = hf.GPT2Config(
         vocab_size=len(tokenizer) + 9, n_embd=16, n_layer=2, n_head=2, n_positions=64, initializer_range=0.5
     )
-    return GPT2LMHeadModel(config).train(), tokenizer
+    return hf.GPT2LMHeadModel(config).train(), tokenizer
 
 
 @pytest.fixture
 def masked():
     torch.manual_seed(0)
     tokenizer = albert_like()
-    config = AlbertConfig(
+    config = hf.AlbertConfig(
         vocab_size=len(tokenizer), embedding_size=8, hidden_size=16, intermediate_size=16, num_hidden_layers=2,
         num_attention_heads=2, max_position_embeddings=64, initializer_range=0.5,
     )  # fmt: skip
-    return AlbertForMaskedLM(config).train(), tokenizer
+    return hf.AlbertForMaskedLM(config).train(), tokenizer
 
 
 def test_causal_models_agree_with_the_loss_of_transformers(causal):
@@ -241,7 +225,7 @@ def test_what_is_refused(causal, masked, caplog):
     assert len(surprisals(bigrams, masked[1], TEXTS, objective="causal", start="[CLS]"))
     small = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
     with pytest.raises(ValueError, match="got an encoder-decoder"):
-        surprisals(T5ForConditionalGeneration(T5Config(vocab_size=400, **small)), tokenizer, TEXTS)
+        surprisals(hf.T5ForConditionalGeneration(hf.T5Config(vocab_size=400, **small)), tokenizer, TEXTS)
     some = surprisals(model, tokenizer, ["", "Cats sat"])
     assert set(some["text"]) == {1}
 
@@ -289,10 +273,10 @@ def test_causal_models_read_what_the_tokenizer_puts_before_a_text(template):
         special_tokens=[(t, tokenizer.convert_tokens_to_ids(t)) for t in ("[CLS]", "[SEP]", "[MASK]")],
     )
     tokenizer.bos_token = "<pad>"  # what the tokenizer itself writes comes first
-    config = GPT2Config(
+    config = hf.GPT2Config(
         vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, n_positions=64, initializer_range=0.5
     )
-    model = GPT2LMHeadModel(config)
+    model = hf.GPT2LMHeadModel(config)
     found = surprisals(model, tokenizer, ["", *TEXTS[:3]], objective="causal")
     before = template.split(" $A")[0].split()
     assert found.attrs == {"objective": "causal", "start": "".join(before), "context": 64}
@@ -325,10 +309,10 @@ def test_which_token_starts_a_text_where_the_tokenizer_puts_none(caplog):
 @pytest.mark.parametrize(
     ("config", "kind"),
     [
-        (RobertaConfig, RobertaForMaskedLM),
-        (CamembertConfig, CamembertForMaskedLM),
-        (RobertaPreLayerNormConfig, RobertaPreLayerNormForMaskedLM),
-        (MPNetConfig, MPNetForMaskedLM),
+        (hf.RobertaConfig, hf.RobertaForMaskedLM),
+        (hf.CamembertConfig, hf.CamembertForMaskedLM),
+        (hf.RobertaPreLayerNormConfig, hf.RobertaPreLayerNormForMaskedLM),
+        (hf.MPNetConfig, hf.MPNetForMaskedLM),
     ],
 )
 @pytest.mark.parametrize("limit", [None, 16, 12])
@@ -364,7 +348,7 @@ def test_words_without_a_piece_of_their_own(caplog):
     backend = Tokenizer(models.WordLevel({"<unk>": 0, "of the": 1, "cats": 2, "<s>": 3}, "<unk>"))
     backend.normalizer = normalizers.Replace("\u200b", "")
     backend.pre_tokenizer = pre_tokenizers.Split(Regex("of the|[^ ]+"), "removed", invert=True)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", bos_token="<s>")
+    tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", bos_token="<s>")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4))
     texts = ["\u200b", "cats of the cats", "", "cats \u200b cats"]
