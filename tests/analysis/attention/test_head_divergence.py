@@ -55,16 +55,6 @@ def test_against_scipy_for_every_pair_of_heads():
         assert float(found["kullback_leibler"][b, t, h, g]) == pytest.approx(kl, abs=1e-7)
 
 
-def test_first_tokens_of_causal_models_do_not_count_and_those_of_others_do():
-    causal = head_divergences(weights(), weights(seed=1), everything())["jensen_shannon"]
-    assert causal[:, 0].isnan().all()
-    assert causal[:, 1:].isfinite().all()
-    both = head_divergences(weights(causal=False), weights(causal=False, seed=1), everything())[
-        "jensen_shannon"
-    ]
-    assert both.isfinite().all()
-
-
 def test_padding_does_not_count():
     p, q, tokens = weights(causal=False), weights(causal=False, seed=1), everything()
     short = head_divergences(p[:, :, :3, :3], q[:, :, :3, :3], tokens[:, :3])

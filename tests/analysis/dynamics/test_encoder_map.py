@@ -49,29 +49,6 @@ def test_albert_iterated_to_its_depth_is_the_model(changes):
     assert len(f.maps) == 4
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize(
-    "model",
-    [
-        hf.BertModel(hf.BertConfig(**SIZES, num_hidden_layers=3)),
-        hf.ElectraModel(hf.ElectraConfig(**SIZES, embedding_size=4, num_hidden_layers=3)),
-        hf.GPT2Model(hf.GPT2Config(vocab_size=20, n_embd=8, n_head=2, n_layer=3)),
-    ],
-    ids=lambda m: type(m).__name__,
-)
-def test_models_whose_layers_differ(model, attention):
-    model, b = model.double().eval(), batch()
-    f = EncoderMap(model, b, dtype=torch.float64, attention=attention)
-    assert not f.shared
-    assert len(f.maps) == 3
-    x = iterated(f, f.start(b))
-    if isinstance(model, hf.GPT2Model):
-        x = model.ln_f(x)
-    torch.testing.assert_close(x, model(**b).last_hidden_state, rtol=0, atol=1e-12)
-    with pytest.raises(ValueError, match="time is depth"):
-        f(x)
-
-
 def test_attention_is_over_all_tokens_unless_masked():
     model, b = albert(), batch()
     mask = torch.tensor([[1, 1, 1, 1, 0, 0], [1] * 6, [1, 1, 0, 0, 0, 0]])

@@ -473,28 +473,6 @@ def test_recurrent_layers_of_two_directions_are_two_columns():
     assert blocks(deep) == ["block_00", "block_01"]  # the control
 
 
-def test_recurrent_towers_in_lists():
-    def both_ways(m, x):
-        towers = zip(m.forwards, m.backwards, strict=True)
-        return sum(f(x * (i + 1))[0] + b(x.flip(1) * (i + 1))[0].flip(1) for i, (f, b) in enumerate(towers))
-
-    lists = {
-        n: nn.ModuleList([nn.LSTM(HIDDEN, HIDDEN, batch_first=True) for _ in range(2)])
-        for n in ("forwards", "backwards")
-    }
-    found = find_sites(Around(both_ways, **lists), example_batch("own_lstm"))
-    assert blocks(found) == [f"{way}_{i}_block_00" for i in (0, 1) for way in ("forwards", "backwards")]
-
-    def deep(m, x):  # the control: two layers of each
-        y = x.flip(1)
-        for f, b in zip(m.forwards, m.backwards, strict=True):
-            x, y = f(x)[0].clone(), b(y)[0].clone()
-        return x + y.flip(1)
-
-    found = find_sites(Around(deep, **lists), example_batch("own_lstm"))
-    assert blocks(found) == [f"{way}_block_0{i}" for i in (0, 1) for way in ("forwards", "backwards")]
-
-
 @pytest.mark.parametrize("time", [2, 12])
 def test_time_before_batch_is_left_out_with_the_remedy(time):
     batch = example_batch("deep_lstm", rows=2, length=time)

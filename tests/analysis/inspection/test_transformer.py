@@ -1,7 +1,5 @@
 """Layers and attention of transformers' models, by their structure alone."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 import transformers as hf
@@ -131,15 +129,6 @@ def test_one_model_within_another_and_the_encoder_of_an_encoder_decoder():
 def test_several_lists_of_blocks_need_names():
     with pytest.raises(ValueError, match="several lists of blocks"):
         layer_sites(nn.ModuleDict({"a": nn.ModuleList([OwnLSTM()]), "b": nn.ModuleList([OwnLSTM()])}))
-
-
-def test_positions_of_a_model_that_is_not_of_transformers():
-    model = ARCHITECTURES["nanogpt"]()
-    check_positions(model, 65, "texts", "cut them")  # it does not say
-    model.config = SimpleNamespace(block_size=64)
-    with pytest.raises(ValueError, match="at most 64 tokens, the positions of NanoGPT, got 65: cut them"):
-        check_positions(model, 65, "texts", "cut them")
-    check_positions(model, 64, "texts", "cut them")
 
 
 def test_encoder_decoders_are_told_by_their_configuration():

@@ -128,41 +128,6 @@ class TestTheory:
             float((expected["r"] - (f(r + bias) - f(bias))).abs().max()) > 1e-2
         )  # one order alone is not it
 
-    @pytest.mark.parametrize("variant", ["published", "generalized"])
-    def test_full_focus_leaves_the_bias_products_above_the_first_layer(self, variant):
-        """With i = 0 all of L(i) are 0: the irrelevant cell is c' = f_b c + i_b g_b above, 0 in the first layer.
-
-        Above, the first step has this alone; a layer without biases has g_b = 0, so that nothing is irrelevant.
-        """
-        words, focus = random_words(2, 5, 3), torch.ones(2, 5, dtype=torch.bool)
-        for bias in (True, False):
-            stack = random_lstm(3, 4, 4, bias=bias)
-            found = contextual_decomposition(stack, words, focus, variant=variant)
-            with torch.no_grad():
-                top, (_, cells) = as_one(stack, batch_first=True)(words)
-            for part in (found.irrelevant[0], found.irrelevant_cell[0]):
-                assert float(part.abs().max()) < 1e-15
-            torch.testing.assert_close(found.relevant_cell[0][:, -1], cells[0], rtol=0, atol=1e-13)
-            if bias:
-                b_i, _, b_g, _ = (stack[1].bias_ih_l0 + stack[1].bias_hh_l0).detach().chunk(4)
-                product = (b_i.sigmoid() * b_g.tanh()).expand(2, 4)
-                torch.testing.assert_close(found.irrelevant_cell[1][:, 0], product, rtol=0, atol=1e-13)
-                assert float(found.irrelevant_cell[1].abs().min()) > 1e-4
-            else:
-                assert float(found.irrelevant_cell[1].abs().max()) < 1e-15
-                torch.testing.assert_close(found.relevant[1], top, rtol=0, atol=1e-13)
-
-    def test_released_leaves_out_the_bias_product_of_the_last_word_in_focus(self):
-        """Of the relevant part this is all, and from this word on."""
-        (lstm,), words = random_lstm(3, 4), random_words(3, 6, 3)
-        focus = torch.tensor([[1, 1, 0, 1, 0, 0], [1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]]).bool()
-        published, released = (contextual_decomposition(lstm, words, focus, variant=v) for v in VARIANTS[:2])
-        b_i, _, b_g, _ = (lstm.bias_ih_l0 + lstm.bias_hh_l0).detach().chunk(4)
-        difference = published.relevant_cell[0] - released.relevant_cell[0]
-        for row, last in enumerate((3, 0, 5)):
-            assert not difference[row, :last].any()
-            torch.testing.assert_close(difference[row, last], b_i.sigmoid() * b_g.tanh())
-
     @pytest.mark.parametrize(("sizes", "bias"), [((3, 4), True), ((3, 4, 4), False)])
     def test_generalized_is_the_complement_of_published(self, sizes, bias):
         """What is irrelevant once interactions are relevant is what the other words contribute alone.

@@ -130,19 +130,6 @@ class TestLinearCell:
         ]
         assert float((control[1] / control[0] - 0.25).abs().min()) > 0.1
 
-    def test_contributions_of_two_sets_that_are_everything_add_up(self, layers, decoded):
-        """However far from linear tanh is: the Shapley values of two players add up to the whole."""
-        stack, words = self.linear_cell(layers), random_words(2, 5, 3)
-        decoder = random_decoder(4, 6) if decoded else None
-        left, right, less = (part.expand(2, 5) for part in sets(5, (0, 2), (1, 3, 4), (1, 4)))
-        found = decompositional_interdependence(stack, words, left, right, decoder=decoder)
-        assert float(found.max()) < 1e-14
-        others = decompositional_interdependence(stack, words, left, less, decoder=decoder)
-        gates = decompositional_interdependence(
-            random_lstm(3, *[4] * layers), words, left, right, decoder=decoder
-        )
-        assert float(torch.cat([others, gates]).min()) > 1e-3
-
 
 class TestPairwise:
     @pytest.mark.slow
@@ -190,16 +177,6 @@ class TestPairwise:
                 assert not found.logits.requires_grad
             assert not found.hidden.requires_grad
 
-    @pytest.mark.parametrize("lengths", [None, (7, 5, 3, 0)])
-    def test_is_nan_where_there_is_no_partner(self, lengths):
-        stack, words = random_lstm(3, 4), random_words(4, 7, 3)
-        mask = None if lengths is None else right_padded(lengths, 7)
-        found = pairwise_interdependence(stack, words, 9, mask=mask, decoder=random_decoder(4, 6))
-        ends = torch.tensor(lengths or [7] * 4)[:, None, None]
-        partner = torch.arange(7)[:, None] + torch.arange(1, 10) < ends
-        assert torch.equal(~found.hidden.isnan(), partner)
-        assert torch.equal(~found.logits.isnan(), partner)
-
 
 @pytest.mark.usefixtures("unchecked")
 class TestErrors:
@@ -228,21 +205,3 @@ class TestErrors:
             decompositional_interdependence(
                 nn.LSTM(3, 4), torch.randn(1, 5, 3), *sets(5, left, right), **settings
             )
-
-    @pytest.mark.parametrize(
-        ("settings", "match"),
-        [
-            ({"max_distance": 0}, "of at least 1, got 0 and 4096"),
-            ({"max_rows": 0}, "of at least 1, got 2 and 0"),
-            ({"variant": "printed"}, "published, released or generalized, got 'printed'"),
-            ({"mask": ~right_padded([3, 2], 5)}, "pad on the right"),
-            ({"state": torch.zeros(2, 1, 3, 4).unbind()}, "expected"),
-            ({"inputs": torch.zeros(2, 5, 4)}, "of 3 dimensions"),
-            ({"inputs": torch.zeros(2, 5, 3).double()}, "in torch.float32"),
-        ],
-    )
-    def test_pairwise(self, settings, match):
-        given = {"lstm": nn.LSTM(3, 4), "inputs": torch.zeros(2, 5, 3), "max_distance": 2}
-        assert pairwise_interdependence(**given).hidden.shape == (2, 5, 2)
-        with pytest.raises(ValueError, match=match):
-            pairwise_interdependence(**(given | settings))

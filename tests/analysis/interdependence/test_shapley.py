@@ -146,18 +146,6 @@ class TestIndex:
         assert float(found.value) > 0.01
         assert found.subsets == 2 ** (5 - len(left + right) if others is None else len(others))
 
-    def test_positions_that_are_no_players_keep_their_input(self):
-        x, zero = embeddings(4), torch.zeros(3, dtype=torch.float64)
-        forward = at_every_position(lambda x: x[:, 0] * x[:, 1] * x[:, 2] + x[:, 3])
-        left, right = span(4, 0), span(4, 1)
-        found = shapley_interaction(forward, x, left, right, baseline=zero, others=span(4))
-        close(found.interaction, x[0] * x[1] * x[2])
-        assert found.subsets == 1
-        # positions of the spans in `others` are no players of their own
-        wide = shapley_interaction(forward, x, left, right, baseline=zero, others=span(4, 0, 1, 2))
-        close(wide.interaction, x[0] * x[1] * x[2] / 2)
-        assert wide.subsets == 2
-
 
 class TestSampling:
     TIME = 9  # 7 players other than A and B
@@ -209,47 +197,6 @@ class TestSampling:
         for error in errors:
             assert error == pytest.approx(float(expected), abs=1e-12) or error == pytest.approx(0, abs=1e-12)
         assert 0 < sum(error > 1e-9 for error in errors) < 20
-
-    def test_weights_of_each_subset_are_those_of_the_index(self):
-        # v answers which of the other players are there where A and B are: joint = the weight of each subset
-        time, m = 6, 4
-        codes = 2 ** torch.arange(m)
-
-        def v(x):
-            code = ((x[:, 2:, 0] != 0) * codes).sum(1)
-            return nn.functional.one_hot(code, 2**m).double() * (x[:, :2, 0] != 0).all(1, keepdim=True)
-
-        masks = span(time, 0), span(time, 1)
-        exact, sampled = (
-            shapley_interaction(
-                at_every_position(v), torch.ones(time, dtype=torch.int64)[:, None].double(), *masks,
-                baseline=torch.zeros(1, dtype=torch.float64), exact_up_to=limit, samples=40_000,
-            )
-            for limit in (m, m - 1)
-        )  # fmt: skip
-        sizes = [bin(code).count("1") for code in range(2**m)]
-        n = m + 2
-        weights = [
-            math.factorial(s) * math.factorial(n - s - 2) / math.factorial(n - 1) for s in sizes
-        ]  # as printed
-        close(exact.joint, torch.tensor(weights, dtype=torch.float64))
-        assert (exact.exact, sampled.exact) == (True, False)
-        deviation = (sampled.joint - exact.joint).abs()
-        assert (deviation < 5 * (exact.joint / 40_000 * 2).sqrt()).all()
-        assert deviation.max() > 1e-6
-        close(sampled.joint, sampled.joint.flip(0))  # each subset with its complement
-
-    def test_complements_make_interactions_of_three_exact(self):
-        x, zero = embeddings(8), torch.zeros(3, dtype=torch.float64)
-        forward = at_every_position(lambda x: x[:, 0] + x[:, 0] * x[:, 1] * x[:, 2:].sum(1))
-        exact, one_pair, more = (
-            shapley_interaction(forward, x, span(8, 0), span(8, 1), baseline=zero, **how)
-            for how in ({}, {"exact_up_to": 0, "samples": 2}, {"exact_up_to": 0, "samples": 4})
-        )
-        close(one_pair.interaction, exact.interaction)
-        close(one_pair.value, exact.value)
-        assert one_pair.standard_error is None
-        assert float(more.standard_error) == pytest.approx(0, abs=1e-12)
 
     def test_seed_decides_and_the_global_generator_is_left_alone(self):
         state = torch.get_rng_state()

@@ -105,26 +105,3 @@ def test_along_eigenvectors_are_the_eigenvalues():
     assert [hessian.along(7 * v) for v in vectors.T] == pytest.approx([-2, 1, 5])
     assert hessian.along(vectors[:, 0] + vectors[:, 2]) == pytest.approx(1.5)
     assert math.isnan(hessian.along(0 * vectors[:, 0]))
-
-
-def test_wrong_numbers_are_refused():
-    hessian, _ = quadratic(torch.eye(3).double())
-    with pytest.raises(ValueError, match="expected a number of eigenvalues from 1 to 3, got 4"):
-        hessian.largest(4)
-    with pytest.raises(ValueError, match="expected at least 2 probes, got 1"):
-        hessian.trace(1)
-    with pytest.raises(ValueError, match=r"expected a vector of 3 numbers, got shape \(2,\)"):
-        hessian.product(torch.ones(2).double())
-    with pytest.raises(ValueError, match="expected at least one parameter"):
-        Hessian(lambda: [], [])
-
-
-def test_the_error_of_the_trace_is_that_of_a_mean():
-    """Two probes have v₁, v₂ = tr ± d: their mean has the standard error d, not √2 d."""
-    torch.manual_seed(0)
-    hessian, _ = quadratic(with_spectrum(np.linspace(0, 3, 100)))
-    generator = torch.Generator().manual_seed(4)
-    vectors = [torch.randint(2, (100,), generator=generator).double() * 2 - 1 for _ in range(2)]
-    first, second = (float(v @ hessian.product(v)) for v in vectors)
-    found = hessian.trace(2, seed=4)
-    assert (found.value, found.error) == pytest.approx(((first + second) / 2, abs(first - second) / 2))

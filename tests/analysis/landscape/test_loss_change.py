@@ -64,18 +64,6 @@ def test_path_and_line_agree_in_their_sum_and_a_parameter_changes_sides():
     assert float(line.sum()) == pytest.approx(float(path.sum()), abs=1e-12)
 
 
-@pytest.mark.parametrize(("degree", "exact"), [(0, True), (1, True), (2, True), (3, True), (4, False)])
-def test_the_rule_of_three_points_is_exact_to_degree_three(degree, exact):
-    found = integrate_line(
-        lambda a: LinePoint(
-            a ** (degree + 1) / (degree + 1), {"w": torch.tensor([a**degree], dtype=torch.float64)}
-        ),
-        most_points=3,
-    )
-    error = abs(found.slopes["w"].item() - 1 / (degree + 1))
-    assert error < 1e-15 if exact else error == pytest.approx(5 / 24 - 1 / 5)
-
-
 def test_errors_of_opposite_signs_are_seen():
     """sin 8x − sin 8y from (0, 0) to (1, 1): the loss does not change, and x and y pay ± sin 8."""
     gradient = gradient_of(lambda w: (8 * w[0]).sin() - (8 * w[1]).sin())

@@ -45,14 +45,6 @@ def test_the_course_is_its_principal_components():
     assert found.distances == pytest.approx(away)
 
 
-def test_points_of_the_plane_are_where_their_coordinates_say():
-    points = course()
-    found = course_of_training(points)
-    near = found.plane.at(*found.coordinates[2])
-    assert np.linalg.norm(flat(near) - flat(points[2])) == pytest.approx(found.distances[2])
-    assert all(torch.equal(found.plane.at(0.0, 0.0)[name], points[-1][name]) for name in points[-1])
-
-
 def test_a_random_walk_explains_much_of_itself():
     """61 % and 15 % in many dimensions: what a course is to be compared with."""
     generator = torch.Generator().manual_seed(0)

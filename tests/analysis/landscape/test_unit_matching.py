@@ -34,26 +34,6 @@ def test_matching_never_makes_worse_and_is_its_own_end(module):
     assert again.before == pytest.approx(found.after, abs=1e-12)
 
 
-def test_small_networks_are_matched_as_by_trying_all():
-    """Oracle: all permutations of four units, for one group whose assignment is exact."""
-    from itertools import permutations
-
-    torch.manual_seed(3)
-    module = Recurrent(nn.RNN)
-    (words, _) = unit_groups(module)
-    own = parameter_values(module)
-    other = {name: torch.randn_like(value) for name, value in own.items()}
-    found = match_units(own, other, [words])
-    names = {axis.parameter for axis in words.axes}
-
-    def product(order):
-        moved = permuted_units(other, [words], {words.name: torch.tensor(order)})
-        return sum(float((own[name] * moved[name]).sum()) for name in names)
-
-    best = max(permutations(range(5)), key=product)
-    assert found.permutations[words.name].tolist() == list(best)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -27,17 +27,6 @@ def test_mean_error_and_resolution():
     assert growth_rate(torch.zeros(40, 1), 10).resolution.item() == pytest.approx(math.log(400) / 400)
 
 
-def test_the_interval_covers_correlated_windows():
-    """Moving averages over four windows: blocks of ten know of it, a plain standard error would not."""
-    x = noise(203, 2000, seed=1)
-    smooth = sum(x[i : i + 200] for i in range(4)) / 4
-    found = growth_rate(smooth, 1)
-    covered = ((found.low <= 0) & (found.high >= 0)).double().mean()
-    plain = (smooth.mean(0).abs() <= 1.97 * smooth.std(0) / math.sqrt(200)).double().mean()
-    assert 0.95 < covered < 0.99
-    assert plain < 0.75
-
-
 def autoregressive(rho, windows, batch, seed=0):
     x, found = noise(1, batch, seed)[0], []
     for e in noise(windows, batch, seed + 1):

@@ -38,14 +38,6 @@ class TestKnown:
         assert found.mean_exponent.item() == pytest.approx(0.1)
         assert (found.width, found.tau) == (width, 50)
 
-    def test_never_and_always(self):
-        x = torch.cat([torch.full((50, 1), -0.1), torch.full((50, 1), 0.1), torch.zeros(50, 1)], 1)
-        found = transient_length(x, 10)
-        assert found.length.tolist() == [0, 500, 0]
-        assert found.censored.tolist() == [False, True, False]
-        assert found.mean_exponent[0].isnan()
-        assert found.mean_exponent[1].item() == pytest.approx(0.1)
-
     def test_zeros_after_numbers_that_do_not_add_up_exactly(self):
         """Differences of running totals would leave 1e-17 there."""
         x = column(*[0.1, 0.7, 0.3, 1e8 / 3] * 5, *[0.0] * 30)

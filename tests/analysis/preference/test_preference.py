@@ -134,27 +134,6 @@ class TestPreference:
         flat = torch.stack([p[0], torch.full_like(p[0], 1 / V)])
         assert token_preference(stream(flat, targets, targets % 2).reduce(), "printed").abs().max() > 0.3
 
-    def test_of_several_towers_one_is_compared_with_one(self):
-        p, targets, halves = toy(towers=3)
-        three = stream(p, targets, halves).reduce()
-        for first, second in ((0, 1), (2, 0), (1, 2)):
-            two = stream(p[[first, second]], targets, halves).reduce()
-            for f in (token_preference, preference_standard_error):
-                torch.testing.assert_close(
-                    f(three, primary=first, other=second),
-                    f(two, primary=0),
-                    equal_nan=True,
-                    rtol=1e-12,
-                    atol=0,
-                )
-        best = int(three.mean_probability.argmax())
-        assert primary_tower(three) == best
-        other = (best + 1) % 3
-        assert torch.equal(
-            token_preference(three, other=other).nan_to_num(),
-            token_preference(three, primary=best, other=other).nan_to_num(),
-        )
-
     def test_errors(self):
         predictions, one, three = (stream(*toy(towers=k)).reduce() for k in (2, 1, 3))
         assert float(one.mean_probability) > 0  # of one tower all but a preference
@@ -286,11 +265,6 @@ class TestStandardError:
         # as if the towers were not paired: right only where they share nothing
         unpaired = np.sqrt(((p.std(1, ddof=1) / p.mean(1)) ** 2).sum() / 400)
         assert (unpaired > 1.5 * bootstrap) == (shared > 0)
-
-    def test_needs_two_positions(self):
-        predictions = of_targets(torch.tensor([[0.5, 0.4, 0.3], [0.1, 0.4, 0.1]]), torch.tensor([0, 1, 1]))
-        error = preference_standard_error(predictions)
-        assert error.isnan().tolist() == [True, False]
 
 
 def with_noise(noise, types=20_000, seed=0):

@@ -137,21 +137,6 @@ def test_a_copy_starts_as_the_modules_decoder(cls, config, changes):
         assert torch.equal(decoder.logits(BATCH, read.states["1"], POSITIONS), before)
 
 
-def test_what_is_trained_follows_the_layers():
-    albert = model(hf.AlbertForMaskedLM, hf.AlbertConfig, embedding_size=8)
-    found = RetrainedDecoder(StateDecoder(albert), states(1)[0]).names
-    head = {
-        f"predictions.{n}"
-        for n in ("dense.weight", "dense.bias", "LayerNorm.weight", "LayerNorm.bias", "bias")
-    }
-    assert set(found) - {"predictions.decoder.bias"} <= head | {"albert.embeddings.word_embeddings.weight"}
-    assert {"predictions.dense.weight", "albert.embeddings.word_embeddings.weight"} <= set(found)
-    bert = RetrainedDecoder(StateDecoder(model(hf.BertForMaskedLM, hf.BertConfig)), states(1)[0]).names
-    assert all(n.startswith("cls.predictions") or n == "bert.embeddings.word_embeddings.weight" for n in bert)
-    untied = model(hf.BertForMaskedLM, hf.BertConfig, tie_word_embeddings=False)
-    assert not any("bert." in n for n in RetrainedDecoder(StateDecoder(untied), states(1)[0]).names)
-
-
 def test_training_is_that_of_a_copied_decoder():
     """Against PyTorch's own AdamW on a deep copy of the head, at the labelled positions alone."""
     module = own_model()

@@ -210,22 +210,3 @@ class TestSeveral:
         torch.testing.assert_close(values(whole), direct(x, z), atol=1e-10, rtol=0)
         rest = whole.without(pairs[0])
         torch.testing.assert_close(values(rest), direct(x[80:], z[80:]), atol=1e-10, rtol=0)
-
-    def test_each_has_its_eigenvectors_once(self, monkeypatch):
-        together, found, original = CrossCovariance(["x", "y", "z"]), [], torch.linalg.eigh
-        together.update_all(self.parts())
-        monkeypatch.setattr(torch.linalg, "eigh", lambda a: found.append(a) or original(a))
-        for i, j in ((0, 1), (0, 2), (1, 2)):
-            together.between(i, j).svcca()
-        assert len(found) == 3
-        together.update_all(self.parts())
-        together.between(0, 1).svcca()
-        assert len(found) == 5  # of the new sums
-
-    def test_the_constant_one_is_named(self):
-        together = CrossCovariance(["first", "flat"])
-        together.update_all([torch.randn(9, 2), torch.ones(9, 2)])
-        with pytest.raises(ValueError, match="flat is constant over its 9 samples"):
-            together.between(0, 1).cca()
-        with pytest.raises(ValueError, match=r"expected 2 representations \(first, flat\), got 1"):
-            together.update_all([torch.randn(9, 2)])

@@ -101,14 +101,6 @@ class TestSweep:
         expected = torch.stack([cca(v, y) for v in xs])
         torch.testing.assert_close(sweep(xs, y, ["cca"])["cca"], expected, atol=1e-12, rtol=0)
 
-    def test_the_reference_is_decomposed_once(self, related, monkeypatch):
-        x, y = related(n=100)
-        calls = []
-        eigh = torch.linalg.eigh
-        monkeypatch.setattr(torch.linalg, "eigh", lambda a: calls.append(1) or eigh(a))
-        sweep([x, x + 1, x * 2], y, ["cca", "svcca", "pwcca"])
-        assert len(calls) == 4
-
     def test_errors_and_nothing(self, related):
         x, y = related(n=50)
         assert sweep([], y)["svcca"].shape == (0,)

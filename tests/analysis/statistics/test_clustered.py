@@ -31,10 +31,3 @@ def test_of_clusters_of_one_it_is_the_standard_error_of_the_mean():
     values = np.random.default_rng(1).normal(size=50)
     found = clustered_means(values, np.zeros(50, dtype=np.int64), np.arange(50))
     assert found.error[0] == pytest.approx(values.std(ddof=1) / np.sqrt(50), rel=1e-12)
-
-
-def test_copies_of_a_cluster_add_nothing():
-    values = np.random.default_rng(2).normal(size=10)
-    once = clustered_means(values, np.zeros(10, dtype=np.int64), np.arange(10))
-    thrice = clustered_means(np.repeat(values, 3), np.zeros(30, dtype=np.int64), np.repeat(np.arange(10), 3))
-    assert thrice.error[0] == pytest.approx(once.error[0], rel=1e-12)

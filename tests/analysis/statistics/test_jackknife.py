@@ -50,29 +50,3 @@ def test_values_of_any_shape_are_those_of_each():
     for i, j in np.ndindex(2, 3):
         one = jackknife(x[:, i, j].var(), leave_out(np.var, x[:, i, j]))
         assert (found.value[i, j], found.error[i, j]) == pytest.approx((one.value, one.error))
-
-
-def first_correlation(x, y):
-    qx, qy = (np.linalg.qr(a - a.mean(0))[0] for a in (x, y))
-    return float(np.linalg.svd(qx.T @ qy, compute_uv=False)[0])
-
-
-def test_of_a_canonical_correlation_it_covers_where_resampled_rows_do_not():
-    """A population correlation of 0.5, and 0 in five further dimensions: small samples raise the first one."""
-    rng = np.random.default_rng(4)
-    plain, corrected, covered, percentile = [], [], 0, 0
-    for _ in range(100):
-        x, y = rng.normal(size=(2, 160, 6))
-        x[:, 0] = 0.5 * y[:, 0] + np.sqrt(0.75) * x[:, 0]
-        blocks = np.arange(160) % 20
-        value = first_correlation(x, y)
-        found = jackknife(value, leave_out(first_correlation, x, y, blocks=blocks))
-        plain.append(value)
-        corrected.append(float(found.value))
-        covered += abs(found.value - 0.5) <= stats.t.ppf(0.975, found.df) * found.error
-        draws = [rng.integers(0, 160, 160) for _ in range(40)]
-        low, high = np.quantile([first_correlation(x[d], y[d]) for d in draws], [0.025, 0.975])
-        percentile += low <= 0.5 <= high
-    assert abs(np.mean(corrected) - 0.5) < 0.5 * abs(np.mean(plain) - 0.5)
-    assert covered >= 85
-    assert percentile < 75  # the control: an interval of resampled rows, for the same data

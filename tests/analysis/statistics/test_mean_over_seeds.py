@@ -117,13 +117,6 @@ def test_without_an_upper_bound():
     assert nothing.p_above(0) == nothing.p_below(0) == 1
 
 
-def test_refused():
-    with pytest.raises(ValueError, match="one error for each"):
-        mean_over_seeds([1.0, 2.0], [0.1])
-    with pytest.raises(ValueError, match="low <= high"):
-        Bounds([1.0, math.nan], [1.0, 2.0])
-
-
 def test_of_many_censored_seeds_the_interval_is_wider_than_of_any_values(monkeypatch):
     random = np.random.default_rng(5)
     low = random.normal(size=14)

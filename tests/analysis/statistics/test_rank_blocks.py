@@ -66,17 +66,6 @@ def test_within_strata_equals_ranking_each_of_them():
     assert found.value != pytest.approx(RankCorrelations(columns[:2], blocks).of(0, 1).value, abs=1e-3)
 
 
-def test_strata_take_away_what_they_explain():
-    """x and y rise with the stratum and have nothing else in common: the control is the plain correlation."""
-    random = np.random.default_rng(0)
-    strata = random.integers(0, 8, 4000)
-    x, y = (strata**2 + random.normal(size=4000) for _ in range(2))
-    blocks = np.arange(4000) // 100
-    inside = RankCorrelations([x, y], blocks, strata).of(0, 1)
-    assert abs(inside.value) < 3 * inside.error < 0.1
-    assert RankCorrelations([x, y], blocks).of(0, 1).value > 0.9
-
-
 def test_the_error_is_that_of_another_text():
     """Of 300 texts; values of one sentence hang together, so that an error without blocks is far too small."""
 

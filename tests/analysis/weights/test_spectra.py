@@ -82,16 +82,6 @@ def test_a_batch_is_each_of_its_matrices():
                 torch.testing.assert_close(getattr(found, name)[i, j], getattr(one, name), equal_nan=True)
 
 
-@pytest.mark.parametrize("r", [1, 3, 8])
-def test_of_r_equal_singular_values(r):
-    found = matrix_spectrum(with_values([2.0] * r + [0.0] * (12 - r), 20))
-    for name in ("stable_rank", "effective_rank", "numerical_rank"):
-        assert float(getattr(found, name)) == pytest.approx(r)
-    assert float(found.condition_number) == pytest.approx(1)
-    assert float(found.mean) == pytest.approx(2 * r / 12)
-    assert float(found.median) == pytest.approx(2.0 if r > 6 else 0.0, abs=1e-12)
-
-
 def test_of_a_power_law():
     n = 64
     s = torch.arange(1, n + 1, dtype=torch.float64) ** -1

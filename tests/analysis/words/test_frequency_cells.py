@@ -6,12 +6,9 @@ from collections import defaultdict
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.stats
 import torch
-from torch import nn
 
 from lmdyn.analysis.words.frequency_cells import BLOCKS, FrequencyCells, frequency_samples
-from lmdyn.callbacks import Run, Sparsity
 
 V = 60
 RANDOM = np.random.default_rng(0)
@@ -145,74 +142,3 @@ def test_samples_without_the_most_frequent():
 
 
 # ------------------------------------------------------------------------------------------ in the observer
-
-
-class Model(nn.Module):
-    """Next words from single words; two hidden sites."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.embedding = nn.Embedding(V, 6)
-        self.h = nn.Linear(6, 8)
-        self.decoder = nn.Linear(8, V)
-
-    def forward(self, input_ids):
-        return self.decoder(self.h(self.embedding(input_ids)).tanh())
-
-
-class Tokenizer:
-    all_special_ids = (0, 1)
-    eos_token_id = 1
-    sep_token_id = None
-
-    def __len__(self):
-        return V
-
-    def convert_ids_to_tokens(self, ids):
-        return [f"w{i}" for i in ids]
-
-
-@pytest.fixture(scope="module")
-def observed(tmp_path_factory):
-    g = torch.Generator().manual_seed(5)
-    batches = []
-    for _ in range(4):
-        ids = torch.multinomial(COUNTS.float() + 100, 6 * 31, replacement=True, generator=g).view(6, 31)
-        batches.append({"input_ids": ids[:, :-1], "labels": ids[:, 1:].clone()})
-    observer = Sparsity(sites={"embedding": "embedding", "h": "h"}, pos_classes=False, labels="aligned")
-    observer.probe = batches
-    counts = pd.DataFrame({"token": [f"w{i}" for i in range(V)], "count": COUNTS.numpy()})
-    observer.attach(Run(tmp_path_factory.mktemp("run"), Tokenizer(), counts))
-    return observer.observe(Model(), 0)
-
-
-def value(table, quantity, site, role, sample):
-    found = table[
-        table["quantity"].eq(quantity) & table["site"].eq(site) & table["role"].eq(role)
-        & table["pos_class"].eq(sample) & table["word"].isna()
-    ]  # fmt: skip
-    return found["value"].item()
-
-
-@pytest.mark.parametrize("role", ["target", "input"])
-@pytest.mark.parametrize("sample", ["", "no_top20", "count100", "count100_no_top20"])
-def test_rho_of_samples_and_its_error(observed, role, sample):
-    means = observed[
-        observed["quantity"].eq("chi_gradient") & observed["site"].eq("h") & observed["role"].eq(role)
-    ].dropna(subset="word").set_index("word")["value"]  # fmt: skip
-    frequency = pd.Series(COUNTS.numpy().astype(float), [f"w{i}" for i in range(V)])
-    most = frequency.drop(["w0", "w1"]).sort_values(ascending=False, kind="stable").index[:20]
-    if "count100" in sample:
-        means = means[frequency[means.index] >= 100]
-    if "no_top20" in sample:
-        means = means.drop(most, errors="ignore")
-    x, y = means.to_numpy(), frequency[means.index].to_numpy()
-    assert value(observed, "rho_gradient", "h", role, sample) == pytest.approx(
-        scipy.stats.pearsonr(x, y)[0], abs=1e-9
-    )
-    left_out = [scipy.stats.pearsonr(np.delete(x, i), np.delete(y, i))[0] for i in range(len(x))]
-    n = len(x)
-    naive_error = math.sqrt((n - 1) / n * ((np.array(left_out) - np.mean(left_out)) ** 2).sum())
-    assert value(observed, "rho_gradient_error", "h", role, sample) == pytest.approx(naive_error, rel=1e-6)
-    assert value(observed, "words", "", role, sample) == n

@@ -9,11 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
-from lmdyn.analysis import surprisals
 from lmdyn.datamodules import ConlluCorpus, PretrainingCorpus, Sentence, SpanCorpus, StreamedText, TextCorpus
 from lmdyn.datamodules.corpora import encoding, tokenization
 from lmdyn.datamodules.corpora.conllu import read_conllu
@@ -400,24 +398,3 @@ def test_rows_of_a_stream(kind, tmp_path):
     if kind == "wordpiece":
         sentences, expected = ([s.replace(" ", "") for s in found] for found in (sentences, expected))
     assert sentences == expected
-
-
-def test_surprisals_of_a_text_and_of_its_corpus(tmp_path):
-    """Equal log-probabilities of equal pieces in equal contexts."""
-    tokenizer = trained("gpt-2")
-    torch.manual_seed(0)
-    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 256, "initializer_range": 0.5}
-    config = GPT2Config(vocab_size=len(tokenizer), bos_token_id=0, eos_token_id=0, **sizes)
-    model = GPT2LMHeadModel(config).eval()
-    text = CODE[:400].rstrip()
-    corpus = corpus_of(tmp_path, tokenizer, text, eos=False, batch_size=1, sequence_length=255)
-    (batch,) = corpus.train_dataloader()
-    with torch.no_grad():
-        log_p = model(input_ids=batch["input_ids"]).logits.log_softmax(-1)
-    of_corpus = log_p.gather(-1, batch["labels"][..., None])[0, :, 0]
-    found = surprisals(model, tokenizer, [text], start="")
-    assert tokenizer.convert_tokens_to_ids(found["piece"].tolist()) == tokens(corpus)
-    np.testing.assert_allclose(found["log_probability"][1:], of_corpus, atol=1e-5)
-    # the control: the same words without their white space are another text
-    rebuilt = surprisals(model, tokenizer, [" ".join(text.split())], start="")
-    assert len(rebuilt) != len(found)

@@ -303,18 +303,6 @@ def test_silver_layers(tmp_path):
     assert "tagger" not in corpus.hparams
 
 
-def test_errors(tmp_path):
-    path = write(tmp_path, WIKI, "w.txt")
-    with pytest.raises(FileNotFoundError, match=r"no file '.*none\.txt'"):
-        prepared(tmp_path, train=str(tmp_path / "none.txt"))
-    with pytest.raises(ValueError, match="split 'train' of the corpus is empty"):
-        prepared(tmp_path, train=write(tmp_path, "\n\n", "empty.txt"))
-    with pytest.raises(ValueError, match="split 'test' of the corpus: it has no sentence"):
-        prepared(tmp_path, train=path, test=write(tmp_path, "unseen zebra .\n", "test.txt"), min_count=2)
-    with pytest.raises(ValueError, match=r"no split 'validation': it has \['train', 'test'\]"):
-        list(TextCorpus(train=path, cut_articles=(0.5, 0.0, 0.5)).documents("validation"))
-
-
 @pytest.mark.slow
 @pytest.mark.realdata
 def test_wikitext2(tmp_path):

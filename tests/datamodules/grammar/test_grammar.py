@@ -8,7 +8,6 @@ from dataclasses import astuple, replace
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from lmdyn.datamodules import GrammarCorpus
@@ -217,25 +216,6 @@ def test_coreference_chains_agree_and_pronouns_have_antecedents(documents: list[
     assert max(map(len, classes_of_name.values())) == 1
 
 
-def test_roles_are_phrases_of_verbs(sentences: list[Sentence]) -> None:
-    labels = set()
-    for s in sentences:
-        spans = {(c.start, c.end) for c in s.constituents or ()}
-        roles = s.roles or ()
-        assert len(set(roles)) == len(roles)
-        for role in roles:
-            assert s.upos[role.predicate] == "VERB"
-            assert (role.start, role.end) in spans or role.end - role.start == 1
-            assert not role.start <= role.predicate < role.end
-            labels.add(role.label)
-        numbered = Counter(
-            (r.predicate, r.label) for r in roles if r.label[:3] == "ARG" and r.label[3].isdigit()
-        )
-        assert max(numbered.values(), default=1) == 1
-    adjuncts = {f"ARGM-{label}" for label in ("TMP", "LOC", "MNR", "MOD", "NEG")}
-    assert {"ARG0", "ARG1", "ARG2", "R-ARG0", *adjuncts} <= labels
-
-
 def test_roles_fit_the_dependencies(sentences: list[Sentence]) -> None:
     expected = {
         "nsubj:pass": {"ARG1", "R-ARG1"},
@@ -253,28 +233,6 @@ def test_roles_fit_the_dependencies(sentences: list[Sentence]) -> None:
                 assert labels[head, i] in expected[relation], s.words
                 checked[relation] += 1
     assert min(checked[relation] for relation in expected) > 25
-
-
-def test_facts_are_stated_as_they_are_known(grammar: Grammar, sentences: list[Sentence]) -> None:
-    known = {fact.id: fact for fact in grammar.facts}
-    assert len(known) == len(grammar.facts) == 300
-    assert len({(f.relation, f.subject) for f in grammar.facts}) == 300
-    values = defaultdict(set)
-    templates = set()
-    for s in sentences:
-        for identity in s.facts or ():
-            fact = known[identity]
-            text = " ".join(s.words)
-            statements = [t.format(subject=fact.subject, object=fact.object) for t in fact.templates]
-            assert text in statements
-            assert fact.subject in s.words
-            values[fact.relation, fact.subject].add(s.words[-2])
-            templates.add((fact.relation, statements.index(text)))
-    assert all(len(v) == 1 for v in values.values())
-    assert len(values) > 50
-    assert len(templates) == 12
-    share = np.mean([bool(s.facts) for s in sentences])
-    assert 0.07 < share < 0.13
 
 
 # ---------------------------------------------------------------- documents, splits, settings
@@ -344,17 +302,6 @@ def test_documents_stop_after_the_words_asked_for(grammar: Grammar) -> None:
     sizes = [sum(len(s.words) for s in d) for d in grammar.documents("train", 1000)]
     assert sum(sizes) >= 1000 > sum(sizes[:-1])
     assert list(grammar.documents("train", 0)) == []
-
-
-def test_bad_requests_are_refused(grammar: Grammar) -> None:
-    with pytest.raises(ValueError, match="got 'dev'"):
-        grammar.document("dev", 0)
-    with pytest.raises(ValueError, match="got 'dev'"):
-        next(grammar.documents("dev", 10))
-    with pytest.raises(ValueError, match="index must be at least 0, got -1"):
-        grammar.document("train", -1)
-    with pytest.raises(ValueError, match="n_tokens must be at least 0, got -1"):
-        next(grammar.documents("train", -1))
 
 
 def test_corpus_serves_the_grammar(tmp_path: Path) -> None:

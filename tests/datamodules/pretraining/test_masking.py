@@ -98,8 +98,3 @@ def test_shares_of_replacements():
     assert other.min() >= 5
     assert other.max() < 900
     assert len(np.unique(other)) > 300
-
-
-def test_nothing_maskable_gives_nothing():
-    starts, maskable = np.ones(4, bool), np.zeros(4, bool)
-    assert len(choose_positions(np.random.default_rng(0), Masking(), starts, maskable, 2)) == 0

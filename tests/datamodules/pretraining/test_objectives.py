@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lmdyn.datamodules import PretrainingCorpus, StreamedText, TextCorpus
+from lmdyn.datamodules import PretrainingCorpus, StreamedText
 from lmdyn.datamodules.corpora.tokenization import load_tokenizer, subword_tokenizer
 from lmdyn.datamodules.pretraining.sentence_pairs import (
     RowFormat,
@@ -34,26 +34,6 @@ def expected_labels(ids, special, objective):
             if predicted < len(row) and row[predicted] not in special:
                 labels[b][t] = row[predicted]
     return labels
-
-
-@pytest.mark.parametrize("objective", DENSE)
-def test_a_text_of_six_words(objective, tmp_path, cache):
-    """[CLS] a b c d e f [SEP], written down by hand."""
-    (tmp_path / "t.txt").write_text("a b c d e f\n\na b c d e f\n")
-    corpus = TextCorpus(
-        str(tmp_path / "t.txt"), layout="paragraphs", vocabulary="wordpiece", vocab_size=40, cache_dir=cache
-    )
-    data = PretrainingCorpus(corpus, objective=objective, sequence_length=8, batch_size=1)
-    data.prepare_data()
-    text = special_ids(data.tokenizer, objective)
-    maker, split = data.maker(), corpus.encoded("train")
-    batch = maker.batch(split, np.array([0]), [row_generator(0)])
-    a, b, c, d, e, f = (int(i) for i in data.tokenizer.convert_tokens_to_ids(list("abcdef")))
-    cls, sep = text["cls"], text["sep"]
-    assert batch["input_ids"].tolist() == [[cls, a, b, c, d, e, f, sep]]
-    by_hand = {"causal": [a, b, c, d, e, f, -100, -100], "cloze": [-100, a, b, c, d, e, f, -100]}
-    assert batch["labels"].tolist() == [by_hand[objective]]
-    assert sorted(batch) == ["input_ids", "labels", "token_type_ids"]
 
 
 @pytest.mark.parametrize("short_share", [0.0, 0.5])

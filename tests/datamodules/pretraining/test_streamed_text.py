@@ -95,43 +95,12 @@ def take(loader, n):
     return taken
 
 
-def test_rows_hold_the_text_once(folder):
-    """In a pass over the text every document's own word appears once, but for the row that two passes share."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
-    loader = make(folder, pairs=None)
-    text = []
-    for batch in take(loader, 60):
-        ids = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
-        text += [tokenizer.decode(row[1:-1]) for row in ids]
-    joined = " ".join(text)
-    total = 60 * 4 * 22
-    per_pass = sum(len(tokenizer.tokenize(document(i))) for i in range(240))
-    found = sum(f"doc{i} " in joined for i in range(240))
-    assert found >= min(1.0, total / per_pass) * 240 * 0.75  # names cut by the end of a row are not counted
-    assert joined.count("doc5 ") <= 1 + total // per_pass
-
-
 def test_an_epoch_has_as_many_batches_as_asked(folder):
     loader = make(folder)
     assert len(loader) == 7
     first, second = list(loader), list(loader)
     assert len(first) == len(second) == 7
     assert not torch.equal(first[0]["input_ids"], second[0]["input_ids"])
-
-
-@pytest.mark.parametrize(("files", "workers"), [("part-*.parquet", 0), ("one.jsonl", 2)])
-def test_ranks_and_workers_read_different_documents(folder, files, workers):
-    path = "parquet" if files.endswith("parquet") else "json"
-    rows = []
-    for rank in range(2):
-        loader = make(folder, files=files, path=path, rank=rank, ranks=2, workers=workers, pairs=None)
-        batches = take(loader, 10)
-        ids = torch.cat([torch.where(b["labels"] == -100, b["input_ids"], b["labels"]) for b in batches])
-        rows.append({tuple(row.tolist()) for row in ids})
-        assert len(rows[-1]) == 40
-    assert not rows[0] & rows[1]
 
 
 @pytest.mark.parametrize("files", [("part-*.parquet", "sentences.jsonl"), ("short.jsonl", "sentences.jsonl")])

@@ -1,7 +1,6 @@
 """SpanCorpus: every span points at the pieces of its words."""
 
 import dataclasses
-import gc
 import os
 from collections import Counter
 from itertools import combinations
@@ -16,7 +15,7 @@ from lmdyn.datamodules.corpora.conll import ConllCorpus
 from lmdyn.datamodules.corpora.corpus import Corpus
 from lmdyn.datamodules.corpora.sentence import Constituent, Document, Mention, Role, Sentence
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
-from lmdyn.datamodules.spans.spans import _CACHE, SPAN_TASKS, SpanCorpus
+from lmdyn.datamodules.spans.spans import SPAN_TASKS, SpanCorpus
 from tests.datamodules.corpora.test_tokenization import SENTENCES, reading
 
 PIECES = [f"[{name}]" for name in ("PAD", "UNK", "CLS", "SEP", "MASK")]
@@ -221,30 +220,6 @@ def test_what_a_corpus_lacks_is_named():
         ready(Given(train=[TRAIN], test=[]), word_tokenizer({"ab": 1}))
     with pytest.raises(ValueError, match="no training split to build a vocabulary from"):
         SpanCorpus(Given(test=[TRAIN])).setup()
-
-
-def encoding(spans):
-    """What equal corpora hold in common, None before ``setup``."""
-    return spans._encoded
-
-
-@pytest.mark.slow
-def test_equal_corpora_share_their_encoding(wordpiece):
-    gc.collect()
-    before = len(_CACHE)
-
-    def share():
-        first, second, other = (ready(Given(train=[s]), wordpiece) for s in (TRAIN, TRAIN, PLAIN))
-        assert encoding(first) is encoding(second) is not encoding(other)
-        assert len(_CACHE) == before + 2
-        first.tokenizer = wordpiece  # the same: nothing is done again
-        assert encoding(first) is encoding(second)
-        first.tokenizer = word_tokenizer({"ab": 1})
-        assert encoding(first) is None
-
-    share()
-    gc.collect()
-    assert len(_CACHE) == before  # nobody uses them
 
 
 @pytest.mark.slow
