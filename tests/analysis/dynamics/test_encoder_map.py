@@ -106,6 +106,9 @@ def test_layers_of_each_architecture_iterated_are_the_model(name, attention):
     f = EncoderMap(model, b, dtype=torch.float64, attention=attention)
     assert f.shared == (name in ("albert", "looped_llama"))
     assert len(f.maps) == 2
+    if not f.shared:
+        with pytest.raises(ValueError, match="time is depth"):
+            f(f.start(b))
     x = iterated(f, f.start(b))
     called = model.encoder if name == "t5" else model
     with (

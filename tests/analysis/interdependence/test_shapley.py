@@ -292,53 +292,30 @@ class TestEvaluation:
             close(on_gpu.standard_error.cpu(), on_cpu.standard_error)
 
 
-class TestErrors:
-    IDS, LEFT, RIGHT = torch.arange(5), span(5, 0, 1), span(5, 3)
-
-    def of(self, forward=None, inputs=IDS, left=LEFT, right=RIGHT, **arguments):
-        if forward is None:
-            forward = lambda x: torch.ones(*x.shape[:2], 2)  # noqa: E731
-        return shapley_interaction(forward, inputs, left, right, **{"baseline": torch.tensor(9)} | arguments)
-
-    def test_spans(self):
-        with pytest.raises(ValueError, match=r"left and right overlap at \[1\]"):
-            self.of(right=span(5, 1, 2))
-        with pytest.raises(ValueError, match="left must contain at least one position"):
-            self.of(left=span(5))
-        with pytest.raises(ValueError, match="right must contain at least one position"):
-            self.of(right=span(5))
-        for name in ("left", "right", "others"):
-            for wrong in (span(4, 0), span(5, 0)[None], torch.tensor([0, 1])):
-                with pytest.raises(ValueError, match=rf"expected {name} of Bool \(time\), got"):
-                    self.of(**{name: wrong})
-
-    def test_inputs_and_baseline(self):
-        vectors = torch.ones(5, 3)
-        for wrong in (self.IDS[None], vectors[None], self.IDS.double(), span(5, 0)):
-            with pytest.raises(ValueError, match=r"expected \w+ of .*, got"):
-                self.of(inputs=wrong)
-        for wrong in (torch.tensor([9]), torch.ones(3), torch.tensor(9.0)):
-            with pytest.raises(ValueError, match="baseline must be one id, an integer tensor of shape"):
-                self.of(baseline=wrong)
-        for wrong in (torch.tensor(0.0), torch.ones(4), torch.ones(5, 3), torch.ones(3).long()):
-            with pytest.raises(ValueError, match=r"baseline must be one vector.* of shape \(3,\)"):
-                self.of(inputs=vectors, baseline=wrong)
-
-    @pytest.mark.parametrize(("name", "least"), [("samples", 2), ("exact_up_to", 0), ("max_rows", 4)])
-    def test_numbers(self, name, least):
-        with pytest.raises(ValueError, match=f"{name} must be at least {least}, got {least - 1}"):
-            self.of(**{name: least - 1})
-        self.of(**{name: least})
-
-    def test_forward(self):
-        for wrong in (
-            lambda x: torch.ones(x.shape), lambda x: torch.ones(len(x), 2), lambda x: torch.ones(len(x), 4, 2),
-            lambda x: torch.ones(1, 5, 2), lambda x: (torch.ones(len(x), 5, 2),),
-            lambda x: torch.ones(len(x), 5, 2).long(),
-        ):  # fmt: skip
-            with pytest.raises(ValueError, match=r"forward must return .* of shape \(16, 5, d\).*, got"):
-                self.of(forward=wrong)
-        with pytest.raises(ValueError, match=r"got tuple"):
-            self.of(forward=lambda x: (torch.ones(len(x), 5, 2),))
-        with pytest.raises(ValueError, match="NaN or infinite values at position 3"):
-            self.of(forward=lambda x: torch.ones(len(x), 5, 2).index_fill(1, torch.tensor(3), torch.nan))
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"right": span(5, 1, 2)}, r"left and right overlap at \[1\]"),
+        ({"left": span(5)}, "left must contain at least one position"),
+        ({"others": torch.tensor([0, 1])}, r"expected others of Bool \(time\), got"),
+        ({"baseline": torch.tensor(9.0)}, "baseline must be one id, an integer tensor of shape"),
+        ({"inputs": torch.ones(5, 3), "baseline": torch.ones(4)}, r"baseline must be one vector.* of shape \(3,\)"),
+        ({"samples": 1}, "samples must be at least 2, got 1"),
+        ({"exact_up_to": -1}, "exact_up_to must be at least 0, got -1"),
+        ({"max_rows": 3}, "max_rows must be at least 4, got 3"),
+        ({"forward": lambda x: torch.ones(len(x), 2)}, r"forward must return .* of shape \(16, 5, d\).*, got"),
+        ({"forward": lambda x: (torch.ones(len(x), 5, 2),)}, "got tuple"),
+        ({"forward": lambda x: torch.full((len(x), 5, 2), torch.nan)}, "NaN or infinite values at position 3"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(given, message):
+    usual = {
+        "inputs": torch.arange(5),
+        "left": span(5, 0, 1),
+        "right": span(5, 3),
+        "baseline": torch.tensor(9),
+    }
+    usual["forward"] = lambda x: torch.ones(*x.shape[:2], 2)
+    shapley_interaction(**usual)  # the control
+    with pytest.raises(ValueError, match=message):
+        shapley_interaction(**{**usual, **given})

@@ -269,12 +269,8 @@ class TestControlTask:
         torch.testing.assert_close(plain.loss, with_control.loss, atol=1e-10, rtol=0)
         assert with_control.tasks == plain.tasks
         assert with_control.control_accuracy.shape == (3, 3)
-        with pytest.raises(ValueError, match="train_types and test_types"):
-            _ = plain.selectivity
         with pytest.raises(ValueError, match="types of train and test"):
             diagnostic_probe(*many, train_types=types[0])
-        with pytest.raises(ValueError, match="test: expected types of shape"):
-            diagnostic_probe(*many, train_types=types[0], test_types=types[1][:-1])
         with pytest.raises(ValueError, match="train: no labelled token of task 'a' has a type"):
             diagnostic_probe(*many, train_types=-torch.ones(150).long(), test_types=types[1])
 
@@ -348,29 +344,15 @@ class TestErrors:
         ("change", "message"),
         [
             (lambda a: a[0].clear(), "train: expected at least one site"),
-            (lambda a: (a[1].clear(), a[3].clear()), "train: expected at least one task"),
             (lambda a: a[2].pop("low"), "sites and widths differ"),
-            (lambda a: a[2].update(low=a[2]["wide"]), "sites and widths differ"),
             (lambda a: a[3].pop("a"), "tasks differ"),
             (lambda a: a[4].pop("b"), r"num_classes must contain \['b'\]"),
             (lambda a: a[4].update(b=1), "task 'b' must have at least 2 classes, got 1"),
-            (
-                lambda a: a[0].update(low=a[0]["low"][:-1]),
-                "train: expected equal numbers of tokens at all sites",
-            ),
             (lambda a: a[3].update(c=a[3]["c"][:-1]), "test: expected labels of shape .* for task 'c'"),
             (lambda a: a[0]["wide"].__setitem__((3, 4), math.nan), "train: NaN or infinite features at site"),
-            (lambda a: a[2].update(high=a[2]["high"] / 0), "test: NaN or infinite features at site 'high'"),
             (lambda a: a[1]["b"].fill_(-100), "train: task 'b' has no labelled token"),
-            (lambda a: a[3]["b"].fill_(-100), "test: task 'b' has no labelled token"),
-            (
-                lambda a: a[1]["a"].__setitem__(5, 2),
-                "train: labels of task 'a' must be in 0 … 1 or -100, got 0 to 2",
-            ),
-            (
-                lambda a: a[3]["a"].__setitem__(5, -1),
-                "test: labels of task 'a' must be in 0 … 1 or -100, got -1 to 1",
-            ),
+            (lambda a: a[1]["a"].__setitem__(5, 2), "train: labels of task 'a' must be in 0 … 1 or -100"),
+            (lambda a: a[3]["a"].__setitem__(5, -1), "test: labels of task 'a' must be in 0 … 1 or -100"),
         ],
     )
     def test_messages_name_what_is_wrong(self, many, change, message):

@@ -77,13 +77,8 @@ class TestLinear:
                 scaled = linear_cka(x * 2**60, y.double() * 2**-300, debiased, dtype=torch.float32)
                 assert float(scaled) == pytest.approx(float(found), abs=most)
 
-    def test_tiny_and_structureless_samples(self):
+    def test_structureless_samples(self):
         g = torch.Generator().manual_seed(0)
-        for n, debiased, least in ((1, False, 3), (2, False, 3), (2, True, 4), (3, True, 4)):
-            x = torch.randn(n, 3, generator=g) if n > 1 else torch.ones(1, 3)
-            for f in (linear_cka, partial(kernel_cka, kernel="linear")):
-                with pytest.raises(ValueError, match=rf"requires at least {least}|constant over its 1"):
-                    f(x, x, debiased=debiased)
         assert float(linear_cka(torch.eye(5), torch.eye(5))) == pytest.approx(1)
         streamed = lambda x, y, debiased: stream(x, y, 2).linear_cka(debiased)  # noqa: E731
         for f in (linear_cka, partial(kernel_cka, kernel="linear"), streamed):
@@ -164,17 +159,9 @@ class TestKernels:
 
     def test_errors(self, related):
         x, y = related(n=30)
-        with pytest.raises(
-            ValueError, match="x: expected a function or one of linear, cosine, rbf, precomputed, got 'rbg'"
-        ):
-            kernel_cka(x, y, "rbg")
         with pytest.raises(ValueError, match="set max_samples"):
             kernel_cka(torch.zeros(10_001, 1), torch.zeros(10_001, 1))
         with pytest.raises(ValueError, match=r"must be \(n, n\)"):
             kernel_cka(x, y, "precomputed")
-        with pytest.raises(ValueError, match=r"its 30 samples, got shape \(7, 7\)"):
-            kernel_cka(x, y, lambda v: v.T @ v)
         with pytest.raises(ValueError, match="more than half of the pairs"):
             kernel_cka(torch.where(torch.arange(30)[:, None] < 28, 1.0, x), y)
-        with pytest.raises(ValueError, match="the matrix of x holds NaN"):
-            kernel_cka(x, y, lambda v: torch.full((30, 30), torch.nan))

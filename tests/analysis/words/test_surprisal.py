@@ -321,18 +321,9 @@ def test_positions_that_begin_after_the_paddings(config, kind, limit):
     tokenizer = albert_like()
     if limit is not None:  # the tokenizer's is of tokens
         tokenizer.model_max_length = limit
-    model = kind(
-        config(
-            vocab_size=len(tokenizer),
-            hidden_size=16,
-            intermediate_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            max_position_embeddings=18,
-            pad_token_id=1,
-            initializer_range=0.5,
-        )
-    )
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    rest = {"max_position_embeddings": 18, "pad_token_id": 1, "initializer_range": 0.5}
+    model = kind(config(vocab_size=len(tokenizer), **sizes, **rest))
     text = " ".join(TEXTS)
     found = surprisals(model, tokenizer, [text])
     room = (limit or 16) - 2

@@ -1,12 +1,10 @@
 """``order_seed``: the same documents in another order, and nothing else."""
 
-import copy
 from collections import Counter
 from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 
 from lmdyn.datamodules import GrammarCorpus, ScaffoldCorpus, TextCorpus
 
@@ -72,18 +70,8 @@ def test_loaders_know_the_order(tmp_path):
     )
     assert len(set(train)) == 3
     assert len(set(validation)) == 1
-    loader = corpora[1].train_dataloader()
-    batches = list(loader)
-    assert batches[0]["input_ids"][0].tolist() == corpora[1].encoded("train").tokens[:35].tolist()
-    state = None
-    for i, _ in enumerate(loader):
-        if i == 1:
-            state = copy.deepcopy(loader.state_dict())
-            break
-    resumed = grammar(tmp_path, order_seed=0).train_dataloader()
-    resumed.load_state_dict(state)
-    for there, here in zip(batches[2:], resumed, strict=True):
-        assert all(torch.equal(there[key], here[key]) for key in there)
+    first = next(iter(corpora[1].train_dataloader()))
+    assert first["input_ids"][0].tolist() == corpora[1].encoded("train").tokens[:35].tolist()
 
 
 def test_text_of_one_document_has_no_other_order(tmp_path):
