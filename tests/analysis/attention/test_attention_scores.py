@@ -1,4 +1,4 @@
-"""Attention scores: closed forms, invariances, a naive second implementation, sums over batches and ranks."""
+"""Attention scores: closed forms, a naive second implementation, sums over batches."""
 
 import math
 

@@ -42,14 +42,6 @@ def test_equal_weights(causal):
     assert found.weights.tolist() == pytest.approx([expected] * 3)
 
 
-def test_a_sink_and_its_absence():
-    n = 8
-    sink, avoided = torch.zeros(n, n), torch.eye(n)
-    sink[:, 0] = 1
-    found = summed((torch.stack([sink, avoided])[None], everywhere(1, n)))
-    assert found.weights.tolist() == [1, 1 / n]
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding(side):
     """The first token is the first that is not padding, and a row counts as it does alone."""

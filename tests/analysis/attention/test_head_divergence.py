@@ -1,4 +1,4 @@
-"""Divergence of attention heads: closed forms, invariances, a naive oracle, matches, errors over texts."""
+"""Divergence of attention heads: closed forms, a naive oracle, matches, errors over texts."""
 
 import itertools
 import math

@@ -86,9 +86,7 @@ def test_errors():
     with pytest.raises(ValueError, match="float32 or float64"):
         EncoderMap(albert(), batch(), dtype=torch.bfloat16)
     for nothing in ({}, {"input_ids": torch.zeros(2, 0, dtype=torch.int64)}, {"text": ["a"]}):
-        with pytest.raises(
-            ValueError, match="the batch has no tokens: expected the inputs of the model's forward"
-        ):
+        with pytest.raises(ValueError, match="the batch has no tokens"):
             EncoderMap(albert(), nothing)
     with pytest.raises(ValueError, match="requires an attention_mask"):
         EncoderMap(albert(), batch(), masked=True)
@@ -149,9 +147,7 @@ def test_of_several_lists_those_that_run_and_nothing_between_them():
     f = EncoderMap(Plain(), batch())
     assert len(f.maps) == 2
     torch.testing.assert_close(iterated(f, f.start(batch())), f._module(batch()["input_ids"]))
-    with pytest.raises(
-        ValueError, match=r"Plain changes the token vectors between 'blocks\.0' and 'blocks\.1'"
-    ):
+    with pytest.raises(ValueError, match=r"changes the token vectors between 'blocks\.0' and 'blocks\.1'"):
         EncoderMap(Plain(between=torch.tanh), batch())
     with pytest.raises(ValueError, match=r"'blocks\.0' of Plain takes \(1, 6, 8\) and returns \(1, 6, 9\)"):
         EncoderMap(Plain(between=lambda x: x[..., :8], out=9), batch())

@@ -1,9 +1,8 @@
-"""N_eff: known clouds, invariances, the formula of eigenvalues, streaming."""
+"""N_eff: known clouds, the formula of eigenvalues, streaming."""
 
 import pytest
 import torch
 
-import lmdyn.analysis.geometry.effective_dimension as module
 from lmdyn.analysis.geometry.effective_dimension import EffectiveDimension, effective_dimension
 
 
@@ -56,14 +55,6 @@ def test_covariance_and_gram_matrix_agree_around_the_switch():
     """One sample more than dimensions, or as many: the same samples, padded with dimensions that are constant."""
     x = cloud(21, 20)
     close(effective_dimension(x), effective_dimension(torch.cat([x, torch.full((21, 5), 3.0).double()], 1)))
-
-
-def test_chunks(monkeypatch):
-    for n, d in ((300, 12), (12, 300)):
-        expected = effective_dimension(cloud(n, d))
-        with monkeypatch.context() as patched:
-            patched.setattr(module, "_CHUNK", 100)
-            close(effective_dimension(cloud(n, d)), expected)
 
 
 @pytest.mark.parametrize(("n", "d"), [(300, 12), (12, 300)])

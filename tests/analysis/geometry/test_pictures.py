@@ -1,4 +1,4 @@
-"""Pictures over training: planes found again, axes common to all steps, rotations undone, distances kept, bad input."""
+"""Pictures over training: planes found again, axes common to all steps, distances kept, bad input."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A sample of rows by their keys: uniform, and the same for any batches, order and ranks."""
+"""A sample of rows by their keys: that of the smallest, for any batches and order."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""RankMe, power laws and the participation ratio: closed forms, an SVD as oracle, invariances."""
+"""RankMe, power laws and the participation ratio: closed forms, an SVD as oracle."""
 
 import numpy as np
 import pytest

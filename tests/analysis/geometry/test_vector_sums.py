@@ -1,4 +1,4 @@
-"""Streamed geometry of vectors: definitions, known directions, planted components, scipy as oracle, ranks."""
+"""Streamed geometry of vectors: definitions, known directions, planted components, scipy as oracle."""
 
 import numpy as np
 import pytest

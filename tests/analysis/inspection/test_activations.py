@@ -164,13 +164,6 @@ class TestObserving:
             assert out.requires_grad
             assert torch.autograd.grad(out.sum(), net.weight)[0].shape == (2, 2)
 
-    def test_hooks_fire_on_compiled_modules(self):
-        net = nn.Sequential(nn.Linear(2, 2))
-        net.compile(backend="eager")
-        with observing(net), capture(net, {"h": "0"}) as seen:
-            net(torch.ones(1, 2))
-            assert seen.activations["h"].shape == (1, 2)
-
 
 def test_weights_that_only_a_dropout_answers_are_those_of_the_attention_around_it():
     model, batch = ARCHITECTURES["deberta"](), example_batch("deberta")

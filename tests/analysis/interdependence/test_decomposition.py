@@ -128,23 +128,6 @@ class TestTheory:
             float((expected["r"] - (f(r + bias) - f(bias))).abs().max()) > 1e-2
         )  # one order alone is not it
 
-    @pytest.mark.parametrize(("sizes", "bias"), [((3, 4), True), ((3, 4, 4), False)])
-    def test_generalized_is_the_complement_of_published(self, sizes, bias):
-        """What is irrelevant once interactions are relevant is what the other words contribute alone.
-
-        From a zero state; above the first layer without biases, whose products are never relevant there.
-        """
-        stack, words, focus = random_lstm(*sizes, bias=bias), random_words(2, 6, 3), random_focus(2, 6)
-        published = contextual_decomposition(stack, words, focus)
-        generalized = contextual_decomposition(stack, words, ~focus, variant="generalized")
-        for a, b in (("relevant", "irrelevant"), ("relevant_cell", "irrelevant_cell")):
-            for k in range(len(stack)):
-                torch.testing.assert_close(
-                    getattr(published, a)[k], getattr(generalized, b)[k], rtol=0, atol=1e-13
-                )
-        swapped = contextual_decomposition(stack, words, ~focus)  # interactions belong to neither
-        assert float((published.relevant[0] - swapped.irrelevant[0]).abs().max()) > 1e-2
-
 
 class TestForms:
     def test_focus_on_padding_is_no_word(self):

@@ -177,27 +177,6 @@ class TestSampling:
         assert 0.9 < float((scores.abs() < 2).double().mean()) <= 1
         assert scores.abs().max() < 5
 
-    def test_standard_error_of_two_pairs_by_the_delta_method(self):
-        # other players C, D: pairs are {∅, CD} and {C, D}, so a sample of two pairs is one of both, or all the same
-        forward, x, zero = network(4), embeddings(4), torch.zeros(3, dtype=torch.float64)
-
-        def of(**how):
-            return shapley_interaction(forward, x, span(4, 0), span(4, 1), baseline=zero, **how)
-
-        def differences(*there):
-            kept = [span(4, *there, *more) for more in ((), (0,), (1,), (0, 1))]
-            none, a, b, ab = forward(torch.where(torch.stack(kept)[..., None], x, 0))[:, 0]
-            return torch.cat([ab - a - b + none, ab - none])
-
-        pairs = torch.stack([(differences() + differences(2, 3)) / 2, (differences(2) + differences(3)) / 2])
-        mean = pairs.mean(0).requires_grad_()
-        (mean[:4].norm() / mean[4:].norm()).backward()
-        expected = (mean.grad @ torch.cov(pairs.T) @ mean.grad / 2).sqrt()  # cov divides by 2 − 1
-        errors = [float(of(exact_up_to=0, samples=4, seed=seed).standard_error) for seed in range(20)]
-        for error in errors:
-            assert error == pytest.approx(float(expected), abs=1e-12) or error == pytest.approx(0, abs=1e-12)
-        assert 0 < sum(error > 1e-9 for error in errors) < 20
-
     def test_seed_decides_and_the_global_generator_is_left_alone(self):
         state = torch.get_rng_state()
         one, same, other = (self.sampled(samples=32, seed=seed) for seed in (3, 3, 4))

@@ -32,15 +32,6 @@ def test_a_loss_that_is_no_number():
     assert np.isnan(loss_barrier([0.0, 0.5, 1.0], np.array([1.0, np.nan, 1.0])))
 
 
-@pytest.mark.parametrize(
-    ("alphas", "losses", "message"),
-    [([0.0, 0.5], [1.0, 1.0], "include 0 and 1"), ([0.0, 1.0], [1.0], "expected 2 losses")],
-)
-def test_wrong_points_are_refused(alphas, losses, message):
-    with pytest.raises(ValueError, match=message):
-        loss_barrier(alphas, np.array(losses))
-
-
 def test_the_rise_over_the_chord_is_the_barrier_or_below_0():
     x = np.array(ALPHAS)
     for height in (1.0, 0.1):

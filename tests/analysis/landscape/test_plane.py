@@ -57,9 +57,7 @@ def test_a_random_walk_explains_much_of_itself():
     "points", [course(points=2), [{"w": torch.ones(3)}] * 5, [{"w": t * torch.ones(3)} for t in range(4)]]
 )
 def test_what_spans_no_plane_is_refused(points):
-    with pytest.raises(
-        ValueError, match=r"expected (at least 3 points of a training|points that span a plane)"
-    ):
+    with pytest.raises(ValueError, match=r"at least 3 points of a training|points that span a plane"):
         course_of_training(points)
 
 

@@ -169,21 +169,6 @@ def logits_at(module, values):
         return logits(module).detach()
 
 
-def of(name, models):
-    return {group.name: (group.size, len(group.axes)) for group in unit_groups(models[name])}
-
-
-def test_groups_of_gpt2(models):
-    assert of("gpt2", models) == {
-        # two embeddings, norms (2 x 2 + 1) x 2, and weight in, weight and bias out of attention and MLP
-        "residual stream": (12, 2 + 10 + 2 * 2 * 3),
-        "heads of transformer.h.0.attn": (3, 3 + 3 + 1),
-        "heads of transformer.h.1.attn": (3, 3 + 3 + 1),
-        "units of transformer.h.0.mlp.c_fc": (48, 3),
-        "units of transformer.h.1.mlp.c_fc": (48, 3),
-    }
-
-
 def test_units_of_several_entries_by_the_definition():
     """Naive oracle: unit i of block b is a slice, and the best order is that among all."""
     torch.manual_seed(0)

@@ -27,17 +27,6 @@ def naive(column, tau, width, recurred_at=-1):
 
 
 class TestKnown:
-    @pytest.mark.parametrize("width", [10, 20, 40])
-    def test_a_step(self, width):
-        """Positive until window 60, negative of three times the size after: the mean turns at width/4 before."""
-        x = torch.where(torch.arange(200) < 60, 0.1, -0.3)[:, None]
-        found = transient_length(x, 50, width)
-        # k windows of +0.1 and width − k of −0.3 are at most 0 for k ≤ 3/4 width
-        assert found.length.tolist() == [50 * (60 - (3 * width) // 4)]
-        assert not found.censored
-        assert found.mean_exponent.item() == pytest.approx(0.1)
-        assert (found.width, found.tau) == (width, 50)
-
     def test_zeros_after_numbers_that_do_not_add_up_exactly(self):
         """Differences of running totals would leave 1e-17 there."""
         x = column(*[0.1, 0.7, 0.3, 1e8 / 3] * 5, *[0.0] * 30)

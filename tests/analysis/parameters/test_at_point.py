@@ -50,11 +50,8 @@ def test_tied_parameters_are_one():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"wieght": torch.zeros(2, 2)}, "no parameter 'wieght'; there are: weight"),
-        (
-            {"weight": torch.zeros(2)},
-            r"expected a value of shape \(2, 2\) for parameter 'weight', got \(2,\)",
-        ),
+        ({"wieght": torch.zeros(2, 2)}, "no parameter 'wieght'"),
+        ({"weight": torch.zeros(2)}, r"a value of shape \(2, 2\) for parameter 'weight'"),
     ],
 )
 def test_other_names_and_shapes_are_refused(values, message):

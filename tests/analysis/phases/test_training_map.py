@@ -74,16 +74,6 @@ def test_the_paths_are_the_most_probable_ones(planted):
                 assert logged(other) <= logged(path) + 1e-9
 
 
-def test_the_order_of_seeds_does_not_matter(planted):
-    values, _, found = planted
-    order = np.random.default_rng(1).permutation(len(values))
-    again = training_map(values[order], most=4, restarts=2)
-    assert again.states == found.states
-    assert (again.paths == found.paths[order]).all()
-    assert again.held_out == pytest.approx(found.held_out[:, order])
-    assert again.means == pytest.approx(found.means)
-
-
 def test_noise_has_one_state():
     found = training_map(np.random.default_rng(0).standard_normal((20, 20, 2)), most=3, restarts=1)
     assert found.states == 1

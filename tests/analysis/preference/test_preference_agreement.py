@@ -53,12 +53,6 @@ class TestValues:
         )
         assert found.shuffled < 0.1
 
-    def test_no_resamplings(self):
-        found = compare_preferences(*normal(5), resamplings=0)
-        assert math.isfinite(found.pearson)
-        ends = (found.pearson_low, found.spearman_high, found.shuffled, found.shuffled_high)
-        assert np.isnan(ends).all()
-
 
 class TestIntervals:
     @pytest.mark.slow

@@ -102,9 +102,5 @@ def test_errors():
     for bad in ({"epochs": 0}, {"learning_rate": 0.0}, {"batch_size": 0}):
         with pytest.raises(ValueError, match="expected epochs and batch_size"):
             ReadoutTraining(**bad)
-    with pytest.raises(
-        ValueError, match=r"ridge must be a number above 0, such as 0.001, or null for Adam, got 0.0"
-    ):
+    with pytest.raises(ValueError, match="ridge must be a number above 0"):
         ReadoutTraining(ridge=0.0)
-    with pytest.raises(ValueError, match="got 3 targets for 4"):
-        train_linear_readouts(torch.zeros(1, 4, 2), torch.zeros(3), ReadoutTraining())

@@ -13,7 +13,6 @@ from lmdyn.analysis.probing.probe_training import (
     initial_probes,
     loss_gradient,
     score,
-    standardize,
     train,
 )
 from lmdyn.analysis.probing.probes import (
@@ -204,20 +203,6 @@ class TestOneProgram:
         expected = torch.nn.functional.cross_entropy(layer(x[kept]), y[kept], reduction="sum").item()
         assert float(nll) == pytest.approx(expected, rel=1e-12)
         assert float(correct) == float((layer(x[kept]).argmax(1) == y[kept]).sum())
-
-
-class TestStandardization:
-    def test_moments_and_dead_dimensions(self):
-        x = torch.cat([5 + 3 * normal(0, 400, 2, 3), torch.full((400, 2, 1), 0.1)], -1)
-        held_out = x[:7].clone()
-        transform = standardize(x)
-        torch.testing.assert_close(x.mean(0), torch.zeros(2, 4), atol=1e-6, rtol=0)
-        torch.testing.assert_close(x.std(0, correction=0), torch.tensor([[1.0, 1, 1, 0]] * 2))
-        transform(held_out)
-        torch.testing.assert_close(held_out, x[:7])
-        beyond = torch.full((1, 2, 4), 3.1)
-        transform(beyond)
-        torch.testing.assert_close(beyond[..., -1], torch.full((1, 2), 3.0))
 
 
 class TestControlTask:

@@ -194,7 +194,5 @@ class Bare(nn.Module):
 
 
 def test_a_decoder_without_parameters_cannot_be_retrained():
-    with pytest.raises(
-        ValueError, match="no parameter to retrain: the logits of Bare depend on no parameter"
-    ):
+    with pytest.raises(ValueError, match="no parameter to retrain"):
         RetrainedDecoder(StateDecoder(Bare().eval()), states(1)[0])

@@ -143,13 +143,6 @@ class TestRank:
         rotation = torch.linalg.qr(torch.randn(40, 40, dtype=torch.float64)).Q
         assert float(f(x, 7 * x @ rotation + 1)) == pytest.approx(1, abs=1e-9)
 
-    def test_of_itself_by_streaming(self, with_spectrum):
-        x = with_spectrum(0, 300, torch.logspace(0, -8, 40))
-        covariance = stream(x, x)
-        assert float(covariance.svcca()) == pytest.approx(1, abs=1e-12)
-        assert float(covariance.cca()) == pytest.approx(1, abs=1e-4)  # its stated precision beyond 1e4
-        assert float(covariance.pwcca()) == pytest.approx(1, abs=1e-6)
-
     def test_kept_rank_is_that_of_the_tolerance(self, with_spectrum):
         x = with_spectrum(0, 300, torch.logspace(0, -8, 40))
         y = with_spectrum(1, 300, torch.ones(60))
@@ -186,9 +179,7 @@ class TestRank:
         # of full rank: every correlation would be 1
         full = torch.randn(50, 80, generator=g, dtype=torch.float64)
         for form in (cca, pwcca, lambda a, b: stream(a, b, 7).cca()):
-            with pytest.raises(
-                ValueError, match=r"keeps 49 directions and 50 centred samples span no more than 49"
-            ):
+            with pytest.raises(ValueError, match="keeps 49 directions and 50 centred samples"):
                 form(full, y)
             with pytest.raises(ValueError, match=r"y keeps 49"):
                 form(y, full)

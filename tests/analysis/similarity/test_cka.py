@@ -1,4 +1,4 @@
-"""CKA: the printed formulas written out with n × n matrices, closed forms, what kernels are not invariant to."""
+"""CKA: the printed formulas written out with n × n matrices, closed forms, precision."""
 
 import math
 from functools import partial
@@ -132,15 +132,6 @@ class TestKernels:
         monkeypatch.setattr(kernels, "_FAR", math.inf)
         if place in ("a far pair", "two far groups"):  # the control
             assert not np.allclose(rbf_kernel(x), expected, atol=1e-9)
-
-    @pytest.mark.parametrize("kernel", ["rbf", "linear", "cosine"])
-    def test_invariances_are_no_more_than_those_of_the_kernel(self, related, kernel):
-        x, y = related(n=60)
-        lengths = torch.rand(60, 1, generator=torch.Generator().manual_seed(3), dtype=torch.float64) + 0.5
-        value = float(kernel_cka(x, y, kernel))
-        assert float(kernel_cka(x, x, kernel)) == pytest.approx(1, abs=1e-12)
-        for changed in (x * torch.linspace(0.1, 2, 7), x + 3 if kernel == "cosine" else x * lengths):
-            assert abs(float(kernel_cka(changed, y, kernel)) - value) > 1e-4
 
     def test_subsample_is_seeded_stated_and_the_same_on_both_sides(self, related):
         x, y = related(n=300)

@@ -1,4 +1,4 @@
-"""Divergences against scipy, closed forms and what the theory proves."""
+"""Divergences against scipy and closed forms."""
 
 import math
 
@@ -34,9 +34,3 @@ def test_zeros():
     assert float(jensen_shannon(one, other)) == pytest.approx(math.log(2))
     assert float(kullback_leibler(one, other)) == math.inf
     assert float(kullback_leibler(one, torch.tensor([0.5, 0.5, 0.0]))) == pytest.approx(math.log(2))
-
-
-def test_bad_input():
-    for bad in (torch.tensor([0.5, 0.6]), torch.tensor([1.5, -0.5])):
-        with pytest.raises(ValueError, match="q has rows that are not distributions"):
-            kullback_leibler(torch.tensor([0.5, 0.5]), bad)

@@ -29,13 +29,3 @@ def test_the_interval_in_closed_form():
     narrow = basic_interval(0.7, resampled, 0.5)
     assert low < narrow[0] < narrow[1] < high
     assert [float(end) for end in basic_interval(0.7, [0.4], 0.9)] == pytest.approx([1.0, 1.0])
-
-
-def test_each_entry_of_an_array_is_by_itself():
-    random = np.random.default_rng(1)
-    values, resampled = random.normal(size=(2, 3)), random.normal(size=(50, 2, 3))
-    low, high = basic_interval(values, resampled, 0.95)
-    assert low.shape == high.shape == (2, 3)
-    for i in np.ndindex(2, 3):
-        one = basic_interval(float(values[i]), resampled[(slice(None), *i)], 0.95)
-        assert (float(low[i]), float(high[i])) == pytest.approx((float(one[0]), float(one[1])))

@@ -37,9 +37,6 @@ def test_partial_is_the_textbook_formula(data):
 def test_nan_where_nothing_is_left(data):
     x, y, z = data
     assert math.isnan(spearman(x, z, [z]))
-    assert math.isnan(pearson(np.full(200, 1e9 / 3), x))
-    assert math.isnan(pearson(x, np.full(200, 1e9 / 3)))
-    assert math.isnan(pearson(x[:2], y[:2]))
     assert math.isfinite(pearson(x[:3], z[:3] + x[:3]))
     # constant but for rounding
     assert math.isnan(pearson(np.where(x > 2, 0.3, 0.1 + 0.2), y))

@@ -1,4 +1,4 @@
-"""The jackknife against closed forms, and against what resampled rows would say."""
+"""The jackknife against closed forms."""
 
 import numpy as np
 import pytest

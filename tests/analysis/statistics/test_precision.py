@@ -1,4 +1,4 @@
-"""Precision: float64 for sums, and symmetric products."""
+"""Symmetric products."""
 
 import pytest
 import torch

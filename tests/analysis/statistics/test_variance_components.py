@@ -1,4 +1,4 @@
-"""Components of variance against an analysis of variance with loops, and against what was put in."""
+"""Components of variance against an analysis of variance with loops."""
 
 import numpy as np
 import pytest

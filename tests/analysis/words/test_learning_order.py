@@ -1,6 +1,5 @@
 """The order of learning on curves whose answer is known."""
 
-import pytest
 import torch
 
 from lmdyn.analysis.words.learning_order import learning_order
@@ -34,12 +33,3 @@ def test_what_was_not_observed_plays_no_part():
     with_gap = learning_order(steps, curve[:, None])
     without = learning_order(steps[[0, 2, 3]], curve[[0, 2, 3], None])
     assert torch.equal(with_gap, without)
-
-
-def test_steps_that_do_not_rise_are_refused():
-    with pytest.raises(ValueError, match="increasing step"):
-        learning_order(torch.tensor([3, 3]), torch.ones(2, 1))
-    with pytest.raises(ValueError, match="above 0"):
-        learning_order(torch.tensor([1, 3]), torch.ones(2, 1), level=0.0)
-    with pytest.raises(ValueError, match="at least 0, got -1"):
-        learning_order(torch.tensor([1, 3]), torch.ones(2, 1), least=-1.0)

@@ -109,9 +109,7 @@ def test_without_a_token_that_starts_a_text(causal, caplog):
     assert without["log_probability"].isna().sum() == len(TEXTS)
     assert word_surprisals(without)["log_probability"].isna().sum() == len(TEXTS)  # no sum over what is left
     assert whole["log_probability"].notna().all()
-    with pytest.raises(
-        ValueError, match=r"start must be a token of the tokenizer, or '' for none, got '<s>'"
-    ):
+    with pytest.raises(ValueError, match="start must be a token of the tokenizer"):
         surprisals(model, tokenizer, TEXTS, start="<s>")
 
 

@@ -43,13 +43,6 @@ def test_words_are_those_of_a_loop():
     assert bool((words.number.ge(0) == batch["words"].ge(0)).all())
 
 
-def test_a_batch_without_words():
-    words = number_words(torch.full((2, 3), -100))
-    assert len(words) == 0
-    ids = torch.ones(2, 3, dtype=torch.int64)
-    assert list(masked_copies({"input_ids": ids}, words, words.row, MASK, batch_tokens=9)) == []
-
-
 @pytest.mark.parametrize(("batch_tokens", "max_words"), [(1, 512), (40, 512), (10_000, 512), (10_000, 3)])
 def test_each_word_is_masked_once_and_nothing_else(batch_tokens, max_words):
     batch = sentences()
@@ -76,13 +69,6 @@ def test_each_word_is_masked_once_and_nothing_else(batch_tokens, max_words):
         assert place == len(copies.targets)
         seen += copies.words.tolist()
     assert sorted(seen) == chosen.tolist()
-
-
-def test_many_words_share_a_batch():
-    batch = sentences()
-    words = number_words(batch["words"])
-    copies = list(masked_copies(batch, words, torch.arange(len(words)), MASK, batch_tokens=10_000))
-    assert len(copies) == 1
 
 
 def test_a_word_is_right_when_all_its_pieces_are():

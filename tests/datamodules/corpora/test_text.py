@@ -96,14 +96,6 @@ def test_wikitext_articles(tmp_path):
     assert "= = Section = =" in sentences(kept)
 
 
-@pytest.mark.parametrize("end", ["\r\n", "\r"])
-def test_wikitext_with_other_line_ends(tmp_path, end):
-    (tmp_path / "cr.txt").write_bytes(WIKI.replace("\n", end).encode())
-    there = list(TextCorpus(train=str(tmp_path / "cr.txt")).documents("train"))
-    assert there == list(TextCorpus(train=write(tmp_path, WIKI, "w.txt")).documents("train"))
-    assert [document.name for document in there] == ["First Title", "Second Title"]
-
-
 def test_text_before_the_first_title_and_several_files(tmp_path):
     first = write(tmp_path, "lead text .\n\n = T =\n\nx .\n\n = T =\n\nz .\n", "one.txt")
     second = write(tmp_path, "y .\n", "two.txt")
@@ -271,13 +263,6 @@ def test_parts_of_an_article_are_the_article(tmp_path, min_count, longest):
     assert {w for w in corpus.tokenizer.get_vocab() if w not in ("<unk>", "<eos>", "<pad>")} == {
         w for w, n in counts.items() if n >= min_count
     }
-
-
-def test_key_of_selection_and_cut(tmp_path):
-    path = write(tmp_path, WIKI, "w.txt")
-    settings = [{}, {"longest_articles": 1}, {"longest_articles": 2}, {"cut_articles": (0.5, 0.2, 0.3)}]
-    keys = [TextCorpus(train=path, **s).content_key() for s in [*settings, {"cut_articles": (0.5, 0.3, 0.2)}]]
-    assert len({repr(key) for key in keys}) == len(keys)
 
 
 class Loud(Tagger):

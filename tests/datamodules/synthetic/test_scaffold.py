@@ -88,19 +88,6 @@ def test_words_of_length_one_are_planted_on_top_of_chance():
     assert 4000 < np.mean(positions) < 6000  # all over the text
 
 
-def test_both_settings_have_the_same_phrases_and_number_of_words():
-    for length in (1, 2, 8):
-        familiar, unfamiliar = corpus(True, length), corpus(False, length)
-        np.testing.assert_array_equal(familiar.phrases, unfamiliar.phrases)
-        for split in ("train", "validation", "test"):
-            assert len(words(familiar, split)) == len(words(unfamiliar, split)) == familiar.n_tokens[split]
-            assert len(scaffolds(words(familiar, split), length)) == len(
-                scaffolds(words(unfamiliar, split), length)
-            )
-        assert words(familiar) != words(unfamiliar)
-        assert familiar.vocabulary == unfamiliar.vocabulary
-
-
 def test_other_splits_have_the_rate_of_training():
     made = corpus()
     known = set(phrases(made))

@@ -73,9 +73,7 @@ def test_one_cache_for_all_iterations_is_refused():
     loop.step, loop.one = Step().double(), False
     assert EncoderMap(loop, text(), dtype=torch.float64).injected  # the control
     loop.one = True
-    with pytest.raises(
-        ValueError, match=r"the end of iteration 2 of Loop differs from its step .* in addition to the state"
-    ):
+    with pytest.raises(ValueError, match=r"the end of iteration 2 of Loop differs from its step"):
         EncoderMap(loop, text(), dtype=torch.float64)
 
 
