@@ -29,7 +29,7 @@ def naive(column, tau, width, recurred_at=-1):
 class TestKnown:
     def test_zeros_after_numbers_that_do_not_add_up_exactly(self):
         """Differences of running totals would leave 1e-17 there."""
-        x = column(*[0.1, 0.7, 0.3, 1e8 / 3] * 5, *[0.0] * 30)
+        x = torch.tensor([0.1, 0.7, 0.3, 1e8 / 3] * 5 + [0.0] * 30, dtype=torch.float64)[:, None]
         found = transient_length(x, 1, 5)
         assert found.length.tolist() == [20]
         assert not found.censored
