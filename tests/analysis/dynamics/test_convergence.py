@@ -1,6 +1,5 @@
 """Convergence with depth: settling against a naive search, losses against the module at each depth, a linear map."""
 
-import pytest
 import torch
 from torch import nn
 
@@ -113,9 +112,3 @@ def test_relative_change():
     assert found[0] == 0.5
     assert found[1].isinf()
     assert found[2].isnan()
-
-
-@pytest.mark.parametrize("arguments", [{"horizon": 0}, {"horizon": 3, "tolerance": 0.0}])
-def test_errors(arguments):
-    with pytest.raises(ValueError, match="expected a horizon of at least 1"):
-        LoopSums(**arguments, positions=3)

@@ -69,6 +69,14 @@ def test_common_axes_are_those_of_all_steps():
         assert not torch.allclose(alone.abs(), found.points[i].abs(), atol=0.05 * float(alone.abs().max()))
 
 
+def test_common_axes_do_not_depend_on_rotation_and_drift():
+    steps = normal(3, 6, 5)
+    found = principal_course(steps).points
+    turned = principal_course(steps @ rotation(5) + torch.tensor([0.0, 50.0, -9.0])[:, None, None]).points
+    assert torch.allclose(found, turned, atol=1e-9)
+    assert not torch.allclose(principal_course(steps * torch.arange(1, 6)).points, found, atol=0.1)
+
+
 def test_alignment_keeps_each_picture_and_moves_as_little_as_possible():
     courses = normal(4, 7, 2)
     found = aligned_courses(courses)

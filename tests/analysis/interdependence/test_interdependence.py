@@ -74,22 +74,6 @@ class TestDirect:
         expected = np.linalg.norm(whole - apart) / np.linalg.norm(whole)
         assert float(found[7][0]) == pytest.approx(expected, rel=1e-11)
 
-    def test_nothing_contributed_is_nan(self):
-        """Without biases and with a candidate of 0 the cell stays 0."""
-        (lstm,), words = random_lstm(3, 4, bias=False), random_words(2, 4, 3)
-        left, right = (part.expand(2, 4) for part in sets(4, (0,), (2,)))
-        assert not decompositional_interdependence(lstm, words, left, right).isnan().any()
-        decoder = random_decoder(4, 5)
-        settings = {"max_distance": 2, "decoder": decoder}
-        assert not pairwise_interdependence(lstm, words, **settings).hidden[:, :2].isnan().any()
-        with torch.no_grad():
-            for parameter in lstm.parameters():
-                parameter[8:12] = 0
-        assert decompositional_interdependence(lstm, words, left, right).isnan().all()
-        found = pairwise_interdependence(lstm, words, **settings)
-        assert found.hidden.isnan().all()
-        assert found.logits.isnan().all()
-
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("decoded", [False, True])

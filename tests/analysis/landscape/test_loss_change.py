@@ -87,25 +87,6 @@ def test_errors_of_opposite_signs_are_seen():
     torch.testing.assert_close(classes.groups["c"], exact, rtol=0, atol=1e-3)
 
 
-def test_a_smooth_loss_costs_what_it_did():
-    """Where the sum was enough, the number is the same, by three points or five: of a short line and of a long one."""
-    root = torch.linspace(-1, 1, 6, dtype=torch.float64)
-
-    def loss(w):  # of a logistic regression
-        return torch.nn.functional.softplus(-(w * root)).sum()
-
-    for size, points in ((0.1, 3), (3.0, 5)):
-        start, end = (
-            torch.zeros(6, dtype=torch.float64),
-            size * root.sign() * torch.ones(6, dtype=torch.float64),
-        )
-        found = loss_change_allocation(gradient_of(loss), {"w": start}, {"w": end})
-        assert found.points == points
-        shares = torch.nn.functional.softplus(-(end * root)) - math.log(2)
-        torch.testing.assert_close(found.allocation["w"], shares, rtol=2e-3, atol=1e-6)
-        assert abs(found.residual) < 0.01 * abs(found.loss_change)
-
-
 def test_points_are_added_until_the_sum_is_right():
     seen = []
 

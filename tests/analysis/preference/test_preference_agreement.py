@@ -53,6 +53,13 @@ class TestValues:
         )
         assert found.shuffled < 0.1
 
+    def test_undefined(self):
+        x, y, counts = normal(4)
+        found = compare_preferences(np.full(300, 0.1), y, counts, resamplings=20)
+        assert found.types == 300
+        assert np.isnan([found.pearson, found.pearson_low, found.spearman, found.shuffled]).all()
+        assert np.isnan(astuple(compare_preferences(x[:2], y[:2], counts[:2]))[1:]).all()
+
 
 class TestIntervals:
     @pytest.mark.slow

@@ -87,6 +87,16 @@ def test_closed_form_is_numpys_least_squares():
     assert (few(features) - targets).square().mean() < 1e-6
 
 
+def test_closed_form_of_what_is_constant_or_diverged():
+    features, targets = torch.randn(3, 20, 4), torch.arange(20.0)
+    features[0], features[1, 3] = 0.3, torch.nan
+    found = train_linear_readouts(features, targets, ReadoutTraining(ridge=1e-3))
+    assert found.weight[0].tolist() == [0] * 4
+    assert found.bias[0] == 9.5
+    assert found.weight[1].isnan().all()
+    assert found.weight[2].isfinite().all()
+
+
 def test_a_time_that_diverged_leaves_the_others_alone():
     torch.manual_seed(0)
     features, targets = torch.randn(3, 40, 4), torch.randn(40)

@@ -9,6 +9,7 @@ from jaxtyping import TypeCheckError
 from sklearn.metrics import f1_score
 from torch import nn
 
+from lmdyn.analysis.probing.edge_probe_f1 import f1_counts
 from lmdyn.analysis.probing.edge_probe_training import EdgeClassifier
 from lmdyn.analysis.probing.edge_probes import EdgeData, edge_probes, micro_f1, span_means
 from lmdyn.analysis.probing.probe_training import generator
@@ -262,3 +263,12 @@ def test_bad_data_is_refused(tested, message):
 def test_bad_settings_are_refused(settings):
     with pytest.raises((ValueError, TypeCheckError)):  # under test, annotations speak first
         EdgeClassifier(**settings)
+
+
+@pytest.mark.parametrize(("multi_label", "labels"), [(False, [0, 1]), (True, [[1, 0], [0, 1]])])
+def test_f1_of_logits_that_are_not_finite_is_nan(multi_label, labels):
+    logits = torch.tensor([[[5.0, -5.0], [-5.0, 5.0]], [[5.0, -5.0], [torch.nan, 5.0]]])
+    right, answers, gold = f1_counts(logits, torch.tensor(labels), multi_label)
+    f1 = micro_f1(right, answers - right, gold - right)
+    assert f1[0] == 1  # the control
+    assert bool(f1[1].isnan())

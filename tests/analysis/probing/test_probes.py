@@ -309,13 +309,6 @@ class TestDescriptionLength:
         assert len(code.blocks) == len(expected)
         assert float(code.blocks[0]) == 1
 
-    def test_a_prefix_without_labels_is_uniform(self):
-        y = integers(0, 4, 100)
-        y[:50] = -100
-        code = description_length({"h": normal(0, 100, 3)}, {"y": y}, {"y": 4}, shuffle=False)
-        assert float(code.blocks[:-1].sum()) == 0
-        assert float(code.codelength) == pytest.approx(100)
-
     @pytest.mark.parametrize(
         "fractions", [(), (0.5,), (0.0, 1.0), (0.5, 0.2, 1.0), (0.5, 0.5, 1.0), (0.5, 2.0)]
     )

@@ -94,11 +94,3 @@ def test_only_the_order_counts_and_kernels_are_turned_round(related):
     )
     given = rsa(torch.cdist(x, x), y, "precomputed", dissimilarity_y="euclidean")
     assert float(given) == pytest.approx(value, abs=1e-12)
-
-
-def test_subsample(related):
-    x, y = related(n=200)
-    value = rsa(x, y, max_samples=30, seed=1)
-    assert value == rsa(x, y, max_samples=30, seed=1) != rsa(x, y, max_samples=30, seed=2)
-    rows = torch.randperm(200, generator=torch.Generator().manual_seed(1))[:30].sort().values
-    assert float(value) == pytest.approx(expected(x[rows], y[rows], "correlation"), abs=1e-9)
