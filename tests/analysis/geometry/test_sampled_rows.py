@@ -39,3 +39,12 @@ def test_a_short_stream_is_taken_whole():
         empty.rows("a")
     with pytest.raises(ValueError, match="a number of rows from 1"):
         SampledRows(0)
+
+
+def test_rows_are_copied():
+    x = ROWS["a"].clone()
+    sample = SampledRows(50)
+    sample.update(KEYS, {"a": x})
+    x.zero_()
+    sample.reduce()
+    assert float(sample.rows("a").sum()) > 0

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from lmdyn.analysis.dynamics.long_run import long_run
-from lmdyn.analysis.orbits.orbit_kind import orbit_kind
+from lmdyn.analysis.orbits.followed_orbits import FollowedOrbits
+from lmdyn.analysis.orbits.growth_rate import growth_rate
+from lmdyn.analysis.orbits.orbit_kind import _Found, _transients, orbit_kind
 from lmdyn.analysis.orbits.survival import survival
 
 F64 = torch.float64
@@ -419,6 +421,29 @@ def test_float32_takes_no_drift_for_an_end():
     """Beside a tangency the logistic map moves by less than the tolerance a step, for a thousand steps."""
     found = orbit_kind(logistic(1 + math.sqrt(8) - 1e-6), uniform(20, 1).float(), steps=4000)
     assert not {"cycle", "fixed point"} & set(found.kinds)
+
+
+def test_growth_that_may_be_chaos_before_an_end_is_open():
+    """λT = 78, and yet no chaos by its interval: slow swings of λ, as of a network of ALBERT's."""
+    swings = torch.tensor([1, 9, 0, 1, 5]) * 1e-3
+    swinging = swings.double().repeat_interleave(490)
+    steady = torch.full_like(swinging, float(swings.double().mean()))
+    falling = torch.full_like(swinging, -0.01)
+    end = torch.full((50, 3), -0.007, dtype=F64)
+    exponents = torch.cat([torch.stack([swinging, steady, falling], 1), end])
+    arrived = torch.full((3,), len(swinging))
+    start = torch.full((3, 1), 0.5, dtype=F64)
+    orbits = FollowedOrbits(logistic(2.0), start, 10, None, 0, None, exponents, None, None)
+    late = growth_rate(exponents, 10, start=arrived)
+    for kinds, expected in (
+        (["fixed point"] * 3, [True, False, False]),
+        (["undetermined"] * 3, [True, False, True]),
+    ):
+        length, censored, undetermined, chaotic = _transients(orbits, _Found(kinds, late, arrived))
+        assert undetermined.tolist() == expected
+        assert length.tolist() == [0, 10 * len(swinging), 0]
+        assert censored.tolist() == [False, kinds[0] == "undetermined", False]
+        assert chaotic.isnan().tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize(

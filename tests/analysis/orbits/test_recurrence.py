@@ -66,6 +66,12 @@ class TestRecurrence:
             found.recurred_at <= torch.maximum(onset, torch.tensor(5 / (growth - 1) * growth)) + bound
         ).all()
 
+    def test_slow_drift_is_no_recurrence(self):
+        x = torch.tensor([[1000.0], [1000.0]], dtype=torch.float64)
+        speed = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
+        found = watch(lambda x: x + speed, x, 100, 1.4e-3)  # one step is within the tolerance, two are not
+        assert found.period.tolist() == [0, 1]
+
     def test_near_misses_do_not_hide_the_orbit(self):
         """A cycle of 7 in which two neighbours look the same, but not a third."""
         cycle = torch.tensor([1.0, 1.0001, 2, 3, 4, 5, 6], dtype=torch.float64)

@@ -342,11 +342,9 @@ class TestErrors:
         ("settings", "message"),
         [
             ({"hidden_size": 3}, "no hidden layer"),
-            ({"dropout": 0.1}, "no hidden layer"),
             ({"kind": "mlp", "hidden_size": 0}, "hidden_size must be at least 1"),
             ({"kind": "mlp", "dropout": 1.0}, "dropout must be in"),
             ({"epochs": -1}, "epochs"),
-            ({"batch_size": 0}, "epochs"),
             ({"learning_rate": 0.0}, "epochs"),
         ],
     )

@@ -132,9 +132,7 @@ RATED = {"pearson": 0.7, "spearman": 0.5}
     [
         ("CoLA", "classification", CLASSIFIED, 0.8, 0.3),
         ("MRPC", "classification", CLASSIFIED, 0.6, 0.7),
-        ("QQP", "classification", CLASSIFIED, 0.6, 0.7),
         ("SST-2", "classification", CLASSIFIED, 0.8, 0.8),
-        ("RTE", "classification", CLASSIFIED, 0.8, 0.8),
         ("STS-B", "regression", RATED, 0.5, 0.6),
         ("acceptability", "classification", CLASSIFIED, 0.8, 0.3),
         ("similarity", "regression", RATED, 0.5, 0.6),

@@ -71,6 +71,16 @@ def test_white_space_matters_to_one_tokenizer_and_not_to_the_other(tmp_path):
     assert ids(bert, rebuilt) == ids(bert, CODE) == tokens(corpus_of(tmp_path, bert, CODE, eos=False))
 
 
+def test_a_text_that_begins_with_empty_lines_and_a_title(tmp_path):
+    """As WikiText's files do."""
+    text = " \n = A = \n \n One . \n \n = B = \n \n Two . \n"
+    tokenizer = trained("gpt-2")
+    assert tokens(corpus_of(tmp_path, tokenizer, text, eos=False)) == ids(tokenizer, text)
+    articles = (text[: text.index(" = B")], text[text.index(" = B") :])
+    expected = [i for article in articles for i in [*ids(tokenizer, article), tokenizer.eos_token_id]]
+    assert tokens(corpus_of(tmp_path, tokenizer, text)) == expected
+
+
 def test_who_trained_a_tokenizer():
     """One with the special tokens of lmdyn's, and of ALBERT's, is not lmdyn's for that reason alone."""
     own = subword_tokenizer("unigram", {"the": 9, "cats": 9}, vocab_size=40)
