@@ -13,6 +13,21 @@ SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\
 """The kind of pattern by which the tokenizers of Llama 3 and OLMo 2 split."""
 
 
+def byte_level(texts, vocab_size=300, **special):
+    """A byte-level tokenizer of a few texts; special tokens by their names, in the order of their ids."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer, backend.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=list(special.values()), show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    backend.train_from_iterator(texts * 5, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
+
+
 @cache
 def trained(kind):
     """A tokenizer of a kind that others use, trained on indented code."""

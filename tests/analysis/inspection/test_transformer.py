@@ -15,31 +15,13 @@ from lmdyn.analysis.inspection.transformer import (
     layer_number,
     layer_sites,
 )
-from tests.helpers.architectures import ARCHITECTURES, ENCODER_DECODER, OwnLSTM
-
-SIZES = {
-    "vocab_size": 30,
-    "hidden_size": 8,
-    "intermediate_size": 8,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-}
-MODELS = {
-    "albert": lambda: hf.AlbertForPreTraining(hf.AlbertConfig(**SIZES, embedding_size=4)),
-    "bert": lambda: hf.BertForMaskedLM(hf.BertConfig(**SIZES)),
-    "gpt2": lambda: hf.GPT2LMHeadModel(
-        hf.GPT2Config(vocab_size=30, n_embd=8, n_layer=3, n_head=2, bos_token_id=0, eos_token_id=0)
-    ),
-    "neox": lambda: hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(**SIZES, bos_token_id=0, eos_token_id=0)),
-}
+from tests.helpers.architectures import ARCHITECTURES, ENCODER_DECODER, OwnLSTM, example_batch
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["albert", "bert", "gpt2", "gpt_neox"])
 def test_the_sites_are_the_hidden_states_and_attentions_of_transformers(name):
-    torch.manual_seed(0)
-    model = MODELS[name]().eval()
+    model, ids = ARCHITECTURES[name](), example_batch(name)["input_ids"]
     module = nn.ModuleDict({"lm": model})
-    ids = torch.randint(0, 30, (2, 5))
     with (
         observing(module),
         capture(module, layer_sites(module), attention_sites=attention_sites(module)) as seen,
@@ -48,10 +30,10 @@ def test_the_sites_are_the_hidden_states_and_attentions_of_transformers(name):
         activations, attentions = seen.activations, seen.attentions
     with attention_as(module, "eager"):  # the only one that returns weights
         output = model(input_ids=ids, output_hidden_states=True, output_attentions=True)
-    assert [layer_number(site) for site in activations] == [1, 2, 3]
+    assert [layer_number(site) for site in activations] == [1, 2]
     last = encoder_of(module)(input_ids=ids).last_hidden_state
     for layer, (x, a) in enumerate(zip(activations.values(), attentions.values(), strict=True), start=1):
-        if layer < 3:  # the causal ones end in a norm after the last layer
+        if layer < 2:  # the causal ones end in a norm after the last layer
             torch.testing.assert_close(x, output.hidden_states[layer])
         torch.testing.assert_close(a, output.attentions[layer - 1])
     if name in ("albert", "bert"):
@@ -59,7 +41,7 @@ def test_the_sites_are_the_hidden_states_and_attentions_of_transformers(name):
 
 
 def test_several_models_need_a_name():
-    both = nn.ModuleDict({name: MODELS[name]() for name in ("albert", "bert")})
+    both = nn.ModuleDict({name: ARCHITECTURES[name]() for name in ("albert", "bert")})
     with pytest.raises(ValueError, match="contains 2 models"):
         encoder_of(both)
     both.encoder = both["bert"]
@@ -71,16 +53,16 @@ def test_several_models_need_a_name():
 
 
 def test_rows_longer_than_an_encoder_reads():
-    model = hf.BertForMaskedLM(hf.BertConfig(**SIZES, max_position_embeddings=16))
-    check_positions(model, 16, "texts", "cut them")
-    with pytest.raises(ValueError, match=r"^me: expected texts of at most 16 tokens.*got 17: cut them"):
-        check_positions(model, 17, "texts", "cut them", "me")
+    model = ARCHITECTURES["bert"]()
+    check_positions(model, 64, "texts", "cut them")
+    with pytest.raises(ValueError, match=r"^me: expected texts of at most 64 tokens.*got 65: cut them"):
+        check_positions(model, 65, "texts", "cut them", "me")
     del model.config.max_position_embeddings  # relative positions have no limit
-    check_positions(model, 17, "texts", "cut them")
-    check_positions(nn.Linear(2, 2), 17, "texts", "cut them")  # nothing says that it has one
-    two = nn.ModuleDict({name: hf.BertForMaskedLM(hf.BertConfig(**SIZES)) for name in "ab"})
+    check_positions(model, 65, "texts", "cut them")
+    check_positions(nn.Linear(2, 2), 65, "texts", "cut them")  # nothing says that it has one
+    two = nn.ModuleDict({name: ARCHITECTURES["bert"]() for name in "ab"})
     with pytest.raises(ValueError, match="2 models of transformers"):
-        check_positions(two, 17, "texts", "cut them")
+        check_positions(two, 65, "texts", "cut them")
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ import pandas as pd
 import pytest
 import torch
 import transformers as hf
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import nn
 
 from lmdyn.analysis import surprisals, word_surprisals
 from lmdyn.models import LSTMLanguageModel
+from tests.helpers.foreign_tokenizers import byte_level
 
 TEXTS = [
     "The cats sat on the mat, unbelievably.",
@@ -21,20 +22,9 @@ TEXTS = [
 ]
 
 
-def byte_level(**special):
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=list(special.values()), show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
-    tokenizer.train_from_iterator(TEXTS * 5, trainer)
-    return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
-
-
 def albert_like():
     tokenizer = byte_level(
-        pad_token="<pad>", unk_token="<unk>", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]"
+        TEXTS, pad_token="<pad>", unk_token="<unk>", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]"
     )
     ids = [("[CLS]", tokenizer.cls_token_id), ("[SEP]", tokenizer.sep_token_id)]
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
@@ -46,7 +36,7 @@ def albert_like():
 @pytest.fixture
 def causal():
     torch.manual_seed(0)
-    tokenizer = byte_level(bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+    tokenizer = byte_level(TEXTS, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
     config = hf.GPT2Config(
         vocab_size=len(tokenizer) + 9, n_embd=16, n_layer=2, n_head=2, n_positions=64, initializer_range=0.5
     )
@@ -198,7 +188,7 @@ def test_masked_models_see_a_context_around_each_piece(masked):
 
 def test_recurrent_models():
     torch.manual_seed(0)
-    tokenizer = byte_level(eos_token="<eos>")
+    tokenizer = byte_level(TEXTS, eos_token="<eos>")
     model = LSTMLanguageModel(vocab_size=len(tokenizer), hidden_size=8, num_layers=1)
     model.configure_model()
     found = surprisals(model, tokenizer, TEXTS[:1])
@@ -298,7 +288,7 @@ def test_which_token_starts_a_text_where_the_tokenizer_puts_none(caplog):
         ({}, ""),
     ):
         caplog.clear()
-        found = surprisals(model, byte_level(**special), TEXTS)
+        found = surprisals(model, byte_level(TEXTS, **special), TEXTS)
         assert found.attrs["start"] == expected
         assert found["log_probability"].isna().sum() == (0 if expected else len(TEXTS))
     assert "puts no token before a text, and has no bos_token, eos_token or cls_token" in caplog.text

@@ -5,11 +5,10 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules import ConlluCorpus, GrammarCorpus, PretrainingCorpus, StreamedText, TextCorpus
 from lmdyn.datamodules.corpora.tokenization import digest
+from tests.helpers.foreign_tokenizers import byte_level
 
 TEXT = (
     "lead  text .\r\n\r\n = A Title = \r\n\r\n"
@@ -55,19 +54,6 @@ RECORDED = {
     "stream": "49dd4a724eb0",
 }
 """Digests of what version 0.1 encoded."""
-
-
-def byte_level():
-    """A byte-level tokenizer, as strangers bring one."""
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
-        special_tokens=["<|endoftext|>"],
-    )  # fmt: skip
-    backend.train_from_iterator(["the cat sat on the mat\n    and the dog sat"] * 5, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|endoftext|>")
 
 
 def arrays(split):
@@ -133,8 +119,9 @@ def test_words_for_a_tokenizer_of_strangers(eos, tmp_path):
     (tmp_path / "t.conllu").write_text(WORDS, encoding="utf-8")
     treebank = ConlluCorpus(train=str(tmp_path / "t.conllu"), eos=eos, cache_dir=str(tmp_path / "cache"))
     grammar = GrammarCorpus(300, 50, 50, eos=eos, cache_dir=str(tmp_path / "cache"))
+    texts = ["the cat sat on the mat\n    and the dog sat"]
     for corpus in (treebank, grammar):
-        corpus.tokenizer = byte_level()
+        corpus.tokenizer = byte_level(texts, eos_token="<|endoftext|>")  # as strangers bring one
         corpus.prepare_data()
         assert arrays(corpus.encoded("train")) == RECORDED[f"{type(corpus).__name__}, {eos}"]
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertTokenizerFast, PreTrainedTokenizerFast
 
 from lmdyn.datamodules.facts.facts import Cloze, FactCorpus, FactSource, GrammarFacts, TrexFacts
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
+from tests.helpers.foreign_tokenizers import byte_level
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = "the capital of is france paris berlin germ ##any bon ##n . in [ a".split()  # noqa: SIM905
@@ -200,19 +201,17 @@ def test_pieces_of_byte_level_tokenizers_are_those_of_raw_text(punctuation):
         "the capital of France is Paris .",
         "Berlin of Germany . Bonn",
     ]
-    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=specials, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )  # fmt: skip
-    backend.train_from_iterator(texts * 5, trainer)
-    backend.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", unk_token="<unk>", cls_token="<s>", sep_token="</s>",
+    tokenizer = byte_level(
+        texts,
+        400,
+        cls_token="<s>",
+        pad_token="<pad>",
+        sep_token="</s>",
+        unk_token="<unk>",
         mask_token="<mask>",
-    )  # fmt: skip
+    )
+    ends = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    tokenizer.backend_tokenizer.post_processor = ends
 
     facts = [
         Cloze("P36", "France", "Paris", "the capital of [X] is [Y] ."),
