@@ -21,9 +21,11 @@ def byte_level(texts, vocab_size=300, **special):
         decoders.ByteLevel(),
     )
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=list(special.values()), show_progress=False,
+        vocab_size=vocab_size,
+        special_tokens=list(special.values()),
+        show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
+    )
     backend.train_from_iterator(texts * 5, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
 

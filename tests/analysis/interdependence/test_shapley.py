@@ -278,15 +278,24 @@ class TestEvaluation:
         ({"left": span(5)}, "left must contain at least one position"),
         ({"others": torch.tensor([0, 1])}, r"expected others of Bool \(time\), got"),
         ({"baseline": torch.tensor(9.0)}, "baseline must be one id, an integer tensor of shape"),
-        ({"inputs": torch.ones(5, 3), "baseline": torch.ones(4)}, r"baseline must be one vector.* of shape \(3,\)"),
+        (
+            {"inputs": torch.ones(5, 3), "baseline": torch.ones(4)},
+            r"baseline must be one vector.* of shape \(3,\)",
+        ),
         ({"samples": 1}, "samples must be at least 2, got 1"),
         ({"exact_up_to": -1}, "exact_up_to must be at least 0, got -1"),
         ({"max_rows": 3}, "max_rows must be at least 4, got 3"),
-        ({"forward": lambda x: torch.ones(len(x), 2)}, r"forward must return .* of shape \(16, 5, d\).*, got"),
+        (
+            {"forward": lambda x: torch.ones(len(x), 2)},
+            r"forward must return .* of shape \(16, 5, d\).*, got",
+        ),
         ({"forward": lambda x: (torch.ones(len(x), 5, 2),)}, "got tuple"),
-        ({"forward": lambda x: torch.full((len(x), 5, 2), torch.nan)}, "NaN or infinite values at position 3"),
+        (
+            {"forward": lambda x: torch.full((len(x), 5, 2), torch.nan)},
+            "NaN or infinite values at position 3",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused(given, message):
     usual = {
         "inputs": torch.arange(5),
