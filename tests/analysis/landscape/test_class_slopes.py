@@ -11,21 +11,10 @@ from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.landscape.applications import repeated_modules, separate_applications
 from lmdyn.analysis.landscape.class_slopes import TokenClasses, Use, class_slopes
 from lmdyn.analysis.landscape.linear_head import splits_at
+from tests.analysis.landscape.recurrent_models import Recurrent
 
 VOCABULARY = 11
 BY_LABEL = TokenClasses(3, lambda batch: (batch["labels"] % 4).where(batch["labels"] % 4 < 3, -1))
-
-
-class Recurrent(nn.Module):
-    def __init__(self, tied=False):
-        super().__init__()
-        self.embedding, self.lstm = nn.Embedding(VOCABULARY, 6), nn.LSTM(6, 6, batch_first=True)
-        self.output = nn.Linear(6, VOCABULARY)
-        if tied:
-            self.output.weight = self.embedding.weight
-
-    def forward(self, input_ids):
-        return self.output(self.lstm(self.embedding(input_ids))[0])
 
 
 class Shared(nn.Module):
@@ -101,7 +90,7 @@ def slopes(module, directions, divisions, **how):
 @pytest.mark.parametrize("tied", [False, True])
 def test_by_class_as_one_pass_a_class(head, tied):
     torch.manual_seed(0)
-    module = Recurrent(tied).double()
+    module = Recurrent(width=6, tied=tied).double()
     module.embedding.weight.requires_grad_(False)  # what is frozen now may have moved before
     direction = direction_of(module)
     found = slopes(module, [direction], {"label": BY_LABEL, "": TokenClasses(1, all_of)}, head=head)
@@ -210,9 +199,7 @@ def test_what_cannot_be_computed_is_refused():
         class_slopes(module, without, call_of(module), [direction_of(module)], divisions)
 
     def twice(batch):
-        return module.output(module.lstm(module.embedding(batch["input_ids"]))[0]) + module(
-            batch["input_ids"]
-        )
+        return module.output(module.rnn(module.embedding(batch["input_ids"]))[0]) + module(batch["input_ids"])
 
     with pytest.raises(RuntimeError, match="the output layer ran 2 times"):
         class_slopes(module, batches(), twice, [direction_of(module)], divisions, head="output")

@@ -4,26 +4,15 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from lmdyn.analysis.parameters.loss_gradient import loss_gradient
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.lstm, self.output = (
-            nn.Embedding(7, 5),
-            nn.LSTM(5, 6, batch_first=True),
-            nn.Linear(6, 7),
-        )
-        self.unused = nn.Parameter(torch.ones(3))
-
-    def forward(self, input_ids):
-        return self.output(self.lstm(self.embedding(input_ids))[0])
+from tests.analysis.landscape.recurrent_models import Recurrent
 
 
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    return Model().double()
+    module = Recurrent()
+    module.unused = nn.Parameter(torch.ones(3))
+    return module.double()
 
 
 def text(rows=6, length=9, seed=1):
