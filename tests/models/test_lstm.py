@@ -1,12 +1,9 @@
 import math
-from types import SimpleNamespace
 
 import lightning as L
-import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
-from lightning.pytorch.loggers import CSVLogger
 
 from lmdyn.models import LSTMLanguageModel, StackedLSTM, carry_state
 from tests.helpers.ranks import TORCHRUN, run_ranks
@@ -135,19 +132,6 @@ def test_forward_is_the_equations(num_layers):
     )
 
 
-def test_stacked_lstm_is_torch_stack():
-    ours, theirs = StackedLSTM(3, 4, 2).double(), torch.nn.LSTM(3, 4, 2, batch_first=True).double()
-    for i, layer in enumerate(ours.layers):
-        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-            getattr(layer, f"{name}_l0").data.copy_(getattr(theirs, f"{name}_l{i}").data)
-    x = torch.randn(2, 5, 3, dtype=torch.float64)
-    torch.testing.assert_close(ours(x)[0], theirs(x)[0], rtol=1e-12, atol=1e-12)
-    with pytest.raises(ValueError, match="at least 1"):
-        StackedLSTM(3, 4, 0)
-    with pytest.raises(ValueError, match="2 layers, got 1"):
-        ours(x, ours(x)[1][:1])
-
-
 def test_tied_weights_share_storage_and_train():
     model = small(tie_weights=True, embedding_size=5)
     before = model.decoder.weight.detach().clone()
@@ -189,17 +173,6 @@ def test_batch_size_may_change_where_nothing_continues():
     assert carry_state(None, torch.ones(2, dtype=torch.bool)) is None
     with pytest.raises(ValueError, match="a batch of 3 rows"):
         carry_state(state, torch.tensor([False, True]))
-
-
-def test_gradient_stops_at_the_edge_of_a_window():
-    model = small()
-    past, now = torch.tensor([[1, 2]]), torch.tensor([[3, 4]])
-    seen = model(past).state
-    for state, flows in ((carry_state(seen, torch.tensor([True])), False), (seen, True)):
-        model.zero_grad()
-        model(now, state=state).logits.sum().backward()
-        assert bool(model.embedding.weight.grad[[1, 2]].any()) == flows
-        assert model.embedding.weight.grad[[3, 4]].any()
 
 
 # Training -------------------------------------------------------------------------------------------------
@@ -301,22 +274,6 @@ def test_predict_gives_surprisals():
     assert surprisals[~kept].isnan().all()
 
 
-def test_steps_and_values_logged(tmp_path):
-    run = trainer(
-        max_epochs=2,
-        num_sanity_val_steps=1,
-        accumulate_grad_batches=2,
-        log_every_n_steps=2,
-        logger=CSVLogger(tmp_path),
-    )
-    run.fit(small(), Windows(windows=9), Windows())  # 4 full updates and the rest: 5 an epoch
-    table = pd.read_csv(f"{run.logger.log_dir}/metrics.csv")
-    assert table[table.train_loss.notna()].step.tolist() == [0, 2, 4, 6, 8]
-    validated = table[table.val_loss.notna()]
-    assert validated.step.tolist() == [5, 10]
-    assert validated.val_perplexity.tolist() == pytest.approx(validated.val_loss.map(math.exp).tolist())
-
-
 # Building, saving, resuming -------------------------------------------------------------------------------
 
 
@@ -360,16 +317,6 @@ def test_resuming_continues_annealing_and_weights(tmp_path):
         ends.append(weights(model))
         assert (learning_rate(model), model.best_val_loss) == (1.25, 3.0)
     assert same(*ends)
-
-
-def test_ranks_weigh_by_their_tokens():
-    model = small()
-    # the other rank has 4
-    strategy = SimpleNamespace(reduce=lambda own, reduce_op: (own + 4) / 2)
-    model._trainer = SimpleNamespace(world_size=2, strategy=strategy)
-    assert float(model.rank_weight(torch.tensor(2))) == pytest.approx(2 / 3)
-    model._trainer = SimpleNamespace(world_size=1)
-    assert model.rank_weight(torch.tensor(2)) == 1.0
 
 
 def test_resume_state_restores_the_carried_state():

@@ -67,10 +67,15 @@ def test_a_checkpoint_imports_nothing_and_the_user_may(tmp_path, package):
     assert build_module(content, path).weight.shape == (2, 5)  # imported by the user
 
 
-@pytest.mark.parametrize("class_path", ["torch.nn", "sys", "", "lmdyn.models.carry_state"])
+@pytest.mark.parametrize(
+    "class_path", ["torch.nn", "sys", "", "lmdyn.models.carry_state", None, "torch.nn.Linear"]
+)
 def test_what_is_no_class_is_refused(tmp_path, class_path):
     content, path = checkpoint(tmp_path / "x.ckpt", class_path)
-    with pytest.raises(ValueError, match=r"expected a subclass|not imported"):
+    refused = (
+        r"expected a subclass|not imported|does not record its class|torch\.nn\.Linear cannot be created"
+    )
+    with pytest.raises(ValueError, match=refused):
         build_module(content, path)
 
 

@@ -12,9 +12,7 @@ from transformers import AlbertConfig, AlbertForMaskedLM, BertConfig, BertForMas
 from lmdyn.analysis.attention.attention_scores import attention_scores
 from lmdyn.callbacks import Run
 from lmdyn.callbacks.attention.attention_patterns import AttentionPatterns
-from lmdyn.callbacks.observing.figures import site_label
 from lmdyn.cli.report import write_report
-from tests.helpers.observing import assert_leaves_alone
 
 V, CLS, SEP, PAD = 30, 1, 2, 0
 SIZES = {
@@ -96,17 +94,6 @@ def test_values_are_those_of_transformers_attentions(tmp_path, kind, sites):
         assert rows["value"].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
 
 
-def test_invisible_and_back_to_its_own_attention(tmp_path):
-    model = Model()
-    model.lm.set_attn_implementation("sdpa")
-    table = assert_leaves_alone(attach(tmp_path), model.train())
-    assert model.lm.config._attn_implementation == "sdpa"
-    assert table.dtypes[["head", "query", "key"]].astype(str).tolist() == ["Int64"] * 3
-    assert set(table[AttentionPatterns.is_scalar(table)]["quantity"]) == {
-        "entropy", "diagonal", "itself", "vertical", "block"
-    }  # fmt: skip
-
-
 def test_keys_that_a_batch_may_lack(tmp_path, caplog):
     probe = [{k: b[k] for k in ("input_ids", "labels")} for b in batches(lengths=(10, 10))]
     table = attach(tmp_path, probe, tokenizer=None).observe(Model(), 0)
@@ -155,17 +142,6 @@ def test_report_has_figures_and_an_animation(observed, tmp_path):
     assert not re.search(r"(src|href)=.?https?:|url\(.?https?:|@import|fetch\(", page)  # self-contained
 
 
-def test_frames_name_step_and_head(observed):
-    _, observer = observed
-    table = observer.store.read()
-    frames = AttentionPatterns.animations(table, observer.settings)["diagonal_heads"]
-    assert [f.get_suptitle().split(":")[0] for f in frames] == ["step 0", "step 5", "step 20"]
-    diagonal = table[table["quantity"].eq("diagonal") & table["site"].eq("layer@1")]
-    values = diagonal.pivot_table(index="step", columns="head", values="value")
-    head = int((values.loc[20] - values.loc[0]).astype(float).idxmax())
-    assert frames[0].axes[1].get_title() == f"{site_label('layer@1')}, head {head}"
-
-
 def test_live_figures_read_the_newest_maps_only(observed):
     _, observer = observed
     observer.observe(Model(), 20)
@@ -173,26 +149,3 @@ def test_live_figures_read_the_newest_maps_only(observed):
     assert table[table["quantity"].eq("map")]["step"].unique().tolist() == [20]
     assert set(table["step"]) == {0, 5, 20}
     assert observer.figures(table, observer.settings).keys() == {"heads", "maps"}
-
-
-def test_a_model_that_diverged_is_seen(tmp_path, caplog):
-    model, observer = Model("bert"), attach(tmp_path)
-    healthy = observer.observe(model, 0)
-    assert "not finite" not in caplog.text
-    for p in model.lm.bert.encoder.layer[1].parameters():
-        torch.nn.init.constant_(p, float("nan"))
-    table = observer.observe(model, 7)
-    assert "attention_patterns: not finite at step 7 in ['layer2', 'layer3']" in caplog.text
-    scores = table[AttentionPatterns.is_scalar(table)]
-    assert len(scores) == AttentionPatterns.is_scalar(healthy).sum()
-    assert set(scores[scores["value"].isna()]["site"]) == {"layer2", "layer3"}
-    assert set(scores[scores["value"].notna()]["site"]) == {"layer1"}
-    both = pd.concat([healthy.assign(step=0), table.assign(step=7)], ignore_index=True)
-    assert AttentionPatterns.figures(both, {}).keys() == {"heads", "maps"}
-    AttentionPatterns.animations(both, {})
-    for p in model.parameters():
-        torch.nn.init.constant_(p, float("nan"))
-    table = observer.observe(model, 9).assign(step=9)
-    assert len(table) == len(scores)
-    assert table["value"].isna().all()
-    assert AttentionPatterns.figures(table, {}) == AttentionPatterns.animations(table, {}) == {}

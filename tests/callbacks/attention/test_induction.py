@@ -83,16 +83,6 @@ def test_a_model_set_by_hand_continues_by_induction(by_hand):
     assert value(by_hand, "second_minus_first") == pytest.approx(difference, abs=1e-12)
 
 
-def test_the_loss_by_context_falls_where_tokens_repeat(by_hand):
-    losses = by_hand[by_hand["quantity"].eq("position_loss") & by_hand["data"].eq("random")]
-    losses = losses.set_index("position")["value"]
-    assert losses.index.tolist() == list(range(1, 17))  # of a token that begins, and two times eight
-    assert losses.loc[2:8].mean() == pytest.approx(value(by_hand, "first_loss"))
-    assert losses.loc[10:16].mean() == pytest.approx(value(by_hand, "second_loss"))
-    assert losses[losses.index >= 10].max() < 1e-3
-    assert losses[losses.index < 10].min() > 0.5
-
-
 def test_ablation_of_the_induction_head_takes_the_gain_away(by_hand):
     best = value(by_hand, "second_loss_rise", ablated="best")
     assert best > math.log(SMALL) - 1
@@ -418,20 +408,6 @@ def test_a_tagger_has_no_loss_of_next_tokens(tmp_path, caplog):
     assert "logits of all 256 tokens, got (2, 16, 5)" in caplog.text
 
 
-def test_a_model_that_diverged_is_seen(tmp_path, caplog):
-    model, observer = ARCHITECTURES["gpt2"](), attach(tmp_path, **GPT)
-    observer.observe(model, 0)
-    assert "not finite" not in caplog.text
-    for p in model.transformer.h[1].parameters():
-        nn.init.constant_(p, float("nan"))
-    table = observer.observe(model, 7)
-    assert "not finite at step 7" in caplog.text
-    broken = table[table["quantity"].eq("prefix_matching") & table["value"].isna()]
-    assert set(broken["site"]) == {"layer2"}
-    assert table[table["quantity"].eq("second_loss")]["value"].isna().all()
-    assert not table["quantity"].str.endswith("_rise").any()  # there is no best head
-
-
 def test_another_module_at_a_later_step_has_its_own_numbers(tmp_path):
     """Copying is read from the weights of the module that is observed, not of the one that was met first."""
     settings = {**GPT, "sequences": 4, "top": 0}
@@ -444,12 +420,3 @@ def test_another_module_at_a_later_step_has_its_own_numbers(tmp_path):
     before = after.observe(first, 1)
     pd.testing.assert_frame_equal(after.observe(second, 1), alone)
     assert not before.equals(alone)
-
-
-def test_a_table_that_was_replaced_is_read_as_it_is():
-    model = ARCHITECTURES["gpt2"]()
-    path = find_token_path(model, rows(VOCABULARY)[0], model.config.n_embd)
-    before = path.product()
-    table = model.get_input_embeddings()
-    table.weight = nn.Parameter(2 * table.weight.detach())
-    torch.testing.assert_close(path.product(), 2 * before)

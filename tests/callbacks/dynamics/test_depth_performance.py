@@ -1,7 +1,6 @@
 """DepthPerformance: the model's own numbers at its own depth, trained decoders and readouts, ranks, errors."""
 
 import copy
-import logging
 import math
 from pathlib import Path
 
@@ -299,38 +298,7 @@ def test_pooled_states_do_not_depend_on_batches_or_ranks(data, tasks):
 # ------------------------------------------------------------------------------------------ as an observer
 
 
-@pytest.mark.slow
-def test_states_that_diverged(tmp_path, data, tasks, caplog):
-    module = model(data)
-    layer = module.model.albert.encoder.albert_layer_groups[0].albert_layers[0]
-    nn.init.constant_(layer.full_layer_layer_norm.bias, math.nan)
-    with caplog.at_level(logging.WARNING):
-        table = attached(tmp_path, data, tasks).observe(module, 7)
-    assert "at step 7" in caplog.text
-    assert "not finite at t = [1, 3, 5]" in caplog.text
-    for how in ("fixed", "retrained"):
-        for quantity in ("accuracy", "cross_entropy"):
-            assert values(table, quantity, how).isna().tolist() == [False, True, True, True]
-    assert values(table, "pearson", "frozen").isna().tolist() == [False, True, True, True]
-
-
 # ------------------------------------------------------------------------------------------ errors
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"times": []}, "times is empty"),
-        ({"times": [3, 1]}, "increasing integers"),
-        ({"times": [1, 1]}, "increasing integers"),
-        ({"times": [-1, 1]}, r"times\[0\] is -1"),
-        ({"fine_tuned_times": [1]}, "require a task to fine-tune on"),
-        ({"training": HeadTraining(patience=2)}, "remove training.patience"),
-    ],
-)
-def test_settings_that_make_no_sense(settings, message):
-    with pytest.raises(ValueError, match=message):
-        DepthPerformance(**settings)
 
 
 def test_times_beyond_the_depth_of_layers_that_differ(tmp_path, data, tasks):

@@ -2,7 +2,6 @@
 
 import logging
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -61,20 +60,6 @@ def observer(data, tmp_path, **changes):
     found = EncoderDynamics(**grouped(**{**SMALL, **changes}))
     found.attach(Run(tmp_path, data.tokenizer, data.token_counts, datamodule=data))
     return found
-
-
-def test_an_empty_probe_is_not_replaced_by_the_runs_data(data, tmp_path):
-    """A datamodule of length 0 was taken for no probe at all: masks were read instead of the text below them."""
-
-    class Sized(PretrainingCorpus):
-        def __len__(self):
-            return 0
-
-    probe = Sized(data.corpus, sequence_length=20, batch_size=4)
-    found = EncoderDynamics(**grouped(**SMALL), probe=probe)
-    found.attach(Run(tmp_path, data.tokenizer, datamodule=L.LightningDataModule()))
-    assert torch.equal(found._rows["input_ids"], observer(data, tmp_path / "own")._rows["input_ids"])
-    assert not (found._rows["input_ids"] == data.tokenizer.mask_token_id).any()
 
 
 @pytest.fixture(scope="module")

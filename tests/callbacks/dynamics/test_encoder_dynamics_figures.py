@@ -13,7 +13,6 @@ TAU, HORIZON, TOKENS = 50, 2000, 4
 KIND_SHARES = {"chaotic": 0.5, "torus": 0.25, "cycle": 0.0, "fixed point": 0.0, "undetermined": 0.25}
 LENGTHS = [0.0, 0.0, 100.0, 150.0, 150.0, 400.0, HORIZON, HORIZON]  # of transients; the last two are censored
 ATTENTION = np.random.default_rng(0).dirichlet(np.ones(TOKENS), (3, TOKENS))
-OWN = {"attention", "synchronization_offset", "attractor_view", "transient_lengths"}
 
 
 def observed(step=100, scale=1.0, lengths=LENGTHS):
@@ -75,24 +74,6 @@ def several():
     return pd.concat([of.assign(run=f"runs/study/{run}") for run, made in runs.items() for of in made])
 
 
-def test_all_figures_of_one_observation():
-    figures = figures_of(observed())
-    standard = {
-        "short_term",
-        "synchronization",
-        "perturbation",
-        "long_term",
-        "orbit_kinds",
-        "over_training",
-        "offsets",
-    }
-    assert set(figures) == OWN | standard
-    assert len(figures["long_term"].axes) == 2  # the mean of sentences, and each of some
-    image = np.asarray(figures["attention"].axes[0].images[0].get_array())
-    for i, weights in enumerate(ATTENTION):  # next to each other, rows are queries
-        assert np.array_equal(image[:, i * (TOKENS + 1) :][:, :TOKENS], weights)
-
-
 def test_transient_lengths_add_up():
     rows = only(observed(), "sentence_transient_length", "sentence_censored")
     none, ax, outlast = figures_of(rows)["transient_lengths"].axes
@@ -102,28 +83,6 @@ def test_transient_lengths_add_up():
     for length, share in ((100.0, 1 / 8), (150.0, 2 / 8), (400.0, 1 / 8)):
         assert heights[np.searchsorted(edges, length) - 1] == pytest.approx(share)
     assert np.allclose((edges / TAU) % 1, 0.5)  # no edge at a length that there may be
-
-
-@pytest.mark.parametrize("lengths", [[0.0, 0.0], [HORIZON, HORIZON], [50.0], [0.0, np.nan]])
-def test_transients_of_one_kind(lengths):
-    rows = only(observed(lengths=lengths), "sentence_transient_length", "sentence_censored")
-    none, ax, outlast = figures_of(rows)["transient_lengths"].axes
-    heights = ax.patches[0].get_data()[0]
-    assert none.patches[0].get_height() + heights.sum() + outlast.patches[0].get_height() == pytest.approx(1)
-
-
-def test_without_values_there_is_no_figure():
-    assert figures_of(observed().assign(value=np.nan)) == {}
-    assert figures_of(only(observed(), "learning_rate")) == {}
-    assert EncoderDynamics.tables(only(observed(), "learning_rate"), {}) == {}
-
-
-@pytest.mark.slow
-def test_figures_of_several_runs(several):
-    figures = figures_of(several)
-    assert set(figures) >= OWN
-    none = figures["transient_lengths"].axes[0]
-    assert [patch.get_height() for patch in none.patches] == [0.25, 6 / 7]
 
 
 def test_tables(several):

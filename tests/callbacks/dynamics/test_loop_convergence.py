@@ -134,19 +134,5 @@ def test_what_is_refused(tmp_path):
         observer(tmp_path, horizon=None, times=[0, 99]).bind(model())
 
 
-REFUSED = (
-    ({"tolerance": 0.0}, "tolerance is 0.0"),
-    ({"times": [3, 1]}, "expected increasing integers"),
-    ({"times": []}, "expected increasing integers"),
-    ({"times": [3, 10]}, "beyond the horizon, 9"),
-)
-
-
-@pytest.mark.parametrize(("arguments", "message"), REFUSED)
-def test_arguments_that_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        LoopConvergence(**{"horizon": 9, **arguments})
-
-
 def test_times_may_be_a_range():
     assert LoopConvergence(horizon=4, times=range(5)).times == [0, 1, 2, 3, 4]

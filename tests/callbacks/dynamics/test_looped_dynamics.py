@@ -8,7 +8,6 @@ from torch import nn
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.dynamics.long_run import long_run
 from lmdyn.callbacks import EncoderDynamics, Run, select
-from lmdyn.callbacks.dynamics import encoder_dynamics
 from tests.helpers.architectures import VOCABULARY
 from tests.helpers.dynamics_arguments import grouped
 from tests.helpers.loops import LinearLoop, RecurrentDepth, looped_llama
@@ -66,16 +65,6 @@ def test_each_sentence_is_iterated_with_its_own_text(tmp_path, caplog):
         np.testing.assert_allclose(found, run.exponents[:, 0][: len(found)], atol=1e-8)
         assert len(found) == 5
     assert not len(values(table, "transverse_exponent"))
-
-
-def test_a_long_term_of_hours_is_said_before_it_begins(tmp_path, caplog, monkeypatch):
-    torch.manual_seed(0)
-    model = RecurrentDepth()
-    observed(model, tmp_path / "a")
-    assert "may take" not in caplog.text
-    monkeypatch.setattr(encoder_dynamics, "_LONG", 0.0)
-    observed(model, tmp_path / "b")
-    assert "may take 0.0 hours for this observation: 60 steps of 5 sentences on the full map" in caplog.text
 
 
 def test_the_core_by_name(tmp_path):

@@ -1,13 +1,10 @@
 """Trajectory: means are those of the tokens, groups, a learned tree, refusals, pictures."""
 
 import logging
-import math
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from torch import nn
 
 from lmdyn.analysis import GroupSums, group_variance, nested_variance
 from lmdyn.callbacks import Run, Trajectory, select
@@ -15,7 +12,6 @@ from lmdyn.callbacks.geometry import trajectory
 from lmdyn.callbacks.geometry.trajectory_figures import pictured_rows, pictured_steps
 from lmdyn.cli.pages.drawn_observations import drawn_observations
 from tests.callbacks.geometry.test_geometry import Transformer, batches, captured
-from tests.helpers.figure_faults import figure_faults
 
 TAGS = ["NOUN", "VERB", "X"]
 
@@ -174,76 +170,6 @@ def test_only_so_many_numbers_are_kept(tmp_path, monkeypatch):
         observer.bind(Transformer())
     monkeypatch.setattr(trajectory, "MOST_NUMBERS", 128)
     observer.bind(Transformer())
-
-
-def test_sites_of_a_diverged_model_have_no_means(tmp_path):
-    module = Transformer()
-    with torch.no_grad():
-        module.net.transformer.h[0].mlp.c_fc.weight.fill_(math.nan)
-    table = attach(tmp_path).observe(module, 3)
-    assert math.isnan(value(table, "between_share", "block_01", "word"))
-    assert math.isnan(value(table, "fine_share", "block_01", "word"))
-    assert set(table.loc[table["quantity"].eq("mean"), "site"]) == {"embedding"}
-    assert "pca_word_embedding" in Trajectory.figures(table, {})
-
-
-class Learning(nn.Module):
-    """Vectors of a tree: 2 classes, 6 words of each; ``coarse`` and ``fine`` are the sizes of its distinctions."""
-
-    def __init__(self, coarse, fine, noise=0.3):
-        super().__init__()
-        g = torch.Generator().manual_seed(0)
-        self.embed = nn.Embedding(40, 16)
-        upper, lower, rest = (torch.randn(n, 16, generator=g) for n in (2, 40, 40))
-        with torch.no_grad():
-            self.embed.weight.copy_(coarse * upper[torch.arange(40) % 2] + fine * lower + 0.01 * rest)
-        self.noise, self.out = noise, nn.Linear(16, 40)
-        self.mix = nn.Identity()
-
-    def forward(self, input_ids, attention_mask=None):
-        x = self.embed(input_ids)
-        return self.out(self.mix(x + self.noise * x.roll(1, 1)))
-
-
-COURSE = {0: (0.0, 0.0), 10: (0.5, 0.0), 40: (2.0, 0.05), 100: (2.0, 0.5), 300: (2.0, 2.0), 1000: (2.0, 4.0)}
-
-
-@pytest.fixture
-def learned(tmp_path):
-    observer = attach(tmp_path, words=12, sites={"mix": "mix"})
-    return pd.concat(
-        [observer.observe(Learning(*at), step) for step, at in COURSE.items()], ignore_index=True
-    )
-
-
-def test_coarse_distinctions_come_before_fine_ones(learned):
-    tree = learned[learned["by"].eq("word")].pivot_table(index="step", columns="quantity", values="value")
-    coarse, fine = (tree[f"{name}_share"] * tree["tree_variance"] for name in ("coarse", "fine"))
-    assert (coarse >= coarse.iloc[-1] / 2).idxmax() < (fine >= fine.iloc[-1] / 2).idxmax()
-    assert tree["coarse_share"].idxmax() < tree["fine_share"].loc[40:].idxmax()
-    assert tree.loc[1000, "fine_share"] > 3 * tree.loc[1000, "fine_floor"]
-
-
-def test_figures(learned):
-    figures = Trajectory.figures(learned, {"sites": ["mix"]})
-    names = {"differentiation", "groups", "pca_word_mix", "mds_word_mix"}  # two classes: no picture
-    assert set(figures) == names
-    for name, figure in figures.items():
-        assert not figure_faults(figure), name
-    panels = [ax for ax in figures["pca_word_mix"].axes if ax.axison]
-    assert len({(*ax.get_xlim(), *ax.get_ylim()) for ax in panels}) == 1
-    spread = [np.concatenate([line.get_xdata() for line in ax.lines]).std() for ax in panels]
-    assert spread[0] < 0.1 * spread[2]
-    first, second = (line.get_xdata() for line in panels[2].lines if len(line.get_xdata()) > 1)
-    assert np.mean(first) * np.mean(second) < 0  # classes are apart on the first axis
-    bare = learned[learned["quantity"].ne("mean")]
-    assert set(Trajectory.figures(bare, {})) == {"differentiation", "groups"}
-
-
-def test_a_group_that_is_not_known_at_all_steps_is_in_no_picture(learned):
-    lost = learned["group"].eq("9") & learned["step"].eq(100) & learned["dimension"].eq(3)
-    mds = Trajectory.figures(learned[~lost], {})["mds_word_mix"]
-    assert {sum(len(line.get_xdata()) for line in ax.lines) for ax in mds.axes if ax.axison} == {11}
 
 
 def test_only_means_of_drawn_steps_are_read(tmp_path):

@@ -1,6 +1,5 @@
 """Interdependence against every pair of words by itself, and its intervals and correlations against their formulas."""
 
-import io
 import itertools
 import logging
 
@@ -485,20 +484,6 @@ def test_what_cannot_be_looked_at_is_refused(tmp_path):
         _ = Interdependence().pairs
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"max_distance": 0}, {"min_pairs": 0}, {"batch_tokens": 0}, {"max_rows": -1}, {"samples": 1},
-        {"exact_up_to": -1}, {"exact_up_to": 21}, {"backend": "lime"}, {"index": "grabisch"}, {"absence": "delete"},
-        {"reading": "both"}, {"coalitions": "context"}, {"unknown": "drop"}, {"spaces": []}, {"spaces": ["state"]},
-        {"variant": "printed"}, {"longer": "cut"},
-    ],
-)  # fmt: skip
-def test_arguments_are_refused(settings):
-    with pytest.raises(ValueError, match=rf"{next(iter(settings))}\S* (is|are) .*: expected"):
-        Interdependence(**settings)
-
-
 class Other(nn.Module):
     def __init__(self, lstm, decoder=None, between=None):
         super().__init__()
@@ -542,20 +527,6 @@ def test_other_operations_than_those_of_the_parts_are_refused(tmp_path):
 # ---------------------------------------------------------------- little to report, and figures
 
 
-def render(figures):
-    for figure in figures.values():
-        figure.savefig(io.BytesIO(), format="svg")
-
-
-def dead():
-    """Without any weight there is nothing to contribute: 0 / 0."""
-    module = language_model(1)
-    with torch.no_grad():
-        for parameter in module.lstm.parameters():
-            parameter.zero_()
-    return module
-
-
 def test_too_few_pairs_for_any_mean(module, tmp_path):
     """Whoever forgets `min_pairs` with a small probe set gets no numbers, and a run and a report that go on."""
     observer = attach(tmp_path, min_pairs=1000)
@@ -564,76 +535,3 @@ def test_too_few_pairs_for_any_mean(module, tmp_path):
     observer.store.write(0, table)
     assert Interdependence.figures(observer.store.read(), observer.settings) == {}
     write_report([tmp_path], tmp_path / "report")
-
-
-def test_one_sentence_has_means_without_intervals(module, tmp_path):
-    observer = attach(tmp_path, text=sentences((9,)))
-    table = observer.observe(module, 0)
-    assert table.loc[table["quantity"].eq("di"), "value"].notna().all()
-    assert table.loc[table["quantity"].isin(["di_low", "di_high"]), "value"].isna().all()
-    observer.store.write(0, table)
-    render(Interdependence.figures(observer.store.read(), observer.settings))
-
-
-def test_no_finite_value_is_nan_with_a_warning(tmp_path, caplog):
-    table = attach(tmp_path, token_counts=counts()).observe(dead(), 0)
-    assert table.loc[~table["quantity"].eq("pairs"), "value"].isna().all()
-    assert int(table.loc[table["quantity"].eq("pairs"), "value"].max()) > 10
-    assert "not finite at step 0 in ['hidden', 'logits']" in caplog.text
-
-
-def line(ax, label):
-    (one,) = (drawn for drawn in ax.lines if drawn.get_label() == label)
-    return one
-
-
-def test_figures_are_of_the_means(module, tmp_path):
-    observer = attach(tmp_path)
-    for step, model in ((0, module), (3, language_model(seed=1)), (40, language_model(seed=2))):
-        observer.store.write(step, observer.observe(model, step))
-    table = observer.store.read()
-    figures = Interdependence.figures(table, observer.settings)
-    trees = [f"by_syntactic_distance_{site}" for site in ("hidden", "logits")]
-    assert list(figures) == ["by_distance", *trees, "over_training"]
-    render(figures)
-    for i, site in enumerate(("hidden", "logits")):
-        of = {
-            (step, d): found(table[table["step"].eq(step)], quantity="di", site=site, distance=d)
-            for step in (0, 3, 40)
-            for d in range(1, 5)
-        }
-        for step in (0, 3, 40):
-            drawn = line(figures["by_distance"].axes[i], str(step))
-            assert drawn.get_ydata().tolist() == [of[step, d] for d in drawn.get_xdata()]
-        for d in range(1, 5):
-            drawn = line(figures["over_training"].axes[i], f"distance {d}")
-            assert drawn.get_ydata().tolist() == [of[step, d] for step in drawn.get_xdata()]
-    last = table[table["step"].eq(40) & table["quantity"].eq("di") & table["syntactic"].notna()]
-    for ax, distance in zip(figures[trees[0]].axes, range(1, 5), strict=True):
-        rows = last[last["site"].eq("hidden") & last["distance"].eq(distance)]
-        groups = (
-            rows.assign(pos_class=rows["pos_class"].fillna("all"))
-            .sort_values("syntactic")
-            .groupby("pos_class")
-        )
-        assert {drawn.get_label() for drawn in ax.lines} == set(groups.groups)
-        for label, group in groups:
-            assert line(ax, label).get_xdata().tolist() == group["syntactic"].tolist()
-            assert line(ax, label).get_ydata().tolist() == group["value"].tolist()
-
-
-@pytest.mark.slow
-def test_runs_are_drawn_together(module, tmp_path):
-    """A line for each run at its last step, and for each backend: their numbers cannot be compared."""
-    tables = {}
-    for run, settings, steps in (("a", {}, (0, 3)), ("b", {}, (3,)), ("c", {"backend": "shapley"}, (3,))):
-        observer = attach(tmp_path / run, text=sentences((5, 4, 5)), min_pairs=2, **settings)
-        tables[run] = pd.concat([observer.observe(module, s).assign(run=f"runs/{run}") for s in steps])
-    figures = Interdependence.figures(pd.concat(tables.values(), ignore_index=True), {})
-    render(figures)
-    drawn = figures["by_distance"].axes[0].lines
-    assert [one.get_label() for one in drawn] == ["a", "b", "c, shapley"]
-    for one, (_, table) in zip(drawn, tables.items(), strict=True):
-        last = table[table["step"].eq(3)]
-        assert one.get_ydata()[0] == found(last, quantity="di", site="hidden", distance=1)
-    assert "by_syntactic_distance_logits_b" in figures

@@ -1,6 +1,5 @@
 """ScaffoldRule against decompositions and gradients of whole rows, from the first word of the context."""
 
-import io
 import itertools
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 import lmdyn.callbacks.interdependence.scaffold_rule as scaffold_rule
 from lmdyn.analysis import contextual_decomposition
 from lmdyn.callbacks import Run, ScaffoldRule, select
-from lmdyn.callbacks.observing.figures import COLOURS
 from lmdyn.datamodules import ScaffoldCorpus
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.models import LSTMLanguageModel
@@ -164,21 +162,6 @@ def test_interdependence_of_open_and_scaffold_is_equation_2(tmp_path):
     assert found(table, "di", "in") == pytest.approx(np.mean(values), rel=1e-9)
 
 
-def test_the_prefix_without_words_is_the_open_symbol(tmp_path):
-    table = attach(tmp_path).observe(language_model(), 0)
-    for domain in ("in", "out"):
-        alone = found(table, "probability", domain, "open")
-        assert found(table, "probability", domain, "prefix", 0) == alone
-        others = [found(table, "probability", domain, "prefix", i) for i in range(1, K + 1)]
-        others += [found(table, "probability", domain, focus) for focus in ("", "scaffold")]
-        assert len({alone, *others}) == len(others) + 1
-        last = [found(table, "gradient", domain, focus, K) for focus in ("close", "all")]
-        assert last[0] == pytest.approx(last[1])  # at the end ω is all that is to come
-        assert found(table, "gradient", domain, "close", 0) != pytest.approx(
-            found(table, "gradient", domain, "all", 0), rel=1e-3
-        )
-
-
 def test_the_context_is_read_but_never_in_focus(tmp_path):
     module = language_model()
     tables = [attach(tmp_path / str(n), context=n).observe(module, 0) for n in (0, 4)]
@@ -250,90 +233,3 @@ def test_the_settings_name_the_language(tmp_path):
 
 
 # ---------------------------------------------------------------- several runs
-
-
-RUNS = {f"{s}_{k}": (s == "familiar", k) for k in (2, 3) for s in ("familiar", "unfamiliar")}
-STEPS = (0, 6)
-NAMES = [
-    "probability", "probability_open", "interdependence", "probability_prefix", "gradient_close",
-    "cell_gradient_close", "gradient_all", "cell_gradient_all", "probability_by_rules",
-]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Folders of four runs with the observations of two steps."""
-    folder = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LMDYN_CACHE", str(folder / "cache"))
-        for i, (name, (familiar, length)) in enumerate(RUNS.items()):
-            observer = attach(folder / name, corpus(familiar, length))
-            for step in STEPS:
-                observer.store.write(step, observer.observe(language_model(1, 10 * i + step), step))
-    return {name: folder / name for name in RUNS}
-
-
-def read(runs):
-    tables = {name: pd.read_parquet(runs[name] / "observations/scaffold_rule") for name in runs}
-    return pd.concat(tables.values(), ignore_index=True), tables
-
-
-def lines(ax):
-    return {drawn.get_label(): drawn for drawn in ax.lines}
-
-
-@pytest.mark.slow
-def test_runs_are_drawn_together(runs):
-    whole, tables = read(runs)
-    figures = ScaffoldRule.figures(whole, {})
-    assert list(figures) == NAMES
-    for figure in figures.values():
-        figure.savefig(io.BytesIO(), format="svg")
-    curves = {
-        "probability": ("probability", ""),
-        "probability_open": ("probability", "open"),
-        "interdependence": ("di", ""),
-    }
-    profiles = {
-        "probability_prefix": ("probability", "prefix"),
-        "gradient_close": ("gradient", "close"),
-        "gradient_all": ("gradient", "all"),
-        "cell_gradient_close": ("cell_gradient", "close"),
-        "cell_gradient_all": ("cell_gradient", "all"),
-    }
-    for title, figure in figures.items():
-        if title == "probability_by_rules":
-            continue
-        for ax, domain in zip(figure.axes, ("in", "out"), strict=True):
-            drawn = lines(ax)
-            assert set(drawn) == {f"k = {k}, {s}" for k in (2, 3) for s in ("familiar", "unfamiliar")}
-            for name in RUNS:
-                scaffold, k = name.split("_")
-                one = drawn[f"k = {k}, {scaffold}"]
-                assert one.get_linestyle() == ("--" if scaffold == "familiar" else "-")
-                assert one.get_color() == {"2": COLOURS["blue"], "3": COLOURS["vermilion"]}[k]
-                table = tables[name]
-                if title in curves:
-                    x = list(STEPS)
-                    y = [found(table[table["step"].eq(step)], *_key(curves[title], domain)) for step in STEPS]
-                else:
-                    x = list(range(int(k) + 1))
-                    each = [
-                        [found(table[table["step"].eq(s)], *_key(profiles[title], domain), i) for i in x]
-                        for s in STEPS
-                    ]
-                    y = each[-1] if title == "probability_prefix" else np.mean(each, 0)
-                assert list(one.get_xdata()) == x
-                assert list(one.get_ydata()) == pytest.approx(list(y), rel=1e-12)
-    ends = {name: table[table["step"].eq(STEPS[-1])] for name, table in tables.items()}
-    for ax, focus in zip(figures["probability_by_rules"].axes, ("open", "scaffold"), strict=True):
-        for scaffold in ("familiar", "unfamiliar"):
-            drawn = lines(ax)[f"n = 20, {scaffold}"]
-            assert drawn.get_xdata().tolist() == [2, 3]
-            expected = [found(ends[f"{scaffold}_{k}"], "probability", "in", focus) for k in (2, 3)]
-            assert drawn.get_ydata().tolist() == expected
-
-
-def _key(parts, domain):
-    quantity, focus = parts
-    return quantity, domain, focus

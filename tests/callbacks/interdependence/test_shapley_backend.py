@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-from unittest import mock
 
 import pandas as pd
 import pytest
@@ -394,10 +393,3 @@ def test_modules_that_do_not_fit_are_refused_with_the_remedy(tmp_path, make, set
     observer = shapley(tmp_path, text=SHORT, words=words, **settings)
     with pytest.raises(ValueError, match=match):
         observer.check_module(make())
-
-
-def test_much_to_read_is_foreseen(lstm, tmp_path, caplog):
-    observer = shapley(tmp_path, text=sentences((60,) * 8), samples=4096)
-    with mock.patch.object(observer, "check_module"):
-        observer.bind(lstm)
-    assert "or fewer `samples`" in caplog.text

@@ -8,7 +8,6 @@ from torch.utils.data import DataLoader
 
 from lmdyn.callbacks import Curvature, Run, Steps
 from tests.helpers.modules import Bigrams, Own, quiet_trainer
-from tests.helpers.observing import assert_leaves_alone
 
 
 def text(vocabulary=5, rows=4, length=7):
@@ -60,24 +59,6 @@ def test_a_loss_whose_hessian_is_known(tmp_path):
     assert loss(0.99 * step) < loss(0) < loss(1.01 * step)
 
 
-@pytest.mark.slow
-def test_it_leaves_a_module_with_attention_alone(tmp_path):
-    """Fused attention has no second derivative on the CPU: the observation has, and the model keeps its own."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=5, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=1,
-    )  # fmt: skip
-    module = LlamaForCausalLM(config)
-    fused = module.config._attn_implementation
-    assert fused == "sdpa"
-    table = assert_leaves_alone(attached(tmp_path, text(), probes=2, tolerance=0.1), module)
-    assert table["value"].notna().all()
-    assert module.config._attn_implementation == fused
-
-
 def fit(tmp_path, optimizer, **arguments):
     class Module(Own):
         def configure_optimizers(self):
@@ -118,14 +99,6 @@ def test_no_step_lowers_the_loss_of_a_minimum(tmp_path, caplog):
     assert plain["gradient_norm"] < 1e-12
     assert math.isnan(plain["critical_sharpness_gradient"])
     assert "or no step lowers the loss" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"directions": ["down"]}, {"probes": 1}, {"eigenvalues": -1}, {"tolerance": 0.0}]
-)
-def test_wrong_arguments_are_refused(arguments):
-    with pytest.raises((TypeError, ValueError), match=f"{next(iter(arguments))}.* is .*: expected"):
-        Curvature(**arguments)
 
 
 @pytest.mark.parametrize(

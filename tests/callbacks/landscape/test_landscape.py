@@ -194,22 +194,6 @@ def test_what_has_no_line_is_refused(tmp_path, make, arguments, message):
         attached(tmp_path, **arguments).observe(make(), 0)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"points": 2},
-        {"plane": "flat"},
-        {"plane_size": 2},
-        {"extent": 0.0},
-        {"course_points": 1},
-        {"bootstrap": -1},
-    ],
-)
-def test_wrong_arguments_are_refused(arguments):
-    with pytest.raises((TypeError, ValueError), match=f"{next(iter(arguments))} is .*: expected"):
-        Landscape(**arguments)
-
-
 def test_nothing_to_look_at_is_refused():
     with pytest.raises(ValueError, match="expected a reference or a plane, got neither"):
         Landscape(reference={})

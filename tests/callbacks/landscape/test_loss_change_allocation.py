@@ -68,12 +68,6 @@ def run(tmp_path_factory):
     return folder, module, plain
 
 
-@pytest.mark.slow
-def test_following_a_training_leaves_it_as_it_was(run):
-    _, module, plain = run
-    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), plain.parameters(), strict=True))
-
-
 @pytest.mark.parametrize("name", ["chord", "path", "every"])
 def test_shares_add_up_in_every_division(run, name):
     table = table_of(run[0], name)
@@ -170,26 +164,6 @@ def test_void_shares_are_no_numbers(tmp_path, caplog):
     assert "they are void; save checkpoints at more steps" in caplog.text
 
 
-def test_the_figure_sums_shares_since_the_start(tmp_path):
-    rows = [
-        (1, "h1", 0.5),
-        (1, "h2", -1.0),
-        (2, "h1", float("nan")),
-        (2, "h2", -1.0),
-        (3, "h1", 0.25),
-        (3, "h2", -2.0),
-    ]
-    table = pd.DataFrame(rows, columns=["step", "site", "value"])
-    table = table.assign(quantity="allocation", tokens=0, parameter="", by="", group="")
-    figure = LossChangeAllocation.figures(table, {"sites": ["h1", "h2"]})["by_layer"]
-    figure.savefig(tmp_path / "by_layer.png")
-    drawn = [list(line.get_ydata()) for line in figure.axes[0].get_lines() if len(line.get_ydata()) > 1]
-    assert [-1.0, -2.0, -4.0] in drawn
-    (broken,) = (line for line in drawn if line[0] == 0.5)
-    assert math.isnan(broken[1])  # a gap
-    assert broken[2] == 0.75
-
-
 def text(vocabulary=9, rows=3, length=6, batches=2):
     # not 0, the padding of some models: its embedding has no gradient
     ids = torch.randint(
@@ -272,12 +246,6 @@ def test_what_is_frozen_has_no_share_and_other_parameters_have_a_name(tmp_path):
     assert (shares(still, 2) == 0).all()
     assert number(still, 2, "loss_change") == 0
     assert not still["quantity"].eq("helping_share").any()
-
-
-@pytest.mark.parametrize("settings", [{"allocation": "line"}, {"most_points": 4}, {"bands": (5, 5)}])
-def test_wrong_arguments_are_refused(settings):
-    with pytest.raises(ValueError, match=f"{next(iter(settings))} (is|are) .*: expected"):
-        LossChangeAllocation(**settings)
 
 
 def test_what_a_run_cannot_give_is_refused(tmp_path):

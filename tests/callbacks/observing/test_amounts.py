@@ -4,7 +4,6 @@ import torch
 from torch import nn
 
 from lmdyn.callbacks.observing.amounts import (
-    count_labels,
     count_tokens,
     count_types,
     parameter_bytes,
@@ -50,13 +49,6 @@ def test_types():
     loader = batches()
     assert count_types(ProbeSet(loader), "labels", 2) == 2
     assert loader.taken == 1
-
-
-def test_labels():
-    found = count_labels(ProbeSet(batches()), ["labels", "topic"])
-    assert found["labels"].tolist() == [0, 8, 8, 4]
-    assert not len(found["topic"])
-    assert count_labels(ProbeSet(batches()), ["labels"], most=5)["labels"].sum() == 5
 
 
 class Shared(nn.Module):

@@ -4,13 +4,11 @@ import lightning as L
 import pandas as pd
 import pytest
 import torch
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader
 
 from lmdyn.callbacks import Observer, Steps
-from lmdyn.callbacks.observing.figures import new_figure
-from lmdyn.callbacks.observing.loggers import LiveFigures, log_figure, publish, scalar_tags
+from lmdyn.callbacks.observing.loggers import LiveFigures, publish, scalar_tags
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.runs.schedule import Progress
 from lmdyn.runs.schema import tidy
@@ -178,17 +176,6 @@ class Images(CSVLogger):
 
     def log_image(self, key, images, step=None):
         self.images.append((key, images[0].shape, step))
-
-
-def test_figures_go_to_those_that_take_images(tmp_path):
-    figure, axes = new_figure(2, 1)
-    axes.plot([1, 2])
-    tensorboard, images = TensorBoardLogger(tmp_path, "tb"), Images(tmp_path, "images")
-    log_figure([CSVLogger(tmp_path, "csv"), images, tensorboard], "a/b", figure, 5)
-    tensorboard.finalize("success")
-    assert images.images == [("a/b", (110, 220, 3), 5)]
-    events = EventAccumulator(tensorboard.log_dir).Reload()
-    assert [(e.step, e.width, e.height) for e in events.Images("a/b")] == [(5, 220, 110)]
 
 
 def test_figures_of_very_many_observations_read_as_many_as_there_is_room_for(tmp_path, monkeypatch):

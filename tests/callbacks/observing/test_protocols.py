@@ -123,16 +123,6 @@ def test_the_table_says_who_needs_what():
     assert needed == {protocol: set(contract.needed_by) for protocol, contract in CONTRACTS.items()}
 
 
-def test_every_protocol_is_documented():
-    for protocol, contract in CONTRACTS.items():
-        assert protocol.__doc__
-        assert contract.what
-        assert contract.needed_by or contract.used_by
-        for name in members(protocol):
-            found = inspect.getattr_static(protocol, name, None)
-            assert found is None or found.__doc__, f"{protocol.__name__}.{name}"
-
-
 def test_a_message_says_what_is_missing_who_has_it_and_how_to_add_it():
     class Mine(L.LightningDataModule):
         tokenizer = None

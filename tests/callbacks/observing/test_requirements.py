@@ -23,7 +23,7 @@ from lmdyn.callbacks import (
     WorldKnowledge,
 )
 from lmdyn.callbacks.observing.reference import Itself, Previous
-from lmdyn.callbacks.observing.requirements import Finding, requirements
+from lmdyn.callbacks.observing.requirements import requirements
 from tests.helpers.architectures import ARCHITECTURES, VOCABULARY, example_batch
 
 
@@ -60,33 +60,6 @@ def test_what_is_found_is_what_happens(name, observer, tmp_path):
         own.bind(module)
         own.observe(module, 0)
     assert found[0].why in " ".join(str(refused.value).split())
-
-
-def test_findings_say_what_why_and_how():
-    module = ARCHITECTURES["own_lstm"]()
-    (unmet,) = requirements(DiagnosticProbe(), ARCHITECTURES["llama"](), batches("llama"))
-    assert unmet.what == "data"
-    assert unmet.why == "requires a training part, got list without `train_dataloader`"
-    assert unmet.remedy.startswith("pass as `probe` a datamodule that has it (ConllCorpus,")
-    (fused,) = requirements(AttentionPatterns(), module, batches("own_lstm"))
-    assert fused.what == "module"
-    assert "no attention module that returns weights was found in OwnLSTM" in fused.why
-    assert fused.remedy == "name sites yourself, `attention_sites: {name: path}`"
-    assert str(fused) == f"{fused.why}: {fused.remedy}"
-    assert isinstance(fused.error, ValueError)
-    (missing,) = requirements(
-        LearningCurves(layers=["topic"], frequency="probe"), module, batches("own_lstm")
-    )
-    assert (missing.what, missing.why) == ("data", "the probe set has no layers ['topic'], it has []")
-
-
-def test_a_list_of_modules_is_no_remedy():
-    (found,) = requirements(
-        Similarity(reference=Itself(), sites={"h": "nowhere"}), ARCHITECTURES["llama"](), batches("llama")
-    )
-    assert found.what == "module"
-    assert "nowhere" in found.why
-    assert found.remedy == ""
 
 
 class InPlace(nn.Module):
@@ -199,8 +172,3 @@ def test_it_says_nothing_and_the_run_says_it(tmp_path, caplog):
     observer.attach(Run(tmp_path, datamodule=data))
     observer.bind(module)
     assert any("there are no training counts of tokens" in message for message in caplog.messages)
-
-
-def test_a_finding_compares_by_what_it_says():
-    assert Finding("data", "a", "b", ValueError("x")) == Finding("data", "a", "b")
-    assert Finding("data", "a") != Finding("module", "a")

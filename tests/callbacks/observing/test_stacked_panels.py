@@ -8,7 +8,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lmdyn.callbacks.observing.drawing.stacked_panels import stacked_pixels
-from lmdyn.callbacks.observing.figures import new_figure, new_panels, outer_legend, pixels
+from lmdyn.callbacks.observing.figures import new_panels, pixels
 from lmdyn.callbacks.observing.loggers import log_figure
 
 COLOURS = np.array([[200, 0, 0], [0, 160, 0], [0, 0, 220]])
@@ -45,30 +45,6 @@ def test_columns_are_below_each_other(number):
     assert max(heights) - min(heights) <= 2
 
 
-def test_a_legend_beside_the_last_panel_is_below_it():
-    figure = panels(2, margin=(1.5, 0)).figure
-    outer_legend(figure.axes[1])
-    picture = stacked_pixels(figure)
-    assert picture.shape[1] == 350
-    rows = (picture != 255).any((1, 2)).nonzero()[0]
-    assert rows[-1] > rows_of(picture)[1][1] + 40
-
-
-def test_each_panel_has_numbers_at_its_axis():
-    shared = panels(2, sharey=True)
-    assert not [t for t in shared.figure.axes[1].get_yticklabels() if t.get_visible()]  # the control
-    stacked_pixels(shared.figure)
-    assert [t.get_text() for t in shared.figure.axes[1].get_yticklabels() if t.get_visible()]
-
-
-def test_what_would_not_be_readable_stays_as_it_is():
-    wide, titled = panels(1, width=9.0).figure, panels(2).figure
-    titled.suptitle("a title that is over both of the panels, and belongs to the two of them in equal parts")
-    for figure in (wide, titled):
-        expected = figure.get_size_inches()[::-1] * figure.get_dpi()
-        assert stacked_pixels(figure).shape[:2] == tuple(expected.round().astype(int))
-
-
 class Images(CSVLogger):
     """Takes images as they are."""
 
@@ -87,9 +63,3 @@ def test_other_loggers_get_the_figure_as_it_is(tmp_path):
     assert event.width == 350
     assert event.height > 400
     assert images.shapes == [(330, 880)]
-
-
-def test_a_small_figure_is_not_enlarged():
-    figure, axes = new_figure(2, 1)
-    axes.plot([1, 2])
-    assert stacked_pixels(figure).shape == (110, 220, 3)

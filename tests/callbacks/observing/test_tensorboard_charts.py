@@ -5,12 +5,12 @@ import re
 
 import pandas as pd
 import pytest
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2
 
 from lmdyn.callbacks import Observer, Quantity
-from lmdyn.callbacks.observing.drawing.tensorboard_charts import charts_of, takes_charts
+from lmdyn.callbacks.observing.drawing.tensorboard_charts import charts_of
 from lmdyn.callbacks.observing.loggers import know_charts, publish
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.runs.schedule import Progress
@@ -43,21 +43,6 @@ def test_each_curve_is_in_one_chart_and_few_in_each(name, values):
     assert all(found.values())
     assert max(len(of) for of in found.values()) <= 24
     assert set(charts) <= {"own name", "own name, in detail"}
-
-
-def test_of_many_curves_as_few_parts_are_fixed_as_possible():
-    rho = Quantity("rho", "Of words.", tags=("<site>/<role>", "<site>/<role>/<pos_class>"))
-    sites, roles, classes = ("h1", "h2"), ("target", "input"), [f"c{i}" for i in range(20)]
-    tags = [f"s/rho/{'/'.join(parts)}" for parts in itertools.product(sites, roles, classes)]
-    charts = charts_of("s", [rho], [*tags, "s/rho/h1/target", "s/rho_error/h1/target"])
-    assert charts == {
-        "s": {"rho by site, role": "^s/rho/[^/]+/[^/]+$"},
-        "s, in detail": {
-            f"rho by pos_class: {site}, {role}": f"^s/rho/{site}/{role}/[^/]+$"
-            for site in sites
-            for role in sorted(roles)
-        },
-    }
 
 
 class Small(Observer):
@@ -127,13 +112,6 @@ def test_a_run_that_goes_on_names_those_that_are_not_due(tmp_path):
         assert layouts(resumed)[-1] == once | {"often": ["n (count)"]}
 
 
-def test_other_loggers_have_none(tmp_path):
-    logger = CSVLogger(tmp_path, "csv")
-    assert not takes_charts(logger)
-    know_charts([observer(tmp_path, "a")], [logger])
-    observe(observer(tmp_path, "a"), logger, 0, [""])
-
-
 def test_names_with_slashes_and_signs_of_regular_expressions_are_in_one_chart_each():
     loss = Quantity("loss", "Mean loss.", tags=("", "<site>", "upos/<upos>"))
     sites = ["layers/0", "h.1", "h+1", "(", "[a-z]*", "$", "a|b", "\\d", "and/or/nor"]
@@ -145,15 +123,6 @@ def test_names_with_slashes_and_signs_of_regular_expressions_are_in_one_chart_ea
     assert found["at low"] == ["a.b/at_low"]  # the end of no interval: there is no `at`
     assert sorted(itertools.chain.from_iterable(found.values())) == sorted(tags)
     assert not any(re.match(of, "axb/loss") for of in charts.values())
-
-
-@pytest.mark.parametrize("recorded", [None, ["n"], 3, {"n": "count"}])
-def test_something_else_of_that_name_declares_nothing(tmp_path, recorded):
-    logger, own = TensorBoardLogger(tmp_path, "", "tb"), observer(tmp_path, "own")
-    own.recorded = recorded
-    observe(own, logger, 0, ["h1"])
-    know_charts([own], [TensorBoardLogger(tmp_path, "", "resumed")])
-    assert layouts(logger) == [{"own": ["n"]}]
 
 
 def test_a_logger_that_cannot_be_reached_does_not_end_a_training(tmp_path, survived):

@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-import lightning as L
 import numpy as np
 import pandas as pd
 import pytest
@@ -333,17 +332,3 @@ def test_tags_are_counted_in_the_probe_set_where_nobody_else_did(data, tmp_path)
     without = attached(tmp_path / "without", data["causal"], frequency="probe")
     without.attach(Run(tmp_path / "without", corpus.tokenizer, None, datamodule=data["causal"]))
     assert "upos" not in set(without.observe(model(data), 0)["by"])  # the control: rows without tags
-
-
-def test_an_empty_probe_is_not_replaced_by_the_runs_data(tmp_path, data):
-    """A datamodule of length 0 was taken for no probe at all, so labels of masked tokens were taken for others."""
-
-    class Sized(PretrainingCorpus):
-        def __len__(self):
-            return 0
-
-    probe = Sized(data["masked"].corpus, sequence_length=16, batch_size=4)
-    observer = TowerPreference(training=HOW, batch_rows=4, probe=probe, frequency="probe")
-    observer.attach(Run(tmp_path, probe.tokenizer, datamodule=L.LightningDataModule()))
-    assert observer.data is probe
-    assert observer._reader.mask_id == probe.tokenizer.mask_token_id

@@ -80,51 +80,6 @@ def lines(ax):
     return {line.get_label(): line for line in ax.lines if not line.get_label().startswith("_")}
 
 
-def test_one_run_at_one_step():
-    figures = figures_of(observed(TRUTH))
-    assert set(figures) == {"sorted", "frequency", "by_upos"}
-    (ax,) = figures["sorted"].axes
-    line = lines(ax)["preference"]
-    assert np.array_equal(line.get_ydata(), np.sort(TRUTH)[::-1])
-    assert line.get_xdata().tolist() == list(range(1, N + 1))
-    corners = ax.collections[0].get_paths()[0].vertices  # the band: two standard errors on both sides
-    assert np.isclose(corners[:, 1].max(), TRUTH.max() + 0.1)
-    assert np.isclose(corners[:, 1].min(), TRUTH.min() - 0.1)
-    (ax,) = figures["frequency"].axes
-    points = next(line for line in ax.lines if len(line.get_xdata()) == N and line.get_marker() == ".")
-    by_rank = TRUTH[np.argsort(-COUNT, kind="stable")]
-    assert np.array_equal(points.get_ydata(), by_rank)
-    assert not np.array_equal(TRUTH, by_rank)
-
-
-def test_distributions_by_tag_are_normalised_and_of_enough_types():
-    (ax,) = figures_of(observed(TRUTH))["by_upos"].axes
-    drawn = lines(ax)
-    counted = {tag: f"{tag} (n = {(np.array(TAG) == tag).sum()})" for tag in ("PROPN", "NOUN", "VERB")}
-    assert set(drawn) == set(counted.values())  # four ADP are too few
-    for tag, label in counted.items():
-        x, y = drawn[label].get_data()
-        assert np.trapezoid(y, x) == pytest.approx(1, abs=0.03)
-        assert abs(np.trapezoid(x * y, x) - TRUTH[np.array(TAG) == tag].mean()) < 0.05
-
-
-def test_only_the_most_frequent_thousand_are_drawn():
-    n = 1200
-    scores, words = np.arange(n) / n, [f"v{i}" for i in range(n)]
-    table = observed(scores, words=words, counts=np.arange(n) + 1.0, tags=[None] * n)
-    (ax,) = figures_of(table)["sorted"].axes
-    assert np.array_equal(lines(ax)["preference"].get_ydata(), scores[:199:-1])
-    tables = tables_of(table)
-    assert tables["instances"]["types"].item() == n
-    assert set(tables) == {"instances", "frequency"}  # without tags
-
-
-def test_a_constant_correlates_with_nothing():
-    both = pd.concat([observed(np.zeros(N)), observed(np.zeros(N), 200)], ignore_index=True)
-    assert "by_upos" in figures_of(both)
-    assert tables_of(both)["frequency"].isna().to_numpy().sum() == 2
-
-
 @pytest.mark.parametrize("told", [True, False])
 def test_one_orientation_over_training(told):
     observations = trained(told=told)
@@ -190,18 +145,6 @@ def test_tables_and_single_figures_are_of_the_last_step():
         assert means.loc[tag].tolist() == pytest.approx([of.mean(), (of > 0).mean(), len(of)])
 
 
-def test_figures_of_several_runs(several):
-    figures = figures_of(several)
-    assert set(figures) == {"sorted", "frequency", "by_upos"}
-    (ax,) = figures["sorted"].axes
-    first = scores_of(several, "runs/study/elmo_1").sort_values(ascending=False)
-    assert np.array_equal(lines(ax)["elmo_1"].get_ydata(), first)
-    thin = next(line for line in ax.lines if line.get_linewidth() < 0.5)
-    second = scores_of(several, "runs/study/gpt_1").reindex(first.index)
-    assert np.array_equal(thin.get_ydata(), second, equal_nan=True)
-    assert second.isna().any()
-
-
 def test_correlations_of_several_runs(several):
     tables = tables_of(several)
     found = tables["correlations"].set_index(["first", "second"])
@@ -239,20 +182,6 @@ def test_correlation_without_the_noise_of_both_runs(several):
     assert missing["pearson_disattenuated"].isna().all()
 
 
-def test_disattenuation_finds_the_correlation_of_what_was_disturbed():
-    random, n = np.random.default_rng(5), 4000
-    truth = random.normal(size=(2, n))
-    truth[1] = 0.7 * truth[0] + np.sqrt(1 - 0.7**2) * truth[1]
-    words, tables = [f"v{i}" for i in range(n)], []
-    for run, (of, noise) in enumerate(zip(truth, (0.5, 1.0), strict=True)):
-        table = observed(of + noise * random.normal(size=n), words=words, counts=np.ones(n), tags=[None] * n)
-        table.loc[table["quantity"].eq("reliability"), "value"] = 1 / (1 + noise**2)
-        tables.append(table.assign(run=f"run{run}"))
-    row = tables_of(pd.concat(tables), resamplings=0)["correlations"].iloc[0]
-    assert row["pearson_disattenuated"] == pytest.approx(0.7, abs=0.04)
-    assert row["pearson"] < 0.5
-
-
 def test_the_observers_settings_say_how_many_types(several):
     tables = tables_of(several, settings={"top": 40})
     assert tables["instances"]["types"].tolist() == [40] * 3
@@ -264,27 +193,8 @@ def test_the_observers_settings_say_how_many_types(several):
     assert expected != pytest.approx(tables_of(several)["frequency"].loc["elmo_1", FREQUENCY_RANK])
 
 
-def test_other_tables_of_several_runs(several):
-    tables = tables_of(several)
-    instances = tables["instances"].set_index("run")
-    assert list(instances.index) == ["elmo_1", "gpt_1", "gpt_2"]
-    numbers = ["head_loss_1", "head_loss_2", "mean_probability_2"]
-    assert instances.loc["gpt_1", numbers].tolist() == [4, 5, 0.125]
-    assert instances["types"].tolist() == [N, N - 12, N - 12]  # one of seven is left out
-    assert tables["by_upos"]["run"].value_counts().to_dict() == {"elmo_1": 4, "gpt_1": 4, "gpt_2": 4}
-
-
 def test_rare_types_with_larger_preference_correlate_with_the_rank():
     for scores, expected in ((1 / COUNT, 1), (COUNT, -1)):
         table = tables_of(observed(scores))["frequency"]
         assert table.loc["this run", FREQUENCY_RANK] == pytest.approx(expected)
         assert table.loc[FREQUENCY_RANK, "this run"] == pytest.approx(expected)
-
-
-def test_several_runs_over_training():
-    runs = {"a/version_0": trained(0.1), "b/version_0": trained(0.2), "c/version_0": observed(TRUTH, 30)}
-    table = pd.concat([of.assign(run=run) for run, of in runs.items()], ignore_index=True)
-    drawn = lines(figures_of(table)["over_training"].axes[0])
-    for run in ("a/version_0", "b/version_0"):
-        spread = table[table["run"].eq(run) & table["quantity"].eq("spread")]
-        assert drawn[run].get_ydata().tolist() == spread["value"].tolist()

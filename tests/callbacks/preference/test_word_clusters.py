@@ -208,22 +208,6 @@ def preferences(of, runs=None):
     return pd.concat([*found, other], ignore_index=True)
 
 
-def test_figures(observations):
-    figures = WordClusters.figures(observations, {})
-    assert set(figures) == {"matrix", "clusters_per_word", "word_clouds", "over_training"}
-    image = figures["matrix"].axes[0].images[0].get_array()
-    assert image.shape == (6, 50)
-    last = observations[observations["step"].eq(100)]
-    first_word = last[last["quantity"].eq("component_value") & last["token"].eq(f"w{IDS[0]}")]["value"]
-    assert image[:, 0].tolist() == pytest.approx(first_word.tolist())
-    bars = [patch.get_height() for patch in figures["clusters_per_word"].axes[0].patches]
-    shares = rows(last, "share_of_words").set_index("group")["value"]
-    assert bars == pytest.approx(shares.tolist())
-    assert sum(bars) == pytest.approx(1)
-    no_matrix = last[last["quantity"].ne("component_value")]
-    assert "matrix" not in WordClusters.figures(no_matrix, {})
-
-
 def test_without_the_package_there_are_no_word_clouds(observations, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "wordcloud", None)
     with caplog.at_level(logging.INFO, "lmdyn"):

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import lightning as L
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from transformers import (
@@ -29,7 +28,6 @@ from lmdyn.callbacks.training.fine_tuning import (
     Budget,
     Classifier,
     FineTuning,
-    _batches,
     fine_tune,
     predict,
     settings_of,
@@ -190,18 +188,6 @@ def test_the_rate_is_transformers_linear_schedule():
         assert factor == pytest.approx(optimizer.param_groups[0]["lr"])
         optimizer.step()
         schedule.step()
-
-
-def test_each_epoch_sees_each_example_once_in_another_order():
-    lengths = np.random.default_rng(0).integers(3, 40, 70)
-    how = replace(FAST, batch_size=8, updates=18)
-    found = list(_batches(lengths, how, np.random.default_rng(1)))
-    assert len(found) == 18
-    epochs = [np.concatenate(found[:9]), np.concatenate(found[9:])]
-    assert all(sorted(e) == list(range(70)) for e in epochs)
-    assert (epochs[0] != epochs[1]).any()
-    waste = np.mean([lengths[b].max() - lengths[b].mean() for b in found])
-    assert waste < 5 < np.mean(lengths.max() - lengths)  # like lengths are together
 
 
 # ------------------------------------------------------------------------------------------- the model
@@ -420,39 +406,3 @@ def test_refusals(tmp_path, settings, module, message):
 
 
 # ------------------------------------------------------------------------------------------- figures
-
-
-def observations(tasks, seed=0, top=0.8):
-    random = np.random.default_rng(seed)
-    rows = []
-    for step in (0, 10, 100, 1000, 5000, 10_000):
-        scores = {
-            t: 0.5 + (top - 0.5 - 0.03 * i) * step / (step + 300) + 0.01 * random.normal()
-            for i, t in enumerate(tasks)
-        }
-        rows += [(step, "score", t, s) for t, s in scores.items()] + [
-            (step, "baseline", t, 0.5) for t in tasks
-        ]
-        rows += [(step, "average", "+".join(tasks), np.mean(list(scores.values())))]
-        rows += [(step, "average_baseline", "+".join(tasks), 0.5)]
-    return pd.DataFrame(rows, columns=["step", "quantity", "task", "value"]).assign(site="", tokens=None)
-
-
-GLUE = ("CoLA", "MRPC", "RTE", "SST-2", "STS-B", "MNLI", "QNLI", "QQP")
-
-
-def test_figures_of_several_runs():
-    runs = (("albert", GLUE, 0.8), ("bert", GLUE, 0.85), ("electra", GLUE[:5], 0.9))
-    tables = [
-        observations(tasks, i, top).assign(run=f"runs/organism/{run}")
-        for i, (run, tasks, top) in enumerate(runs)
-    ]
-    figures = Downstream.figures(pd.concat(tables, ignore_index=True), {})
-    titles = {
-        name: [ax.get_title(loc="left").rpartition(", ")[2] for ax in figures[name].axes] for name in figures
-    }
-    assert titles["tasks"][:8] == list(GLUE)
-    # averages over different tasks are never in one panel
-    assert titles["average"] == ["+".join(GLUE), "+".join(GLUE[:5])]
-    labels = [{line.get_label() for line in ax.lines} for ax in figures["average"].axes]
-    assert labels == [{"albert", "bert", "average baseline"}, {"electra", "average baseline"}]

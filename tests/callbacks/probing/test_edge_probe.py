@@ -12,10 +12,8 @@ from lmdyn.analysis.probing.edge_probe_training import EdgeClassifier
 from lmdyn.analysis.probing.edge_probes import EdgeData, edge_probes
 from lmdyn.callbacks import Run
 from lmdyn.callbacks.probing.edge_probe import EdgeProbe
-from lmdyn.callbacks.probing.edge_probe_figures import shown_site
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.datamodules.spans.spans import SpanCorpus
-from tests.helpers.figure_faults import figure_faults
 
 TRAINING = EdgeClassifier(max_updates=80, evaluate_every=20, patience=2, learning_rate=0.02)
 SIZES = {
@@ -176,35 +174,3 @@ def test_data_without_a_split_is_refused(tmp_path):
         ValueError, match="SpanCorpus has no validation data; it has train, test: pass a `probe:`"
     ):
         attach(tmp_path, two_parts, tasks=["pos"])
-
-
-def curves():
-    rows = []
-    for step in (0, 10, 100, 1000):
-        for i, site in enumerate(("layer@0", "layer@1", "layer@2")):
-            for j, task in enumerate(("pos", "roles", "coreference")):
-                value = 0.3 + 0.1 * j + (0.1 * i if site != "layer@2" else 0.05) * (step > 10)
-                rows.append((step, "f1", site, task, value))
-        rows += [(step, "majority", "", task, 0.2) for task in ("pos", "roles", "coreference")]
-    rows.append((1000, "learning_rate", "", "", 1e-3))
-    return pd.DataFrame(rows, columns=["step", "quantity", "site", "task", "value"])
-
-
-def test_figures():
-    table = curves()
-    panels = EdgeProbe.figures(table, {})["layers"].axes
-    titles = [ax.get_title(loc="left").rpartition(", ")[2] for ax in panels[:3]]
-    assert titles == ["pos", "roles", "coreference"]
-    lines = {line.get_label(): list(line.get_ydata()) for line in panels[1].lines}
-    assert lines["layer 2"] == pytest.approx([0.4, 0.4, 0.5, 0.5])
-    assert lines["majority"] == [0.2] * 4
-    assert shown_site(table) == "layer@1"
-    twelve = pd.concat([table.assign(site=f"layer{i}") for i in range(1, 13)])
-    assert shown_site(twelve[twelve["quantity"].eq("f1")]) == "layer8"  # whatever its values
-    steps = (0, 10, 100, 1000)
-    whole = pd.DataFrame(
-        {"step": steps * 2, "quantity": ["loss"] * 4 + ["accuracy"] * 4, "value": 0.5, "by": ""}
-    )
-    beside = EdgeProbe.figures_beside(table, {"LearningCurves": whole})
-    assert not figure_faults(beside["beside_learning_curves"])
-    assert EdgeProbe.figures_beside(table, {}) == {}

@@ -8,7 +8,7 @@ from torch import nn
 from transformers import GPT2Config, GPT2Model
 
 from lmdyn.analysis import head_divergences
-from lmdyn.callbacks import Itself, Reference, Run, Similarity, select
+from lmdyn.callbacks import Reference, Run, Similarity, select
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.models import CausalLanguageModel, CausalTagger
 from tests.helpers.recorded import check_elsewhere
@@ -135,14 +135,6 @@ def test_a_tagger_and_other_numbers_of_heads(tmp_path):
     assert heads.groupby("site")["head"].nunique().tolist() == [2, 2]  # of three
     _, table = observed(tmp_path / "b", Given(Plain()))
     assert value(table, "attention_head_jensen_shannon", "layer2") > 0
-
-
-def test_figures_and_layers_of_one_model(tmp_path):
-    observer, table = observed(tmp_path, {"other": Given(language_model(1)), "itself": Itself()})
-    figures = observer.figures(table.assign(step=3), observer.settings)
-    assert {"attention", "attention_heads"} <= set(figures)
-    own = table[table["reference"].eq("itself")]
-    assert set(zip(own["site"], own["reference_site"], strict=True)) == {("layer1", "layer2")}
 
 
 def test_rows_are_as_before_without_heads(tmp_path):

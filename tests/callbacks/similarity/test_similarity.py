@@ -232,17 +232,6 @@ def test_refused_checkpoints(tmp_path):
         attach(Similarity(reference=other), tmp_path)
 
 
-def test_a_checkpoint_that_does_not_say_what_it_is(tmp_path):
-    torch.save({"state_dict": tagger().state_dict()}, tmp_path / "bare.ckpt")
-    with pytest.raises(ValueError, match="does not record its class"):
-        attach(Similarity(reference=Checkpoint(str(tmp_path / "bare.ckpt"))), tmp_path)
-    torch.save(
-        {"state_dict": {}, "hyper_parameters": {"_class_path": "torch.nn.Linear"}}, tmp_path / "x.ckpt"
-    )
-    with pytest.raises(ValueError, match=r"torch\.nn\.Linear cannot be created"):
-        attach(Similarity(reference=Checkpoint(str(tmp_path / "x.ckpt"))), tmp_path)
-
-
 class Odd(nn.Module):
     """Sites that are constant, NaN, shorter than the text."""
 
@@ -336,22 +325,6 @@ def test_samples_do_not_depend_on_batches(tmp_path):
     assert value_of["whole"] != everything
 
 
-@pytest.mark.slow
-def test_bootstrap_intervals(tmp_path):
-    """Of embeddings: tokens far apart; the hidden state of an untrained LSTM hangs on the few first tokens."""
-    module, other = language_model(), Checkpoint(save(language_model(1), tmp_path / "o.ckpt"))
-    widths = []
-    for n in (10, 160):
-        observer = Similarity(
-            reference=other, bootstrap=60, measures=["linear_cka"], sites={"embedding": "embedding"}
-        )
-        table = attach(observer, tmp_path, batches(n=n)).observe(module, 0)
-        low, middle, high = (value(table, f"linear_cka{end}", "embedding") for end in ("_low", "", "_high"))
-        assert low < middle < high
-        widths.append(high - low)
-    assert widths[1] < widths[0] / 2  # 1/√16 in theory
-
-
 # ---------------------------------------------------------------- attention
 
 
@@ -410,16 +383,6 @@ def test_previous_is_the_run_s_own_whichever_checkpoints_are_looked_at(tmp_path)
         observer = attach(Similarity(reference=Previous()), tmp_path, **run)
         tables.append(observer.observe(language_model(4), 4))
     pd.testing.assert_frame_equal(*tables, check_exact=True)
-
-
-def test_nan_attention_is_nan_with_one_warning(tmp_path, warnings_of):
-    model, same = albert(layers=1), {"same": Made(copy.deepcopy)}
-    nn.init.constant_(model.get_submodule(ATTENTION["a"]).query.weight, torch.nan)
-    observer = Similarity(reference=same, sites={}, attention_sites=ATTENTION, measures=[])
-    table = attach(observer, tmp_path).observe(model, 5)
-    assert table["value"].isna().all()
-    assert len(warnings_of) == 1  # of four batches
-    assert "no value at step 5 of (attention_jensen_shannon, same, a, a; " in warnings_of[0]
 
 
 def test_too_little_to_look_at(tmp_path, caplog):
@@ -516,22 +479,6 @@ def test_floors_are_untrained_models(tmp_path):
     (tmp_path / "run/checkpoints/step=000000000.ckpt").unlink()
     with pytest.raises(ValueError, match=r"step 0, got steps \[\].*ScheduledCheckpoint"):
         attach(Similarity(reference=OwnInitial()), tmp_path, **run).observe(models[6], 6)
-
-
-def test_figures_of_references_layers_and_steps(tmp_path):
-    paths = saved(tmp_path, (0, 4))
-    references = {"other": Checkpoint(str(paths[0])), "past": Earlier(), "itself": Itself()}
-    observer = Similarity(reference=references, measures=["svcca", "svcca_3"], jackknife=5)
-    attach(observer, tmp_path, batches(n=8), checkpoints=paths)
-    table = pd.concat([observer.observe(language_model(step), step) for step in (0, 4)], ignore_index=True)
-    figures = observer.figures(table, observer.settings)
-    maps = {f"{m}_{of}" for m in ("svcca", "svcca_3") for of in ("layer_matrix", "between_steps")}
-    assert figures.keys() == {"svcca", "rank", *maps}
-    lines = {line.get_label() for ax in figures["svcca"].axes for line in ax.lines}
-    assert lines == {"other", "itself"}
-    (image,) = figures["svcca_between_steps"].axes[1].images
-    found = value(table[table["step"].eq(4)], "svcca", "h1", reference="past step 0")
-    assert image.get_array()[1, 0] == image.get_array()[0, 1] == found
 
 
 @pytest.mark.parametrize("jackknife", [0, 8])

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
-from lmdyn.callbacks.training.resume import _random_state, _set_random_state, progress, save_tokenizer
+from lmdyn.callbacks.training.resume import progress, save_tokenizer
 from tests.helpers.loaders import Resumable
 from tests.helpers.modules import quiet_trainer
 
@@ -89,16 +89,6 @@ def test_every_generator_goes_on(finished, tmp_path, step):
     _, resumed_state, resumed = run(tmp_path / "again", tmp_path / f"resume/step={step:09d}.ckpt")
     assert resumed.drawn == whole.drawn[step:]
     assert resumed_state.tokens == state.tokens
-
-
-def test_random_states_round_trip():
-    random.gauss(0, 1), np.random.normal()  # both keep a second draw for later
-    state = _random_state()
-    draw = lambda: (torch.rand(3).tolist(), np.random.normal(size=3).tolist(), [random.gauss(0, 1)] * 3)  # noqa: E731
-    first = draw()
-    assert draw() != first
-    _set_random_state(state)
-    assert draw() == first
 
 
 def of_two_ranks(path, **entries):

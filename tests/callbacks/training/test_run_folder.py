@@ -159,14 +159,6 @@ def test_a_moved_run_goes_on_where_it_is(tmp_path):
     assert not (tmp_path / "old/observations").exists()
 
 
-def test_a_checkpoint_elsewhere_names_its_run(tmp_path):
-    fit(tmp_path / "run")
-    copy = tmp_path / "elsewhere/best.ckpt"
-    copy.parent.mkdir()
-    copy.write_bytes((tmp_path / "run/resume/step=000000002.ckpt").read_bytes())
-    assert run_folder(fit(tmp_path, ckpt_path=copy, until=2)) == tmp_path / "run"
-
-
 def test_fast_dev_run_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trainer = fit(tmp_path, fast_dev_run=True)

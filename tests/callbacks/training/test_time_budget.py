@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from lmdyn.analysis.probing.warmup_decay import warmup_decay_factor
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps, TimeBudget
 from tests.helpers.loaders import Resumable
 from tests.helpers.modules import quiet_trainer
@@ -76,15 +75,6 @@ def fit(folder, budget, module, *callbacks, ckpt_path=None, **settings):
 def rates(shares, w):
     """The formula as printed."""
     return [max(0.0, min(p / w, (1 - p) / (1 - w))) for p in shares]
-
-
-def test_the_factor_is_the_formula():
-    shares = [i / 500 for i in range(501)]
-    for w in (0.06, 0.3, 0.999):
-        assert [warmup_decay_factor(p, w) for p in shares] == pytest.approx(rates(shares, w), abs=1e-12)
-    assert [warmup_decay_factor(p, 0.0) for p in shares] == [1 - p for p in shares]
-    assert max(warmup_decay_factor(p, 0.06) for p in shares) == 1
-    assert warmup_decay_factor(7.0, 0.06) == 0
 
 
 @pytest.mark.parametrize("w", [0.06, 0.25])
@@ -185,28 +175,6 @@ def test_another_fit_begins_anew(tmp_path):
         assert fit(tmp_path, budget, module).global_step == 100
         taken.append(module.taken())
     assert taken[0] == taken[1]
-
-
-def test_the_clock_of_rank_zero_counts(tmp_path, monkeypatch):
-    """This rank's own clock is an hour ahead, and says nothing."""
-    from lightning.pytorch.strategies import SingleDeviceStrategy
-
-    module = Module(Clock())
-    budget = TimeBudget(1.0, every_n_steps=4)
-    messages = []
-
-    def broadcast(self, value, src=0):
-        if not isinstance(value, float):
-            return value
-        messages.append(value)
-        return module.global_step * TICK
-
-    monkeypatch.setattr(SingleDeviceStrategy, "broadcast", broadcast)
-    monkeypatch.setattr(Clock, "__call__", lambda self: self.time * 50)
-    trainer = fit(tmp_path, budget, module)
-    assert trainer.global_step == 101
-    assert len(messages) == 26  # one in four updates
-    assert module.taken() == pytest.approx(rates([k // 4 * 4 / 100 for k in range(101)], 0.06), abs=1e-9)
 
 
 def rank_main(folder):

@@ -21,7 +21,6 @@ from lmdyn.callbacks import (
 )
 from lmdyn.callbacks.observing.run import reported
 from tests.helpers.architectures import ARCHITECTURES
-from tests.helpers.figure_faults import figure_faults
 from tests.helpers.modules import Own, fit_four_steps
 
 
@@ -231,44 +230,3 @@ def test_what_cannot_be_measured_is_said(tmp_path):
         "distances are left out",
     ):
         assert any(beginning in line for line in reported(made.name))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("own_lstm", "albert"))]
-)
-def test_figures(name, tmp_path):
-    model = ARCHITECTURES[name]()
-    save(tmp_path, model, 0)
-    made, tables = observer(tmp_path), []
-    for step in (0, 40):
-        tables.append(made.observe(model, step))
-        with torch.no_grad():
-            for p in model.parameters():
-                p += 0.1 * torch.randn_like(p)
-    figures = made.figures(pd.concat(tables), made.settings)
-    ranks = {"effective_rank", "stable_rank", "spectral_norm", "distance", "alignment"}
-    assert set(figures) == ranks | ({"heads"} if name != "own_lstm" else set())
-    for drawn, figure in figures.items():
-        assert not figure_faults(figure), drawn
-
-
-def test_a_panel_for_each_kind_and_a_line_for_each_layer(tmp_path):
-    layers = nn.ModuleList(
-        [nn.ModuleDict({"up": nn.Linear(2, 3), "down": nn.Linear(3, 2)}) for _ in range(3)]
-    )
-    model = nn.ModuleDict({"embed": nn.Embedding(5, 2), "layers": layers, "out": nn.Linear(2, 5)})
-    table = observer(tmp_path).observe(model, 0)
-    panels = WeightSpectra.figures(table, {})["effective_rank"].axes
-    drawn = {
-        ax.get_title(loc="left").partition("\n")[2]: {line.get_label(): line.get_ydata() for line in ax.lines}
-        for ax in panels
-        if ax.axison
-    }
-    assert {title: set(lines) for title, lines in drawn.items()} == {
-        "single matrices": {"embed", "out"},
-        "*.up": {"* = 0", "* = 1", "* = 2"},
-        "*.down": {"* = 0", "* = 1", "* = 2"},
-    }
-    expected = value(table, "effective_rank", "layers.2.down")
-    assert drawn["*.down"]["* = 2"] == pytest.approx([expected])

@@ -199,17 +199,6 @@ def test_impossible_matches_and_missing_counts_are_errors_before_training(tmp_pa
         observer.attach(Run(tmp_path, Tokenizer(), None))
 
 
-def test_frequency_of_the_probe_set(tmp_path):
-    batches = make_batches()
-    observer = Sparsity(sites=SITES, frequency="probe", pos_classes=False)
-    observer.probe = Loader(batches)
-    observer.attach(Run(tmp_path, Tokenizer(), None))
-    labels = torch.cat([b["labels"].flatten() for b in batches])
-    table = observer.observe(Model(), 0)
-    words = table[table["quantity"].eq("frequency")].set_index("word")["value"]
-    assert words["w5"] == int((labels == 5).sum())
-
-
 def test_words_that_the_probe_set_only_reads_have_frequency_zero(tmp_path):
     batch = {"input_ids": torch.tensor([[2, 3, 11]]), "labels": torch.tensor([[3, 4, 5]])}
     tables = []

@@ -286,54 +286,13 @@ def test_frequencies_of_the_training_data(tmp_path):
         attach(tmp_path, frequency="train", name="none")
 
 
-def test_bands_beyond_the_vocabulary_are_logged(tmp_path, caplog):
-    with caplog.at_level(logging.WARNING):
-        attach(tmp_path, bands=[(1, 5), (300, 349)])
-    assert "so that higher bands of" in caplog.text
-
-
 # ------------------------------------------------------------------------------------------ errors
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"quantities": ["recall"]}, "expected one of"),
-        ({"quantities": []}, "quantities is empty"),
-        ({"by": ["xpos"]}, "expected one of"),
-        ({"bands": [(5, 9), (9, 12)]}, "in increasing order"),
-        ({"bands": [(0, 9)]}, "from 1"),
-        ({"bands": [(9, 5)]}, "bands are"),
-        ({"by": ["rank"], "bands": []}, "bands is empty"),
-        ({"max_words": 0}, "max_words is 0"),
-        ({"frequency": "corpus"}, "expected one of"),
-    ],
-)
-def test_settings_that_make_no_sense(settings, message):
-    with pytest.raises(ValueError, match=message):
-        TokenLearning(**settings)
 
 
 @pytest.mark.parametrize("quantity", ["prediction", "reconstruction"])
 def test_a_causal_model_is_refused(tmp_path, quantity):
     with pytest.raises(ValueError, match="a causal model predicts the next word"):
         attach(tmp_path, run_tokenizer=tokenizer(mask_token=None), quantities=[quantity])
-
-
-def test_batches_without_words_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"got \['attention_mask', 'example', 'input_ids'\]"):
-        attach(tmp_path, ExampleLoader([{"input_ids": np.arange(3)}]))
-
-
-def test_a_model_that_diverged_has_no_accuracy(tmp_path, caplog):
-    module = Copies()
-    nn.init.constant_(module.scale, math.nan)
-    with caplog.at_level(logging.WARNING):
-        table = attach(tmp_path).observe(module, 7)
-    assert "not finite at step 7" in caplog.text
-    found = {**values(table, "reconstruction"), **values(table, "prediction")}
-    assert list(found) == [""]
-    assert math.isnan(found[""])
 
 
 # ------------------------------------------------------------------------------------------ with SpanCorpus, figures
@@ -373,22 +332,6 @@ def observations(steps=(0, 10, 100, 1000)):
                     learned = 1 / (1 + math.exp(-3 * (math.log10(1 + step) - 0.5 - 0.2 * i - 0.7 * j)))
                     rows.append((step, quantity, "", by, group, (0.9 - 0.3 * j) * learned))
     return pd.DataFrame(rows, columns=["step", "quantity", "site", "by", "group", "value"])
-
-
-def test_figures():
-    table = observations()
-    table.loc[table["group"].eq("noun"), "value"] *= 0.01
-    figures = TokenLearning.figures(table, {})
-    assert figures.keys() == {"accuracy", *(f"{q}_by_{by}" for q in QUANTITIES for by in GROUPINGS)}
-    (ax,) = figures["prediction_by_pos"].axes
-    labels = [t.get_text().split(" (")[0] for t in ax.get_legend().get_texts()]
-    assert labels == [*(g for g in POS_GROUPS if g != "noun"), "noun"]  # as they are learned
-    curves = {line.get_label(): line.get_ydata() for line in ax.get_lines()}
-    assert np.isnan(curves.pop("noun (not learned)")).all()
-    assert all(curve[-1] == 1 and 0 < curve[0] < 1 for label, curve in curves.items() if "(" in label)
-    assert np.isnan(half_steps(table, "prediction", "pos")["noun"])
-    assert TokenLearning.figures(observations((5,)), {}).keys() == {"accuracy"}
-    assert TokenLearning.figures(observations().iloc[:0], {}) == {}
 
 
 def test_half_steps_say_who_is_first():

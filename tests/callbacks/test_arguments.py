@@ -1,0 +1,55 @@
+"""Every range and choice that an argument of an observer declares is checked when the observer is made."""
+
+from dataclasses import fields
+from types import UnionType
+from typing import Annotated, Literal, Union, get_args, get_origin, get_type_hints
+
+import pytest
+
+from lmdyn.callbacks import DynamicsNumerics, LongTerm, ShortTerm
+from lmdyn.callbacks.observing.arguments import Above, From
+from tests.helpers.recorded import exported
+from tests.helpers.refusals import assert_refused
+
+
+def outside(hint):
+    """A value outside of each range and choice of an annotation."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return [type(rule.low)(rule.low - 7) for rule in args[1:] if isinstance(rule, From | Above)]
+    if origin is Literal:
+        return ["no such choice"]
+    return [value for arg in args for value in outside(arg)] if origin in (Union, UnionType) else []
+
+
+def declared(cls):
+    """Name and wrong value of each argument with a range or a choice."""
+    hints = get_type_hints(cls, include_extras=True)
+    return [(field.name, value) for field in fields(cls) for value in outside(hints[field.name])]
+
+
+CLASSES = [*exported().values(), DynamicsNumerics, LongTerm, ShortTerm]
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_values_outside_of_what_is_declared_are_refused(cls):
+    assert_refused(
+        cls, *(({name: value}, rf"^{name} is {value!r}: expected") for name, value in declared(cls))
+    )
+
+
+def test_many_arguments_declare_a_range():
+    """The control; and items of lists are checked as single values are."""
+    assert sum(len(declared(cls)) for cls in CLASSES) > 150
+    observers = exported()
+    for name, arguments in (
+        ("Curvature", {"directions": ["down"]}),
+        ("DiagnosticProbe", {"targets": ["past"]}),
+        ("EncoderDynamics", {"lengths": [1, 8]}),
+        ("Geometry", {"alpha_range": [0, 9]}),
+        ("Interdependence", {"spaces": ["state"]}),
+        ("Similarity", {"pairs": [["h1"]]}),
+        ("Sparsity", {"sites": {"x": 3}}),
+        ("TokenLearning", {"by": ["xpos"]}),
+    ):
+        assert_refused(observers[name], (arguments, rf"^{next(iter(arguments))}\S* is .*: expected"))
