@@ -1,12 +1,13 @@
 """The causal transformer and its tagger: transformers' own logits, what is built from data, and what is refused."""
 
-import lightning as L
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.models import CausalLanguageModel, CausalTagger
+from tests.helpers.modules import quiet_trainer
+from tests.helpers.refusals import assert_refused
 
 SIZES = {"n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 16}
 LLAMA = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 16,
@@ -18,13 +19,7 @@ def batch():
     ids = torch.randint(0, V, (3, 8), generator=torch.Generator().manual_seed(1))
     mask = (torch.arange(8) < torch.tensor([8, 5, 7])[:, None]).long()
     labels = ids.roll(-1, 1).masked_fill(mask == 0, -100)
-    return {
-        "input_ids": ids,
-        "attention_mask": mask,
-        "labels": labels,
-        "upos": labels % 4,
-        "target_upos": labels % 4,
-    }
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels, "target_upos": labels % 4}
 
 
 def test_logits_and_loss_are_those_of_transformers():
@@ -35,9 +30,7 @@ def test_logits_and_loss_are_those_of_transformers():
     torch.testing.assert_close(module(b["input_ids"], b["attention_mask"]).logits, expected)
     loss = torch.nn.functional.cross_entropy(expected.flatten(0, 1), b["labels"].flatten())
     _, labels, losses = module.evaluate(b)
-    assert float((losses.sum() / (labels != -100).sum()).detach()) == pytest.approx(
-        float(loss.detach()), rel=1e-5
-    )
+    torch.testing.assert_close(losses.sum() / (labels != -100).sum(), loss)
     assert module.decoder.weight is module.model.wte.weight
 
 
@@ -73,20 +66,12 @@ def test_a_word_sees_no_later_one():
     assert not torch.allclose(after[:, 5:], before[:, 5:])
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        CausalLanguageModel("gpt2", {**SIZES, "n_positions": 40}, warmup_steps=2),
-        CausalTagger("upos", target="current", config={**SIZES, "n_positions": 40}),
-    ],
-    ids=["lm", "tagger"],
-)
-def test_trains_on_a_corpus_whose_vocabulary_it_takes(module, tmp_path):
+@pytest.mark.parametrize("cls", [CausalLanguageModel, CausalTagger])
+def test_trains_on_a_corpus_whose_vocabulary_it_takes(cls, tmp_path):
+    of = {"warmup_steps": 2} if cls is CausalLanguageModel else {"task": "upos", "target": "current"}
+    module = cls(**of, config={**SIZES, "n_positions": 40})
     data = GrammarCorpus(2000, 500, 500, layers=["upos"], batch_size=4, sequence_length=10)
-    trainer = L.Trainer(
-        default_root_dir=tmp_path, max_steps=4, limit_val_batches=2, accelerator="cpu", logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
+    trainer = quiet_trainer(tmp_path, max_steps=4, limit_val_batches=2, enable_checkpointing=False)
     trainer.fit(module, data)
     assert module.vocab_size == module.hparams["vocab_size"] == len(data.tokenizer)
     metrics = trainer.validate(module, data, verbose=False)[0]
@@ -109,19 +94,16 @@ def test_tags_and_surprisal():
 
 
 def test_what_is_refused():
-    for arguments, message in (
+    assert_refused(
+        lambda **arguments: CausalLanguageModel(**arguments, vocab_size=V),
         ({"family": "no_such_family"}, "expected a family of transformers, .* got 'no_such_family'"),
         ({"config": {"layers": 3}}, r"GPT2Config has no arguments \['layers'\]"),
         ({"config": {"vocab_size": 9}}, "vocab_size must be passed as an argument"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            CausalLanguageModel(**arguments, vocab_size=V)
-    with pytest.raises(ValueError, match="expected target"):
-        CausalTagger(target="past")
+    )
     module = CausalLanguageModel("gpt2", SIZES, vocab_size=V)
-    with pytest.raises(ValueError, match="longer than the positions of the model, 16"):
-        module(torch.zeros(1, 17, dtype=torch.long))
-    with pytest.raises(ValueError, match="expected `labels`"):
-        module.evaluate({"input_ids": batch()["input_ids"]})
+    assert_refused(
+        module, (torch.zeros(1, 17, dtype=torch.long), "longer than the positions of the model, 16")
+    )
+    assert_refused(lambda **batch: module.evaluate(batch), ({"input_ids": batch()["input_ids"]}, "`labels`"))
     with pytest.raises(ValueError, match="expected `target_xpos`"):
         CausalTagger("xpos", config=SIZES, vocab_size=V, num_labels=2).evaluate(batch())

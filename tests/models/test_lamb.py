@@ -28,9 +28,8 @@ def test_is_the_printed_algorithm(bias_correction, decay, start):
     grads = torch.randn(5, 4, 3, generator=generator, dtype=torch.float64)
     p = torch.nn.Parameter(w.clone())
     other = torch.nn.Parameter(w.clone() + 1)  # tensors do not mix
-    optimizer = LAMB(
-        [p, other], lr=0.05, betas=(0.8, 0.9), weight_decay=decay, bias_correction=bias_correction
-    )
+    how = {"betas": (0.8, 0.9), "weight_decay": decay, "bias_correction": bias_correction}
+    optimizer = LAMB([p, other], lr=0.05, **how)
     for g in grads:
         p.grad, other.grad = g.clone(), 2 * g
         optimizer.step()

@@ -12,6 +12,7 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 from lmdyn.models import TwoTowerLanguageModel
 from lmdyn.models.learning_rate_schedules import decay_groups
 from lmdyn.models.towers import LSTMTowers, side_by_side
+from tests.helpers.refusals import assert_refused
 
 TOWERS = ("elmo", "gpt", "bert")
 VOCAB = 30
@@ -111,9 +112,8 @@ def test_batched_blocks_are_transformers_blocks(kind):
         config = GPT2Config(n_embd=8, n_head=2, n_inner=20, resid_pdrop=0, attn_pdrop=0)
         make = lambda: GPT2Block(config, layer_idx=0)  # noqa: E731
     else:
-        config = BertConfig(
-            hidden_size=8, num_attention_heads=2, intermediate_size=20, attention_probs_dropout_prob=0
-        )
+        sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 20}
+        config = BertConfig(**sizes, attention_probs_dropout_prob=0)
         make = lambda: BertLayer(config, layer_idx=0)  # noqa: E731
     config._attn_implementation = "sdpa"
     torch.manual_seed(0)
@@ -184,9 +184,8 @@ def test_training_loss_is_that_of_all_logits(tower, output):
         for extra in ({}, {"masked_positions": positions}) if expected is few else ({},):
             names, parameters = zip(*model.named_parameters(), strict=True)
             found = torch.autograd.grad(model.loss({**inputs, **extra}), parameters, allow_unused=True)
-            for name, a, b in zip(
-                names, found, torch.autograd.grad(expected, parameters, retain_graph=True), strict=True
-            ):
+            own = torch.autograd.grad(expected, parameters, retain_graph=True)
+            for name, a, b in zip(names, found, own, strict=True):
                 assert a is not None, name  # nothing is unused: DDP would wait for it
                 torch.testing.assert_close(a, b, msg=lambda m, name=name: f"{name}: {m}")
 
@@ -209,9 +208,11 @@ def test_logits_where_asked_for(tower):
     torch.testing.assert_close(model(ids(), predict=predict).logits, model(ids()).logits[predict])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_bad_arguments():
+    assert_refused(
+        lambda **arguments: TwoTowerLanguageModel(
+            **{"tower": "bert", "hidden_size": 8, "vocab_size": 9, **arguments}
+        ),
         ({"tower": "lstm"}, "tower must be one of"),
         ({"output": "bare"}, "output must be one of"),
         ({"n_towers": 0}, "sizes of at least 1"),
@@ -219,29 +220,23 @@ def test_logits_where_asked_for(tower):
         ({"tower": "elmo", "lstm_size": 4}, "projected to fewer dimensions"),
         ({"init_range": 0.0}, "init_range"),
         ({"warmup_steps": -1}, "warmup_steps"),
-        ({"intermediate_size": 0}, "sizes of at least 1"),
-    ],
-)
-def test_bad_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        TwoTowerLanguageModel(**{"tower": "bert", "hidden_size": 8, "vocab_size": 9, **arguments})
+    )
 
 
-@pytest.mark.parametrize(("tower", "objective"), [("gpt", "cloze"), ("elmo", "causal"), ("bert", "causal")])
-def test_data_of_another_objective_is_refused(tower, objective):
-    model = model_of(tower)
-    model._trainer = mock.Mock(datamodule=mock.Mock(objective=objective, tokenizer=range(VOCAB)))
-    with pytest.raises(ValueError, match=f"got data for '{objective}'"):
+def test_data_that_does_not_fit_is_refused():
+    def configure(tower, objective, vocabulary=VOCAB):
+        model = model_of(tower)
+        model._trainer = mock.Mock(datamodule=mock.Mock(objective=objective, tokenizer=range(vocabulary)))
         model.configure_model()
 
-
-def test_a_tokenizer_larger_than_the_vocabulary_is_refused():
-    model = model_of("gpt")
-    model._trainer = mock.Mock(datamodule=mock.Mock(objective="causal", tokenizer=range(VOCAB + 1)))
-    with pytest.raises(ValueError, match=f"{VOCAB + 1} token types"):
-        model.configure_model()
-
-
-def test_rows_longer_than_the_table_of_positions():
-    with pytest.raises(ValueError, match="max_position_embeddings"):
+    assert_refused(
+        configure,
+        ({"tower": "gpt", "objective": "cloze"}, "got data for 'cloze'"),
+        ({"tower": "elmo", "objective": "causal"}, "got data for 'causal'"),
+        ({"tower": "bert", "objective": "causal"}, "got data for 'causal'"),
+        ({"tower": "gpt", "objective": "causal", "vocabulary": VOCAB + 1}, f"{VOCAB + 1} token types"),
+    )
+    with pytest.raises(
+        ValueError, match="max_position_embeddings"
+    ):  # rows longer than the table of positions
         model_of("gpt", max_position_embeddings=5)(ids())

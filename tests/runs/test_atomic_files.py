@@ -45,9 +45,8 @@ def test_file_systems_without_links_or_sync(tmp_path, monkeypatch):
 def test_who_is_gone():
     assert not process_is_gone(process_name())
     code = "from lmdyn.runs.atomic_files import process_name; print(process_name())"
-    gone = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    command = [sys.executable, "-c", code]
+    gone = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     assert gone.split("-")[0] == process_name().split("-")[0]
     assert process_is_gone(gone)
     machine, pid, began = process_name().split("-")

@@ -29,9 +29,8 @@ time.sleep(60)
 
 @pytest.fixture
 def holder(tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "held\n"
     yield process
     process.kill()
@@ -54,19 +53,13 @@ def test_a_second_writer_is_told_of_the_first(tmp_path, holder):
     assert not (tmp_path / "run").exists()
 
 
-FORK = HOLD.replace("time.sleep(60)", "time.sleep(60 if os.fork() else 30)").replace(
-    "import sys", "import os, sys"
-)
+FORK = HOLD.replace("time.sleep(60)", "import os; time.sleep(60 if os.fork() else 30)")
 
 
 def test_processes_that_outlive_the_holder_do_not_hold_it(tmp_path):
     """As the workers of a DataLoader do: they look for their parent every five seconds only."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", FORK, str(tmp_path / "run")],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    command = [sys.executable, "-c", FORK, str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert process.stdout.readline() == "held\n"
         time.sleep(0.3)

@@ -1,8 +1,7 @@
 """Schedules as data."""
 
-import pytest
-
 from lmdyn.callbacks import Steps
+from tests.helpers.refusals import assert_refused
 
 
 def test_each_way_of_naming_steps():
@@ -20,19 +19,14 @@ def test_per_decade_is_log_spaced_and_complete():
 
 
 def test_bad_schedules_are_refused():
-    with pytest.raises(ValueError, match="every is 0"):
-        Steps(every=0)
-    with pytest.raises(ValueError, match="per_decade is -1"):
-        Steps(per_decade=-1)
-    with pytest.raises(ValueError, match="steps from 0"):
-        Steps(at=(-1,))
-    for wrong in (5, (1.5,), ("2",)):
-        with pytest.raises(TypeError, match="expected a list of integers"):
-            Steps(at=wrong)
-    with pytest.raises(TypeError, match=r"every is 2\.5: expected an integer"):
-        Steps(every=2.5)
-    with pytest.raises(ValueError, match="steps from 0"):
-        Steps(at=(s for s in (0, -1)))
+    assert_refused(
+        Steps,
+        ({"every": 0}, "every is 0"),
+        ({"per_decade": -1}, "per_decade is -1"),
+        ({"at": (s for s in (0, -1))}, "steps from 0"),
+        *(({"at": wrong}, "expected a list of integers") for wrong in (5, (1.5,), ("2",))),
+        ({"every": 2.5}, r"every is 2\.5: expected an integer"),
+    )
 
 
 def test_any_iterable_of_steps():

@@ -10,15 +10,8 @@ from lmdyn.callbacks import ObservationStore
 
 
 def table(step, value=1.0, word=None):
-    rows = {
-        "step": step,
-        "tokens": [None],
-        "quantity": ["chi"],
-        "site": ["h1"],
-        "word": [word],
-        "value": [value],
-    }
-    return pd.DataFrame(rows)
+    rows = {"step": step, "tokens": [None], "quantity": ["chi"], "site": ["h1"], "word": [word]}
+    return pd.DataFrame({**rows, "value": [value]})
 
 
 def test_one_file_a_step_and_pandas_reads_the_folder(tmp_path):

@@ -7,12 +7,8 @@ import yaml
 
 from lmdyn.runs.yaml_files import read_yaml
 
-BOMB = "\n".join(
-    [
-        f"a0: &a0 [{', '.join(['x'] * 10)}]",
-        *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)),
-    ]
-)
+EACH = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else 'x'] * 10)}]" for i in range(9)]
+BOMB = "\n".join(EACH)
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").rglob("*.yaml"))
 
 

@@ -15,6 +15,7 @@ from lmdyn.callbacks import Induction, Run, select
 from tests.helpers.architectures import ARCHITECTURES, VOCABULARY
 from tests.helpers.attention_only import VOCABULARY as SMALL
 from tests.helpers.attention_only import AttentionOnly, induction_model
+from tests.helpers.refusals import assert_refused
 
 BEGIN = 0
 
@@ -41,9 +42,8 @@ def attach(folder, probe=None, tokenizer=None, **settings):
 
 
 def of_architecture(folder, name, **settings):
-    return attach(folder, rows(VOCABULARY), vocab_size=VOCABULARY, **settings).observe(
-        ARCHITECTURES[name](), 0
-    )
+    observer = attach(folder, rows(VOCABULARY), vocab_size=VOCABULARY, **settings)
+    return observer.observe(ARCHITECTURES[name](), 0)
 
 
 def value(table, quantity, **where):
@@ -68,14 +68,11 @@ def test_a_model_set_by_hand_continues_by_induction(by_hand):
             assert value(by_hand, other, site=f"layer{layer}", head=head) == pytest.approx(0, abs=1e-6)
     for layer in (1, 2):  # heads without weights
         for name in SCORES:
-            assert value(by_hand, name, site=f"layer{layer}", head=1) == pytest.approx(
-                uniform_attention(8, 1), rel=1e-5
-            )
+            found = value(by_hand, name, site=f"layer{layer}", head=1)
+            assert found == pytest.approx(uniform_attention(8, 1), rel=1e-5)
             assert value(by_hand, f"{name}_error", site=f"layer{layer}", head=1) == pytest.approx(0, abs=1e-6)
     copying = by_hand[by_hand["quantity"].eq("copying")]
-    assert copying[["site", "head"]].to_numpy().tolist() == [
-        ["layer2", 0]
-    ]  # no other head reaches the logits
+    assert copying[["site", "head"]].to_numpy().tolist() == [["layer2", 0]]  # no other reaches the logits
     assert copying["value"].item() == pytest.approx(1)
     assert value(by_hand, "second_loss") < 1e-3
     assert value(by_hand, "first_loss") > math.log(SMALL) - 1
@@ -96,9 +93,7 @@ def test_ablation_of_the_induction_head_takes_the_gain_away(by_hand):
 def test_ablation_by_the_mean_keeps_what_is_constant(tmp_path):
     """A head that adds the same to every logit has no effect, and its mean has none either; zero has."""
     model = induction_model()
-    with (
-        torch.no_grad()
-    ):  # head 1 of the second layer adds the position of the first token to the residual stream
+    with torch.no_grad():  # head 1 of the second layer adds the position of the first token to the stream
         second = model.layers[1].self_attn
         second.q_proj.weight[24:48, 28:] = 0
         second.v_proj.weight[24, 28:] = 1.0  # every position vector has one 1: constant
@@ -133,9 +128,8 @@ def test_one_layer_cannot_match_prefixes_by_content(tmp_path):
         control = AttentionOnly(layers=1, positions=False)
         for p in control.parameters():
             nn.init.normal_(p, std=0.5)
-        table = attach(tmp_path / str(seed), length=length, sequences=60, vocab_size=SMALL).observe(
-            control.eval(), 0
-        )
+        observer = attach(tmp_path / str(seed), length=length, sequences=60, vocab_size=SMALL)
+        table = observer.observe(control.eval(), 0)
         for head in range(2):
             score = value(table, "prefix_matching", head=head)
             assert score < bound + 4 * value(table, "prefix_matching_error", head=head)
@@ -171,9 +165,8 @@ class Position(nn.Module):
         logits = torch.zeros(*input_ids.shape, SMALL)
         following = input_ids % (SMALL - 1) + 1
         place = torch.arange(1.0, input_ids.shape[1] + 1)
-        return logits.scatter(
-            2, following[..., None], (self.scale * place).expand(input_ids.shape)[..., None]
-        )
+        values = (self.scale * place).expand(input_ids.shape)
+        return logits.scatter(2, following[..., None], values[..., None])
 
 
 def cyclic(number=4, time=20):
@@ -186,9 +179,7 @@ def test_losses_by_context_are_those_of_the_model(tmp_path):
     observer = attach(tmp_path, [{"input_ids": ids}], vocab_size=SMALL)
     table = observer.observe(Position(), 0)
     expected = {n: math.log(math.exp(0.3 * n) + SMALL - 1) - 0.3 * n for n in range(1, 20)}
-    losses = table[table["quantity"].eq("position_loss") & table["data"].eq("probe")].set_index("position")[
-        "value"
-    ]
+    losses = select(table, quantity="position_loss", data="probe").set_index("position")["value"]
     assert losses.to_dict() == pytest.approx(expected, rel=1e-5)
     assert [observer.settings[name] for name in ("early", "late")] == [[1, 2], [18, 19]]
     early, late = ((expected[a] + expected[b]) / 2 for a, b in ((1, 2), (18, 19)))
@@ -203,21 +194,15 @@ def test_padding_is_no_context_and_rows_are_compared_with_themselves(tmp_path):
     ids, mask = cyclic(3), torch.ones(3, 20, dtype=torch.long)
     whole = attach(tmp_path / "whole", [{"input_ids": ids[:2]}], vocab_size=SMALL).observe(Position(), 0)
     mask[2, 12:] = 0
-    padded = attach(
-        tmp_path / "padded",
-        [{"input_ids": ids, "attention_mask": mask}],
-        vocab_size=SMALL,
-        early=[1, 2],
-        late=[18, 19],
-    )
-    table = padded.observe(Position(), 0)
+    padded = [{"input_ids": ids, "attention_mask": mask}]
+    observer = attach(tmp_path / "padded", padded, vocab_size=SMALL, early=[1, 2], late=[18, 19])
+    table = observer.observe(Position(), 0)
     for name in ("early_loss", "late_loss"):
         assert value(table, name) == pytest.approx(value(whole, name), rel=1e-6)
     left = torch.cat([torch.zeros(1, 4, dtype=torch.long), cyclic(1)], 1)
     mask = torch.cat([torch.zeros(1, 4, dtype=torch.long), torch.ones(1, 20, dtype=torch.long)], 1)
-    table = attach(
-        tmp_path / "left", [{"input_ids": left, "attention_mask": mask}], vocab_size=SMALL
-    ).observe(Position(), 0)
+    padded = [{"input_ids": left, "attention_mask": mask}]
+    table = attach(tmp_path / "left", padded, vocab_size=SMALL).observe(Position(), 0)
     losses = table[table["quantity"].eq("position_loss") & table["data"].eq("probe")]
     assert losses["position"].tolist() == list(range(1, 20))
 
@@ -280,12 +265,7 @@ def test_ablating_all_heads_is_a_model_without_attention(tmp_path, name):
     observer.bind(model)
     places = observer._read.places
     ids = rows(VOCABULARY)[0]["input_ids"]
-    every = [
-        (site, run, head)
-        for site, place in places.items()
-        for run in range(place.runs)
-        for head in range(place.heads)
-    ]
+    every = [(s, run, head) for s, p in places.items() for run in range(p.runs) for head in range(p.heads)]
 
     def logits():
         with torch.no_grad():
@@ -318,40 +298,30 @@ def test_one_run_of_a_shared_layer_is_ablated_alone():
     assert not torch.allclose(outputs[0], outputs[4])
 
 
+class Reads(nn.Module):
+    """Uses the weight of a layer that it does not call."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return x @ self.layer.weight
+
+
 def test_heads_that_cannot_be_ablated_are_errors():
-    model = ARCHITECTURES["gpt2"]()
-    path = "transformer.h.0.attn.c_proj"
-    for heads in ([("a", 0, 4)], [("a", 1, 0)], [("b", 0, 0)]):
-        with (
-            pytest.raises(ValueError, match="there are no heads"),
-            ablated_heads(model, {"a": HeadPlace(path, 4)}, heads),
-        ):
-            pass
-    with (
-        pytest.raises(ValueError, match="a multiple of 5 heads"),
-        ablated_heads(model, {"a": HeadPlace(path, 5)}, [("a", 0, 0)]),
-    ):
-        model(torch.tensor([[1, 2]]))
-    inner = {"a": HeadPlace("0", 2)}
+    def ablate(model, given, path, heads, head):
+        with ablated_heads(model, {"a": HeadPlace(path, heads)}, [head]):
+            model(given)
 
-    class Reads(nn.Module):
-        """Uses the weight of a layer that it does not call."""
-
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(4, 4)
-
-        def forward(self, x):
-            return x @ self.layer.weight
-
-    reads = Reads()
-    with (
-        pytest.raises(RuntimeError, match="did not run"),
-        ablated_heads(reads, {"a": HeadPlace("layer", 2)}, [("a", 0, 0)]),
-    ):
-        reads(torch.ones(1, 4))
-    with ablated_heads(nn.Sequential(nn.Linear(4, 4)), inner, [("a", 0, 0)]):  # a rank without batches
-        pass
+    gpt2, path, ids = ARCHITECTURES["gpt2"](), "transformer.h.0.attn.c_proj", torch.tensor([[1, 2]])
+    for head in (("a", 0, 4), ("a", 1, 0), ("b", 0, 0)):
+        with pytest.raises(ValueError, match="there are no heads"):
+            ablate(gpt2, ids, path, 4, head)
+    with pytest.raises(ValueError, match="a multiple of 5 heads"):
+        ablate(gpt2, ids, path, 5, ("a", 0, 0))
+    with pytest.raises(RuntimeError, match="did not run"):
+        ablate(Reads(), torch.ones(1, 4), "layer", 2, ("a", 0, 0))
 
 
 def test_factors_of_token_vectors_are_followed():
@@ -367,9 +337,8 @@ def test_factors_of_token_vectors_are_followed():
     decoder = model.model.decoder
     embedding = decoder.embed_tokens.weight @ decoder.project_in.weight.T
     unembedding = model.lm_head.weight @ decoder.project_out.weight
-    torch.testing.assert_close(
-        path.product(), (embedding.T @ unembedding).detach().double(), rtol=1e-4, atol=1e-6
-    )
+    expected = (embedding.T @ unembedding).detach().double()
+    torch.testing.assert_close(path.product(), expected, rtol=1e-4, atol=1e-6)
     assert not isinstance(find_token_path(ARCHITECTURES["gpt2"](), batch, 32), str)
     assert "have 8 dimensions, the blocks 12" in find_token_path(model, batch, 12)
     assert isinstance(find_token_path(ARCHITECTURES["bert"](), batch, 32), str)
@@ -382,21 +351,19 @@ def test_factors_of_token_vectors_are_followed():
 GPT = {"probe": rows(VOCABULARY), "vocab_size": VOCABULARY}
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "message"),
-    [
-        ("gpt2", {"early": [5, 4]}, r"early is \[5, 4\]: expected the first and the last"),
-        ("gpt2", {"vocab_size": None}, "expected a tokenizer of the run, or `vocab_size`, got neither"),
-        ("gpt2", {"vocab_size": 5}, "8, tokens that are not special, got 5: lower"),
-        ("gpt2", {"probe": [{"labels": torch.zeros(2, 3)}]}, "expected batches with `input_ids`, got .*name them"),
-        ("gpt2", {"length": 40}, r"repeated tokens of at most 64 tokens, .* got 80: lower `length`"),
-        ("torch_transformer", {"length": 40}, r"could not read rows of 80 tokens.* lower `length`"),
-        ("gpt2", {"attention_sites": {"a": "nowhere"}}, "has no module 'nowhere'"),
-    ],
-)  # fmt: skip
-def test_refusals(tmp_path, name, settings, message):
-    with pytest.raises(ValueError, match=message):
+def test_refusals(tmp_path):
+    def observe(name="gpt2", **settings):
         attach(tmp_path, **{**GPT, **settings}).observe(ARCHITECTURES[name](), 0)
+
+    assert_refused(
+        observe,
+        ({"early": [5, 4]}, r"early is \[5, 4\]: expected the first and the last"),
+        ({"vocab_size": None}, "expected a tokenizer of the run, or `vocab_size`, got neither"),
+        ({"vocab_size": 5}, "8, tokens that are not special, got 5: lower"),
+        ({"probe": [{"labels": torch.zeros(2, 3)}]}, "expected batches with `input_ids`, got .*name them"),
+        ({"length": 40}, r"repeated tokens of at most 64 tokens, .* got 80: lower `length`"),
+        ({"name": "torch_transformer", "length": 40}, r"could not read rows of 80 tokens.* lower `length`"),
+    )
 
 
 def test_a_tagger_has_no_loss_of_next_tokens(tmp_path, caplog):

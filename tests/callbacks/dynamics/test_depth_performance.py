@@ -2,7 +2,6 @@
 
 import copy
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -20,6 +19,7 @@ from lmdyn.callbacks.training.fine_tuning import Budget, fine_tune, predict
 from lmdyn.datamodules import GrammarCorpus, GrammarTasks, PretrainingCorpus
 from lmdyn.models import MaskedLanguageModel
 from tests.helpers.one_rank import as_rank
+from tests.helpers.refusals import assert_refused
 
 GRAMMAR = {
     "n_train_tokens": 3000, "n_validation_tokens": 1200, "n_test_tokens": 50, "n_nouns": 20, "n_verbs": 10,
@@ -219,18 +219,13 @@ def test_pearson_is_that_of_readouts_trained_one_by_one(tmp_path, data, tasks):
     encoder = copy.deepcopy(encoder_of(module)).eval()
     for t in (0, 3, 5):
         encoder.config.num_hidden_layers = t
-        features = {}
+        features, labels = {}, {}
         for part, examples in (("train", task.train), ("evaluation", task.evaluation[""])):
+            keys = ("input_ids", "token_type_ids")
             with torch.no_grad():
-                pooled = [
-                    encoder(**{k: torch.from_numpy(e[k])[None] for k in ("input_ids", "token_type_ids")})
-                    for e in examples
-                ]
+                pooled = [encoder(**{k: torch.from_numpy(e[k])[None] for k in keys}) for e in examples]
             features[part] = torch.cat([p.pooler_output for p in pooled])
-        labels = {
-            part: torch.tensor([float(e["label"]) for e in examples])
-            for part, examples in (("train", task.train), ("evaluation", task.evaluation[""]))
-        }
+            labels[part] = torch.tensor([float(e["label"]) for e in examples])
         layer = nn.Linear(16, 1)
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)
@@ -301,40 +296,42 @@ def test_pooled_states_do_not_depend_on_batches_or_ranks(data, tasks):
 # ------------------------------------------------------------------------------------------ errors
 
 
-def test_times_beyond_the_depth_of_layers_that_differ(tmp_path, data, tasks):
-    with pytest.raises(ValueError, match="ends with 3: expected `times` up to it"):
-        attached(tmp_path, data, times=[0, 4]).check_module(model(data, "bert"))
-    with pytest.raises(ValueError, match="remove fine_tuned_times"):
-        attached(tmp_path, data, tasks, times=[0], fine_tuned_times=[1]).check_module(model(data, "bert"))
+def test_what_makes_no_sense_is_refused(tmp_path, data, tasks):
+    assert_refused(
+        DepthPerformance,
+        ({"times": []}, "times is empty"),
+        ({"times": [3, 1]}, "increasing integers"),
+        ({"times": [1, 1]}, "increasing integers"),
+        ({"fine_tuned_times": [1]}, "require a task to fine-tune on"),
+        ({"training": HeadTraining(patience=2)}, "remove training.patience"),
+    )
 
+    def check(family="albert", sizes=None, tasks=tasks, times=(0,), **settings):
+        observer = attached(tmp_path, data, tasks, times=list(times), **settings)
+        observer.check_module(model(data, family, **sizes or {}))
 
-def test_modules_that_are_refused(tmp_path, data, tasks):
-    with pytest.raises(ValueError, match="only the generator"):
-        attached(tmp_path, data, times=[0]).check_module(model(data, "electra"))
-    with pytest.raises(ValueError, match="of similarity of at most 24 tokens, the positions of AlbertModel"):
-        short = model(data, max_position_embeddings=24)
-        longest = GrammarTasks(GrammarCorpus(**GRAMMAR), n_train=60, n_evaluation=40)
-        attached(tmp_path / "b", data, longest).check_module(short)
-
-
-def test_data_that_is_refused(tmp_path, data):
+    longest = GrammarTasks(GrammarCorpus(**GRAMMAR), n_train=60, n_evaluation=40)
+    acceptability = GrammarTasks(GrammarCorpus(**GRAMMAR), ["acceptability"], n_train=20, n_evaluation=20)
+    assert_refused(
+        check,
+        ({"family": "bert", "times": [0, 4]}, "ends with 3: expected `times` up to it"),
+        ({"family": "bert", "fine_tuned_times": [1]}, "remove fine_tuned_times"),
+        ({"family": "electra"}, "only the generator"),
+        ({"tasks": longest, "sizes": {"max_position_embeddings": 24}}, "of similarity of at most 24 tokens"),
+        ({"tasks": acceptability}, "expected `tasks` with one regression"),
+        ({"tasks": data}, "depth_performance, as `tasks`, requires tasks to fine-tune on"),
+    )
     causal = PretrainingCorpus(GrammarCorpus(**GRAMMAR), sequence_length=24, objective="causal")
     causal.prepare_data()
     with pytest.raises(ValueError, match="the objective 'causal'"):
         attached(tmp_path, causal)
-    acceptability = GrammarTasks(GrammarCorpus(**GRAMMAR), ["acceptability"], n_train=20, n_evaluation=20)
-    with pytest.raises(ValueError, match="expected `tasks` with one regression"):
-        attached(tmp_path, data, acceptability)
-    with pytest.raises(ValueError, match="depth_performance, as `tasks`, requires tasks to fine-tune on"):
-        attached(tmp_path, data, causal)
-    observer = DepthPerformance()
-    observer.probe = list(data.val_dataloader())
-    observer.attach(Run(tmp_path, data.tokenizer))  # batches alone have no parts: they are all of it
-    assert observer._training_part is not None
     with pytest.raises(ValueError, match="requires the run's tokenizer"):
         DepthPerformance(tasks=acceptability).attach(Run(tmp_path, datamodule=data))
-    unlabelled = DepthPerformance(times=[0], training=HeadTraining(updates=1))
-    unlabelled.probe = [{"input_ids": torch.ones(2, 4, dtype=torch.long)}]
-    unlabelled.attach(Run(Path(tmp_path), data.tokenizer))
-    with pytest.raises(ValueError, match="expected batches with `labels`"):
-        unlabelled.check_module(model(data))
+
+
+def test_batches_alone_have_no_parts(tmp_path, data):
+    """They are all of it."""
+    observer = DepthPerformance()
+    observer.probe = list(data.val_dataloader())
+    observer.attach(Run(tmp_path, data.tokenizer))
+    assert observer._training_part is not None

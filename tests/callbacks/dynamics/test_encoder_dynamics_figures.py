@@ -8,11 +8,10 @@ import pytest
 
 from lmdyn.callbacks import EncoderDynamics
 
-GROUPS = ["length", "term", "width", "kind", "t", "sentence", "token", "key", "component"]
-TAU, HORIZON, TOKENS = 50, 2000, 4
+GROUPS = ["length", "width", "kind", "sentence"]
+TAU, HORIZON = 50, 2000
 KIND_SHARES = {"chaotic": 0.5, "torus": 0.25, "cycle": 0.0, "fixed point": 0.0, "undetermined": 0.25}
 LENGTHS = [0.0, 0.0, 100.0, 150.0, 150.0, 400.0, HORIZON, HORIZON]  # of transients; the last two are censored
-ATTENTION = np.random.default_rng(0).dirichlet(np.ones(TOKENS), (3, TOKENS))
 
 
 def observed(step=100, scale=1.0, lengths=LENGTHS):
@@ -36,20 +35,8 @@ def observed(step=100, scale=1.0, lengths=LENGTHS):
     for kind, value in KIND_SHARES.items():
         add("orbit_share", value, kind=kind)
     add("attractors", 2.0)
-    add("transverse_exponent", -0.3)
-    for i, weights in enumerate(ATTENTION):
-        for (query, key), value in np.ndenumerate(weights):
-            add("attention", value, t=50 * i, token=query, key=key)
-    for t in range(30):
-        for term in ("short", "long"):
-            add("local_exponent", scale * np.sin(t), term=term, t=10 * t)
-        add("sentence_local_exponent", np.cos(t), term="long", t=10 * t, sentence=1)
-        add("first_element", float(t), t=t, token=0)
-        add("trajectory", np.sin(t), t=t, kind="original")
-        for component in (1, 2, 3):
-            add("principal_component", np.cos(component * t), t=t, component=component)
     table = pd.DataFrame(rows).reindex(columns=["quantity", *GROUPS, "value"])
-    table = table.astype({name: "Int64" for name in GROUPS if name not in ("term", "kind")})
+    table = table.astype({name: "Int64" for name in GROUPS if name != "kind"})
     return table.assign(step=step, tokens=step * 10, site="")
 
 

@@ -11,6 +11,7 @@ from lmdyn.callbacks import LoopConvergence, Run, select
 from tests.helpers.architectures import VOCABULARY
 from tests.helpers.loops import RecurrentDepth, looped_llama
 from tests.helpers.observing import assert_leaves_alone
+from tests.helpers.refusals import assert_refused
 
 pytestmark = pytest.mark.slow
 
@@ -21,13 +22,10 @@ def batches(padded=False):
     for rows, tokens in ((3, 8), (2, 6)):
         ids = torch.randint(4, VOCABULARY, (rows, tokens), generator=draw)
         mask = torch.ones_like(ids)
-        if padded:
-            mask[0, tokens - 2 :] = 0
-        labels = ids.roll(-1, 1)
+        mask[0, tokens - 2 :] = 0 if padded else 1
+        labels = ids.roll(-1, 1).masked_fill(mask == 0, -100)
         labels[:, -1] = -100
-        found.append(
-            {"input_ids": ids, "attention_mask": mask, "labels": labels.masked_fill(mask == 0, -100)}
-        )
+        found.append({"input_ids": ids, "attention_mask": mask, "labels": labels})
     return found
 
 
@@ -60,12 +58,9 @@ def test_numbers_are_those_of_the_sums_and_it_leaves_no_trace(tmp_path):
         np.testing.assert_allclose(values(table, name), means[name][[0, 1, 4, 9]], rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(values(table, "residual"), means["residual"][[1, 4]])
     for rule in ("argmax", "divergence"):
-        np.testing.assert_allclose(
-            values(table, "settled_share", rule=rule), means[f"settled_{rule}"][[0, 1, 4]]
-        )
-        np.testing.assert_allclose(
-            values(table, "censored_share", rule=rule), 1 - means[f"settled_{rule}"][8]
-        )
+        share = means[f"settled_{rule}"]
+        np.testing.assert_allclose(values(table, "settled_share", rule=rule), share[[0, 1, 4]])
+        np.testing.assert_allclose(values(table, "censored_share", rule=rule), 1 - share[8])
     assert values(table, "depth") == 3
     assert values(table, "horizon") == 9
     assert len(values(table, "residual", position=7, t=4)) == 1
@@ -75,9 +70,7 @@ def test_settling_depth_is_the_mean_over_predictions(tmp_path):
     module = model()
     table = observer(tmp_path).observe(module, 0)
     (whole,) = values(table, "settling_depth", rule="argmax")
-    at = table[
-        (table["quantity"] == "settling_depth") & (table["rule"] == "argmax") & table["position"].notna()
-    ]
+    at = select(table, quantity="settling_depth", rule="argmax").dropna(subset="position")
     labelled = np.zeros(8)
     for batch in batches():
         counts = (batch["labels"] != -100).sum(0).numpy()
@@ -106,7 +99,7 @@ def test_a_run_with_defaults_goes_on(tmp_path, given):
     assert len(list(tmp_path.rglob("*.parquet"))) == 2
     with pytest.raises(
         ValueError, match="contains observations with other settings"
-    ):  # the control: given numbers are compared
+    ):  # numbers given are compared
         observer(tmp_path, **{**given, "horizon": 7})
 
 
@@ -130,8 +123,13 @@ def test_what_is_refused(tmp_path):
         observer(tmp_path).bind(bert)
     with pytest.raises(ValueError, match="depends on the number of the iteration"):
         observer(tmp_path).bind(model(depth_embedding=True))
-    with pytest.raises(ValueError, match="times extend to 99, beyond the horizon, 16"):
-        observer(tmp_path, horizon=None, times=[0, 99]).bind(model())
+    assert_refused(
+        lambda times, horizon: observer(tmp_path, horizon=horizon, times=times).bind(model()),
+        ({"times": [0, 99], "horizon": None}, "times extend to 99, beyond the horizon, 16"),
+        ({"times": [3, 1], "horizon": 9}, "expected increasing integers"),
+        ({"times": [], "horizon": 9}, "expected increasing integers"),
+        ({"times": [3, 10], "horizon": 9}, "beyond the horizon, 9"),
+    )
 
 
 def test_times_may_be_a_range():

@@ -28,6 +28,7 @@ from tests.callbacks.interdependence.test_interdependence import (
 )
 from tests.helpers.architectures import ARCHITECTURES
 from tests.helpers.one_rank import as_rank
+from tests.helpers.refusals import assert_refused
 
 LENGTHS = (5, 1, 4, 2, 5, 3)
 TEXT = sentences(LENGTHS)
@@ -146,9 +147,8 @@ def test_absent_words_are_mask_tokens(lstm, tmp_path):
     assert set(table["site"]) == {"hidden"}
     forwards = {"hidden": lstm_forwards(lstm)["hidden"]}
     baseline = lstm.embedding(torch.tensor(words.mask_token_id)).detach()
-    pairs = rows_of(
-        TEXT, words_and_start, one_by_one(forwards, lambda i: lstm.embedding(i).detach(), baseline)
-    )
+    values = one_by_one(forwards, lambda i: lstm.embedding(i).detach(), baseline)
+    pairs = rows_of(TEXT, words_and_start, values)
     check_means(table, pairs, sites=("hidden",), min_pairs=2)
 
 
@@ -306,24 +306,15 @@ def test_without_trees_or_tags_there_are_distances_all_the_same(lstm, tmp_path, 
             expected = expected[~expected["quantity"].isin(of_trees)]
         got = table[table["syntactic"].isna() & table["pos_class"].isna()]
         got, expected = (t.drop(columns="pos_class").fillna({"word": ""}) for t in (got, expected))
-        pd.testing.assert_frame_equal(
-            got.reset_index(drop=True),
-            expected.reset_index(drop=True),
-            rtol=1e-12,
-            atol=1e-12,
-            check_dtype=False,
-        )
+        whole_rows = got.reset_index(drop=True), expected.reset_index(drop=True)
+        pd.testing.assert_frame_equal(*whole_rows, rtol=1e-12, atol=1e-12, check_dtype=False)
 
 
 # ---------------------------------------------------------------- models
 
 
-def small(name):
-    return ARCHITECTURES[name]()
-
-
 def test_paths_that_are_found_are_settings(tmp_path):
-    model, other = small("gpt2"), small("bert")
+    model, other = ARCHITECTURES["gpt2"](), ARCHITECTURES["bert"]()
     observer = shapley(tmp_path, text=SHORT)
     assert [observer.settings[name] for name in ("hidden", "embedding")] == ["auto", "auto"]
     observer.store.write(0, observer.observe(model, 0))
@@ -340,7 +331,7 @@ def test_paths_that_are_found_are_settings(tmp_path):
 
 
 def test_hidden_is_the_final_norm_or_what_is_named(tmp_path):
-    model = small("gpt2")
+    model = ARCHITECTURES["gpt2"]()
     tables = {
         path: shapley(tmp_path / str(i), text=SHORT, hidden=path, spaces=["hidden"]).observe(model, 0)
         for i, path in enumerate((None, "transformer.ln_f", "transformer.h.0"))
@@ -350,7 +341,7 @@ def test_hidden_is_the_final_norm_or_what_is_named(tmp_path):
 
 
 def test_a_model_that_reads_all_is_not_causal(tmp_path):
-    model = small("bert")
+    model = ARCHITECTURES["bert"]()
     with pytest.raises(ValueError, match="`reading: causal`, but the model's output depends on later words"):
         shapley(tmp_path / "a", reading="causal", text=SHORT).observe(model, 0)
     told = shapley(tmp_path / "b", reading="bidirectional", text=SHORT).observe(model, 0)
@@ -372,24 +363,24 @@ class Odd(nn.Module):
         return {"pooled": x.mean(1), "plain": x, "none": torch.tensor(0)}[self.kind]
 
 
-@pytest.mark.parametrize(
-    ("make", "settings", "match"),
-    [
-        (lambda: Odd("plain"), {"spaces": ["logits"]}, "no embedding was found.*set `embedding`.*`absence: mask`"),
-        (lambda: Odd("plain"), {"absence": "mask"}, "no norm or block was found.*`spaces: .logits.`"),
-        (
-            lambda: Odd("pooled"), {"absence": "mask", "spaces": ["logits"]},
-            r"expected logits as \(batch, time, features\).*`spaces: .hidden.`",
-        ),
-        (lambda: gpt2(64, positions=4), {}, "cannot read a sentence of 5 tokens.*`max_length`"),
-        (lambda: gpt2(10), {}, "with ids up to .*the model's own tokenizer"),
-        (lambda: small("gpt2"), {"hidden": "h.9"}, "has no module 'h.9'; there are: "),
-        (lambda: small("t5"), {"spaces": ["logits"]}, "an encoder-decoder are for its decoder's positions"),
-    ],
-)  # fmt: skip
-def test_modules_that_do_not_fit_are_refused_with_the_remedy(tmp_path, make, settings, match):
+def test_modules_that_do_not_fit_are_refused_with_the_remedy(tmp_path):
     words = tokenizer()
     words.mask_token = words.unk_token
-    observer = shapley(tmp_path, text=SHORT, words=words, **settings)
-    with pytest.raises(ValueError, match=match):
-        observer.check_module(make())
+
+    def check(module, **settings):
+        shapley(tmp_path, text=SHORT, words=words, **settings).check_module(module)
+
+    plain, pooled, gpt = Odd("plain"), Odd("pooled"), ARCHITECTURES["gpt2"]()
+    assert_refused(
+        check,
+        ({"module": plain, "spaces": ["logits"]}, "no embedding was found.*set `embedding`.*`absence: mask`"),
+        ({"module": plain, "absence": "mask"}, "no norm or block was found.*`spaces: .logits.`"),
+        (
+            {"module": pooled, "absence": "mask", "spaces": ["logits"]},
+            r"expected logits as \(batch, time, features\).*`spaces: .hidden.`",
+        ),
+        ({"module": gpt2(64, positions=4)}, "cannot read a sentence of 5 tokens.*`max_length`"),
+        ({"module": gpt2(10)}, "with ids up to .*the model's own tokenizer"),
+        ({"module": gpt, "hidden": "h.9"}, "has no module 'h.9'; there are: "),
+        ({"module": ARCHITECTURES["t5"](), "spaces": ["logits"]}, "an encoder-decoder are for its decoder's"),
+    )

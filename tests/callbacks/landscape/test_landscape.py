@@ -10,10 +10,10 @@ from lmdyn.analysis.parameters.at_point import parameter_values
 from lmdyn.analysis.parameters.exchangeable_units import permuted_units, random_permutations
 from lmdyn.callbacks import Itself, Landscape, Run, ScheduledCheckpoint, Steps
 from lmdyn.callbacks.observing.reference import Reference
-from tests.helpers.figure_faults import figure_faults
 from tests.helpers.modules import Bigrams, Own, quiet_trainer
 from tests.helpers.observing import assert_leaves_alone
 from tests.helpers.recorded import check_elsewhere
+from tests.helpers.refusals import assert_refused
 
 
 class Recurrent(nn.Module):
@@ -129,9 +129,7 @@ def test_a_permuted_transformer_has_a_barrier_that_vanishes_after_matching(tmp_p
 def test_constants_that_tell_units_apart_are_refused(tmp_path):
     torch.manual_seed(0)
     module = Transformer((torch.arange(9.0)[:, None] * torch.exp(-torch.arange(8.0))).sin())
-    with pytest.raises(
-        ValueError, match=r"permutations of its units change the output of Transformer .* `match: false`"
-    ):
+    with pytest.raises(ValueError, match=r"permutations of its units change the output of Transformer"):
         attached(tmp_path, reference=Itself(), match=True).observe(module, 0)
 
 
@@ -181,22 +179,18 @@ class Batched(nn.Module):
         return self.norm(self.embedding(input_ids).transpose(1, 2)).transpose(1, 2)
 
 
-@pytest.mark.parametrize(
-    ("make", "arguments", "message"),
-    [
-        (Batched, {"reference": Itself()}, "'norm' has running statistics of activations"),
-        (Bigrams, {"reference": Itself(), "match": True}, "recurrent layers .* set `match: false`"),
-        (Bigrams, {"reference": {"other": Other(Recurrent())}}, "expected parameters of the same names at both ends"),
-    ],
-)  # fmt: skip
-def test_what_has_no_line_is_refused(tmp_path, make, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        attached(tmp_path, **arguments).observe(make(), 0)
-
-
-def test_nothing_to_look_at_is_refused():
-    with pytest.raises(ValueError, match="expected a reference or a plane, got neither"):
-        Landscape(reference={})
+def test_what_has_no_line_is_refused(tmp_path):
+    other = {"other": Other(Recurrent())}
+    assert_refused(
+        lambda module, **arguments: attached(tmp_path, **arguments).observe(module, 0),
+        ({"module": Batched(), "reference": Itself()}, "'norm' has running statistics of activations"),
+        (
+            {"module": Bigrams(), "reference": Itself(), "match": True},
+            "recurrent layers .* set `match: false`",
+        ),
+        ({"module": Bigrams(), "reference": other}, "expected parameters of the same names at both ends"),
+        ({"module": Bigrams(), "reference": {}}, "expected a reference or a plane, got neither"),
+    )
 
 
 def test_the_plane_of_a_course(tmp_path):
@@ -218,4 +212,3 @@ def test_the_plane_of_a_course(tmp_path):
     shares = table[table["quantity"] == "explained_variance"].groupby("step")["value"].sum()
     assert shares.tolist() == pytest.approx([1, 1, 1])  # three points span a plane
     check_elsewhere(observer, table)
-    assert not figure_faults(observer.figures(table, {})["plane"])

@@ -13,6 +13,7 @@ from lmdyn.callbacks import LossChangeAllocation, Run, RunState, ScheduledCheckp
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.models import LSTMLanguageModel
 from tests.helpers.modules import quiet_trainer
+from tests.helpers.refusals import assert_refused
 
 CORPUS = {
     "n_train_tokens": 700, "n_validation_tokens": 200, "n_test_tokens": 50, "sequence_length": 12, "batch_size": 12,
@@ -32,7 +33,6 @@ def fit(folder, observers, *, updates=7, ckpt_path=None, accumulate=1, savers=()
         num_sanity_val_steps=0, accumulate_grad_batches=accumulate,
     )  # fmt: skip
     trainer.fit(module, datamodule=GrammarCorpus(**CORPUS), ckpt_path=ckpt_path, weights_only=True)
-    return module
 
 
 def observer(allocation, **settings):
@@ -63,14 +63,13 @@ def number(table, step, quantity):
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     every = observer("path", name="every", schedule=Steps(every=1))
-    module = fit(folder, [observer("chord"), observer("path"), every])
-    plain = fit(tmp_path_factory.mktemp("plain"), [])
-    return folder, module, plain
+    fit(folder, [observer("chord"), observer("path"), every])
+    return folder
 
 
 @pytest.mark.parametrize("name", ["chord", "path", "every"])
 def test_shares_add_up_in_every_division(run, name):
-    table = table_of(run[0], name)
+    table = table_of(run, name)
     assert set(table[table["step"].eq(0)]["quantity"]) == {"loss"}
     steps = sorted(table["step"].unique())
     assert steps == ([0, 2, 5, 7] if name != "every" else list(range(8)))
@@ -104,15 +103,14 @@ def test_shares_add_up_in_every_division(run, name):
 
 
 def test_the_path_is_the_sum_over_its_updates_and_not_the_chord(run):
-    whole, single, chord = (table_of(run[0], name) for name in ("path", "every", "chord"))
+    whole, single, chord = (table_of(run, name) for name in ("path", "every", "chord"))
     for before, step in ((0, 2), (2, 5), (5, 7)):
         for quantity in ("allocation", "first_order"):
             parts = sum(shares(single, s, quantity) for s in range(before + 1, step + 1))
             pd.testing.assert_series_equal(shares(whole, step, quantity), parts, rtol=1e-12)
         assert number(whole, step, "points") >= 3 * (step - before)
-        assert number(whole, step, "loss_change") == pytest.approx(
-            number(chord, step, "loss_change"), abs=1e-7
-        )
+        expected = pytest.approx(number(chord, step, "loss_change"), abs=1e-7)
+        assert number(whole, step, "loss_change") == expected
         difference = (shares(whole, step) - shares(chord, step)).abs().max()
         assert difference > 1e-5  # same sum, other shares
 
@@ -130,7 +128,7 @@ def resumed(folder, **steps):
 @pytest.mark.slow
 def test_a_path_that_is_resumed_between_observations_goes_on_as_if_it_had_not_stopped(run, tmp_path):
     found = resumed(tmp_path, last=False)
-    pd.testing.assert_frame_equal(table_of(run[0], "path"), found, check_exact=True)
+    pd.testing.assert_frame_equal(table_of(run, "path"), found, check_exact=True)
     assert number(found, 5, "updates") == 3
 
 
@@ -139,7 +137,7 @@ def test_a_path_that_is_resumed_at_an_observation_begins_there(run, tmp_path):
     """The checkpoint of the last step is saved before the last observation: its sums are in both."""
     found = resumed(tmp_path, last=True)
     assert [number(found, step, "updates") for step in (2, 4, 5, 7)] == [2, 2, 1, 2]
-    single = table_of(run[0], "every")
+    single = table_of(run, "every")
     pd.testing.assert_series_equal(shares(found, 5), shares(single, 5), rtol=1e-12)
 
 
@@ -165,10 +163,10 @@ def test_void_shares_are_no_numbers(tmp_path, caplog):
 
 
 def text(vocabulary=9, rows=3, length=6, batches=2):
-    # not 0, the padding of some models: its embedding has no gradient
-    ids = torch.randint(
-        1, vocabulary, (batches, rows, length + 1), generator=torch.Generator().manual_seed(0)
-    )
+    draw = torch.Generator().manual_seed(
+        0
+    )  # not 0, the padding of some models: its embedding has no gradient
+    ids = torch.randint(1, vocabulary, (batches, rows, length + 1), generator=draw)
     return [{"input_ids": b[:, :-1], "labels": b[:, 1:]} for b in ids]
 
 
@@ -249,17 +247,15 @@ def test_what_is_frozen_has_no_share_and_other_parameters_have_a_name(tmp_path):
 
 
 def test_what_a_run_cannot_give_is_refused(tmp_path):
-    common = {"probe": text(), "labels": "aligned", "frequency": "probe"}
-    with pytest.raises(ValueError, match=r"a replay does not know: .* `allocation: chord`"):
-        LossChangeAllocation(allocation="path", **common).attach(Run(tmp_path, checkpoints={}))
-    with pytest.raises(
-        ValueError, match="none are saved: attach a ScheduledCheckpoint, or set `allocation: path`"
-    ):
-        LossChangeAllocation(**common).attach(Run(tmp_path))
-    with pytest.raises(ValueError, match=r"the probe set has no layers \['upos'\]"):
-        LossChangeAllocation(layers=["upos"], **common).attach(Run(tmp_path, checkpoint_folder=tmp_path))
-    with pytest.raises(ValueError, match="the probe set is empty"):
-        attached(tmp_path, []).observe(Frozen(), 0)
+    def attach(checkpoints=None, **settings):
+        given = {"probe": text(), "labels": "aligned", "frequency": "probe", **settings}
+        LossChangeAllocation(**given).attach(Run(tmp_path, checkpoints=checkpoints))
+
+    assert_refused(
+        attach,
+        ({"allocation": "path", "checkpoints": {}}, "a replay does not know: .* `allocation: chord`"),
+        ({}, "none are saved: attach a ScheduledCheckpoint, or set `allocation: path`"),
+    )
     unlabelled = [{**batch, "labels": torch.full_like(batch["labels"], -100)} for batch in text()]
     with pytest.raises(ValueError, match="no token of the text has a label"):
         attached(tmp_path, unlabelled, sites="auto").observe(Frozen(), 0)

@@ -41,9 +41,7 @@ def test_tokens():
 
 def test_types():
     assert count_types(ProbeSet(batches()), "labels", 9) == 3
-    assert (
-        count_types(ProbeSet(batches()), "labels", 9, least=5) == 2
-    )  # 1 and 2, eight times each; 3 four times
+    assert count_types(ProbeSet(batches()), "labels", 9, least=5) == 2  # 1 and 2; 3 is there four times
     assert count_types(ProbeSet(batches()), "labels", 9, leave_out=[2, 900]) == 2
     assert count_types(ProbeSet(batches()), "upos", 9) == 0
     loader = batches()

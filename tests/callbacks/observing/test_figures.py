@@ -134,23 +134,17 @@ def test_an_observer_of_odd_words_and_sites(tmp_path):
 
 def test_every_figure_of_an_observer_is_one_of_plain_texts():
     folder = Path(lmdyn.callbacks.__file__).parent
-    made = {
-        path.name: found
-        for path in folder.rglob("*.py")
-        if path.name != "figures.py"
-        and (found := re.findall(r"(?<!PlainText)\bFigure\(|pyplot", path.read_text()))
-    }
-    assert not made
+    other = re.compile(r"(?<!PlainText)\bFigure\(|pyplot")
+    files = (path for path in folder.rglob("*.py") if path.name != "figures.py")
+    assert not [path.name for path in files if other.search(path.read_text())]
 
 
 # ------------------------------------------------------------------------------------------ what is to be seen
 
 
 def test_bands_of_correlations_stay_between_minus_one_and_one():
-    values, errors = (
-        np.array([0.97, -0.9, 0.0, 1.0, np.nan, 0.5]),
-        np.array([0.1, 0.4, 0.001, 0.1, 0.1, np.nan]),
-    )
+    values = np.array([0.97, -0.9, 0.0, 1.0, np.nan, 0.5])
+    errors = np.array([0.1, 0.4, 0.001, 0.1, 0.1, np.nan])
     low, high = error_band(values, errors, "fisher")
     known = [0, 1, 2, 3]
     assert ((low >= -1) & (low <= values) & (values <= high) & (high <= 1))[known].all()
@@ -176,13 +170,9 @@ def test_faults_are_found():
     right.annotate("far away", (0, 0), xytext=(-9000, 0), textcoords="offset points", annotation_clip=False)
     right.texts[0].set_in_layout(False)
     found = figure_faults(figure)
-    assert [fault for fault in found if not fault.startswith("over")] == [
-        "5.3 pixels in a report: 'small'",
-        "beyond the canvas: 'far away'",
-        "cut at the axes: a at [0.0, 0.0]",
-        "look alike: 'b' and 'c'",
-    ]
-    assert "over one another: 'one text' and 'another text'" in found
+    assert {"beyond the canvas: 'far away'", "cut at the axes: a at [0.0, 0.0]"} <= {*found}
+    assert {"look alike: 'b' and 'c'", "over one another: 'one text' and 'another text'"} <= {*found}
+    assert "5.3 pixels in a report: 'small'" in found
     right.texts[0].remove()
     assert "empty, and does not say why: ''" in figure_faults(figure)
     say_why_empty(right, "no attention in an LSTM")

@@ -19,16 +19,12 @@ CPU = torch.device("cpu")
 
 def test_what_is_wrong_stops_and_what_is_missing_is_warned_of(caplog):
     missing = expected("3 words", "2", "give more text", stops=False)
-    wrong, other = (
-        expected("2 labels", "1", "choose other `tasks`"),
-        Finding("run", "a schedule without steps"),
-    )
+    wrong = expected("2 labels", "1", "choose other `tasks`")
+    other = Finding("run", "a schedule without steps")
     with caplog.at_level(logging.WARNING, "lmdyn"):
         assert raise_or_warn("sparsity", [missing, Cost("sums", 8)], CPU) == [Cost("sums", 8)]
     assert "sparsity: expected 3 words, got 2: give more text" in caplog.text
-    with pytest.raises(
-        ForeseenError, match="probe: expected 2 labels, got 1: choose other `tasks`"
-    ) as stopped:
+    with pytest.raises(ForeseenError, match="expected 2 labels, got 1: choose other") as stopped:
         raise_or_warn("probe", [missing, wrong, other], CPU)
     assert stopped.value.findings == (wrong, other)
 
@@ -37,9 +33,7 @@ def test_costs_are_compared_with_what_is_free():
     small, large = Cost("sums", 100), Cost("features", 2000, "look at fewer sites")
     assert beyond_memory([small, large], CPU, {"host": 2100}) == []
     (found,) = beyond_memory([small, large], CPU, {"host": 2099})
-    assert str(found) == (
-        "expected about 2.1 KiB of memory (features), got 2.0 KiB free on the host: look at fewer sites"
-    )
+    assert "2.1 KiB of memory (features), got 2.0 KiB free on the host: look at fewer" in str(found)
     gpu = torch.device("cuda")
     on_host = Cost("samples", 500, host=True)
     assert beyond_memory([large, on_host], gpu, {"host": 600, "cuda": 3000}) == []

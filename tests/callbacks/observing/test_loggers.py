@@ -12,7 +12,7 @@ from lmdyn.callbacks.observing.loggers import LiveFigures, publish, scalar_tags
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.runs.schedule import Progress
 from lmdyn.runs.schema import tidy
-from tests.helpers.modules import Own
+from tests.helpers.modules import Own, quiet_trainer
 
 
 class Broken(Observer):
@@ -52,11 +52,9 @@ class Logger(L.pytorch.loggers.CSVLogger):
 
 def three_steps(folder, observers):
     """Train with two loggers."""
-    trainer = L.Trainer(
-        max_steps=3, callbacks=observers, default_root_dir=folder, accelerator="cpu",
-        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False, val_check_interval=0.0,
-        limit_val_batches=0, logger=[Logger(folder, "a"), Logger(folder, "b")],
-    )  # fmt: skip
+    loggers = [Logger(folder, "a"), Logger(folder, "b")]
+    off = {"enable_checkpointing": False, "val_check_interval": 0.0, "limit_val_batches": 0}
+    trainer = quiet_trainer(folder, *observers, max_steps=3, logger=loggers, **off)
     words = [torch.tensor([i % 5]) for i in range(6)]
     loader = DataLoader([{"input_ids": word, "labels": (word + 1) % 5} for word in words])
     trainer.fit(Own(torch.nn.Embedding(5, 5)), loader, loader)
@@ -142,11 +140,8 @@ def observer_at(folder, name, steps, columns):
     observer = Broken(name=name, log_figures=False)
     observer._run = Run(folder)
     for step in steps:
-        rows = {
-            "quantity": ["n", *columns[step]],
-            "site": "",
-            "value": [float(step), *map(float, range(len(columns[step])))],
-        }
+        values = [float(step), *map(float, range(len(columns[step])))]
+        rows = {"quantity": ["n", *columns[step]], "site": "", "value": values}
         observer.store.write(step, tidy(pd.DataFrame(rows), Progress(step)))
     return observer
 

@@ -139,9 +139,8 @@ def test_labels_of_a_decoder_follow_the_decoder_s_mask(tmp_path):
         expected = float(module(**batch).loss)
     for number, frequency in enumerate(("probe", None)):  # counts are taken before the module is known
         observer = LearningCurves(frequency=frequency, bands=(3,) if frequency else (), name=f"c{number}")
-        assert value_of(observed(observer, [batch], tmp_path, module), "loss") == pytest.approx(
-            expected, abs=1e-5
-        )
+        table = observed(observer, [batch], tmp_path, module)
+        assert value_of(table, "loss") == pytest.approx(expected, abs=1e-5)
     own = {**batch, "decoder_input_ids": IDS, "decoder_attention_mask": MASK, "labels": labels}
     (read,) = ProbeSet([own], decodes=True).batches()
     assert torch.equal(read["labels"] == -100, MASK == 0)
@@ -158,11 +157,8 @@ def test_labels_on_padding_are_counted_once(tmp_path, caplog):
     on_padding = 2 * int((MASK == 0).sum())
     (said,) = warnings_of(caplog)
     assert f"c0: {on_padding} of {2 * IDS.numel()} labels of the probe set are on padding" in said
-    observed(
-        LearningCurves(bands=()),
-        [{**MASKED, "labels": IDS.masked_fill(MASK == 0, -100)}],
-        tmp_path / "ignored",
-    )
+    ignored = {**MASKED, "labels": IDS.masked_fill(MASK == 0, -100)}
+    observed(LearningCurves(bands=()), [ignored], tmp_path / "ignored")
     assert not warnings_of(caplog)
 
 

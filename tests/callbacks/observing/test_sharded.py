@@ -29,7 +29,7 @@ from lmdyn.callbacks import (
     WeightSpectra,
     WordClusters,
 )
-from tests.helpers.modules import Own
+from tests.helpers.modules import Own, quiet_trainer
 from tests.helpers.ranks import TORCHRUN, run_ranks
 
 pytestmark = pytest.mark.slow
@@ -64,14 +64,8 @@ class ShardedTransformer(Sharded):
         from transformers import GPT2Config, GPT2LMHeadModel
 
         torch.manual_seed(0)
-        sizes = {
-            "n_layer": 2,
-            "n_head": 2,
-            "n_embd": 8,
-            "n_positions": 8,
-            "bos_token_id": 0,
-            "eos_token_id": 0,
-        }
+        sizes = {"n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 8}
+        sizes |= {"bos_token_id": 0, "eos_token_id": 0}
         dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
         Own.__init__(self, GPT2LMHeadModel(GPT2Config(vocab_size=11, **sizes, **dropout)))
 
@@ -145,11 +139,9 @@ def observers(batches, other):
 
 def fit(folder, watching, module=Sharded):
     strategy = L.pytorch.strategies.ModelParallelStrategy(2, 1, process_group_backend="gloo")
-    trainer = L.Trainer(
-        max_steps=2, accelerator="cpu", devices=2, default_root_dir=folder, logger=False,
-        callbacks=watching, strategy=strategy, enable_progress_bar=False, enable_model_summary=False,
-        enable_checkpointing=any(isinstance(c, ScheduledCheckpoint) for c in watching),
-    )  # fmt: skip
+    saving = any(isinstance(c, ScheduledCheckpoint) for c in watching)
+    how = {"devices": 2, "strategy": strategy, "max_steps": 2, "enable_checkpointing": saving}
+    trainer = quiet_trainer(folder, *watching, **how)
     trainer.fit(module(), loader(4))
 
 
@@ -189,9 +181,8 @@ def two_ranks(tmp_path_factory):
 
 @pytest.mark.parametrize("batches", [1, 4, 5])
 def test_any_number_of_batches_gives_the_numbers_of_one_process(two_ranks, tmp_path, batches):
-    for module, observer in [
-        (m, o) for m, some in observers(batches, two_ranks / "other.ckpt").items() for o in some
-    ]:
+    several = observers(batches, two_ranks / "other.ckpt").items()
+    for module, observer in [(module, one) for module, some in several for one in some]:
         observer.attach(Run(tmp_path))
         alone = observer.observe(module(), 0)
         folder = two_ranks / str(batches) / module.__name__ / "observations" / observer.name
@@ -199,11 +190,7 @@ def test_any_number_of_batches_gives_the_numbers_of_one_process(two_ranks, tmp_p
         both = both[both["quantity"] != "learning_rate"].reset_index(drop=True)
         assert both["value"].notna().any()
         columns = [c for c in alone.columns if c not in ("step", "tokens", "value")]
-        pd.testing.assert_frame_equal(
-            both[columns].astype(object).fillna(""),
-            alone[columns].astype(object).fillna(""),
-            check_dtype=False,
-        )
-        torch.testing.assert_close(
-            torch.tensor(both["value"]), torch.tensor(alone["value"]), rtol=1e-6, atol=1e-7, equal_nan=True
-        )
+        keys = [table[columns].astype(object).fillna("") for table in (both, alone)]
+        pd.testing.assert_frame_equal(*keys, check_dtype=False)
+        found, expected = torch.tensor(both["value"]), torch.tensor(alone["value"])
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7, equal_nan=True)

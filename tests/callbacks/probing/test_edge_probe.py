@@ -14,6 +14,7 @@ from lmdyn.callbacks import Run
 from lmdyn.callbacks.probing.edge_probe import EdgeProbe
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.datamodules.spans.spans import SpanCorpus
+from tests.helpers.refusals import assert_refused
 
 TRAINING = EdgeClassifier(max_updates=80, evaluate_every=20, patience=2, learning_rate=0.02)
 SIZES = {
@@ -82,13 +83,9 @@ def test_values_are_those_of_the_function(tmp_path, spans):
     assert observer.chosen == ("pos", "constituents", "roles", "coreference")
     table = observer.observe(module, 4)
     assert module.heads_ran == 0  # no projection to the vocabulary
-    loaders = {
-        "train": spans.train_dataloader(),
-        "validation": spans.val_dataloader(),
-        "test": spans.test_dataloader(),
-    }
+    loaders = spans.train_dataloader(), spans.val_dataloader(), spans.test_dataloader()
     parts = []
-    for split, loader in loaders.items():
+    for split, loader in zip(("train", "validation", "test"), loaders, strict=True):
         with observing(module), torch.no_grad():
             parts.append(observer._features(module, observer._parts[split]))
             expected = by_sentence(module.model.albert, loader, observer.chosen)
@@ -136,33 +133,23 @@ def test_a_model_of_another_kind(tmp_path, spans):
     class Words(nn.Module):
         def __init__(self):
             super().__init__()
-            self.embedding, self.broken = nn.Embedding(len(spans.tokenizer), 6), nn.Identity()
+            self.embedding = nn.Embedding(len(spans.tokenizer), 6)
 
         def forward(self, input_ids):
-            x = self.embedding(input_ids)
-            self.broken(x / 0)
-            return x
+            return self.embedding(input_ids)
 
     with pytest.raises(ValueError, match="no block was found"):
         attach(tmp_path, spans).check_module(Words())
-    with pytest.raises(ValueError, match="has no module 'x'"):
-        attach(tmp_path, spans, sites={"x": "x"}).check_module(Words())
     observer = attach(tmp_path, spans, tasks=["pos"], sites={"words": "embedding"})
     assert observer.observe(Words(), 0)["value"].notna().all()
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"memory_gb": 0}, "memory_gb is 0: expected"),
-        ({"train_tokens": 0}, "train_tokens is 0: expected"),
+def test_refusals(tmp_path, spans):
+    assert_refused(
+        lambda **settings: attach(tmp_path, spans, **settings),
         ({"tasks": []}, "choose `tasks` among these"),
         ({"tasks": ["parse"]}, r"has no tasks \['parse'\], it has \['pos', 'constituents'"),
-    ],
-)
-def test_refusals(tmp_path, spans, settings, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        attach(tmp_path, spans, **settings)
+    )
 
 
 def test_data_without_a_split_is_refused(tmp_path):
@@ -170,7 +157,5 @@ def test_data_without_a_split_is_refused(tmp_path):
     two.splits = ("train", "test")
     two_parts = SpanCorpus(two, tasks=["pos"])
     two_parts.setup()
-    with pytest.raises(
-        ValueError, match="SpanCorpus has no validation data; it has train, test: pass a `probe:`"
-    ):
+    with pytest.raises(ValueError, match="SpanCorpus has no validation data; it has train, test"):
         attach(tmp_path, two_parts, tasks=["pos"])

@@ -81,22 +81,15 @@ def test_values_are_those_of_transformers_weights(tmp_path):
     for layer, site in enumerate(SITES):
         js, kl = [], []
         for b in batches():
-            p, q = (
-                m.model(
-                    b["input_ids"], attention_mask=b["attention_mask"], output_attentions=True
-                ).attentions[layer]
-                for m in (module, other)
-            )
+            how = {"attention_mask": b["attention_mask"], "output_attentions": True}
+            p, q = (m.model(b["input_ids"], **how).attentions[layer] for m in (module, other))
             found = head_divergences(p, q, b["attention_mask"].bool())
             js.append(found["jensen_shannon"].flatten(0, 1))
             kl.append(found["kullback_leibler"].flatten(0, 1))
         js, kl = (torch.cat(parts).nanmean(0) for parts in (js, kl))
-        assert value(table, "attention_head_jensen_shannon", site) == pytest.approx(
-            float(js.diagonal().mean())
-        )
-        assert value(table, "attention_head_kullback_leibler", site) == pytest.approx(
-            float(kl.diagonal().mean())
-        )
+        for name, expected in (("jensen_shannon", js), ("kullback_leibler", kl)):
+            found = value(table, f"attention_head_{name}", site)
+            assert found == pytest.approx(float(expected.diagonal().mean()))
         assert value(table, "attention_head_jensen_shannon", site, head=2) == pytest.approx(float(js[2, 2]))
         matched = value(table, "attention_matched_jensen_shannon", site)
         assert matched <= value(table, "attention_head_jensen_shannon", site)

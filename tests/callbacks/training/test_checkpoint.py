@@ -8,15 +8,12 @@ from lmdyn.runs.checkpoint_files import checkpoint_step
 from tests.helpers.loaders import Resumable
 from tests.helpers.modules import quiet_trainer
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:GPU available but not used"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:GPU available but not used")
 
 
 def windows():
-    return Resumable(
-        6, lambda i: {"x": torch.full((2, 3), float(i)), "labels": torch.zeros(2, dtype=torch.long)}
-    )
+    labels = torch.zeros(2, dtype=torch.long)
+    return Resumable(6, lambda i: {"x": torch.full((2, 3), float(i)), "labels": labels})
 
 
 class Module(L.LightningModule):
@@ -51,9 +48,8 @@ def names(folder):
 )
 def test_every_scheduled_step_is_there_once(tmp_path, monkeypatch, schedule, accumulated, expected):
     written, save = [], ScheduledCheckpoint._save
-    monkeypatch.setattr(
-        ScheduledCheckpoint, "_save", lambda self, t: (written.append(t.global_step), save(self, t))
-    )
+    noted = lambda self, t: (written.append(t.global_step), save(self, t))  # noqa: E731
+    monkeypatch.setattr(ScheduledCheckpoint, "_save", noted)
     fit(tmp_path, ScheduledCheckpoint(schedule), accumulate_grad_batches=accumulated)
     assert written == expected
     assert names(tmp_path / "checkpoints") == written

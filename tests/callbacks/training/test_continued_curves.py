@@ -10,6 +10,7 @@ from tensorboard.summary.writer import event_file_writer
 
 from lmdyn.callbacks import LearningCurves, RunState, ScheduledCheckpoint, Steps
 from tests.callbacks.training.test_updates import Automatic, windows
+from tests.helpers.modules import quiet_trainer
 
 
 class Logging(Automatic):
@@ -38,15 +39,11 @@ class Killed(L.Callback):
 
 
 def fit(folder, *callbacks, ckpt_path=None):
-    trainer = L.Trainer(
-        accelerator="cpu", devices=1, logger=TensorBoardLogger(folder.parent, name="", version=folder.name),
-        max_epochs=2, limit_train_batches=4, log_every_n_steps=1, num_sanity_val_steps=0,
-        enable_progress_bar=False, enable_model_summary=False,
-        callbacks=[
-            RunState(), LearningCurves(schedule=Steps(every=1), log_figures=False),
-            ScheduledCheckpoint(Steps(every=2, at=()), weights_only=False), *callbacks,
-        ],
-    )  # fmt: skip
+    curves = LearningCurves(schedule=Steps(every=1), log_figures=False)
+    saver = ScheduledCheckpoint(Steps(every=2, at=()), weights_only=False)
+    logger = TensorBoardLogger(folder.parent, name="", version=folder.name)
+    how = {"max_epochs": 2, "limit_train_batches": 4, "log_every_n_steps": 1, "num_sanity_val_steps": 0}
+    trainer = quiet_trainer(folder, RunState(), curves, saver, *callbacks, logger=logger, **how)
     trainer.fit(Logging(), windows(), ckpt_path=ckpt_path, weights_only=True)
 
 

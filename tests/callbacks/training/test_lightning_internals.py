@@ -22,6 +22,7 @@ from lmdyn.callbacks.training.lightning_internals import (
     trainer_attributes,
     validation_source,
 )
+from tests.helpers.modules import quiet_trainer
 
 ROOT = Path(__file__).parents[3] / "lmdyn"
 PRIVATE = re.compile(
@@ -75,10 +76,7 @@ class Watch(L.Callback):
 
 def fit(module, *loaders, **settings):
     watch = Watch()
-    trainer = L.Trainer(
-        max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        callbacks=[watch], **settings,
-    )  # fmt: skip
+    trainer = quiet_trainer(None, watch, max_epochs=1, enable_checkpointing=False, **settings)
     trainer.fit(module, *loaders)
     assert watch in callbacks_of(trainer)
     return watch, trainer

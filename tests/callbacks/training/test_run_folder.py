@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 from unittest import mock
 
-import lightning as L
 import pandas as pd
 import pytest
 import torch
@@ -17,6 +16,7 @@ from lmdyn.callbacks import LearningCurves, RunState, ScheduledCheckpoint, Steps
 from lmdyn.callbacks.training.run_folder import run_folder
 from lmdyn.cli.__main__ import main
 from tests.callbacks.training.test_updates import Automatic, windows
+from tests.helpers.modules import quiet_trainer
 from tests.helpers.ranks import TORCHRUN, run_ranks
 
 
@@ -47,15 +47,16 @@ class Remote(Logger):
 
 
 def fit(folder, logger=False, *, seed=0, ckpt_path=None, until=1, **settings):
-    trainer = L.Trainer(
-        accelerator="cpu", logger=logger, default_root_dir=folder, max_epochs=until, log_every_n_steps=1,
-        limit_train_batches=3, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-        callbacks=[
-            RunState(), LearningCurves(schedule=Steps(every=1)),
-            ScheduledCheckpoint(Steps(every=1), weights_only=False),
-        ],
-        **({"devices": 1} | settings),
-    )  # fmt: skip
+    saver = ScheduledCheckpoint(Steps(every=1), weights_only=False)
+    how = {
+        "logger": logger,
+        "max_epochs": until,
+        "limit_train_batches": 3,
+        "log_every_n_steps": 1,
+        **settings,
+    }
+    curves = LearningCurves(schedule=Steps(every=1))
+    trainer = quiet_trainer(folder, RunState(), curves, saver, num_sanity_val_steps=0, **how)
     module = Automatic()
     with torch.no_grad():
         module.head.bias += seed

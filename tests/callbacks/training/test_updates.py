@@ -16,8 +16,9 @@ from lmdyn.callbacks.training.updates import updates
 from lmdyn.cli.__main__ import main
 from lmdyn.runs.checkpoint_files import checkpoint_step, updates_in
 from tests.helpers.loaders import Resumable
+from tests.helpers.modules import quiet_trainer
 
-BATCHES = 12
+BATCHES, AT = 12, Steps(every=2, at=(0, 3))
 
 
 def windows():
@@ -116,16 +117,11 @@ class Several(Manual):
             self.step(self.optimizers(), batch)
 
 
-def fit(module, folder, *, state=True, ckpt_path=None, until=1, logger=False, every=2):
-    trainer = L.Trainer(
-        accelerator="cpu", devices=1, logger=logger, default_root_dir=folder, max_epochs=until,
-        log_every_n_steps=1, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-        callbacks=[
-            LearningCurves(schedule=Steps(every=every, at=(0, 3))),
-            ScheduledCheckpoint(Steps(every=every, at=(0, 3))),
-            *([RunState(), ScheduledCheckpoint(Steps(every=1), weights_only=False)] if state else []),
-        ],
-    )  # fmt: skip
+def fit(module, folder, *, state=True, ckpt_path=None, until=1, logger=False):
+    callbacks = [LearningCurves(schedule=AT), ScheduledCheckpoint(AT)]
+    callbacks += [RunState(), ScheduledCheckpoint(Steps(every=1), weights_only=False)] if state else []
+    how = {"logger": logger, "max_epochs": until, "log_every_n_steps": 1, "num_sanity_val_steps": 0}
+    trainer = quiet_trainer(folder, *callbacks, **how)
     trainer.fit(module, windows(), ckpt_path=ckpt_path, weights_only=True)
     return trainer
 
@@ -148,9 +144,7 @@ EACH = [
 
 
 @pytest.mark.parametrize("of", EACH)
-@pytest.mark.parametrize(
-    "state", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["with state", "without"]
-)
+@pytest.mark.parametrize("state", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_an_update_is_a_batch_that_stepped(tmp_path, of, state):
     steps, number = STEPS_AND_UPDATES[of]
     trainer = fit(of(), tmp_path, state=state)

@@ -20,6 +20,7 @@ from lmdyn.datamodules.corpora.examples import ExampleLoader
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 from lmdyn.datamodules.spans.spans import SpanCorpus
+from tests.helpers.refusals import assert_refused
 
 WORDS = {  # pieces, xpos, upos
     "the": ("DT", "DET"), "a": ("DT", "DET"), "and": ("CC", "CCONJ"), "of": ("IN", "ADP"), "red": ("JJ", "ADJ"),
@@ -47,13 +48,9 @@ def example(words):
     def column(values):
         return np.array([-100, *values, -100])
 
-    return {
-        "input_ids": ids,
-        "labels": column([r[0] for r in rows]),
-        "words": column([r[1] for r in rows]),
-        "xpos": column([XPOS.index(r[2]) if r[2] else -100 for r in rows]),
-        "upos": column([UPOS.index(r[3]) if r[3] else -100 for r in rows]),
-    }
+    found = {"input_ids": ids, "labels": column([r[0] for r in rows]), "words": column([r[1] for r in rows])}
+    found["xpos"] = column([XPOS.index(r[2]) if r[2] else -100 for r in rows])
+    return {**found, "upos": column([UPOS.index(r[3]) if r[3] else -100 for r in rows])}
 
 
 def sentences(n=30, seed=0):
@@ -165,9 +162,8 @@ def trained():
 @pytest.mark.parametrize("batch_tokens", [1, 50, None])
 def test_values_are_those_of_one_word_at_a_time(tmp_path, trained, batch_tokens):
     module, texts = trained, sentences()
-    table = attach(tmp_path, by=["pos", "upos", "verb_form", "rank"], batch_tokens=batch_tokens).observe(
-        module, 5
-    )
+    groupings = ["pos", "upos", "verb_form", "rank"]
+    table = attach(tmp_path, by=groupings, batch_tokens=batch_tokens).observe(module, 5)
     words, ranks = naive(module, texts), token_ranks(texts)
     assert 0.1 < words["prediction"].mean() < words["reconstruction"].mean() < 1
     for by in ("", "pos", "upos", "verb_form", "rank"):
@@ -246,9 +242,8 @@ def test_a_sample_of_words_is_the_same_for_any_number_of_ranks(tmp_path):
 
 def test_more_words_than_there_are_is_all_of_them(tmp_path):
     whole = attach(tmp_path).observe(Copies("the"), 0)
-    pd.testing.assert_frame_equal(
-        whole, attach(tmp_path, max_words=10_000, name="b").observe(Copies("the"), 0)
-    )
+    many = attach(tmp_path, max_words=10_000, name="b").observe(Copies("the"), 0)
+    pd.testing.assert_frame_equal(whole, many)
 
 
 # ------------------------------------------------------------------------------------------ groups
@@ -257,16 +252,7 @@ def test_more_words_than_there_are_is_all_of_them(tmp_path):
 def test_without_treebank_tags_universal_ones_are_taken(tmp_path):
     table = attach(tmp_path, loader(label_names={"upos": UPOS}), bands=[]).observe(Copies("the"), 0)
     assert set(table["by"]) == {"", "upos"}
-    with pytest.raises(ValueError, match="require layers \\['xpos'\\]"):
-        attach(tmp_path, loader(label_names={"upos": UPOS}), by=["verb_form"])
-    with pytest.raises(ValueError, match="expected a layer 'xpos' or 'upos'"):
-        attach(tmp_path, loader(label_names={}))
     assert set(attach(tmp_path, loader(label_names={}), by=[]).observe(Copies(), 0)["by"]) == {""}
-
-
-def test_tags_of_another_treebank_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="Penn Treebank"):
-        attach(tmp_path, loader(label_names={"xpos": ["N", "V"] * 7}))
 
 
 def test_frequencies_of_the_training_data(tmp_path):
@@ -276,23 +262,30 @@ def test_frequencies_of_the_training_data(tmp_path):
     observer.probe = loader()
     observer.attach(Run(tmp_path, tokenizer=tokenizer(), token_counts=counts))
     table = observer.observe(Copies("red"), 0)
-    assert values(table, "prediction", "rank") == {
-        "1-1": 1.0,
-        "2-2": 0.0,
-    }  # tokens that do not occur have no rank
+    assert values(table, "prediction", "rank") == {"1-1": 1.0, "2-2": 0.0}  # what does not occur has no rank
     n = sum(w == "walk" for words in sentences() for w in words)
     assert values(table, "words", "rank")["2-2"] == n  # and not "walk ##s", which has two pieces
-    with pytest.raises(ValueError, match="requires training frequencies"):
-        attach(tmp_path, frequency="train", name="none")
 
 
 # ------------------------------------------------------------------------------------------ errors
 
 
-@pytest.mark.parametrize("quantity", ["prediction", "reconstruction"])
-def test_a_causal_model_is_refused(tmp_path, quantity):
-    with pytest.raises(ValueError, match="a causal model predicts the next word"):
-        attach(tmp_path, run_tokenizer=tokenizer(mask_token=None), quantities=[quantity])
+def test_what_is_refused(tmp_path):
+    assert_refused(
+        TokenLearning,
+        ({"quantities": []}, "quantities is empty"),
+        ({"bands": [(5, 9), (9, 12)]}, "in increasing order"),
+        ({"bands": [(0, 9)]}, "from 1"),
+        ({"by": ["rank"], "bands": []}, "bands is empty"),
+    )
+    assert_refused(
+        lambda **settings: attach(tmp_path, **settings),
+        ({"run_tokenizer": tokenizer(mask_token=None)}, "a causal model predicts the next word"),
+        ({"probe": loader(label_names={"xpos": ["N", "V"] * 7})}, "Penn Treebank"),
+        ({"probe": loader(label_names={"upos": UPOS}), "by": ["verb_form"]}, r"require layers \['xpos'\]"),
+        ({"probe": loader(label_names={})}, "expected a layer 'xpos' or 'upos'"),
+        ({"frequency": "train"}, "requires training frequencies"),
+    )
 
 
 # ------------------------------------------------------------------------------------------ with SpanCorpus, figures

@@ -104,9 +104,7 @@ def one_at_a_time(model, loader, vocabulary):
 def test_values_are_those_of_one_question_at_a_time(observer, kind):
     model = kind(len(tokenizer()))
     with torch.no_grad():  # something is known: answers get a head start
-        model.lm.predictions.bias[: len(tokenizer())] += (
-            4 * torch.eye(len(tokenizer()))[tokenizer().vocab["place2"]]
-        )
+        model.lm.predictions.bias[tokenizer().vocab["place2"]] += 4
     table = observer.observe(model, 7)
     expected = one_at_a_time(model, observer.probe_set.loader, tokenizer())
     assert 0 < expected["hit"].sum() < len(expected)
@@ -218,9 +216,8 @@ STORY = {0: "", 10: "ab", 20: "bc", 40: "bcd", 80: "ab"}  # facts known at each 
 
 
 def test_facts_gained_and_lost():
-    rows = [
-        (step, "hit", "r", fact, float(fact in known)) for step, known in STORY.items() for fact in "abcde"
-    ]
+    each = [(step, fact, known) for step, known in STORY.items() for fact in "abcde"]
+    rows = [(step, "hit", "r", fact, float(fact in known)) for step, fact, known in each]
     table = pd.DataFrame(rows, columns=["step", "quantity", "relation", "fact", "value"])
     for part in (table, table[table["value"].eq(1) | table["fact"].eq("e")]):  # known facts are enough
         found = changes(part.sample(frac=1, random_state=0))

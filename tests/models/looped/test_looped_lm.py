@@ -12,6 +12,8 @@ from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.models import LoopedLanguageModel
 from lmdyn.models.looped.looped_lm import training_depth
+from tests.helpers.modules import quiet_trainer
+from tests.helpers.refusals import assert_refused
 
 V = 20
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 16}
@@ -32,11 +34,7 @@ def model(**changes):
 def batch():
     ids = torch.randint(0, V, (3, 8), generator=torch.Generator().manual_seed(1))
     mask = (torch.arange(8) < torch.tensor([8, 5, 7])[:, None]).long()
-    return {
-        "input_ids": ids,
-        "attention_mask": mask,
-        "labels": ids.roll(-1, 1).masked_fill(mask == 0, -100),
-    }
+    return {"input_ids": ids, "attention_mask": mask, "labels": ids.roll(-1, 1).masked_fill(mask == 0, -100)}
 
 
 @pytest.mark.parametrize("depth", [1, 3])
@@ -123,9 +121,7 @@ def test_gradients_go_through_the_last_iterations_only():
     assert any(not torch.allclose(a, c, atol=1e-6) for a, c in zip(whole, less, strict=True))
     assert all(g is not None for g in less)  # what is injected reaches the prelude
     untied = {"config": {**SIZES, "tie_word_embeddings": False}}
-    assert (
-        gradients(4, 1, **PLAIN, **untied)[0] is None
-    )  # the control: nothing is injected, words are before the cut
+    assert gradients(4, 1, **PLAIN, **untied)[0] is None  # the control: nothing is injected
 
 
 # ---------------------------------------------------------------------------------------------- training
@@ -152,12 +148,9 @@ def fit(folder, steps, resume_from=None, **changes):
     L.seed_everything(1, verbose=False)
     module = LoopedLanguageModel(config=SIZES, depth=3, depth_distribution="uniform", **changes)
     depths = Depths()
-    trainer = L.Trainer(
-        default_root_dir=folder, max_steps=steps, limit_val_batches=1, accelerator="cpu", logger=False,
-        accumulate_grad_batches=2, enable_progress_bar=False, enable_model_summary=False,
-        callbacks=[depths, RunState(), ScheduledCheckpoint(schedule=Steps(every=4), weights_only=False)],
-        num_sanity_val_steps=0, enable_checkpointing=True,
-    )  # fmt: skip
+    callbacks = depths, RunState(), ScheduledCheckpoint(schedule=Steps(every=4), weights_only=False)
+    settings = {"limit_val_batches": 1, "accumulate_grad_batches": 2, "num_sanity_val_steps": 0}
+    trainer = quiet_trainer(folder, *callbacks, max_steps=steps, **settings)
     trainer.fit(module, GrammarCorpus(**CORPUS, batch_size=4, sequence_length=8), ckpt_path=resume_from)
     return module, depths.seen
 
@@ -177,14 +170,13 @@ def test_resumed_training_is_the_same(tmp_path):
     (checkpoint,) = (tmp_path / "whole").rglob("*000000004.ckpt")
     resumed, again = fit(tmp_path / "resumed", 6, resume_from=checkpoint, initial="random")
     assert [s for s in seen if s[1] and s[0] >= 4] == [s for s in again if s[1]]
-    for (name, expected), found in zip(
-        whole.state_dict().items(), resumed.state_dict().values(), strict=True
-    ):
-        assert torch.equal(found, expected), name
+    found = resumed.state_dict()
+    assert all(torch.equal(found[name], expected) for name, expected in whole.state_dict().items())
 
 
 def test_what_is_refused():
-    for arguments, message in (
+    assert_refused(
+        model,
         ({"core_layers": 0}, r"got {'core_layers': 0}"),
         ({"evaluation_depth": 0}, r"got {'evaluation_depth': 0}"),
         ({"injection": "gate"}, r"injection must be one of \['none', 'add', 'concat'\], got 'gate'"),
@@ -193,8 +185,7 @@ def test_what_is_refused():
         ({"config": {**SIZES, "num_hidden_layers": 3}}, "set prelude_layers, core_layers and coda_layers"),
         ({"family": "gpt2", "config": {"n_embd": 8, "n_head": 2}}, "GPT2Model has no"),
         ({"family": "mistral", "config": {**SIZES, "sliding_window": 4}}, "expected full attention in all"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            model(**arguments)
-    with pytest.raises(ValueError, match="longer than the positions of the model, 16"):
-        model()(torch.zeros(1, 17, dtype=torch.long))
+    )
+    assert_refused(
+        model(), (torch.zeros(1, 17, dtype=torch.long), "longer than the positions of the model, 16")
+    )
