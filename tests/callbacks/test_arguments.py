@@ -19,7 +19,9 @@ def outside(hint):
         return [type(rule.low)(rule.low - 7) for rule in args[1:] if isinstance(rule, From | Above)]
     if origin is Literal:
         return ["no such choice"]
-    return [value for arg in args for value in outside(arg)] if origin in (Union, UnionType) else []
+    if origin in (Union, UnionType):  # a text is no wrong choice where any is taken
+        return [v for arg in args if not (str in args and get_origin(arg) is Literal) for v in outside(arg)]
+    return []
 
 
 def declared(cls):

@@ -2,12 +2,7 @@
 
 import pytest
 import torch
-from transformers import (
-    AlbertForPreTraining,
-    BertForPreTraining,
-    ElectraForMaskedLM,
-    ElectraForPreTraining,
-)
+from transformers import AlbertForPreTraining, BertForPreTraining, ElectraForMaskedLM, ElectraForPreTraining
 
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
 from lmdyn.models import LAMB, MaskedLanguageModel
@@ -15,6 +10,7 @@ from lmdyn.models.learning_rate_schedules import warmup_decay
 from lmdyn.models.pretraining import checkpoint_activations
 from tests.helpers.modules import quiet_trainer
 from tests.helpers.refusals import assert_refused
+from tests.helpers.small_runs import PIECES
 
 VOCAB = 50
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2}
@@ -273,20 +269,12 @@ def test_an_evaluation_of_electra_draws_from_no_generator_of_training():
     assert torch.equal(before, torch.get_rng_state())
 
 
-GRAMMAR = {
-    "n_train_tokens": 600, "n_validation_tokens": 300, "n_test_tokens": 100, "n_topics": 3, "n_nouns": 40,
-    "n_verbs": 20, "n_adjectives": 10, "n_adverbs": 3, "n_names": 20, "n_facts": 5, "vocabulary": "wordpiece",
-    "vocab_size": 200,
-}  # fmt: skip
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:GPU available but not used")
 @pytest.mark.parametrize(("family", "pairs"), [("albert", "order"), ("bert", "next"), ("electra", None)])
 def test_validates_before_and_after_a_fit(family, pairs, tmp_path):
-    data = PretrainingCorpus(
-        GrammarCorpus(**GRAMMAR, cache_dir=str(tmp_path)), sequence_length=24, batch_size=8, pairs=pairs
-    )
+    corpus = GrammarCorpus(**PIECES, cache_dir=str(tmp_path))
+    data = PretrainingCorpus(corpus, sequence_length=24, batch_size=8, pairs=pairs)
     torch.manual_seed(0)
     module = MaskedLanguageModel(
         family, CONFIGS[family], warmup_steps=2, optimizer=lambda params: LAMB(params, lr=0.02)

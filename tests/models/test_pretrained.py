@@ -19,21 +19,23 @@ from tests.helpers.refusals import assert_refused
 
 HEADS = {"num_hidden_layers": 2, "num_attention_heads": 2}
 SIZES = {"vocab_size": 30, "hidden_size": 16, "intermediate_size": 32, **HEADS}
-SHORT = {"max_position_embeddings": 40}
+NARROW, SHORT = {**SIZES, "embedding_size": 8}, {**SIZES, "max_position_embeddings": 40}
+GPT2 = {"vocab_size": 30, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 40}
 MODELS = {
-    "gpt2": ("GPT2", "LMHeadModel", {"vocab_size": 30, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 40}),
-    "gpt_neox": ("GPTNeoX", "ForCausalLM", {**SIZES, **SHORT}),
+    "gpt2": ("GPT2", "LMHeadModel", GPT2),
+    "gpt_neox": ("GPTNeoX", "ForCausalLM", SHORT),
     "bert": ("Bert", "ForMaskedLM", SIZES),
     "bert_pretraining": ("Bert", "ForPreTraining", SIZES),
-    "albert": ("Albert", "ForMaskedLM", {**SIZES, "embedding_size": 8}),
-    "albert_pretraining": ("Albert", "ForPreTraining", {**SIZES, "embedding_size": 8}),
-    "roberta": ("Roberta", "ForMaskedLM", {**SIZES, **SHORT, "type_vocab_size": 1}),
-    "electra_generator": ("Electra", "ForMaskedLM", {**SIZES, "embedding_size": 8}),
+    "albert": ("Albert", "ForMaskedLM", NARROW),
+    "albert_pretraining": ("Albert", "ForPreTraining", NARROW),
+    "roberta": ("Roberta", "ForMaskedLM", {**SHORT, "type_vocab_size": 1}),
+    "electra_generator": ("Electra", "ForMaskedLM", NARROW),
     "mobilebert": (
-        "MobileBert", "ForMaskedLM",
-        {**SIZES, "embedding_size": 8, "intra_bottleneck_size": 16, "true_hidden_size": 16},
+        "MobileBert",
+        "ForMaskedLM",
+        {**NARROW, "intra_bottleneck_size": 16, "true_hidden_size": 16},
     ),
-}  # fmt: skip
+}
 READ = [kind for kind in MODELS if kind != "mobilebert"]
 
 
@@ -206,10 +208,7 @@ def test_what_is_no_language_model_is_refused(tmp_path):
         ({"name": str(tmp_path), "revision": "step3"}, "is a folder, which has no revision 'step3'"),
         (str(tmp_path), "is not a model of transformers"),
         (encoder, "is a BertModel, which may be causal or masked: set the objective"),
-        (
-            {"name": encoder, "objective": "masked"},
-            "lacks weights of BertForMaskedLM: .*cls.predictions",
-        ),
+        ({"name": encoder, "objective": "masked"}, "lacks weights of BertForMaskedLM: .*cls.predictions"),
         (str(tmp_path / "discriminator"), "predicts no tokens"),
         (str(tmp_path / "cut"), "cannot be loaded by AutoModelForMaskedLM"),
     )

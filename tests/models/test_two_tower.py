@@ -11,7 +11,7 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
 from lmdyn.models import TwoTowerLanguageModel
 from lmdyn.models.learning_rate_schedules import decay_groups
-from lmdyn.models.towers import LSTMTowers, side_by_side
+from lmdyn.models.towers import side_by_side
 from tests.helpers.refusals import assert_refused
 
 TOWERS = ("elmo", "gpt", "bert")
@@ -148,12 +148,6 @@ def test_towers_start_alike_and_different(tower):
             torch.testing.assert_close(deviations[0], deviations[1], rtol=0.35, atol=0)
 
 
-def test_elmo_projects_where_states_are_wider():
-    towers = LSTMTowers(2, hidden_size=4, lstm_size=9, num_layers=2, dropout=0.0)
-    assert towers.forwards[0].weight_hr_l0.shape == (4, 9)
-    assert towers(torch.randn(2, 3, 5, 4), None).shape == (2, 3, 5, 4)
-
-
 @pytest.mark.parametrize("tower", TOWERS)
 @pytest.mark.parametrize("output", ["standard", "printed"])
 def test_training_loss_is_that_of_all_logits(tower, output):
@@ -236,7 +230,5 @@ def test_data_that_does_not_fit_is_refused():
         ({"tower": "bert", "objective": "causal"}, "got data for 'causal'"),
         ({"tower": "gpt", "objective": "causal", "vocabulary": VOCAB + 1}, f"{VOCAB + 1} token types"),
     )
-    with pytest.raises(
-        ValueError, match="max_position_embeddings"
-    ):  # rows longer than the table of positions
+    with pytest.raises(ValueError, match="max_position_embeddings"):  # rows longer than the table
         model_of("gpt", max_position_embeddings=5)(ids())

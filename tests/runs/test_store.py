@@ -42,14 +42,6 @@ def test_rewriting_a_step_replaces_it_and_leaves_no_temporary_file(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["000000003.parquet"]
 
 
-def test_half_written_files_of_a_killed_run_do_not_count(tmp_path):
-    store = ObservationStore(tmp_path, "a.B")
-    store.write(3, table(3))
-    (tmp_path / ".000000004.x.tmp").write_bytes(b"half")
-    assert store.steps() == [3]
-    assert len(pd.read_parquet(tmp_path)) == 1
-
-
 def test_a_damaged_file_is_named_and_old_leftovers_go(tmp_path):
     store = ObservationStore(tmp_path, "a.B")
     store.write(3, table(3))

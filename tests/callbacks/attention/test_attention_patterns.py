@@ -2,42 +2,29 @@
 
 import re
 
-import lightning as L
-import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from transformers import AlbertConfig, AlbertForMaskedLM, BertConfig, BertForMaskedLM
 
 from lmdyn.analysis.attention.attention_scores import attention_scores
-from lmdyn.callbacks import Run
+from lmdyn.callbacks import Run, select
 from lmdyn.callbacks.attention.attention_patterns import AttentionPatterns
 from lmdyn.cli.report import write_report
+from tests.helpers.architectures import ARCHITECTURES
 
 V, CLS, SEP, PAD = 30, 1, 2, 0
-SIZES = {
-    "vocab_size": V, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2,
-}  # fmt: skip
 
 
 class Tokenizer:
     cls_token_id, sep_token_id, bos_token_id, eos_token_id = CLS, SEP, None, None
 
 
-class Model(L.LightningModule):
-    def __init__(self, kind="albert"):
-        super().__init__()
-        torch.manual_seed(0)
-        self.lm = (
-            AlbertForMaskedLM(AlbertConfig(**SIZES, embedding_size=8))
-            if kind == "albert"
-            else BertForMaskedLM(BertConfig(**SIZES))
-        )
-        for p in self.parameters():  # sharper than at the start of training
-            torch.nn.init.normal_(p, std=0.5)
-
-    def forward(self, input_ids, attention_mask=None, token_type_ids=None):
-        return self.lm(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
+def make(kind="albert"):
+    model = ARCHITECTURES[kind]()
+    torch.manual_seed(0)
+    for p in model.parameters():  # sharper than at the start of training
+        torch.nn.init.normal_(p, std=0.5)
+    return model
 
 
 def batches(n=2, lengths=(10, 10, 7)):
@@ -62,54 +49,48 @@ def attach(folder, probe=None, tokenizer=Tokenizer, **settings):
 
 
 @pytest.mark.parametrize(
-    ("kind", "sites"),
-    [("albert", ["layer@0", "layer@1", "layer@2"]), ("bert", ["layer1", "layer2", "layer3"])],
+    ("kind", "sites"), [("albert", ["layer@0", "layer@1"]), ("bert", ["layer1", "layer2"])]
 )
 def test_values_are_those_of_transformers_attentions(tmp_path, kind, sites):
-    model = Model(kind)
+    model = make(kind)
     table = attach(tmp_path).observe(model, 0)
     assert table["site"].unique().tolist() == sites
-    model.eval()
-    model.lm.set_attn_implementation("eager")
+    model.set_attn_implementation("eager")
     parts = {site: [] for site in sites}
     maps = {site: [] for site in sites}
     with torch.no_grad():
         for b in batches():
             inputs = {k: b[k] for k in ("input_ids", "attention_mask", "token_type_ids")}
             special = (b["input_ids"] == CLS) | (b["input_ids"] == SEP)
-            for site, p in zip(sites, model.lm(**inputs, output_attentions=True).attentions, strict=True):
+            for site, p in zip(sites, model(**inputs, output_attentions=True).attentions, strict=True):
                 tokens = b["attention_mask"].bool()
                 parts[site].append(attention_scores(p, tokens, special, b["token_type_ids"]))
                 maps[site].append(p[:, :, :6, :6])
     for site in sites:
         for quantity in parts[site][0]:
             expected = torch.cat([part[quantity] for part in parts[site]]).nanmean((0, 2))
-            rows = table[table["site"].eq(site) & table["quantity"].eq(quantity)].sort_values("head")
-            assert rows["head"].tolist() == [0, 1]
+            rows = select(table, site=site, quantity=quantity).sort_values("head")
+            assert rows["head"].tolist() == [0, 1, 2, 3]
             assert rows["value"].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
-        rows = table[table["site"].eq(site) & table["quantity"].eq("map")].sort_values(
-            ["head", "query", "key"]
-        )
+        rows = select(table, site=site, quantity="map").sort_values(["head", "query", "key"])
         expected = torch.cat(maps[site]).mean(0).flatten()
         assert rows["value"].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 def test_keys_that_a_batch_may_lack(tmp_path, caplog):
     probe = [{k: b[k] for k in ("input_ids", "labels")} for b in batches(lengths=(10, 10))]
-    table = attach(tmp_path, probe, tokenizer=None).observe(Model(), 0)
+    table = attach(tmp_path, probe, tokenizer=None).observe(make(), 0)
     assert set(table["quantity"]) == {"entropy", "diagonal", "itself", "map"}
     assert "no vertical score" in caplog.text
 
 
 def test_sites_of_ones_own(tmp_path):
-    model = Model("bert")
-    path = "lm.bert.encoder.layer.1.attention.self"
+    model = make("bert")
+    path = "bert.encoder.layer.1.attention.self"
     own = attach(tmp_path, attention_sites={"second": path}).observe(model, 0)
     every = attach(tmp_path / "other").observe(model, 0)
     assert own["site"].unique().tolist() == ["second"]
-    pd.testing.assert_series_equal(
-        own["value"], every[every["site"].eq("layer2")]["value"], check_index=False, check_exact=True
-    )
+    assert own["value"].tolist() == select(every, site="layer2")["value"].tolist()
     plain = torch.nn.Sequential(torch.nn.Embedding(99, 4), torch.nn.Linear(4, 99))
     with pytest.raises(ValueError, match="no attention module that returns weights was found in Sequential"):
         attach(tmp_path / "none").check_module(plain)
@@ -118,7 +99,7 @@ def test_sites_of_ones_own(tmp_path):
 @pytest.fixture(scope="module")
 def observed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    observer, model = attach(folder), Model()
+    observer, model = attach(folder), make()
     for step in (0, 5, 20):
         observer.store.write(step, observer.observe(model, step))
         for p in model.parameters():
@@ -140,7 +121,7 @@ def test_report_has_figures_and_an_animation(observed, tmp_path):
 
 def test_live_figures_read_the_newest_maps_only(observed):
     _, observer = observed
-    observer.observe(Model(), 20)
+    observer.observe(make(), 20)
     table = observer.store.read(where=observer.figure_rows(observer.store.steps()))
     assert table[table["quantity"].eq("map")]["step"].unique().tolist() == [20]
     assert set(table["step"]) == {0, 5, 20}

@@ -1,4 +1,4 @@
-"""DepthPerformance: the model's own numbers at its own depth, trained decoders and readouts, ranks, errors."""
+"""DepthPerformance: the model's own numbers at its own depth, trained decoders and readouts, errors."""
 
 import copy
 import math
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lmdyn.analysis.inspection.transformer import encoder_of
-from lmdyn.analysis.probing.depth_heads import ReadoutTraining, pooled_states
+from lmdyn.analysis.probing.depth_heads import ReadoutTraining
 from lmdyn.analysis.probing.task_metrics import regression_metrics
 from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.callbacks import Run
@@ -18,13 +18,10 @@ from lmdyn.callbacks.dynamics.depth_performance import DepthPerformance
 from lmdyn.callbacks.training.fine_tuning import Budget, fine_tune, predict
 from lmdyn.datamodules import GrammarCorpus, GrammarTasks, PretrainingCorpus
 from lmdyn.models import MaskedLanguageModel
-from tests.helpers.one_rank import as_rank
 from tests.helpers.refusals import assert_refused
+from tests.helpers.small_runs import PIECES
 
-GRAMMAR = {
-    "n_train_tokens": 3000, "n_validation_tokens": 1200, "n_test_tokens": 50, "n_nouns": 20, "n_verbs": 10,
-    "n_adjectives": 8, "n_adverbs": 4, "n_names": 10, "n_facts": 5, "vocabulary": "wordpiece", "vocab_size": 200,
-}  # fmt: skip
+GRAMMAR = {**PIECES, "n_train_tokens": 3000, "n_validation_tokens": 1200}
 SIZES = {
     "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24,
     "max_position_embeddings": 128,
@@ -275,25 +272,6 @@ def test_readouts_of_states_that_are_all_the_same(tmp_path, data, tasks):
     accuracy = table[table["quantity"].eq("accuracy") & table["how"].eq("fixed") & table["where"].isna()]
     assert len(set(accuracy["value"])) == 1  # the same token everywhere
     assert values(table, "cross_entropy", "retrained").notna().all()
-
-
-@pytest.mark.slow
-def test_pooled_states_do_not_depend_on_batches_or_ranks(data, tasks):
-    encoder = encoder_of(model(data)).eval()
-    examples = tasks.tasks["similarity"].train
-    whole = pooled_states(encoder, examples, [0, 2, 4])
-    torch.testing.assert_close(pooled_states(encoder, examples, [0, 2, 4], 1), whole, atol=1e-5, rtol=0)
-    parts = []
-    for rank in range(3):
-        with as_rank(rank, 3):
-            parts.append(pooled_states(encoder, examples, [0, 2, 4]))
-    assert torch.equal(sum(parts), whole)  # each example is one rank's
-
-
-# ------------------------------------------------------------------------------------------ as an observer
-
-
-# ------------------------------------------------------------------------------------------ errors
 
 
 def test_what_makes_no_sense_is_refused(tmp_path, data, tasks):

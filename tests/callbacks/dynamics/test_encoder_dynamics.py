@@ -21,13 +21,10 @@ from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
 from lmdyn.models import MaskedLanguageModel
 from tests.helpers.dynamics_arguments import grouped
 from tests.helpers.refusals import assert_refused
+from tests.helpers.small_runs import PIECES
 
 pytestmark = pytest.mark.slow
 
-GRAMMAR = {
-    "n_train_tokens": 1000, "n_validation_tokens": 600, "n_test_tokens": 100, "n_topics": 3, "n_nouns": 40,
-    "n_verbs": 20, "n_adjectives": 10, "n_adverbs": 3, "n_names": 20, "n_facts": 11,
-}  # fmt: skip
 SMALL = {
     "length": 12, "lengths": (6, 20), "sentences": 7, "short_steps": 100, "short_tau": 10,
     "dimension_times": (0, 20, 60), "long_steps": 400, "long_tau": 10, "check": 2, "check_steps": 100, "max_period": 8,
@@ -37,9 +34,8 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    corpus = GrammarCorpus(
-        **GRAMMAR, vocabulary="wordpiece", vocab_size=200, cache_dir=str(tmp_path_factory.mktemp("cache"))
-    )
+    sizes = {**PIECES, "n_train_tokens": 1000, "n_validation_tokens": 600}
+    corpus = GrammarCorpus(**sizes, cache_dir=str(tmp_path_factory.mktemp("cache")))
     data = PretrainingCorpus(corpus, sequence_length=20, batch_size=4)
     data.prepare_data()
     data.setup("fit")

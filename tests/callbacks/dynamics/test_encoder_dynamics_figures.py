@@ -1,4 +1,4 @@
-"""Figures and tables of an encoder's dynamics: what is drawn and told is what was recorded."""
+"""The histogram of transients and the tables of an encoder's dynamics: they tell what was recorded."""
 
 import io
 

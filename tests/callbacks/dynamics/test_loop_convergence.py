@@ -1,4 +1,4 @@
-"""``LoopConvergence``: its numbers are those of the sums, what it finds is a setting, what it refuses, its figures."""
+"""``LoopConvergence``: its numbers are those of the sums, what it finds is a setting, what it refuses."""
 
 import numpy as np
 import pytest
@@ -97,9 +97,7 @@ def test_a_run_with_defaults_goes_on(tmp_path, given):
         found = observer(tmp_path, **{"horizon": None, **given})
         found.store.write(step, found.observe(model(depth=5), step))
     assert len(list(tmp_path.rglob("*.parquet"))) == 2
-    with pytest.raises(
-        ValueError, match="contains observations with other settings"
-    ):  # numbers given are compared
+    with pytest.raises(ValueError, match="contains observations with other settings"):  # given: compared
         observer(tmp_path, **{**given, "horizon": 7})
 
 

@@ -1,4 +1,4 @@
-"""Geometry: values of the measures on captured vectors, groups of tokens, planted outliers, bad input, figures."""
+"""Geometry: values of the measures on captured vectors, groups of tokens, dead units, bad input."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""Trajectory: means are those of the tokens, groups, a learned tree, refusals, pictures."""
+"""Trajectory: means are those of the tokens, groups, refusals, rows that figures read."""
 
 import logging
 

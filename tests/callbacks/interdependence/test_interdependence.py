@@ -225,16 +225,6 @@ def test_the_other_variants_and_no_decoder(module, pairs, tmp_path, variant):
     assert float(np.abs(other["hidden"] - pairs["hidden"]).max()) > 0.01
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("min_pairs", [1, 15])
-def test_no_mean_of_fewer_pairs(module, pairs, tmp_path, min_pairs):
-    table = attach(tmp_path, min_pairs=min_pairs).observe(module, 0)
-    check_means(table, pairs, min_pairs=min_pairs)
-    assert table.loc[table["quantity"].eq("pairs"), "value"].min() >= min_pairs
-    single = table["quantity"].eq("di_low") & table["value"].isna()
-    assert single.any() == (min_pairs < 3)  # of one sentence there is no interval
-
-
 def strata_of(left, right):
     """Training counts to a factor of two, one by one."""
     level = [0 if n == 0 else len(bin(int(n))) - 2 for n in (*left, *right)]

@@ -27,7 +27,6 @@ from tests.callbacks.interdependence.test_interdependence import (
     tokenizer,
 )
 from tests.helpers.architectures import ARCHITECTURES
-from tests.helpers.one_rank import as_rank
 from tests.helpers.refusals import assert_refused
 
 LENGTHS = (5, 1, 4, 2, 5, 3)
@@ -174,15 +173,6 @@ def test_how_sentences_are_batched_and_split_does_not_matter(lstm, tmp_path):
         table = observer.observe(lstm, 0)
         assert observer.settings == whole.settings
         pd.testing.assert_frame_equal(table, expected, rtol=1e-9, atol=1e-12)
-    seen = {rank: [] for rank in (0, 1, None)}
-    for rank, parts in seen.items():
-        keep = lambda x, parts=parts: (parts.append(x), x)[1]  # noqa: E731
-        with as_rank(rank or 0, 1 if rank is None else 2, all_reduce_sum=keep):
-            observer.observe(lstm, 0)
-    assert len(seen[None]) == 2  # values and errors of each site
-    for one, two, both in zip(*seen.values(), strict=True):
-        torch.testing.assert_close(one + two, both, equal_nan=True)
-        assert bool((one.nan_to_num() != 0).any() & (two.nan_to_num() != 0).any())
 
 
 def bert(vocab_size, dtype=torch.float64):

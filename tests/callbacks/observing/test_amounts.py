@@ -3,12 +3,7 @@
 import torch
 from torch import nn
 
-from lmdyn.callbacks.observing.amounts import (
-    count_tokens,
-    count_types,
-    parameter_bytes,
-    site_widths,
-)
+from lmdyn.callbacks.observing.amounts import count_tokens, parameter_bytes, site_widths
 from lmdyn.callbacks.observing.probe import ProbeSet
 
 
@@ -37,16 +32,6 @@ def test_tokens():
     assert count_tokens(ProbeSet(loader), 7) == 7
     assert loader.taken == 2
     assert count_tokens(ProbeSet(batches()), 21) == 20
-
-
-def test_types():
-    assert count_types(ProbeSet(batches()), "labels", 9) == 3
-    assert count_types(ProbeSet(batches()), "labels", 9, least=5) == 2  # 1 and 2; 3 is there four times
-    assert count_types(ProbeSet(batches()), "labels", 9, leave_out=[2, 900]) == 2
-    assert count_types(ProbeSet(batches()), "upos", 9) == 0
-    loader = batches()
-    assert count_types(ProbeSet(loader), "labels", 2) == 2
-    assert loader.taken == 1
 
 
 class Shared(nn.Module):

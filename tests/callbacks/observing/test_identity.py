@@ -3,11 +3,9 @@
 from enum import Enum, StrEnum
 
 import numpy as np
-import pandas as pd
-import pytest
 
 import lmdyn.callbacks
-from lmdyn.callbacks import LearningCurves, ObservationStore, Observer
+from lmdyn.callbacks import LearningCurves, Observer
 from lmdyn.runs.store import current_name, plain_setting, public_name
 
 
@@ -20,13 +18,8 @@ def test_names_in_files_are_public_ones():
     assert current_name("my_lab.lmdyn.callbacks.Own") == "my_lab.lmdyn.callbacks.Own"
 
 
-def table(step=0):
-    return pd.DataFrame({"step": step, "quantity": ["loss"], "site": [""], "value": [0.5]})
-
-
 class Kind(Enum):
     X = 1
-    Y = 2
 
 
 class Text(StrEnum):
@@ -38,14 +31,7 @@ def test_settings_are_told_apart_whatever_their_types():
         return LearningCurves(bands=value).settings["bands"]
 
     assert settings([np.int64(3)]) == settings([3]) == [3]
-    plain = [plain_setting(value) for value in (Kind.X, Kind.Y, len, table)]
-    assert plain[:2] == ["X", "Y"]
-    assert plain[3].endswith(".table")
+    assert plain_setting(Kind.X) == "X"
+    assert plain_setting(settings).endswith(".settings")
     assert plain_setting(Text.Z) == "a text"
     assert plain_setting({"c", "a", "b"}) == ["a", "b", "c"]
-
-
-def test_observers_are_not_mixed(tmp_path):
-    ObservationStore(tmp_path, "lmdyn.callbacks.Sparsity", {"n": 1}).write(0, table())
-    with pytest.raises(ValueError, match=r"observer: lmdyn\.callbacks\.Sparsity there, my\.Sparsity here"):
-        ObservationStore(tmp_path, "my.Sparsity", {"n": 1}).check_settings()

@@ -8,7 +8,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader
 
 from lmdyn.callbacks import Observer, Steps
-from lmdyn.callbacks.observing.loggers import LiveFigures, publish, scalar_tags
+from lmdyn.callbacks.observing.loggers import LiveFigures, publish
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.runs.schedule import Progress
 from lmdyn.runs.schema import tidy
@@ -144,24 +144,6 @@ def observer_at(folder, name, steps, columns):
         rows = {"quantity": ["n", *columns[step]], "site": "", "value": values}
         observer.store.write(step, tidy(pd.DataFrame(rows), Progress(step)))
     return observer
-
-
-def test_a_csv_file_holds_all_of_several_observers_in_any_order(tmp_path):
-    """Before the logger is closed, so that a killed process loses nothing."""
-    columns = {7: ["x", "y"], 3: [], 5: ["z"]}
-    observers = [observer_at(tmp_path, name, columns, columns) for name in ("first", "second")]
-    logger = CSVLogger(tmp_path, "csv")
-    expected = {}
-    for step in columns:
-        for observer in observers:
-            table = pd.read_parquet(observer.store.path(step))
-            publish(observer, table, [logger], step)
-            expected |= {(tag, step): value for tag, value in scalar_tags(observer.name, table).items()}
-    assert len(expected) == 2 * (3 + 1 + 2)
-    values = pd.read_csv(tmp_path / "csv" / "version_0" / "metrics.csv").melt("step").dropna()
-    found = zip(values["variable"], values["step"], values["value"], strict=True)
-    assert {(name, int(step)): value for name, step, value in found} == expected
-    assert len(values) == len(expected)
 
 
 class Images(CSVLogger):

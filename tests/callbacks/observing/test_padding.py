@@ -66,17 +66,6 @@ def loss_by_hand(module):
     return torch.cat(losses)
 
 
-def test_loss_is_the_mean_over_text(tmp_path):
-    module = ARCHITECTURES["llama"]()
-    expected = loss_by_hand(module)
-    assert len(expected) == N_REAL
-    table = observed(LearningCurves(bands=()), [MASKED], tmp_path, module)
-    assert value_of(table, "loss") == pytest.approx(float(expected.mean()), abs=1e-6)
-    with torch.no_grad():
-        of_all = float(module(**MASKED).loss)  # the control: the model's own loss counts padding
-    assert abs(of_all - float(expected.mean())) > 1e-3
-
-
 def test_padding_on_the_left_gives_the_same_tokens(tmp_path):
     left = {name: left_padded(values) for name, values in MASKED.items()}
     position_ids = (left["attention_mask"].cumsum(1) - 1).clamp(min=0)

@@ -1,6 +1,5 @@
 """Standard figures over a column of numbers: which rows are drawn where."""
 
-import numpy as np
 import pandas as pd
 
 from lmdyn.callbacks.observing.panels import standard_figures
@@ -42,8 +41,3 @@ def test_lines_by_a_column_at_the_last_step_of_each_run():
     (figure,) = standard_figures(runs, [by_how]).values()
     for ax, scale in zip(figure.axes, (1, 2), strict=True):
         assert lines(ax) == {f"how {how}": ([1, 3], [11 * scale, 13 * scale]) for how in ("fixed", "own")}
-
-
-def test_nothing_to_draw():
-    assert standard_figures(observed().assign(value=np.nan), [LOSS]) == {}
-    assert standard_figures(observed().assign(t=pd.array([pd.NA] * 12, "Int64")), [LOSS]) == {}

@@ -102,15 +102,3 @@ def test_a_pass_gives_each_consumer_the_batches_of_its_own_probe_set():
         probe_pass(Counter(), ProbeSet(batches, max_tokens=most), [alone])
         assert watch.consumer.ids == alone.consumer.ids
     assert [len(watch.consumer.ids) for watch in together] == [42, 12, 12, 18, 18, 42]
-
-
-def test_labels_are_needed():
-    probe = ProbeSet([{"input_ids": torch.zeros(1, 2, dtype=torch.int64)}])
-    probe_pass(Counter(), probe, [Watch(Record())])  # which looks at no loss
-
-    class Losses:
-        def update(self, seen):
-            seen.losses.sum()
-
-    with pytest.raises(ValueError, match="expected `labels` in the probe set's batches"):
-        probe_pass(Counter(), probe, [Watch(Losses())])

@@ -11,11 +11,9 @@ from lmdyn.callbacks import (
     AttentionPatterns,
     EncoderDynamics,
     LearningCurves,
-    ObservedBatch,
     Run,
     Similarity,
     Sparsity,
-    StreamingObserver,
     WordClusters,
 )
 from lmdyn.callbacks.observing.recording import Passes, observe_together
@@ -265,35 +263,6 @@ def test_sites_of_an_encoder_decoder_are_the_encoders(tmp_path):
     assert whole_of(curves) == pytest.approx(own_loss(module, IDS.flatten(0, 1)[:, :5]), abs=1e-6)
     assert all(site.startswith(("encoder_", "embedding")) for site in similarity["site"])
     assert attention["value"].notna().all()
-
-
-class Means(StreamingObserver):
-    """An observer of a user's own, as it was taken before 0.1: it says nothing of labels."""
-
-    def accumulator(self, module, step):
-        return _Mean()
-
-    @staticmethod
-    def is_scalar(observations):
-        return pd.Series(True, index=observations.index)
-
-
-class _Mean:
-    def __init__(self):
-        self.losses = []
-
-    def update(self, seen: ObservedBatch):
-        self.losses.append(seen.losses[seen.labels >= 0])
-
-    def table(self):
-        value = float(torch.cat(self.losses).mean())
-        return pd.DataFrame({"quantity": ["loss"], "site": [""], "value": [value]})
-
-
-def test_observers_of_ones_own_read_labels_as_ours_do(tmp_path):
-    module = LLAMA()
-    table = attach(Means(), SHIFTED_INSIDE, tmp_path).observe(module, 0)
-    assert table["value"].iloc[0] == pytest.approx(own_loss(module, IDS.flatten(0, 1)), abs=1e-6)
 
 
 def test_defaults_are_what_the_data_has_and_say_what_they_leave_out(tmp_path, caplog):

@@ -11,6 +11,7 @@ import yaml
 from lmdyn.callbacks import ProbeSet
 from lmdyn.cli.__main__ import main
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
+from tests.cli.tiny_run import tiny_run
 from tests.helpers.small_runs import ENCODER, GRAMMAR, PIECES
 
 
@@ -74,16 +75,14 @@ def test_its_limit_stays():
 
 def test_training_rows_are_looked_at_whole_whatever_the_accumulation(tmp_path):
     """Epochs of training end with a whole update; what is looked at does not."""
-    data = PretrainingCorpus(
-        GrammarCorpus(**PIECES, cache_dir=str(tmp_path)), sequence_length=24, batch_size=2
-    )
+    corpus = GrammarCorpus(**PIECES, cache_dir=str(tmp_path))
+    data = PretrainingCorpus(corpus, sequence_length=24, batch_size=2)
     data.prepare_data()
     data.setup("fit")
     loaders = []
     for accumulated in (1, 8):
-        data.trainer = SimpleNamespace(
-            accumulate_grad_batches=accumulated, global_rank=0, world_size=1, limit_train_batches=1.0
-        )
+        alone = {"global_rank": 0, "world_size": 1, "limit_train_batches": 1.0}
+        data.trainer = SimpleNamespace(accumulate_grad_batches=accumulated, **alone)
         loaders.append(data.train_dataloader())
     assert len(loaders[1]) < len(loaders[0])
     for limit in (None, 600):
@@ -94,30 +93,24 @@ def test_training_rows_are_looked_at_whole_whatever_the_accumulation(tmp_path):
         assert contents(eight.recut({wanted.fingerprint})) == contents(wanted)
 
 
+EVERY = {"schedule": {"every": 2, "last": False}, "log_figures": False}
+
+
 def configuration(folder, batch_size, accumulated, steps, more=()):
-    schedule = {"every": 2, "last": False}
-    curves = {"class_path": "LearningCurves", "init_args": {"schedule": schedule, "log_figures": False}}
+    full = {"schedule": {"at": [], "last": True}, "weights_only": False}
+    callbacks = [
+        {"class_path": "ScheduledCheckpoint", "init_args": of} for of in ({"schedule": {"every": 2}}, full)
+    ]
+    callbacks += [{"class_path": "LearningCurves", "init_args": EVERY}, *more]
+    how = {"max_steps": steps, "max_epochs": -1, "accumulate_grad_batches": accumulated}
+    corpus = {"class_path": "GrammarCorpus", "init_args": PIECES}
+    rows = {"sequence_length": 24, "batch_size": batch_size, "corpus": corpus}
     content = {
         "seed_everything": 3,
-        "trainer": {
-            "accelerator": "cpu", "max_steps": steps, "max_epochs": -1, "accumulate_grad_batches": accumulated,
-            "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0,
-            "limit_val_batches": 0,
-            "logger": {"class_path": "TensorBoardLogger",
-                       "init_args": {"save_dir": str(folder), "name": None, "version": "run"}},
-            "callbacks": [
-                {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": {"every": 2}}},
-                {"class_path": "ScheduledCheckpoint",
-                 "init_args": {"schedule": {"at": [], "last": True}, "weights_only": False}},
-                curves, *more,
-            ],
-        },
+        **tiny_run(folder, *callbacks, num_sanity_val_steps=0, **how),
         "model": {"class_path": "MaskedLanguageModel", "init_args": {"family": "albert", "config": ENCODER}},
-        "data": {"class_path": "PretrainingCorpus", "init_args": {
-            "sequence_length": 24, "batch_size": batch_size,
-            "corpus": {"class_path": "GrammarCorpus", "init_args": PIECES},
-        }},
-    }  # fmt: skip
+        "data": {"class_path": "PretrainingCorpus", "init_args": rows},
+    }
     path = folder / f"{batch_size}.yaml"
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     return str(path)
@@ -126,9 +119,8 @@ def configuration(folder, batch_size, accumulated, steps, more=()):
 @pytest.mark.slow
 def test_a_run_goes_on_with_another_batch_size_and_is_replayed(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("LMDYN_CACHE", str(tmp_path / "cache"))
-    sparsity = {"class_path": "Sparsity", "init_args": {
-        "schedule": {"every": 2, "last": False}, "matched_size": None, "class_min_count": 5, "log_figures": False,
-    }}  # fmt: skip
+    settings = {**EVERY, "matched_size": None, "class_min_count": 5}
+    sparsity = {"class_path": "Sparsity", "init_args": settings}
     run = tmp_path / "run"
     main(["fit", "--config", configuration(tmp_path, 4, 1, 4)])
     main(["fit", "--config", configuration(tmp_path, 2, 2, 8, [sparsity]), "--ckpt_path", "last"])

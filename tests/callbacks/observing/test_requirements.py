@@ -1,7 +1,6 @@
 """What an observer lacks, found on a copy: it agrees with what happens, and leaves nothing behind."""
 
 import copy
-import logging
 import random
 
 import numpy as np
@@ -158,17 +157,3 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch):
     assert all(torch.equal(weights[name], tensor) for name, tensor in module.state_dict().items())
     assert all(p.grad is None for p in module.parameters())
     assert list(tmp_path.iterdir()) == []
-
-
-def test_it_says_nothing_and_the_run_says_it(tmp_path, caplog):
-    """What is decided for an observer is reported by the run, not by a question about it."""
-    caplog.set_level(logging.INFO)
-    module, data = ARCHITECTURES["llama"](), batches("llama")
-    levels = [logging.getLogger(name).level for name in ("lmdyn", "lightning.pytorch")]
-    observer = LearningCurves()
-    assert requirements(observer, module, data) == []
-    assert caplog.messages == []
-    assert [logging.getLogger(name).level for name in ("lmdyn", "lightning.pytorch")] == levels
-    observer.attach(Run(tmp_path, datamodule=data))
-    observer.bind(module)
-    assert any("there are no training counts of tokens" in message for message in caplog.messages)

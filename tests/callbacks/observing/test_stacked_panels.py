@@ -1,4 +1,4 @@
-"""Figures as TensorBoard's cards show them: columns below each other, nothing of them lost, as wide as a card."""
+"""Figures as TensorBoard's cards show them: columns below each other, as wide as a card."""
 
 import itertools
 

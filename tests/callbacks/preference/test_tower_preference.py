@@ -16,11 +16,9 @@ from lmdyn.callbacks import Run, TowerPreference
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus, StreamedText
 from lmdyn.models import TwoTowerLanguageModel
 from tests.helpers.refusals import assert_refused
+from tests.helpers.small_runs import PIECES
 
-GRAMMAR = {
-    "n_train_tokens": 2000, "n_validation_tokens": 1500, "n_test_tokens": 50, "n_nouns": 40, "n_verbs": 20,
-    "n_adjectives": 10, "n_adverbs": 5, "n_names": 10, "n_facts": 5, "vocabulary": "wordpiece", "vocab_size": 250,
-}  # fmt: skip
+GRAMMAR = {**PIECES, "n_train_tokens": 2000, "n_validation_tokens": 1500}
 HOW = HeadTraining(updates=12, learning_rate=0.01)
 
 

@@ -110,15 +110,6 @@ def test_without_tokenizer_the_counts_name_the_words(tmp_path):
     assert {"w0", "w3"} <= set(rows(table, "count")["token"])  # nobody says which are special
 
 
-def test_words_counted_in_the_probe_set(tmp_path):
-    observer = WordClusters(**{**SETTINGS, "components": 2, "words": 4, "frequency": "probe"})
-    observer.probe = [{"labels": torch.tensor([[9, 9, 9, 7, 7, 5, 8, 8, 8, 8, 0, -100]])}]
-    observer.attach(Run(tmp_path, Tokenizer()))
-    table = observer.observe(Model(), 0)
-    assert rows(table, "count")["token"].tolist() == ["w8", "w9", "w7", "w5"]
-    assert rows(table, "count")["value"].tolist() == [4, 3, 2, 1]
-
-
 def test_what_cannot_be_clustered_is_nan_with_a_warning(tmp_path, caplog):
     observer, broken, flat, sound = attach(tmp_path), Model(), Model(), Model()
     broken.embedding.weight.data[IDS[3], 2] = torch.nan

@@ -110,17 +110,6 @@ def test_values_are_those_of_the_functions(tmp_path):
             )
 
 
-def test_what_the_sites_hold(tmp_path):
-    table = attach(tmp_path, description_length=True).observe(Model(), 0)
-    assert value(table, "accuracy", "word", "current") == 1  # the tag is a function of the word
-    assert value(table, "control_accuracy", "word", "current") == 1  # and so is the control label
-    assert value(table, "selectivity", "word", "current") == 0
-    assert value(table, "accuracy", "word", "next") < 0.45  # words are drawn independently
-    assert value(table, "accuracy", "nothing", "current") == value(table, "majority", "", "current")
-    assert value(table, "compression", "word", "current") > 2
-    assert value(table, "compression", "nothing", "next") == pytest.approx(1, abs=0.05)
-
-
 def test_information_is_entropy_less_loss(tmp_path):
     """All of the entropy from the word; none from a constant or shuffled labels, or about an independent next word."""
     table = attach(tmp_path, shuffled=True).observe(Model(), 0)

@@ -15,12 +15,10 @@ from lmdyn.callbacks.probing.edge_probe import EdgeProbe
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.datamodules.spans.spans import SpanCorpus
 from tests.helpers.refusals import assert_refused
+from tests.helpers.small_runs import GRAMMAR
 
 TRAINING = EdgeClassifier(max_updates=80, evaluate_every=20, patience=2, learning_rate=0.02)
-SIZES = {
-    "n_train_tokens": 900, "n_validation_tokens": 300, "n_test_tokens": 300, "n_topics": 2, "n_nouns": 30,
-    "n_verbs": 15, "n_adjectives": 6, "n_adverbs": 2, "n_names": 12, "n_facts": 3,
-}  # fmt: skip
+SIZES = {**GRAMMAR, "n_train_tokens": 900, "n_validation_tokens": 300, "n_test_tokens": 300}
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Similarity with `attention_heads`: values of transformers' own weights, matched heads, a tagger, figures."""
+"""Similarity with `attention_heads`: values of transformers' own weights, matched heads, a tagger."""
 
 import copy
 
@@ -128,12 +128,3 @@ def test_a_tagger_and_other_numbers_of_heads(tmp_path):
     assert heads.groupby("site")["head"].nunique().tolist() == [2, 2]  # of three
     _, table = observed(tmp_path / "b", Given(Plain()))
     assert value(table, "attention_head_jensen_shannon", "layer2") > 0
-
-
-def test_rows_are_as_before_without_heads(tmp_path):
-    observer = Similarity(reference=Given(language_model(1)), sites={}, measures=[], attention_sites=SITES)
-    observer.probe = batches()
-    observer.attach(Run(tmp_path, word_tokenizer({f"w{i}": 1 for i in range(V - 3)})))
-    table = observer.observe(language_model(), 3)
-    assert "head" not in table
-    assert set(table["quantity"]) == {"attention_jensen_shannon", "attention_kullback_leibler"}

@@ -94,23 +94,6 @@ def test_keep_leaves_other_files_and_later_steps_alone(tmp_path):
     assert there == {"best.ckpt", "step=x.ckpt", "step=000000099.ckpt", "step=000000018.ckpt"}
 
 
-def test_a_kill_while_writing_leaves_the_checkpoint_before(tmp_path, monkeypatch):
-    from lightning.pytorch.plugins.io import TorchCheckpointIO
-
-    def half(self, checkpoint, path, storage_options=None):
-        if checkpoint["global_step"] < 2:
-            return save(self, checkpoint, path, storage_options)
-        path.write_bytes(b"half")
-        raise KeyboardInterrupt  # as close to a kill as a test comes
-
-    save = TorchCheckpointIO.save_checkpoint
-    monkeypatch.setattr(TorchCheckpointIO, "save_checkpoint", half)
-    with pytest.raises((KeyboardInterrupt, SystemExit)):
-        fit(tmp_path, ScheduledCheckpoint(Steps(every=1), weights_only=False, keep=1))
-    assert [p.name for p in (tmp_path / "resume").glob("step=*")] == ["step=000000001.ckpt"]
-    torch.load(tmp_path / "resume/step=000000001.ckpt", weights_only=True)
-
-
 def test_lost_weights_are_written_after_resuming(tmp_path):
     every = Steps(every=1, epochs=True)
     fit(tmp_path, ScheduledCheckpoint(every, weights_only=False), ScheduledCheckpoint(every))

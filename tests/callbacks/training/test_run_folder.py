@@ -16,6 +16,7 @@ from lmdyn.callbacks import LearningCurves, RunState, ScheduledCheckpoint, Steps
 from lmdyn.callbacks.training.run_folder import run_folder
 from lmdyn.cli.__main__ import main
 from tests.callbacks.training.test_updates import Automatic, windows
+from tests.cli.tiny_run import tiny_run
 from tests.helpers.modules import quiet_trainer
 from tests.helpers.ranks import TORCHRUN, run_ranks
 
@@ -172,19 +173,13 @@ def test_fast_dev_run_leaves_nothing(tmp_path, monkeypatch):
 
 
 def configured(tmp_path, **trainer):
-    config = {
-        "trainer": {
-            "accelerator": "cpu", "limit_val_batches": 0, "enable_progress_bar": False, "enable_model_summary": False,
-            "limit_train_batches": 3, "log_every_n_steps": 1, "default_root_dir": str(tmp_path / "runs"),
-            "callbacks": [
-                {"class_path": "LearningCurves", "init_args": {"schedule": {"every": 1}}},
-                {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": {"every": 1}, "weights_only": False}},
-            ],
-            **trainer,
-        },
-        "model": {"class_path": "tests.callbacks.training.test_updates.Automatic"},
-        "data": {"class_path": "tests.callbacks.training.test_updates.Data"},
-    }  # fmt: skip
+    every = {"schedule": {"every": 1}}
+    curves = {"class_path": "LearningCurves", "init_args": every}
+    saver = {"class_path": "ScheduledCheckpoint", "init_args": {**every, "weights_only": False}}
+    own = {"max_steps": -1, "limit_train_batches": 3, "default_root_dir": str(tmp_path / "runs"), **trainer}
+    there = "tests.callbacks.training.test_updates"
+    config = tiny_run(tmp_path, curves, saver, **own)
+    config |= {"model": {"class_path": f"{there}.Automatic"}, "data": {"class_path": f"{there}.Data"}}
     path = tmp_path / "in.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
 

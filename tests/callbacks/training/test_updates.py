@@ -1,13 +1,11 @@
 """Steps under manual optimization: an update is a batch in which an optimizer stepped."""
 
 import shutil
-from unittest import mock
 
 import lightning as L
 import pandas as pd
 import pytest
 import torch
-import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
@@ -15,6 +13,7 @@ from lmdyn.callbacks import LearningCurves, RunState, ScheduledCheckpoint, Steps
 from lmdyn.callbacks.training.updates import updates
 from lmdyn.cli.__main__ import main
 from lmdyn.runs.checkpoint_files import checkpoint_step, updates_in
+from tests.cli.tiny_run import tiny_run, trained
 from tests.helpers.loaders import Resumable
 from tests.helpers.modules import quiet_trainer
 
@@ -221,21 +220,11 @@ class Data(L.LightningDataModule):
 
 
 def test_replay_converts_checkpoints_with_doubled_steps(tmp_path):
-    place = {"save_dir": str(tmp_path), "name": "", "version": "run"}
-    config = {
-        "trainer": {
-            "accelerator": "cpu", "max_epochs": 1, "limit_val_batches": 0, "log_every_n_steps": 1,
-            "enable_progress_bar": False, "enable_model_summary": False,
-            "logger": {"class_path": "CSVLogger", "init_args": place},
-            "callbacks": [{"class_path": name, "init_args": {"schedule": {"every": 2, "at": [0, 3]}}}
-                          for name in ("ScheduledCheckpoint", "LearningCurves")],
-        },
-        "model": {"class_path": f"{__name__}.Two"}, "data": {"class_path": f"{__name__}.Data"},
-    }  # fmt: skip
-    (tmp_path / "in.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    with mock.patch("lmdyn.cli.report.write_report"):
-        main(["fit", "--config", str(tmp_path / "in.yaml")])
-    run = tmp_path / "run"
+    at = {"schedule": {"every": 2, "at": [0, 3]}}
+    callbacks = [{"class_path": c, "init_args": at} for c in ("ScheduledCheckpoint", "LearningCurves")]
+    config = tiny_run(tmp_path, *callbacks, max_epochs=1, max_steps=-1)
+    config |= {"model": {"class_path": f"{__name__}.Two"}, "data": {"class_path": f"{__name__}.Data"}}
+    run = trained(tmp_path, config)
     assert saved(run) == [0, 2, 3, 4, 6, 8, 10, 12]
     before = [old(path) for path in (run / "checkpoints").iterdir()]
     shutil.rmtree(run / "checkpoints")

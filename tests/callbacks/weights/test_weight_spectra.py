@@ -1,4 +1,4 @@
-"""WeightSpectra: rows of all kinds of matrices, references, no data, what is left out, refusals, figures."""
+"""WeightSpectra: rows of all kinds of matrices, references, no data, what is left out, refusals."""
 
 import pandas as pd
 import pytest
@@ -9,16 +9,7 @@ from torch.utils.data import DataLoader
 
 from lmdyn.analysis.parameters.head_matrices import head_matrices
 from lmdyn.analysis.weights.spectra import matrix_spectrum
-from lmdyn.callbacks import (
-    Checkpoint,
-    Earlier,
-    Previous,
-    Run,
-    Steps,
-    WeightSpectra,
-    requirements,
-    select,
-)
+from lmdyn.callbacks import Checkpoint, Earlier, Previous, Run, Steps, WeightSpectra, requirements, select
 from lmdyn.callbacks.observing.run import reported
 from tests.helpers.architectures import ARCHITECTURES
 from tests.helpers.modules import Own, fit_four_steps

@@ -197,19 +197,15 @@ def test_words_that_the_probe_set_only_reads_have_frequency_zero(tmp_path):
 
 
 @pytest.mark.parametrize("tokenizer", [Tokenizer(), None])
-@pytest.mark.parametrize(
-    "observer",
-    [
-        lambda: Sparsity(sites=SITES, pos_classes=False),
-        lambda: Sparsity(sites=SITES, matched_size=None, frequency="probe"),
-        lambda: LearningCurves(layers=(), bands=(3,)),
-    ],
-)
-def test_training_counts_that_lack_ids_are_an_error_before_training(tmp_path, observer, tokenizer):
-    observer = observer()
-    observer.probe = Loader(make_batches())
-    with pytest.raises(ValueError, match="`token_counts` has 9 rows for 12 token ids: add one row per"):
-        observer.attach(Run(tmp_path, tokenizer, COUNTS[:9]))
+def test_training_counts_that_lack_ids_are_an_error_before_training(tmp_path, tokenizer):
+    for observer in (
+        Sparsity(sites=SITES, pos_classes=False),
+        Sparsity(sites=SITES, matched_size=None, frequency="probe"),
+        LearningCurves(layers=(), bands=(3,)),
+    ):
+        observer.probe = Loader(make_batches())
+        with pytest.raises(ValueError, match="`token_counts` has 9 rows for 12 token ids: add one row per"):
+            observer.attach(Run(tmp_path, tokenizer, COUNTS[:9]))
 
 
 def test_gradients_of_positions_without_label_are_no_zeros(tmp_path):

@@ -1,7 +1,6 @@
 """TokenLearning against a loop over single words, and on models whose answers are known."""
 
 import logging
-import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,11 +14,7 @@ from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 from lmdyn.analysis.words.word_masks import number_words
 from lmdyn.callbacks import Run
 from lmdyn.callbacks.words.token_learning import POS_GROUPS, VERB_FORMS, TokenLearning
-from lmdyn.callbacks.words.token_learning_figures import half_steps
 from lmdyn.datamodules.corpora.examples import ExampleLoader
-from lmdyn.datamodules.corpora.tokenization import word_tokenizer
-from lmdyn.datamodules.grammar.grammar import GrammarCorpus
-from lmdyn.datamodules.spans.spans import SpanCorpus
 from tests.helpers.refusals import assert_refused
 
 WORDS = {  # pieces, xpos, upos
@@ -286,52 +281,6 @@ def test_what_is_refused(tmp_path):
         ({"probe": loader(label_names={})}, "expected a layer 'xpos' or 'upos'"),
         ({"frequency": "train"}, "requires training frequencies"),
     )
-
-
-# ------------------------------------------------------------------------------------------ with SpanCorpus, figures
-
-
-def test_sentences_of_a_span_corpus(tmp_path):
-    grammar = GrammarCorpus(n_train_tokens=600, n_validation_tokens=200, n_test_tokens=50)
-    run_tokenizer = word_tokenizer(grammar.word_counts())
-    run_tokenizer.add_special_tokens({"mask_token": "<mask>"})
-    observer = TokenLearning(probe=SpanCorpus(grammar), bands=[(1, 5)], frequency="probe", batch_tokens=500)
-    observer.attach(Run(tmp_path, tokenizer=run_tokenizer))
-
-    class Most(nn.Module):
-        """Answers the token that occurs most often."""
-
-        def forward(self, input_ids):
-            return torch.zeros(*input_ids.shape, len(run_tokenizer)).index_fill(-1, most, 1.0)
-
-    ids = torch.cat([b["labels"][b["labels"] >= 0] for b in observer.probe_set.batches()])
-    ids = ids[ids != run_tokenizer.unk_token_id]  # these words are left out
-    most = ids.bincount().argmax()
-    table = observer.observe(Most(), 0)
-    for quantity in ("reconstruction", "prediction"):
-        assert values(table, quantity)[""] == pytest.approx(float((ids == most).double().mean()))
-
-
-QUANTITIES = ("reconstruction", "prediction")
-GROUPINGS = {"pos": list(POS_GROUPS), "verb_form": VERB_FORMS, "rank": ["50-99"]}
-
-
-def observations(steps=(0, 10, 100, 1000)):
-    rows = []
-    for step in steps:
-        for j, quantity in enumerate(QUANTITIES):
-            for by, names in {"": [""], **GROUPINGS}.items():
-                for i, group in enumerate(names):
-                    learned = 1 / (1 + math.exp(-3 * (math.log10(1 + step) - 0.5 - 0.2 * i - 0.7 * j)))
-                    rows.append((step, quantity, "", by, group, (0.9 - 0.3 * j) * learned))
-    return pd.DataFrame(rows, columns=["step", "quantity", "site", "by", "group", "value"])
-
-
-def test_half_steps_say_who_is_first():
-    table = observations()
-    order = half_steps(table, "reconstruction", "pos")
-    assert list(order.index) == list(POS_GROUPS)
-    assert (order < half_steps(table, "prediction", "pos")).all()
 
 
 @pytest.mark.parametrize("max_words", [None, 40])

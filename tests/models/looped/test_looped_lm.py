@@ -14,6 +14,7 @@ from lmdyn.models import LoopedLanguageModel
 from lmdyn.models.looped.looped_lm import training_depth
 from tests.helpers.modules import quiet_trainer
 from tests.helpers.refusals import assert_refused
+from tests.helpers.small_runs import GRAMMAR
 
 V = 20
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 16}
@@ -126,10 +127,7 @@ def test_gradients_go_through_the_last_iterations_only():
 
 # ---------------------------------------------------------------------------------------------- training
 
-CORPUS = {
-    "n_train_tokens": 700, "n_validation_tokens": 150, "n_test_tokens": 50, "n_topics": 3, "n_nouns": 40, "n_verbs": 20,
-    "n_adjectives": 10, "n_adverbs": 3, "n_names": 20, "n_facts": 5, "layers": ["upos"],
-}  # fmt: skip
+CORPUS = {**GRAMMAR, "n_train_tokens": 700, "layers": ["upos"]}
 
 
 class Depths(L.Callback):
