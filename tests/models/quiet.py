@@ -1,17 +1,8 @@
-"""A trainer that writes and prints nothing."""
+"""A trainer that writes and prints nothing, of one epoch."""
 
-import lightning as L
+from tests.helpers.modules import quiet_trainer
 
 
-def trainer(**kwargs):
-    quiet = {
-        "accelerator": "cpu",
-        "devices": 1,
-        "max_epochs": 1,
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "num_sanity_val_steps": 0,
-    }
-    return L.Trainer(**(quiet | kwargs))
+def trainer(folder=None, *callbacks, **settings):
+    off = {"max_epochs": 1, "enable_checkpointing": False, "num_sanity_val_steps": 0}
+    return quiet_trainer(folder, *callbacks, **{**off, **settings})

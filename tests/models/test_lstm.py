@@ -126,6 +126,14 @@ def test_forward_is_the_equations(num_layers):
     torch.testing.assert_close(model(input_ids).logits, expected, rtol=1e-10, atol=1e-10)
 
 
+def test_layers_and_states_that_do_not_fit_are_refused():
+    lstm, x = StackedLSTM(3, 4, 2), torch.randn(2, 5, 3)
+    with pytest.raises(ValueError, match="at least 1"):
+        StackedLSTM(3, 4, 0)
+    with pytest.raises(ValueError, match="2 layers, got 1"):
+        lstm(x, lstm(x)[1][:1])
+
+
 def test_tied_weights_share_storage_and_train():
     model = small(tie_weights=True, embedding_size=5)
     before = model.decoder.weight.detach().clone()
@@ -209,7 +217,7 @@ def test_validation_does_not_disturb_training():
         model = small(anneal_factor=None)
         after = After(batch=lambda m: weights(m) + list(m.resume_state().values()))
         torch.manual_seed(1)
-        trainer(max_epochs=2, callbacks=after, **settings).fit(model, Windows(), Windows(rows=3, seed=1))
+        trainer(None, after, max_epochs=2, **settings).fit(model, Windows(), Windows(rows=3, seed=1))
         runs.append([tensor for seen in after.seen for tensor in seen])
     assert same(*runs)
 
@@ -220,7 +228,7 @@ def test_clipping_and_the_trainers_own(setting, norm):
         return math.sqrt(sum(p.grad.square().sum().item() for p in module.parameters()))
 
     after = After(batch=total)
-    trainer(callbacks=after, **setting).fit(small(gradient_clip_val=1e-3), Windows())
+    trainer(None, after, **setting).fit(small(gradient_clip_val=1e-3), Windows())
     assert after.seen == pytest.approx([norm] * 5, rel=1e-2)
 
 
@@ -233,7 +241,7 @@ def test_learning_rate_is_divided_when_the_loss_fails_to_improve(factor):
     # 0.1 in the sanity check is no loss to beat; 4 = 4 is no improvement; 3.5 rises; 3.2 is above the best
     model.script = (0.1, 5.0, 4.0, 4.0, 3.0, 3.5, 3.2, 2.9, math.nan)
     after = After(validation=learning_rate)
-    trainer(max_epochs=8, num_sanity_val_steps=1, callbacks=after).fit(model, Windows(windows=1), Windows())
+    trainer(None, after, max_epochs=8, num_sanity_val_steps=1).fit(model, Windows(windows=1), Windows())
     rates = [20, 20, 5, 5, 1.25, 0.3125, 0.3125, 0.078125]
     assert after.seen == (rates if factor else [20] * 8)
     assert model.best_val_loss == pytest.approx(2.9)
@@ -365,8 +373,8 @@ class Unequal(L.LightningDataModule):
 
 
 def rank_main(folder):
-    ranks = {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False, "default_root_dir": folder}
-    run = trainer(max_epochs=2, **ranks)
+    ranks = {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False}
+    run = trainer(folder, max_epochs=2, **ranks)
     module = Ranked(vocab_size=4, embedding_size=3, hidden_size=3)
     run.fit(module, Unequal())
     (folder / str(run.global_rank)).write_text(f"{learning_rate(module)} {module.best_val_loss}")

@@ -35,16 +35,11 @@ class Tagged:
     def __iter__(self):
         for i in range(WINDOWS):
             now, following = slice(i * TIME, (i + 1) * TIME), slice(i * TIME + 1, (i + 1) * TIME + 1)
-            yield {
-                "input_ids": self.words[:, now],
-                "labels": self.words[:, following],
-                "attention_mask": torch.ones(ROWS, TIME, dtype=torch.long),
-                "continues": torch.full((ROWS,), i > 0),
-                "upos": self.tags[:, now],
-                "target_upos": self.tags[:, following],
-                "shuffled_upos": self.shuffled[:, now],
-                "target_shuffled_upos": self.shuffled[:, following],
-            }
+            batch = {"input_ids": self.words[:, now], "labels": self.words[:, following]}
+            for name, tags in (("upos", self.tags), ("shuffled_upos", self.shuffled)):
+                batch |= {name: tags[:, now], f"target_{name}": tags[:, following]}
+            there = torch.ones(ROWS, TIME, dtype=torch.long)
+            yield {**batch, "attention_mask": there, "continues": torch.full((ROWS,), i > 0)}
 
 
 class Data(L.LightningDataModule):

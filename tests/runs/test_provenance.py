@@ -88,11 +88,8 @@ def test_claims_are_registered_while_nothing_of_them_was_observed_and_never_repl
     observe(tmp_path, "Similarity")
     begin_session(tmp_path, ["lmdyn", "fit"], "cpu")
     assert read_provenance(tmp_path)["claims"] == {"one": {"rises": "a1"}}
-    changed = [
-        Said("rises", "a2", "Sparsity"),
-        Said("converges", "b2", "Similarity"),
-        Said("new", "c", "Probe"),
-    ]
+    said = ("rises", "a2", "Sparsity"), ("converges", "b2", "Similarity"), ("new", "c", "Probe")
+    changed = [Said(*words) for words in said]
     studies["one"] = SimpleNamespace(claims=changed)
     begin_session(tmp_path, ["lmdyn", "fit"], "cpu")
     content = read_provenance(tmp_path)

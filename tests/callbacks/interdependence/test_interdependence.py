@@ -155,12 +155,7 @@ def by_hand(group, site):
 
 
 NAMES = ("distance", "syntactic", "pos_class")
-STRATA = (
-    ["distance"],
-    ["distance", "pos_class"],
-    ["distance", "syntactic"],
-    ["distance", "syntactic", "pos_class"],
-)
+STRATA = (["distance"], ["distance", "pos_class"], ["distance", "syntactic"], [*NAMES])
 
 
 def check_means(table, pairs, sites=("hidden", "logits"), min_pairs=MIN_PAIRS):

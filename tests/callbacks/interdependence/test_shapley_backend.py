@@ -251,12 +251,8 @@ def test_pairs_with_unknown_words_are_counted_and_may_be_left_out(lstm, tmp_path
     with caplog.at_level(logging.INFO):
         kept = attach(tmp_path / "keep", text=text, **settings)
         skipped = attach(tmp_path / "skip", text=text, unknown="skip", **settings)
-    rows = [
-        (b - a, 2 in (a, b))
-        for words, _, _ in text
-        for a, b in itertools.combinations(range(len(words)), 2)
-        if b - a <= MAX_DISTANCE
-    ]
+    places = [pair for words, *_ in text for pair in itertools.combinations(range(len(words)), 2)]
+    rows = [(b - a, 2 in (a, b)) for a, b in places if b - a <= MAX_DISTANCE]
     unknown = sum(u for _, u in rows)
     assert f"{unknown} pairs have a word that the tokenizer does not know and are left out" in caplog.text
     kept, skipped = kept.observe(lstm, 0), skipped.observe(lstm, 0)

@@ -3,7 +3,13 @@
 import torch
 from torch import nn
 
-from lmdyn.callbacks.observing.amounts import count_tokens, parameter_bytes, site_widths
+from lmdyn.callbacks.observing.amounts import (
+    count_labels,
+    count_tokens,
+    count_types,
+    parameter_bytes,
+    site_widths,
+)
 from lmdyn.callbacks.observing.probe import ProbeSet
 
 
@@ -21,9 +27,8 @@ class Counting(list):
 def batches(number=4):
     ids = torch.tensor([[1, 2, 2], [3, 1, 0]])
     mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
-    return Counting(
-        [{"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}] * number
-    )
+    labels = ids.masked_fill(mask == 0, -100)
+    return Counting([{"input_ids": ids, "attention_mask": mask, "labels": labels}] * number)
 
 
 def test_tokens():
@@ -32,6 +37,14 @@ def test_tokens():
     assert count_tokens(ProbeSet(loader), 7) == 7
     assert loader.taken == 2
     assert count_tokens(ProbeSet(batches()), 21) == 20
+
+
+def test_types_and_labels():
+    probe = ProbeSet(batches())
+    assert count_types(probe, "labels", 9) == 3
+    assert count_types(probe, "labels", 9, least=5) == 2  # 1 and 2; 3 is there four times
+    assert count_types(probe, "labels", 9, leave_out=[2, 900]) == 2
+    assert count_labels(probe, ["labels"])["labels"].tolist() == [0, 8, 8, 4]
 
 
 class Shared(nn.Module):

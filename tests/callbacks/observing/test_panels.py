@@ -9,12 +9,8 @@ LOSS = Quantity("loss", "Loss at t.", "nats", panel="loss", over="t", floor="flo
 
 
 def observed():
-    rows = [
-        (step, "loss", how, t, pd.NA, step + t)
-        for step in (0, 10)
-        for how in ("fixed", "own")
-        for t in (3, 1)
-    ]
+    each = [(step, how, t) for step in (0, 10) for how in ("fixed", "own") for t in (3, 1)]
+    rows = [(step, "loss", how, t, pd.NA, step + t) for step, how, t in each]
     rows += [(10, "loss", "own", 1, place, 7.0) for place in (0, 1)]  # by position
     rows += [(10, "floor", "own", pd.NA, pd.NA, 0.5), (10, "loss", "own", pd.NA, pd.NA, 9.0)]
     table = pd.DataFrame(rows, columns=["step", "quantity", "how", "t", "position", "value"])

@@ -21,11 +21,9 @@ from lmdyn.callbacks.observing import reading
 from lmdyn.models.pretraining import checkpoint_activations
 from tests.helpers.modules import Own, quiet_trainer
 
-pytestmark = [
+pytestmark = [  # the second: torch.jit's own, as torch.compile is first used
     pytest.mark.filterwarnings("ignore:GPU available but not used"),
-    pytest.mark.filterwarnings(
-        "ignore::DeprecationWarning"
-    ),  # torch.jit's own, as torch.compile is first used
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 
 SITES = {"embedding": "net.transformer.wte", "h1": "net.transformer.h.0", "h2": "net.transformer.h.1"}

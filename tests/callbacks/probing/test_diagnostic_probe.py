@@ -105,9 +105,8 @@ def test_values_are_those_of_the_functions(tmp_path):
                 ("accuracy", expected.accuracy), ("probe_loss", expected.loss), ("compression", code.compression)
             ):  # fmt: skip
                 assert value(table, quantity, site, target) == pytest.approx(float(there[i, j]), abs=1e-6)
-            assert value(table, "selectivity", site, target) == pytest.approx(
-                value(table, "accuracy", site, target) - value(table, "control_accuracy", site, target)
-            )
+            accuracy, control = (value(table, n, site, target) for n in ("accuracy", "control_accuracy"))
+            assert value(table, "selectivity", site, target) == pytest.approx(accuracy - control)
 
 
 def test_information_is_entropy_less_loss(tmp_path):
