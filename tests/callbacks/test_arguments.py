@@ -27,7 +27,7 @@ def outside(hint):
 def declared(cls):
     """Name and wrong value of each argument with a range or a choice."""
     hints = get_type_hints(cls, include_extras=True)
-    return [(field.name, value) for field in fields(cls) for value in outside(hints[field.name])]
+    return [(f.name, value) for f in fields(cls) if f.init for value in outside(hints[f.name])]
 
 
 CLASSES = [*exported().values(), DynamicsNumerics, LongTerm, ShortTerm]

@@ -276,7 +276,7 @@ def test_defaults_are_what_the_data_has_and_say_what_they_leave_out(tmp_path, ca
     assert (found["length"], found["lengths"], found["sentences"]) == (12, [8], 12)
     assert (found["components"], found["embedding"]) == (32, "model.embed_tokens")
     assert (found["layers"], found["frequency"]) == ([], "probe")
-    for said in ("12 sentences of up to 12", "32 components", "has no layer 'upos'", "no training counts"):
+    for said in ("12 sentences of up", "32 components", "no layer 'upos'", "curves: there are no training"):
         assert caplog.text.count(said) == 1
     with pytest.raises(ValueError, match="expected 20 sentences of 12 tokens"):
         attach(EncoderDynamics(sentences=20, name="more"), list(IDS), tmp_path)
