@@ -83,8 +83,8 @@ def _scores(
 ) -> dict[str, tuple[Float[Tensor, "batch heads time"], Bool[Tensor, "batch heads time"]]]:
     """Return the values of each score, and which queries have it; NaN among these is NaN of the weights."""
     scores = {
-        # the logarithm is vectorized, and torch.special.entr is not
-        "entropy": -(p * p.clamp(min=torch.finfo(p.dtype).tiny).log()).sum(-1),
+        # the logarithm is vectorized, and torch.special.entr is not; new memory costs more than the logarithm
+        "entropy": -p.clamp(min=torch.finfo(p.dtype).tiny).log_().mul_(p).sum(-1),
         "diagonal": _neighbours(p),
         "itself": p.diagonal(dim1=-2, dim2=-1),
     }
@@ -104,7 +104,9 @@ def rows_on_tokens(
     attention: Float[Tensor, "batch heads time time"], tokens: Bool[Tensor, "batch time"]
 ) -> tuple[Float[Tensor, "batch heads time time"], Bool[Tensor, "batch heads time"]]:
     """Return the weights on tokens only, with a sum of 1, and which rows have any; rows with NaN or ∞ become NaN."""
-    p = attention.to(at_least_float32(attention)).where(tokens[:, None, None, :], 0)
+    p = attention.to(at_least_float32(attention))
+    if tokens.device.type != "cpu" or not tokens.all():  # another device would have to be waited for
+        p = p.where(tokens[:, None, None, :], 0)
     total = p.sum(-1)
     total = total.where(total.isfinite(), torch.nan)  # divided by infinity, all others would be 0
     valid = tokens[:, None, :] & (total != 0)  # True for NaN

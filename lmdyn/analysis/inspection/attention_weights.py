@@ -87,8 +87,8 @@ def _fused_weights(
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
     scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.mT
     if is_causal:  # each query sees the first key
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        return scores.masked_fill_(later, -torch.inf).softmax(-1)
+        scores += scores.new_full(scores.shape[-2:], -torch.inf).triu(1)
+        return scores.softmax(-1)
     if attn_mask is None:
         return scores.softmax(-1)
     if attn_mask.dtype == torch.bool:
