@@ -163,7 +163,7 @@ class Observer(L.Callback, ABC):
             self.forward = Renamed(tuple(renamed))
         self.convention: LabelConvention | None = None if self.labels == "auto" else self.labels
         # the models of the argument `reference`, where there is one
-        self.compared: Mapping[str, Reference] = {}
+        self.compared: dict[str, Reference] = {}
         self._run: Run | None = None
         self._probe_set: ProbeSet | None = None
         self._known_hashes: Collection[str] = ()  # fingerprints of the probe sets of existing observations
