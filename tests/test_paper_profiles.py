@@ -136,7 +136,6 @@ def test_transient_chaos(place):
     "profile",
     [
         "saphra2019_sparsity/paper", "saphra2020_di/english", "saphra2020_di/scaffold", "saphra2019_svcca/paper",
-        "he2022_twotower/paper",
     ],
 )  # fmt: skip
 def test_profiles_whose_chains_are_those_of_their_organisms(place, profile):
@@ -158,3 +157,13 @@ def test_embryology(place):
     # the second phase of BERT has gone on where the first had ended, in longer rows
     assert sorted(rows(runs / "bert", "reconstruction")["step"].unique())[-1] == 5
     assert sorted(path.name for path in (runs / "bert").glob("phase_*")) == ["phase_1"]
+
+
+def test_two_towers(place):
+    runs = place.chain("he2022_twotower/paper")
+    for run in ("bert_base", "bert_large_1", "elmo", "gpt"):
+        assert observed(runs / run) == {"tower_preference", "word_clusters"}
+        found = rows(runs / run, "tower_preference")
+        assert {"token", "upos"} <= set(found["by"])
+        assert "head_reliability" in set(found["quantity"])
+        assert found["step"].min() == 0 < found["step"].max()  # claims compare with the untrained model
