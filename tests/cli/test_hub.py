@@ -11,7 +11,8 @@ import torch
 import yaml
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
-from tests.analysis.words.test_surprisal import TEXTS, albert_like, byte_level
+from tests.analysis.words.test_surprisal import TEXTS, albert_like
+from tests.helpers.foreign_tokenizers import byte_level
 from tests.helpers.hub import Hub
 from tests.helpers.interpreter import Interpreter
 
@@ -71,7 +72,7 @@ def here(tmp_path):
 
 def pythia(folder, seed):
     torch.manual_seed(seed)
-    tokenizer = byte_level(bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+    tokenizer = byte_level(TEXTS, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
     config = GPTNeoXConfig(vocab_size=len(tokenizer), **SIZES, max_position_embeddings=64)
     GPTNeoXForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

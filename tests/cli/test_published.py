@@ -18,8 +18,9 @@ from transformers import (
     Olmo2ForCausalLM,
 )
 
-from tests.analysis.words.test_surprisal import byte_level
+from tests.analysis.words.test_surprisal import TEXTS
 from tests.helpers.excerpts import excerpt_data, plain_documents, stand_in_spacy
+from tests.helpers.foreign_tokenizers import byte_level
 from tests.helpers.hub import Hub
 from tests.helpers.interpreter import Interpreter
 from tests.helpers.published import publish_albert, publish_glue, publish_wikipedia
@@ -92,7 +93,7 @@ def seen_at(steps: set[int], *observers: str) -> dict[str, set[int]]:
 
 
 def gpt_neox(folder: Path) -> None:
-    tokenizer = byte_level(bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+    tokenizer = byte_level(TEXTS, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
     config = GPTNeoXConfig(vocab_size=len(tokenizer), **SIZES, max_position_embeddings=2048)
     GPTNeoXForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -127,7 +128,7 @@ def test_revisions_of_olmo(hub):
         "stage2-ingredient1-step1000-tokens3B",
         "main",
     ):
-        tokenizer = byte_level(eos_token="<|endoftext|>", pad_token="<|pad|>")
+        tokenizer = byte_level(TEXTS, eos_token="<|endoftext|>", pad_token="<|pad|>")
         torch.manual_seed(len(step))
         config = Olmo2Config(
             vocab_size=len(tokenizer), **SIZES, max_position_embeddings=4096, pad_token_id=None

@@ -12,7 +12,8 @@ from lmdyn.cli.__main__ import main
 from lmdyn.cli.surprisal import write_surprisals
 from lmdyn.datamodules.corpora.tokenization import load_tokenizer, tokenizer_digest
 from lmdyn.models import MaskedLanguageModel, PretrainedLM
-from tests.analysis.words.test_surprisal import TEXTS, albert_like, byte_level
+from tests.analysis.words.test_surprisal import TEXTS, albert_like
+from tests.helpers.foreign_tokenizers import byte_level
 
 FIT = [
     "fit", "--model=LSTMLanguageModel", "--model.hidden_size=8", "--trainer.accelerator=cpu", "--trainer.max_steps=2",
@@ -28,7 +29,7 @@ FIT = [
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("\n".join(["", *TEXTS, " ", ""]), encoding="utf-8")
-    tokenizer = byte_level(eos_token="<|endoftext|>")
+    tokenizer = byte_level(TEXTS, eos_token="<|endoftext|>")
     tokenizer.save_pretrained("gpt")
     torch.manual_seed(0)
     GPT2LMHeadModel(
