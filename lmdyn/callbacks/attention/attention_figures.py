@@ -133,7 +133,6 @@ class _DiagonalFrames(Sequence[Figure]):
         for image, square in zip(self._images, squares, strict=True):
             image.set_data(_square(square))
         self._panels.figure.suptitle(
-            f"step {step:,}: in the first, a middle and the last layer, the head whose diagonal score rises most",
-            wrap=True,
+            f"step {step:,}: in the first, a middle and the last layer,\nthe head whose diagonal score rises most"
         )
         return self._panels.figure
