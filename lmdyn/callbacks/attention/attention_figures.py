@@ -116,7 +116,7 @@ class _DiagonalFrames(Sequence[Figure]):
 
     def __init__(self, maps: Mapping[int, Sequence[pd.DataFrame]], heads: Sequence[tuple[str, int]]) -> None:
         self._maps = list(maps.items())
-        self._panels = panels = fig.new_panels(len(heads), 2.9, 3.6, margin=(1, 0))
+        self._panels = panels = fig.new_panels(len(heads), 2.9, 3.6, margin=(1, 0.3))
         self._images = []
         for ax, square, (site, head) in zip(panels, self._maps[0][1], heads, strict=True):
             self._images.append(_map(ax, square))
