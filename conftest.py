@@ -35,7 +35,8 @@ _decorate = _import_hook.JaxtypingTransformer.visit_FunctionDef
 def _decorate_shaped(self: Any, node: ast.FunctionDef) -> Any:
     """Only shapes are checked, and not of functions within functions, whose checks each call would compile anew."""
     body, node.body = node.body, []
-    if "[Tensor, " in ast.unparse(node.args) + (ast.unparse(node.returns) if node.returns else ""):
+    annotations = ast.unparse(node.args) + (ast.unparse(node.returns) if node.returns else "")
+    if "[Tensor, " in annotations or "[np.ndarray, " in annotations:
         _decorate(self, node)
     node.body = body
     return node
@@ -43,7 +44,7 @@ def _decorate_shaped(self: Any, node: ast.FunctionDef) -> Any:
 
 _import_hook.JaxtypingTransformer.visit_FunctionDef = _decorate_shaped  # type: ignore[method-assign]
 # annotations of the mathematics are checked while testing, and only then; the spaces: no files of older transformations
-_hook = install_import_hook("lmdyn.analysis", "beartype.beartype  ")
+_hook = install_import_hook("lmdyn.analysis", "beartype.beartype   ")
 
 
 @pytest.fixture(autouse=True)

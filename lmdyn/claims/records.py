@@ -150,7 +150,7 @@ def _replace(
     study: str | None,
     reads: frozenset[str],
     others: str,
-    most_mb: float = MOST_MB,
+    most_mb: float,
 ) -> None:
     """Write the files under temporary names, then replace the existing files by them."""
     given = [*runs, *_others(runs, out, others)]

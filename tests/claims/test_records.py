@@ -186,7 +186,7 @@ def test_two_processes_keep_each_others_runs(runs, tmp_path):
     lock.acquire()
     thread = Thread(target=write_records, args=(found[1:2], out), kwargs={"others": "keep"})
     thread.start()
-    records._replace(found[2:3], out, None, frozenset(), "keep")
+    records._replace(found[2:3], out, None, frozenset(), "keep", 3.0)
     lock.release()
     thread.join()
     assert [run.name for run in read_records(out)] == [run.name for run in found[:3]]

@@ -353,8 +353,9 @@ def references_or_own_past(reference: "Reference | Mapping[str, Reference] | Non
 
 def report_past(name: str, what: str, run: Run) -> bool:
     """Report from which of its own checkpoints a run's lines or distances are; return whether it saves any."""
-    saved = not run.live or run.checkpoint_folder is not None
-    first = "" if run.checkpoints and 0 not in run.checkpoints else "the checkpoint of step 0 and "
+    without_first = bool(run.checkpoints) and 0 not in (run.checkpoints or ())
+    saved = without_first or not run.live or run.checkpoint_folder is not None
+    first = "" if without_first else "the checkpoint of step 0 and "
     left_out = "are left out: the run saves no checkpoints; attach a ScheduledCheckpoint"
     report(name, f"{what} {f'are those from {first}the preceding one' if saved else left_out}")
     return saved

@@ -97,20 +97,14 @@ def tabulate(
     plain: list[dict[str, Any]] = []
     tables: list[pd.DataFrame] = []
     reasons: dict[str, list[dict[str, Any]]] = {}
-    known: set[str] = set()  # sites of which something is undefined
     for row in rows:
         if isinstance(row, pd.DataFrame):
-            undefined = row["value"].eq("")
-            if undefined.any():
-                known.update(row["site"][undefined])
-                row = row.assign(value=row["value"].mask(undefined).astype("float64"))
             tables.append(row)
         else:
             place, values = row
             found = [{"quantity": q, **place, "value": v} for q, v in values.items() if v is not None]
             for one in (one for one in found if isinstance(one["value"], str)):
                 reasons.setdefault(one["value"], []).append(one)
-                one["value"] = math.nan
             plain += found
     columns = ["quantity", "site", *groups, "value"]
     table = pd.concat([pd.DataFrame(plain), *tables], ignore_index=True).reindex(columns=columns)
@@ -119,10 +113,10 @@ def tabulate(
             table[column] = table[column].astype("Int64")
         elif empty is not None:
             table[column] = empty if table[column].isna().all() else table[column].fillna(empty)
-    table["value"] = table["value"].astype("float64")
+    undefined = table["value"].map(lambda value: isinstance(value, str)).astype(bool)
+    table["value"] = table["value"].mask(undefined, math.nan).astype("float64")
     if rank_and_world_size()[0] == 0:
-        known |= {one.get("site", "") for held in reasons.values() for one in held}
-        broken = [s for s in dict.fromkeys(table["site"][table["value"].isna()]) if s not in known]
+        broken = list(dict.fromkeys(table["site"][table["value"].isna() & ~undefined]))
         if why and broken:
             where = f" in {broken}" if any(broken) else ""
             log.warning("%s: not finite at step %d%s: %s", name, step, where, why)
