@@ -29,9 +29,8 @@ OVERLAYS = [
     if "class_path" not in yaml.safe_load(path.read_text(encoding="utf-8")).get("model", {})
 ]
 EXPERIMENTS = [path for path in CONFIGS if path not in OVERLAYS]
-BASE = (
-    ROOT / "configs" / "quickstart.yaml"
-)  # what overlays are laid over that have no language model beside them
+# what overlays are laid over that have no language model beside them
+BASE = ROOT / "configs" / "quickstart.yaml"
 
 ON_CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.strategy=auto"]
 SMALL = [
@@ -324,11 +323,7 @@ def test_trains_and_observes(path, in_tmp):
 @pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.usefixtures("without_report")
-@pytest.mark.parametrize(
-    "path",
-    [p for p in EXPERIMENTS if real_text(p) and not streamed(p)],
-    ids=name,
-)
+@pytest.mark.parametrize("path", [p for p in EXPERIMENTS if real_text(p) and not streamed(p)], ids=name)
 @pytest.mark.skipif("LMDYN_DATA" not in os.environ, reason="LMDYN_DATA is not set")
 def test_trains_and_observes_real_data(path, in_tmp):
     cli = LmdynCLI(["fit", *small_files_of(path, in_tmp), *small_arguments(path), *own_vocabulary(path)])

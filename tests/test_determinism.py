@@ -110,9 +110,8 @@ def test_two_processes_write_the_same_files(trained, path):
     one, two = (files(folder / name(path)) for folder in trained)
     assert one.keys() == two.keys()
     assert [file for file in one if one[file] != two[file]] == []
-    suffixes = {
-        Path(file).suffix for file in one
-    }  # checkpoints; configuration; tokenizer; encoded text; counts
+    # checkpoints; configuration; tokenizer; encoded text; counts
+    suffixes = {Path(file).suffix for file in one}
     assert {".ckpt", ".yaml", ".json", ".bin", ".parquet"} <= suffixes
 
 

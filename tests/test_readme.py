@@ -97,9 +97,8 @@ def test_example_runs(name, text, tmp_path):
     assert 0 < accuracy < 1  # not the 1.0 of a model that is asked for the word it reads
     sparsity = pd.read_parquet(found / "sparsity")
     assert {"embedding", "block_00", "block_01", "norm", "logits"} == set(sparsity["site"]) - {""}
-    of_all = sparsity["quantity"].eq("rho_gradient") & sparsity["pos_class"].eq(
-        ""
-    )  # samples can be too small
+    # samples can be too small
+    of_all = sparsity["quantity"].eq("rho_gradient") & sparsity["pos_class"].eq("")
     assert of_all.any()
     assert sparsity.loc[of_all, "value"].notna().all()
     labels = {"hugging_face": "next", "nanogpt": "aligned"}[name]

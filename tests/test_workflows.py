@@ -111,9 +111,8 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
                 rf"fork runs/{origins}/{re.escape(words)} \S+/{profile.parent.name}/{fork}_{seed} ", plan
             )
             observed = rf"analyze \S+/{profile.parent.name}/{fork}_{seed} --config"
-            assert re.search(
-                rf"LMDYN_SEED={seed} .*{observed}", plan
-            )  # of which observers.yaml may name others
+            # of which observers.yaml may name others
+            assert re.search(rf"LMDYN_SEED={seed} .*{observed}", plan)
         return
     if "runs" in config:  # configs/study.smk
         runs = changes_of(profile)
@@ -142,9 +141,8 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
             assert re.search(rf"LMDYN_SEED={seed} .*analyze \S+/lm_{seed} .*observers.yaml --scheduled", plan)
             assert re.search(rf"analyze \S+/two_layers_{seed} .*observers_repeats.yaml --scheduled", plan)
         return
-    if (
-        "taggers" not in config
-    ):  # saphra2021_attention: a language model, its partner and a tagger of each seed
+    # saphra2021_attention: a language model, its partner and a tagger of each seed
+    if "taggers" not in config:
         assert (jobs["language_model"], jobs["tagger"], jobs["observe"]) == (2 * seeds, seeds, seeds)
         assert (jobs["claims"], jobs["records"]) == (1, 1)
         for seed in config["seeds"]:
@@ -170,9 +168,8 @@ def test_a_seed_that_is_added_is_made(study, models, tmp_path):
     summary, _ = snakemake(tmp_path, profile, "--detailed-summary")
     outputs = [line.split("\t")[0] for line in summary.splitlines() if line.startswith(("runs/", "docs/"))]
     began = time.time()  # later than its configurations, however new the clone
-    for i, output in enumerate(
-        reversed(outputs)
-    ):  # what is made first comes last; report and claims in the end
+    # what is made first comes last; report and claims in the end
+    for i, output in enumerate(reversed(outputs)):
         path = tmp_path / output
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir() if path.name == "tokenizer" else path.touch()

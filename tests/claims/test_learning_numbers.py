@@ -182,9 +182,8 @@ def test_from_its_peak():
     assert FromPeak(known, 0.1, 0.2).of(found).error == pytest.approx(0.1)  # two and two of 0.1 each
     assert WindowMean(known, 0.5, 1.0).of(found).value == pytest.approx((0.9 + 0.5 + 0.3) / 3)
     rising = run(rows("x", {step: step / 100 for step in (0, 10, 20, 60, 100)}))
-    assert FromPeak(Rows("Observer", "x"), 0.1, 0.2).of(rising).value == pytest.approx(
-        0.85
-    )  # not cut off at 0
+    # not cut off at 0
+    assert FromPeak(Rows("Observer", "x"), 0.1, 0.2).of(rising).value == pytest.approx(0.85)
     with pytest.raises(NotMeasured, match=r"observed nothing from step 30 to 40"):
         FromPeak(known, 0.3, 0.4).of(found)
     with pytest.raises(ValueError, match="since < until"):

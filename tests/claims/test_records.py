@@ -290,7 +290,7 @@ def test_the_command_knows_the_study_by_the_folder(runs, tmp_path, monkeypatch, 
     main(["records", str(runs), "--out", str(tmp_path / "plain")])
     assert "is not in a study's folder" in capsys.readouterr().err
     for words, error in [
-        (["--study", "doe2001_wrd"], "unknown study 'doe2001_wrd', did you mean 'doe2001_word'?"),
+        (["--study", "doe2001_wrd"], "unknown study 'doe2001_wrd', did you mean 'doe2001_word'?")
     ]:
         with pytest.raises(SystemExit, match="1"):
             main(["records", str(runs), "--out", str(tmp_path / "other"), *words])

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from benchmarks.claims import (
-    CASES,
-    bootstrap_coverage,
-    own_intervals_alone,
-    simulate,
-)
+from benchmarks.claims import CASES, bootstrap_coverage, own_intervals_alone, simulate
 
 RARE = 1e-3
 
@@ -32,9 +27,8 @@ def check(case, n, draws):
 @pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
 def test_on_the_boundary(case):
     """The controls below are wrong in 12 to 32 % of the draws; of 200, 7.5 % are too many to hold or fail."""
-    for n in (
-        (3, 5) if case.wide else (3, 8)
-    ):  # where intervals overlap many corners, eight seeds take a minute
+    # where intervals overlap many corners, eight seeds take a minute
+    for n in (3, 5) if case.wide else (3, 8):
         check(case, n, 200)
 
 

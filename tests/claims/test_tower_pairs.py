@@ -8,18 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lmdyn.claims import (
-    Above,
-    At,
-    Claim,
-    Difference,
-    NotMeasured,
-    Part,
-    Rows,
-    SeedPair,
-    Study,
-    by_seed,
-)
+from lmdyn.claims import Above, At, Claim, Difference, NotMeasured, Part, Rows, SeedPair, Study, by_seed
 from lmdyn.claims.judge import judge
 from lmdyn.claims.tower_pairs import (
     AgreementOfClusters,

@@ -179,9 +179,8 @@ def test_weights_are_read_from_their_file_as_transformers_reads_them(kind, dtype
         assert torch.equal(tensor, fast["state_dict"][name])
         assert tensor.dtype == fast["state_dict"][name].dtype == torch.float32
     assert SeenWeights.of(slow["state_dict"]).digest == SeenWeights.of(fast["state_dict"]).digest
-    assert torch.equal(
-        SeenWeights.of(slow["state_dict"]).sketch, SeenWeights.of(fast["state_dict"]).sketch
-    )  # tied weights once
+    # tied weights once
+    assert torch.equal(SeenWeights.of(slow["state_dict"]).sketch, SeenWeights.of(fast["state_dict"]).sketch)
     assert {k: v for k, v in slow.items() if k != "state_dict"} == {
         k: v for k, v in fast.items() if k != "state_dict"
     }
@@ -205,9 +204,8 @@ def test_files_that_hold_anything_else_are_left_to_transformers(series, tmp_path
     ):
         save_file(change, folder / "model.safetensors")
         assert read_stored(folder, names) is None
-    twins = {
-        name: torch.zeros_like(t) for name, t in weights.items()
-    }  # which of them is which cannot be told
+    # which of them is which cannot be told
+    twins = {name: torch.zeros_like(t) for name, t in weights.items()}
     save_file({f"x.{name}": t for name, t in twins.items()}, folder / "model.safetensors")
     assert StoredNames.find(folder, {name: torch.zeros_like(t) for name, t in state.items()}) is None
     (folder / "model.safetensors").write_bytes(b"cut short")

@@ -184,9 +184,8 @@ def folder(tmp_path_factory):
 def here(folder, tmp_path, monkeypatch):
     """The user's folder as the current one; what is written goes to tmp_path."""
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(
-        "lmdyn.callbacks.observing.loggers.takes_images", lambda _: False
-    )  # no test looks at them
+    # no test looks at them
+    monkeypatch.setattr("lmdyn.callbacks.observing.loggers.takes_images", lambda _: False)
     monkeypatch.syspath_prepend(str(folder))
     yield tmp_path
     sys.modules.pop("inspected_own", None)

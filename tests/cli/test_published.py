@@ -99,9 +99,8 @@ def gpt_neox(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-SEEN = seen_at(
-    {0, 1000}, "learning_curves", "diagnostic_probe", "attention_patterns"
-)  # with none before the first
+# with none before the first
+SEEN = seen_at({0, 1000}, "learning_curves", "diagnostic_probe", "attention_patterns")
 
 
 def test_seeds_of_pythia(hub):

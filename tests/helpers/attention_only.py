@@ -81,9 +81,8 @@ def induction_model(sharpness: float = 60.0, strength: float = 3.0) -> Attention
         model.embedding.weight[:, TOKEN] = tokens
         model.positions.weight[:, PLACE] = places
         first, second = (layer.self_attn for layer in model.layers)
-        first.q_proj.weight[:POSITIONS, PLACE] = sharpness * places.roll(
-            -1, 0
-        )  # row j responds to position j + 1
+        # row j responds to position j + 1
+        first.q_proj.weight[:POSITIONS, PLACE] = sharpness * places.roll(-1, 0)
         first.k_proj.weight[:POSITIONS, PLACE] = places
         first.v_proj.weight[:VOCABULARY, TOKEN] = tokens
         first.o_proj.weight[BEFORE, :VOCABULARY] = tokens

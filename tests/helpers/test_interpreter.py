@@ -79,6 +79,5 @@ def test_a_command_of_lmdyn_pays_no_imports(interpreter, tmp_path):
     )  # fmt: skip
     assert done.returncode
     assert "nothing.yaml" in done.stderr
-    assert (
-        os.times().children_user - began[1].children_user < 1
-    )  # of the executable; the fork is the server's
+    # of the executable; the fork is the server's
+    assert os.times().children_user - began[1].children_user < 1
