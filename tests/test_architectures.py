@@ -7,17 +7,7 @@ from lmdyn.analysis.inspection.forward import call_module, logits_of, token_loss
 from lmdyn.analysis.inspection.label_convention import aligned_labels, label_convention
 from lmdyn.callbacks import LearningCurves
 from lmdyn.callbacks.observing.run import Run
-from tests.helpers.architecture_table import (
-    OBSERVERS,
-    PAGE,
-    Cell,
-    RawError,
-    exported,
-    measure,
-    page,
-    read_page,
-    refusal,
-)
+from tests.helpers import architecture_table as T
 from tests.helpers.architectures import ARCHITECTURES, CAUSAL, MASKED, VOCABULARY
 
 pytestmark = pytest.mark.slow
@@ -35,20 +25,20 @@ def each(names):
 
 @pytest.fixture(scope="module")
 def written():
-    return read_page(PAGE.read_text(encoding="utf-8"))
+    return T.read_page(T.PAGE.read_text(encoding="utf-8"))
 
 
 def test_page_has_a_cell_for_every_observer_on_every_architecture(written):
     assert list(written) == list(ARCHITECTURES)
-    assert all(list(cells) == list(exported()) for cells in written.values())
-    assert exported().keys() == OBSERVERS.keys()
-    assert page(written) == PAGE.read_text(encoding="utf-8")
+    assert all(list(cells) == list(T.exported()) for cells in written.values())
+    assert T.exported().keys() == T.OBSERVERS.keys()
+    assert T.page(written) == T.PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", each(ARCHITECTURES))
 def test_page_says_what_is_measured(written, name):
     """Else: ``python -m tests.helpers.architecture_table``."""
-    assert measure(name) == written[name]
+    assert T.measure(name) == written[name]
 
 
 def test_what_has_to_run_does(written):
@@ -68,24 +58,24 @@ def test_raw_errors_are_no_refusals():
         try:
             raise error
         except Exception as raised:
-            return refusal(raised, "Sparsity", module)
+            return T.refusal(raised, "Sparsity", module)
 
     for error in (KeyError("labels"), ValueError("an error of somebody else, of forty letters or more")):
-        with pytest.raises(RawError):
+        with pytest.raises(T.RawError):
             refused(error)
     with pytest.raises(ValueError) as raised:
         token_losses(torch.zeros(1, 2, 3), torch.zeros(1, 3, dtype=torch.int64))
-    assert refusal(raised.value, "Sparsity", module).startswith("logits are (batch, time, classes)")
+    assert T.refusal(raised.value, "Sparsity", module).startswith("logits are (batch, time, classes)")
 
 
 def test_pages_are_read_as_they_are_written():
     table = {
-        "a": {"One": Cell(), "Two": Cell("because (of) this")},
-        "b": {"One": Cell("other"), "Two": Cell()},
+        "a": {"One": T.Cell(), "Two": T.Cell("because (of) this")},
+        "b": {"One": T.Cell("other"), "Two": T.Cell()},
     }
-    assert read_page(page(table)) == table
+    assert T.read_page(T.page(table)) == table
     with pytest.raises(ValueError, match="expected 'yes' or 'no"):
-        read_page(page(table).replace("| yes |", "| |", 1))
+        T.read_page(T.page(table).replace("| yes |", "| |", 1))
 
 
 # ---------------------------------------------------------------- losses

@@ -10,25 +10,8 @@ import pandas as pd
 import pytest
 import torch
 
+from lmdyn import callbacks as C
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
-from lmdyn.callbacks import (
-    Checkpoint,
-    Curvature,
-    Geometry,
-    Induction,
-    Itself,
-    LearningCurves,
-    LossChangeAllocation,
-    Previous,
-    Run,
-    RunState,
-    ScheduledCheckpoint,
-    Similarity,
-    Sparsity,
-    Steps,
-    Trajectory,
-    WeightSpectra,
-)
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.models import LSTMLanguageModel
 from tests.helpers.ranks import TORCHRUN, run_ranks
@@ -41,8 +24,8 @@ CORPUS = {
     "layers": ["upos"],
 }  # fmt: skip
 PRECISIONS = ("64-true",)  # that of the untrained model is 32-true
-SCHEDULE = Steps(every=3, epochs=True)
-OF_EPOCHS = Steps(epochs=True)  # of what is reduced over ranks in hundreds of small messages
+SCHEDULE = C.Steps(every=3, epochs=True)
+OF_EPOCHS = C.Steps(epochs=True)  # of what is reduced over ranks in hundreds of small messages
 
 
 def corpus(**settings):
@@ -52,21 +35,21 @@ def corpus(**settings):
 def observers(other=None):
     common = {"schedule": SCHEDULE, "log_figures": False}
     rare = {"schedule": OF_EPOCHS, "log_figures": False}
-    end = Previous() if other is None else Checkpoint(str(other), "lmdyn.models.LSTMLanguageModel")
-    compared = {"reference": {"itself": Itself(), "other": end}, "measures": ["svcca", "linear_cka", "rsa"]}
+    end = C.Previous() if other is None else C.Checkpoint(str(other), "lmdyn.models.LSTMLanguageModel")
+    compared = {"reference": {"itself": C.Itself(), "other": end}, "measures": ["svcca", "linear_cka", "rsa"]}
     path = {"allocation": "path", "layers": [], "bands": (), "most_points": 3}
     return [
-        Sparsity(matched_size=None, class_min_count=5, **common),
-        LearningCurves(**common),
+        C.Sparsity(matched_size=None, class_min_count=5, **common),
+        C.LearningCurves(**common),
         # the whole probe set is one stream: the second rank has none
-        LearningCurves(probe=corpus(batch_size=1), name="one_stream", **common),
-        Induction(length=5, sequences=40, **rare),  # 3 batches, of which a rank has 1
-        Similarity(**compared, bootstrap=3, max_samples=50, **rare),
-        LossChangeAllocation(**path, max_tokens=60, **rare),
-        Curvature(max_tokens=60, tolerance=0.01, probes=2, **rare),
-        Geometry(max_samples=50, **rare),
-        Trajectory(words=8, min_count=3, **rare),
-        WeightSpectra(gradients=True, singular_values=1, **rare),
+        C.LearningCurves(probe=corpus(batch_size=1), name="one_stream", **common),
+        C.Induction(length=5, sequences=40, **rare),  # 3 batches, of which a rank has 1
+        C.Similarity(**compared, bootstrap=3, max_samples=50, **rare),
+        C.LossChangeAllocation(**path, max_tokens=60, **rare),
+        C.Curvature(max_tokens=60, tolerance=0.01, probes=2, **rare),
+        C.Geometry(max_samples=50, **rare),
+        C.Trajectory(words=8, min_count=3, **rare),
+        C.WeightSpectra(gradients=True, singular_values=1, **rare),
     ]
 
 
@@ -80,10 +63,10 @@ class RanksDiffer(L.Callback):
 def fit(folder, *, world_size, ckpt_path=None, seed=0, max_epochs=2):
     L.seed_everything(seed, verbose=False)
     module = LSTMLanguageModel(embedding_size=12, hidden_size=12, num_layers=2, dropout=0.2)
-    state = RunState()
+    state = C.RunState()
     savers = [
-        ScheduledCheckpoint(Steps(every=1, epochs=True), weights_only=False),
-        ScheduledCheckpoint(Steps(every=3)),
+        C.ScheduledCheckpoint(C.Steps(every=1, epochs=True), weights_only=False),
+        C.ScheduledCheckpoint(C.Steps(every=3)),
     ]
     trainer = L.Trainer(
         accelerator="cpu", devices=world_size, strategy="ddp" if world_size > 1 else "auto", logger=False,
@@ -119,9 +102,9 @@ def allocate(folder, checkpoints, precision):
     """Shares of the change of the loss between two checkpoints; the table on rank 0."""
     data = corpus()
     data.setup("fit")
-    observer = LossChangeAllocation(probe=data, bands=(10,), log_figures=False)
+    observer = C.LossChangeAllocation(probe=data, bands=(10,), log_figures=False)
     steps = {step: checkpoints / f"step={step:09d}.ckpt" for step in (0, 3)}
-    observer.attach(Run(folder, data.tokenizer, data.token_counts, data, steps))
+    observer.attach(C.Run(folder, data.tokenizer, data.token_counts, data, steps))
     module = LSTMLanguageModel(vocab_size=len(data.tokenizer), embedding_size=12, hidden_size=12)
     module.load_state_dict(torch.load(steps[3], weights_only=True)["state_dict"])
     table = observer.observe(module.to({"32-true": torch.float32, "64-true": torch.float64}[precision]), 3)

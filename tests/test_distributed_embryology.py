@@ -16,39 +16,12 @@ import torch
 import torch.nn.functional as F
 
 import lmdyn.callbacks.probing.downstream as downstream
+from lmdyn import callbacks as C
+from lmdyn import datamodules as D
 from lmdyn.analysis.probing.edge_probes import EdgeClassifier
 from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.callbacks import (
-    AttentionPatterns,
-    DepthPerformance,
-    Downstream,
-    DynamicsNumerics,
-    EdgeProbe,
-    EncoderDynamics,
-    Geometry,
-    Handwriting,
-    LongTerm,
-    LoopConvergence,
-    ProbeSet,
-    Run,
-    ShortTerm,
-    TokenLearning,
-    TowerPreference,
-    Trajectory,
-    WordClusters,
-    WorldKnowledge,
-)
 from lmdyn.callbacks.training.fine_tuning import Budget
-from lmdyn.datamodules import (
-    FactCorpus,
-    GrammarCorpus,
-    GrammarFacts,
-    GrammarTasks,
-    PretrainingCorpus,
-    SpanCorpus,
-    StreamedText,
-)
 from lmdyn.models import MaskedLanguageModel
 from tests.helpers.ranks import run_ranks
 
@@ -76,13 +49,13 @@ BY_NUMBER = (
 
 
 def grammar():
-    return GrammarCorpus(**GRAMMAR)
+    return D.GrammarCorpus(**GRAMMAR)
 
 
 def text(rank=0, world_size=1, batch_size=BATCH, stream=None):
     """Pretraining text as a Trainer's rank has it."""
-    corpus = GrammarCorpus(**GRAMMAR, vocabulary="wordpiece", vocab_size=300)
-    data = PretrainingCorpus(corpus, stream, sequence_length=24, batch_size=batch_size, pairs="order")
+    corpus = D.GrammarCorpus(**GRAMMAR, vocabulary="wordpiece", vocab_size=300)
+    data = D.PretrainingCorpus(corpus, stream, sequence_length=24, batch_size=batch_size, pairs="order")
     about = {"accumulate_grad_batches": 1, "limit_train_batches": 1.0, "overfit_batches": 0.0}
     data.trainer = mock.Mock(global_rank=rank, world_size=world_size, **about)
     data.prepare_data()
@@ -92,41 +65,41 @@ def text(rank=0, world_size=1, batch_size=BATCH, stream=None):
 def observers():
     """Small batches: more of them than ranks, an odd number of rows in some, a single row in others."""
     return [
-        TokenLearning(
-            bands=[(5, 20), (30, 90)], max_words=151, probe=SpanCorpus(grammar(), tasks=[], batch_tokens=70)
+        C.TokenLearning(
+            bands=[(5, 20), (30, 90)], max_words=151, probe=D.SpanCorpus(grammar(), tasks=[], batch_tokens=70)
         ),
-        EdgeProbe(
+        C.EdgeProbe(
             classifier=EdgeClassifier(learning_rate=0.02, max_updates=30, evaluate_every=10), train_tokens=700,
-            probe=SpanCorpus(grammar(), batch_tokens=70),
+            probe=D.SpanCorpus(grammar(), batch_tokens=70),
         ),
-        WorldKnowledge(probe=FactCorpus(GrammarFacts(grammar()), batch_tokens=30)),
-        AttentionPatterns(size=8),
-        Geometry(attention_sites="auto", max_samples=60),
-        Trajectory(words=12, min_count=5),
-        Downstream(budget=Budget(max_updates=3), probe=GrammarTasks(grammar(), n_train=40, n_evaluation=21)),
-        TowerPreference(  # any two sites may be called towers
+        C.WorldKnowledge(probe=D.FactCorpus(D.GrammarFacts(grammar()), batch_tokens=30)),
+        C.AttentionPatterns(size=8),
+        C.Geometry(attention_sites="auto", max_samples=60),
+        C.Trajectory(words=12, min_count=5),
+        C.Downstream(budget=Budget(max_updates=3), probe=D.GrammarTasks(grammar(), n_train=40, n_evaluation=21)),
+        C.TowerPreference(  # any two sites may be called towers
             sites={"embedding": "model.albert.encoder.embedding_hidden_mapping_in", "top": "model.albert.encoder"},
             training=HeadTraining(updates=9), batch_rows=5, min_count=1,
         ),
-        WordClusters(
+        C.WordClusters(
             embedding="model.albert.embeddings.word_embeddings", components=5, words=100, learning_rate=0.1
         ),
-        EncoderDynamics(
-            length=12, lengths=(8,), sentences=5, short_term=ShortTerm(steps=40, dimension_times=(0, 20)),
-            long_term=LongTerm(steps=200, tau=10, check=2, check_steps=60, max_period=4), examples=2,
-            numerics=DynamicsNumerics(threshold=1e-3, dtype="float64"),
+        C.EncoderDynamics(
+            length=12, lengths=(8,), sentences=5, short_term=C.ShortTerm(steps=40, dimension_times=(0, 20)),
+            long_term=C.LongTerm(steps=200, tau=10, check=2, check_steps=60, max_period=4), examples=2,
+            numerics=C.DynamicsNumerics(threshold=1e-3, dtype="float64"),
         ),
-        DepthPerformance(
+        C.DepthPerformance(
             times=[0, 2, 3], training=HeadTraining(updates=4), batch_rows=5, tasks=tasks(),
         ),
-        Handwriting(starts=6, lengths=12, probe=tasks()),
-        LoopConvergence(horizon=6, times=[0, 1, 3, 6], max_tokens=None),
+        C.Handwriting(starts=6, lengths=12, probe=tasks()),
+        C.LoopConvergence(horizon=6, times=[0, 1, 3, 6], max_tokens=None),
     ]  # fmt: skip
 
 
 def tasks():
-    corpus = GrammarCorpus(**{**GRAMMAR, "n_train_tokens": 2000, "n_validation_tokens": 1500})
-    return GrammarTasks(corpus, ["similarity"], n_train=60, n_evaluation=41)
+    corpus = D.GrammarCorpus(**{**GRAMMAR, "n_train_tokens": 2000, "n_validation_tokens": 1500})
+    return D.GrammarTasks(corpus, ["similarity"], n_train=60, n_evaluation=41)
 
 
 def model(weights=None):
@@ -140,7 +113,7 @@ def model(weights=None):
 
 def train(module, data):
     """Until some words and facts are known, and others are not."""
-    facts = FactCorpus(GrammarFacts(grammar()))
+    facts = D.FactCorpus(D.GrammarFacts(grammar()))
     facts.tokenizer = data.tokenizer
     facts.setup()
     (some,) = [{k: v[::2] for k, v in batch.items()} for batch in facts.loader().shard(0, 1)]
@@ -160,7 +133,7 @@ def observe(folder, rank_zero=True):
     """What each observer answers, and what was served to this process meanwhile."""
     data, module = text(), model(folder / "weights.pt")
     data.trainer = None
-    served, tuned, serve, fine_tune = defaultdict(list), [], ProbeSet.counted, downstream.fine_tune
+    served, tuned, serve, fine_tune = defaultdict(list), [], C.ProbeSet.counted, downstream.fine_tune
 
     def counted(probe_set, rank=0, world_size=1):
         for number, batch in serve(probe_set, rank, world_size):
@@ -174,11 +147,13 @@ def observe(folder, rank_zero=True):
     found = {}
     for observer in observers():
         log_dir = folder / "runs" / observer.name
-        observer.attach(Run(log_dir, data.tokenizer, data.token_counts, datamodule=data), rank_zero=rank_zero)
+        observer.attach(
+            C.Run(log_dir, data.tokenizer, data.token_counts, datamodule=data), rank_zero=rank_zero
+        )
         observer.bind(module)  # which looks at the first batches by itself
         served.clear()
         with (
-            mock.patch.object(ProbeSet, "counted", counted),
+            mock.patch.object(C.ProbeSet, "counted", counted),
             mock.patch.object(downstream, "fine_tune", noted),
         ):
             found[observer.name] = observer.observe(module, 3)
@@ -190,7 +165,7 @@ def streamed(folder, rank, world_size):
     """Of a stream: what was read before it was saved, what comes after, and what follows when it is resumed."""
 
     def loader():
-        stream = StreamedText(
+        stream = D.StreamedText(
             {"path": "parquet", "data_files": str(folder / "text-*.parquet")}, epoch_batches=6, block_rows=9
         )
         return text(rank, world_size, stream=stream).train_dataloader()

@@ -11,20 +11,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.helpers import published as P
 from tests.helpers.excerpts import excerpt_data, plain_documents, stand_in_spacy
 from tests.helpers.hub import Hub
 from tests.helpers.interpreter import Interpreter
-from tests.helpers.published import (
-    publish_albert,
-    publish_books,
-    publish_glue,
-    publish_gutenberg,
-    publish_openwebtext,
-    publish_squad,
-    publish_tokenizers,
-    publish_wikipedia,
-    publish_wikitext,
-)
 from tests.helpers.tiny import tiny_configs
 
 pytestmark = [
@@ -47,19 +37,19 @@ class Place:
         self.folder, self.hub = folder, hub
         data = excerpt_data(whole, folder / "data")
         documents = plain_documents(whole / "wikitext-2" / "valid.txt")
-        publish_albert(hub, "albert/albert-large-v2", documents)
-        publish_tokenizers(hub, whole / "vocab")
-        publish_wikipedia(hub, documents)
-        for publish in (publish_gutenberg, publish_openwebtext, publish_books, publish_squad):
+        P.publish_albert(hub, "albert/albert-large-v2", documents)
+        P.publish_tokenizers(hub, whole / "vocab")
+        P.publish_wikipedia(hub, documents)
+        for publish in (P.publish_gutenberg, P.publish_openwebtext, P.publish_books, P.publish_squad):
             publish(hub, documents)
-        publish_wikitext(
+        P.publish_wikitext(
             hub,
             {
                 s: data / "wikitext-2" / f"{f}.txt"
                 for s, f in zip(SPLITS, ("train", "valid", "test"), strict=True)
             },
         )
-        publish_glue(hub, whole / "glue")
+        P.publish_glue(hub, whole / "glue")
         packages = stand_in_spacy(folder / "packages", data / "ud_ewt" / "en_ewt-ud-train.conllu")
         tiny_configs(ROOT / "configs", folder)
         self.environment = {

@@ -7,63 +7,47 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from lmdyn.claims import (
-    STUDIES,
-    Above,
-    At,
-    Below,
-    Change,
-    Claim,
-    Condition,
-    Difference,
-    Estimate,
-    Layer,
-    Number,
-    Part,
-    Published,
-    Rows,
-    Study,
-    Tested,
-    Within,
-    published_correlation,
-    published_share,
-)
+from lmdyn import claims as C
 
-X = At(Rows("Observer", "x", Layer("last"), where=(("role", "target"),)))
-Y = Tested("accuracy")
+X = C.At(C.Rows("Observer", "x", C.Layer("last"), where=(("role", "target"),)))
+Y = C.Tested("accuracy")
 
 
 def claim(**about):
-    given = {"name": "rises", "says": "x rises", "where": "figure 1", "parts": (Part(X, Above(0.1)),)}
-    return Claim(**{**given, "floor": Change(Rows("Observer", "floor")), **about})
+    given = {"name": "rises", "says": "x rises", "where": "figure 1", "parts": (C.Part(X, C.Above(0.1)),)}
+    return C.Claim(**{**given, "floor": C.Change(C.Rows("Observer", "floor")), **about})
 
 
 def test_regions():
-    assert [str(r) for r in (Above(1), Below(-0.5), Within(-0.1, 0.1))] == ["≥ 1", "≤ -0.5", "-0.1 … 0.1"]
-    assert 1.0 in Above(1)
-    assert 0.9 not in Above(1)
-    assert -1 in Below(-0.5)
-    assert 0.2 not in Within(-0.1, 0.1)
+    assert [str(r) for r in (C.Above(1), C.Below(-0.5), C.Within(-0.1, 0.1))] == [
+        "≥ 1",
+        "≤ -0.5",
+        "-0.1 … 0.1",
+    ]
+    assert 1.0 in C.Above(1)
+    assert 0.9 not in C.Above(1)
+    assert -1 in C.Below(-0.5)
+    assert 0.2 not in C.Within(-0.1, 0.1)
     with pytest.raises(ValueError, match="low < high"):
-        Within(1, 0)
+        C.Within(1, 0)
     with pytest.raises(TypeError, match="expected a number"):
-        Above("much")
+        C.Above("much")
 
 
 def test_what_a_claim_refuses():
     with pytest.raises(ValueError, match="reads Observer/x, by which the claim is judged"):
-        claim(void_unless=(Condition("x is large", Difference(Y, X), Above(0)),))
-    claim(void_unless=(Condition("the tagger is above chance", Y, Above(0.5)),))  # the control
+        claim(void_unless=(C.Condition("x is large", C.Difference(Y, X), C.Above(0)),))
+    claim(void_unless=(C.Condition("the tagger is above chance", Y, C.Above(0.5)),))  # the control
     with pytest.raises(ValueError, match="one or more"):
         claim(parts=())
     with pytest.raises(TypeError, match="reason why there is none"):
         claim(floor="")
     with pytest.raises(ValueError, match="on scale 'fisher'"):
-        Part(X, Above(1.5), scale="fisher")
+        C.Part(X, C.Above(1.5), scale="fisher")
     with pytest.raises(ValueError, match="'any'"):
         claim(combine="some")
     with pytest.raises(ValueError, match="several claims called rises"):
-        Study("saphra2019_x", "", "", (claim(), claim()))
+        C.Study("saphra2019_x", "", "", (claim(), claim()))
 
 
 def test_a_fingerprint_is_of_what_decides():
@@ -77,21 +61,21 @@ def test_a_fingerprint_is_of_what_decides():
         "variant": "v",
         "measured_by": "fit",
     }
-    assert claim(**words, published=published_share(0.5, 10)).fingerprint == known
-    assert claim(parts=(Part(X, Above(0.1), label="other"),)).fingerprint == known
-    condition = Condition("accurate", Y, Above(0.5))
+    assert claim(**words, published=C.published_share(0.5, 10)).fingerprint == known
+    assert claim(parts=(C.Part(X, C.Above(0.1), label="other"),)).fingerprint == known
+    condition = C.Condition("accurate", Y, C.Above(0.5))
     changed = [
-        claim(parts=(Part(X, Above(0.2)),)),
-        claim(parts=(Part(X, Below(0.1)),)),
-        claim(parts=(Part(X, Above(0.1), scale="fisher"),)),
-        claim(parts=(Part(replace(X, step="first"), Above(0.1)),)),
-        claim(parts=(Part(replace(X, step=1), Above(0.1)),)),
-        claim(parts=(Part(replace(X, step=1.0), Above(0.1)),)),
+        claim(parts=(C.Part(X, C.Above(0.2)),)),
+        claim(parts=(C.Part(X, C.Below(0.1)),)),
+        claim(parts=(C.Part(X, C.Above(0.1), scale="fisher"),)),
+        claim(parts=(C.Part(replace(X, step="first"), C.Above(0.1)),)),
+        claim(parts=(C.Part(replace(X, step=1), C.Above(0.1)),)),
+        claim(parts=(C.Part(replace(X, step=1.0), C.Above(0.1)),)),
         claim(combine="any"),
         claim(floor="there is none"),
         claim(floor=X),
         claim(void_unless=(condition,)),
-        claim(void_unless=(replace(condition, region=Above(0.6)),)),
+        claim(void_unless=(replace(condition, region=C.Above(0.6)),)),
     ]
     assert len({known, *(c.fingerprint for c in changed)}) == len(changed) + 1
     same = claim(void_unless=(replace(condition, says="in other words"),))
@@ -100,19 +84,19 @@ def test_a_fingerprint_is_of_what_decides():
 
 
 @dataclass(frozen=True)
-class Own(Number):
-    rows: Rows
+class Own(C.Number):
+    rows: C.Rows
 
     def of(self, runs):
-        return Estimate(0.0)
+        return C.Estimate(0.0)
 
 
 def test_a_number_of_ones_own_has_revisions(monkeypatch):
-    own = claim(parts=(Part(Own(X.rows), Above(0)),))
+    own = claim(parts=(C.Part(Own(X.rows), C.Above(0)),))
     assert own.reads() == {"Observer/x"}
     before = own.fingerprint
     monkeypatch.setattr(Own, "revision", 1)
-    assert claim(parts=(Part(Own(X.rows), Above(0)),)).fingerprint != before
+    assert claim(parts=(C.Part(Own(X.rows), C.Above(0)),)).fingerprint != before
 
 
 def test_fingerprints_are_equal_in_each_process_and_need_no_torch():
@@ -130,18 +114,18 @@ def test_fingerprints_are_equal_in_each_process_and_need_no_torch():
 
 
 def test_published_numbers_have_intervals():
-    assert published_correlation(0.5, 28).interval() == pytest.approx((0.156, 0.736), abs=1e-3)
-    assert published_share(0.9, 100).interval()[0] == pytest.approx(0.826, abs=1e-3)
-    assert Published(0.3, 0.1, 0.5).interval() == (0.1, 0.5)
-    assert Published(0.3).interval() is None
+    assert C.published_correlation(0.5, 28).interval() == pytest.approx((0.156, 0.736), abs=1e-3)
+    assert C.published_share(0.9, 100).interval()[0] == pytest.approx(0.826, abs=1e-3)
+    assert C.Published(0.3, 0.1, 0.5).interval() == (0.1, 0.5)
+    assert C.Published(0.3).interval() is None
     with pytest.raises(ValueError, match="more than 3 pairs"):
-        published_correlation(0.5, 3)
+        C.published_correlation(0.5, 3)
 
 
 def test_studies_are_found_by_their_files():
-    for name, study in STUDIES.items():
+    for name, study in C.STUDIES.items():
         assert study.name == name
         for each in study.claims:
             assert len(each.fingerprint) == 64
     with pytest.raises(KeyError):
-        STUDIES["nobody1999_nothing"]
+        C.STUDIES["nobody1999_nothing"]

@@ -8,32 +8,17 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from lmdyn import claims as C
 from lmdyn.analysis.statistics.multiplicity import holm
-from lmdyn.claims import (
-    Above,
-    At,
-    Below,
-    Claim,
-    Condition,
-    Difference,
-    Part,
-    Reaches,
-    Rows,
-    SeedPair,
-    Study,
-    Tested,
-    Within,
-    published_correlation,
-)
 from lmdyn.claims.among_seeds import AmongSeeds
 from lmdyn.claims.judge import judge
 from tests.helpers.observed_runs import FakeRun, rows
 
-X = At(Rows("Observer", "x"))
+X = C.At(C.Rows("Observer", "x"))
 
 
 def claim(*parts, name="claim", **about):
-    return Claim(name, "", "", parts, **{"floor": "there is none", **about})
+    return C.Claim(name, "", "", parts, **{"floor": "there is none", **about})
 
 
 def run(seed, values, errors=None, *, order=None, name=None, **about):
@@ -42,7 +27,7 @@ def run(seed, values, errors=None, *, order=None, name=None, **about):
     tables += [rows(f"{q}_error", {100: e}) for q, e in (errors or {}).items()]
     return FakeRun(
         name or f"run_{seed}_{order}",
-        SeedPair(seed, order),
+        C.SeedPair(seed, order),
         observed={"o": ("my.Observer", {}, pd.concat(tables))},
         **about,
     )
@@ -53,14 +38,14 @@ def runs(values, errors=None):
 
 
 def verdict(parts, observed, **about):
-    (row,) = judge(Study("s2000_s", "", "", (claim(*parts, **about),)), observed)
+    (row,) = judge(C.Study("s2000_s", "", "", (claim(*parts, **about),)), observed)
     return row
 
 
 def test_from_five_seeds_it_is_students_interval():
     values = [0.3, 0.1, 0.25, 0.4, 0.2]
     oracle = stats.ttest_1samp(values, 0.0)
-    row = verdict([Part(X, Above(0))], runs(values))
+    row = verdict([C.Part(X, C.Above(0))], runs(values))
     (part,) = row.parts
     assert row.verdict == "holds"
     assert part.interval == pytest.approx(tuple(oracle.confidence_interval(0.95)))
@@ -70,20 +55,20 @@ def test_from_five_seeds_it_is_students_interval():
     assert (part.mean, part.range, part.n) == (pytest.approx(0.25), (0.1, 0.4), 5)
     assert part.of_this_text
     assert part.text_interval is None
-    assert verdict([Part(X, Above(0.5))], runs(values)).verdict == "fails"
-    assert verdict([Part(X, Below(0))], runs(values)).verdict == "fails"
-    assert verdict([Part(X, Above(0.2))], runs(values)).verdict == "undecided"
-    assert verdict([Part(X, Within(0, 0.5))], runs(values)).verdict == "holds"
-    assert verdict([Part(X, Within(-0.1, 0.2))], runs(values)).verdict == "undecided"
-    assert verdict([Part(X, Within(-0.1, 0.1))], runs(values)).verdict == "fails"
-    undecided = verdict([Part(X, Above(0.2))], runs(values))
+    assert verdict([C.Part(X, C.Above(0.5))], runs(values)).verdict == "fails"
+    assert verdict([C.Part(X, C.Below(0))], runs(values)).verdict == "fails"
+    assert verdict([C.Part(X, C.Above(0.2))], runs(values)).verdict == "undecided"
+    assert verdict([C.Part(X, C.Within(0, 0.5))], runs(values)).verdict == "holds"
+    assert verdict([C.Part(X, C.Within(-0.1, 0.2))], runs(values)).verdict == "undecided"
+    assert verdict([C.Part(X, C.Within(-0.1, 0.1))], runs(values)).verdict == "fails"
+    undecided = verdict([C.Part(X, C.Above(0.2))], runs(values))
     assert "is partly in ≥ 0.2" in undecided.reasons[0]
 
 
 def test_another_text_is_added_and_does_not_shrink():
     errors = 0.2
-    number = At(Rows("Observer", "x", error="x_error"))
-    row = verdict([Part(number, Above(0))], runs([0.3, 0.1, 0.25, 0.4, 0.2], errors))
+    number = C.At(C.Rows("Observer", "x", error="x_error"))
+    row = verdict([C.Part(number, C.Above(0))], runs([0.3, 0.1, 0.25, 0.4, 0.2], errors))
     (part,) = row.parts
     assert row.verdict == "undecided"  # without it, it holds: see above
     assert not row.of_this_text
@@ -94,21 +79,21 @@ def test_another_text_is_added_and_does_not_shrink():
 
 def test_three_and_four_seeds_need_each_ones_own_interval():
     """A wide error over texts of one seed, though the interval of the mean is on one side."""
-    number = At(Rows("Observer", "x", error="x_error"))
+    number = C.At(C.Rows("Observer", "x", error="x_error"))
     close = [run(s, {"x": 1.0 + s / 100}, {"x": 0.1}) for s in (2, 3, 4)]
-    assert verdict([Part(number, Above(0))], close).verdict == "holds"
+    assert verdict([C.Part(number, C.Above(0))], close).verdict == "holds"
     wide = [*close[:2], run(4, {"x": 1.04}, {"x": 0.6})]
-    row = verdict([Part(number, Above(0))], wide)
+    row = verdict([C.Part(number, C.Above(0))], wide)
     assert row.verdict == "undecided"
     # all on one side, and scattered: the range says so and the interval does not
-    scattered = verdict([Part(X, Above(0))], runs([0.1, 0.9, 2.0]))
+    scattered = verdict([C.Part(X, C.Above(0))], runs([0.1, 0.9, 2.0]))
     assert scattered.verdict == "undecided"
-    assert verdict([Part(X, Above(0))], runs([0.1, 0.9, 2.0, 1.0, 1.1])).verdict == "holds"
+    assert verdict([C.Part(X, C.Above(0))], runs([0.1, 0.9, 2.0, 1.0, 1.1])).verdict == "holds"
 
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_below_three_nothing_is_decided(n):
-    row = verdict([Part(X, Above(0))], runs([1.0, 1.0][:n]))
+    row = verdict([C.Part(X, C.Above(0))], runs([1.0, 1.0][:n]))
     assert row.verdict == "undecided"
     assert row.p is None
     assert f"{n} seed" in row.reasons[0]
@@ -118,7 +103,7 @@ def test_below_three_nothing_is_decided(n):
 
 def test_equal_shares_have_a_width():
     """Three networks without chaos do not say that there is none."""
-    part = Part(At(Rows("Observer", "ended_share")), Above(0.05))
+    part = C.Part(C.At(C.Rows("Observer", "ended_share")), C.Above(0.05))
 
     def of(n, value=0.0, name="ended_share"):
         return [run(s, {name: value}) for s in range(2, 2 + n)]
@@ -128,19 +113,19 @@ def test_equal_shares_have_a_width():
     assert row.parts[0].interval == pytest.approx((0.0, 1 - 0.025 ** (1 / 3)))
     assert verdict([part], of(40)).verdict == "undecided"  # 0.95^40 = 0.13
     assert verdict([part], of(75)).verdict == "fails"  # 0.95^75 = 0.02
-    half = [Part(At(Rows("Observer", "ended_share")), Below(0.5))]
+    half = [C.Part(C.At(C.Rows("Observer", "ended_share")), C.Below(0.5))]
     assert verdict(half, of(5)).verdict == "undecided"
     assert verdict(half, of(6)).verdict == "holds"  # 2^-6 = 0.016
-    apart = Difference(At(Rows("Observer", "ended_share")), At(Rows("Observer", "a_share")))
+    apart = C.Difference(C.At(C.Rows("Observer", "ended_share")), C.At(C.Rows("Observer", "a_share")))
     paired = [run(s, {"ended_share": 1.0, "a_share": 1.0}) for s in (2, 3, 4, 5, 6)]
     rest = 1 - 0.025**0.2
-    assert verdict([Part(apart, Below(0.9))], paired).parts[0].interval == pytest.approx((-rest, rest))
+    assert verdict([C.Part(apart, C.Below(0.9))], paired).parts[0].interval == pytest.approx((-rest, rest))
     mixed = [run(s, {"ended_share": v}) for s, v in zip((2, 3, 4), (0.0, 0.1, 0.6), strict=True)]
     assert verdict([part], mixed).parts[0].interval[0] == 0.0  # a share ends there
     percent = [run(s, {"ended_share": 38.5}) for s in (2, 3, 4)]
     # whatever it is, it is no share
     assert verdict([part], percent).parts[0].interval == (-math.inf, math.inf)
-    logit = Part(At(Rows("Observer", "ended_share")), Below(0.99), scale="logit")
+    logit = C.Part(C.At(C.Rows("Observer", "ended_share")), C.Below(0.99), scale="logit")
     high = verdict([logit], of(3, 0.5)).parts[0].interval[1]
     assert high == pytest.approx(0.5 + 0.5 * (1 - 0.025 ** (1 / 3)))
 
@@ -149,31 +134,31 @@ def test_equal_shares_have_a_width():
 def test_a_declared_range_bounds_equal_seeds(name):
     """F1 and correlations are bounded too: their observers declare it."""
     observer = {"f1": "EdgeProbe", "rho_gradient": "Sparsity"}[name]
-    low, high = Rows(observer, name).between()
+    low, high = C.Rows(observer, name).between()
     assert (low, high) == {"f1": (0, 1), "rho_gradient": (-1, 1)}[name]
     observed = {"o": (f"lmdyn.callbacks.{observer}", {}, rows(name, {100: 0.75}))}
-    seeds = [FakeRun(f"run_{s}", SeedPair(s, s), observed=observed) for s in range(2, 8)]
+    seeds = [FakeRun(f"run_{s}", C.SeedPair(s, s), observed=observed) for s in range(2, 8)]
     rest = 1 - 0.025 ** (1 / 6)
-    (part,) = verdict([Part(At(Rows(observer, name)), Above(0.5))], seeds).parts
+    (part,) = verdict([C.Part(C.At(C.Rows(observer, name)), C.Above(0.5))], seeds).parts
     assert part.interval == pytest.approx((0.75 - (0.75 - low) * rest, 0.75 + (high - 0.75) * rest))
     assert part.verdict == "undecided"
-    assert Rows("LearningCurves", "loss").between() is None
+    assert C.Rows("LearningCurves", "loss").between() is None
 
 
 def test_equal_seeds_of_any_number_are_judged_by_the_sign_test():
     """Five equal seeds are undecided, six decide; the control differs by a millionth."""
     for n in (3, 4, 5):
-        row = verdict([Part(X, Above(0.0))], runs([0.5] * n))
+        row = verdict([C.Part(X, C.Above(0.0))], runs([0.5] * n))
         assert row.verdict == "undecided"
         assert row.p == pytest.approx(2 * 2.0**-n)
         assert row.reasons[0] == f"the same in all of {n} seeds: 6 or more decide, by the sign test"
-    six = verdict([Part(X, Above(0.0))], runs([0.5] * 6))
+    six = verdict([C.Part(X, C.Above(0.0))], runs([0.5] * 6))
     assert (six.verdict, six.p, six.parts[0].interval) == ("holds", 2 / 64, (0.5, 0.5))
-    assert verdict([Part(X, Below(0.4))], runs([0.5] * 6)).verdict == "fails"
-    assert verdict([Part(X, Above(0.0))], runs([0.5, 0.5, 0.5, 0.5, 0.500001])).verdict == "holds"
-    text = At(Rows("Observer", "x", error="x_error"))
-    assert verdict([Part(text, Above(0.0))], runs([0.5] * 5, 0.01)).verdict == "undecided"
-    assert verdict([Part(text, Above(0.0))], runs([0.5] * 6, 0.4)).verdict == "undecided"
+    assert verdict([C.Part(X, C.Below(0.4))], runs([0.5] * 6)).verdict == "fails"
+    assert verdict([C.Part(X, C.Above(0.0))], runs([0.5, 0.5, 0.5, 0.5, 0.500001])).verdict == "holds"
+    text = C.At(C.Rows("Observer", "x", error="x_error"))
+    assert verdict([C.Part(text, C.Above(0.0))], runs([0.5] * 5, 0.01)).verdict == "undecided"
+    assert verdict([C.Part(text, C.Above(0.0))], runs([0.5] * 6, 0.4)).verdict == "undecided"
 
 
 def test_differences_are_paired_by_seed():
@@ -185,8 +170,8 @@ def test_differences_are_paired_by_seed():
             run(s, {"x": b + 0.1 + e}, condition={"data.k": 4}, name=f"a_{s}"),
             run(s, {"x": b}, condition={"data.k": 2}, name=f"b_{s}"),
         ]
-    a, b = (At(Rows("Observer", "x", run=(("k", k),))) for k in (4, 2))
-    row = verdict([Part(Difference(a, b), Above(0))], both)
+    a, b = (C.At(C.Rows("Observer", "x", run=(("k", k),))) for k in (4, 2))
+    row = verdict([C.Part(C.Difference(a, b), C.Above(0))], both)
     assert row.verdict == "holds"
     oracle = stats.ttest_rel(base + 0.1 + noise, base)
     assert row.p == pytest.approx(oracle.pvalue)
@@ -197,81 +182,81 @@ def test_differences_are_paired_by_seed():
 def test_runs_of_several_conditions_are_refused():
     observed = [run(2, {"x": 1.0}, condition={"data.k": 4}), run(3, {"x": 1.0}, condition={"data.k": 5})]
     with pytest.raises(ValueError, match=r"several conditions have .*: data.k: 4 in run_2_None, 5 in run_3"):
-        verdict([Part(X, Above(0))], observed)
+        verdict([C.Part(X, C.Above(0))], observed)
     settings = [run(2, {"x": 1.0}), run(3, {"x": 1.0})]
     for one, tokens, probe_set in zip(settings, (5, 6), "ab", strict=True):
         about = {"max_tokens": tokens, "probe_set": probe_set}
         one.observed["o"] = ("my.Observer", about, one.observed["o"][2])
     with pytest.raises(ValueError, match=r"max_tokens: 5 in o of run_2"):
-        verdict([Part(X, Above(0))], settings)
+        verdict([C.Part(X, C.Above(0))], settings)
 
 
 def test_a_run_that_is_not_finished_is_left_out():
     curve = {0: 0.0, 100: 0.5, 1000: 1.0}
     observed = [run(s, {"x": {step: v + s / 100 for step, v in curve.items()}}) for s in range(2, 7)]
-    assert verdict([Part(X, Above(0.9))], observed).verdict == "holds"
+    assert verdict([C.Part(X, C.Above(0.9))], observed).verdict == "holds"
     killed = [*observed, run(7, {"x": {0: 0.0, 100: 0.5}})]
-    row = verdict([Part(X, Above(0.9))], killed)
+    row = verdict([C.Part(X, C.Above(0.9))], killed)
     assert (row.verdict, row.parts[0].n) == ("holds", 5)
     assert row.reasons[0] == "seed 7: observed until step 100, others until 1000: it is not finished"
     nearly = [*observed, run(7, {"x": {0: 0.0, 950: 1.0}})]  # the control
-    assert verdict([Part(X, Above(0.9))], nearly).parts[0].n == 6
+    assert verdict([C.Part(X, C.Above(0.9))], nearly).parts[0].n == 6
 
 
 def test_a_tagger_without_a_seed_of_order_is_with_its_language_model():
     models = [run(s, {"x": 1.0 + s / 50}, order=s) for s in range(2, 7)]
-    taggers = [FakeRun(f"tagger_{s}", SeedPair(s), tested={"accuracy": 0.9}) for s in range(2, 7)]
-    accurate = Condition("the tagger is above chance", Tested("accuracy"), Above(0.5))
-    row = verdict([Part(X, Above(0))], [*models, *taggers], void_unless=(accurate,))
+    taggers = [FakeRun(f"tagger_{s}", C.SeedPair(s), tested={"accuracy": 0.9}) for s in range(2, 7)]
+    accurate = C.Condition("the tagger is above chance", C.Tested("accuracy"), C.Above(0.5))
+    row = verdict([C.Part(X, C.Above(0))], [*models, *taggers], void_unless=(accurate,))
     assert (row.verdict, len(row.runs)) == ("holds", 10)
-    assert verdict([Part(X, Above(0))], models, void_unless=(accurate,)).verdict == "not measured"
+    assert verdict([C.Part(X, C.Above(0))], models, void_unless=(accurate,)).verdict == "not measured"
 
 
 def test_void_not_measured_and_which_line_would_measure_it():
-    accurate = Condition("the tagger is above chance", Tested("accuracy"), Above(0.5))
+    accurate = C.Condition("the tagger is above chance", C.Tested("accuracy"), C.Above(0.5))
     good = [run(s, {"x": 1.0 + s / 9}, tested={"accuracy": 0.9}) for s in (2, 3, 4, 5, 6)]
-    assert verdict([Part(X, Above(0))], good, void_unless=(accurate,)).verdict == "holds"
+    assert verdict([C.Part(X, C.Above(0))], good, void_unless=(accurate,)).verdict == "holds"
     good[2].tested = {"accuracy": 0.4}
-    row = verdict([Part(X, Above(0))], good, void_unless=(accurate,))
+    row = verdict([C.Part(X, C.Above(0))], good, void_unless=(accurate,))
     assert (row.verdict, row.after_holm) == ("void", "void")
     assert row.reasons == ("seed 4: the tagger is above chance: 0.4 is not ≥ 0.5",)
     assert row.p is None
     # NaN is no number
-    row = verdict([Part(X, Above(0))], [*good[:2], run(4, {"x": math.nan})])
+    row = verdict([C.Part(X, C.Above(0))], [*good[:2], run(4, {"x": math.nan})])
     assert row.verdict == "void"
     # nor is infinity, of either sign, nor does it stop what else is judged
     infinite = [*good[:2], run(4, {"x": math.inf}), run(5, {"x": -math.inf})]
     told = ("seed 4: a part is infinite", "seed 5: a part is infinite")
-    assert verdict([Part(X, Above(0))], infinite).reasons == told
+    assert verdict([C.Part(X, C.Above(0))], infinite).reasons == told
     crossed = [
         run(i, {"x": 1.0 + i / 9 if i == j else math.inf}, order=j) for i in (2, 3, 4) for j in (2, 3, 4)
     ]
-    assert verdict([Part(X, Above(0))], crossed, floor=X).verdict == "holds"
+    assert verdict([C.Part(X, C.Above(0))], crossed, floor=X).verdict == "holds"
     with pytest.raises(ValueError, match=r"claim 'claim': scale 'fisher' requires .* -1.0 to 1.0, got 2.0"):
-        verdict([Part(X, Above(0), scale="fisher")], runs([0.1, 0.2, 2.0]))
+        verdict([C.Part(X, C.Above(0), scale="fisher")], runs([0.1, 0.2, 2.0]))
     # nothing there: the line; some there: judged by those, and said
-    other = At(Rows("Interdependence", "rho"))
-    row = verdict([Part(other, Above(0))], good, measured_by="lmdyn analyze RUN --config configs/x.yaml")
+    other = C.At(C.Rows("Interdependence", "rho"))
+    row = verdict([C.Part(other, C.Above(0))], good, measured_by="lmdyn analyze RUN --config configs/x.yaml")
     assert row.verdict == "not measured"
     assert "Interdependence" in row.reasons[0]
     assert row.reasons[-1] == "measured by: lmdyn analyze RUN --config configs/x.yaml"
-    assert "Interdependence" in verdict([Part(other, Above(0))], good).reasons[-1]
-    assert verdict([Part(other, Above(0))], []).verdict == "not measured"
-    some = [*runs([1.0, 1.1, 1.2, 1.3, 1.4]), FakeRun("empty", SeedPair(9, None))]
-    row = verdict([Part(X, Above(0))], some)
+    assert "Interdependence" in verdict([C.Part(other, C.Above(0))], good).reasons[-1]
+    assert verdict([C.Part(other, C.Above(0))], []).verdict == "not measured"
+    some = [*runs([1.0, 1.1, 1.2, 1.3, 1.4]), FakeRun("empty", C.SeedPair(9, None))]
+    row = verdict([C.Part(X, C.Above(0))], some)
     assert (row.verdict, row.parts[0].n) == ("holds", 5)
     assert "seed 9: no run has observations of Observer" in row.reasons[0]
 
 
 def test_seeds_of_other_conditions_are_told_in_a_word():
     """Seeds 7 and 8 were run in another condition: that is no lack of theirs, and what they have is not listed."""
-    of = At(Rows("Observer", "x", run=(("size", 4),)))
+    of = C.At(C.Rows("Observer", "x", run=(("size", 4),)))
     small = [run(s, {"x": 1.0 + s / 100}, condition={"model.size": 4}) for s in range(2, 7)]
     large = [run(s, {"x": 0.0}, condition={"model.size": 8}) for s in (7, 8)]
-    row = verdict([Part(of, Above(0))], [*small, *large])
+    row = verdict([C.Part(of, C.Above(0))], [*small, *large])
     assert (row.verdict, row.parts[0].n) == ("holds", 5)
     assert row.reasons[0] == "seed 7, 8: observed in other conditions only"
-    none = verdict([Part(of, Above(0))], large)  # where none is of it, what there is instead
+    none = verdict([C.Part(of, C.Above(0))], large)  # where none is of it, what there is instead
     assert none.verdict == "not measured"
     lacks = "seed 7, 8: no run has observations of Observer (size: 4)"
     assert none.reasons[0] == f"{lacks}; there are, run_7_None: Observer"
@@ -279,13 +264,15 @@ def test_seeds_of_other_conditions_are_told_in_a_word():
 
 def test_a_claim_that_its_floor_bears_too():
     observed = [run(s, {"x": 1.0 + s / 100, "y": 0.5 + s / 100, "z": 0.3 * s - 1}) for s in range(2, 7)]
-    x, y, z = (At(Rows("Observer", q)) for q in "xyz")
-    assert verdict([Part(x, Above(0))], observed, floor=y).floor_too
-    assert not verdict([Part(x, Above(0))], observed, floor=z).floor_too  # partly in the region
-    assert not verdict([Part(x, Above(0.9))], observed, floor=y).floor_too
-    assert not verdict([Part(x, Below(0))], observed, floor=y).floor_too
-    assert not verdict([Part(x, Above(0))], observed).floor_too
-    assert not verdict([Part(x, Above(0)), Part(x, Above(0.1))], observed, floor=y).floor_too  # whose is it?
+    x, y, z = (C.At(C.Rows("Observer", q)) for q in "xyz")
+    assert verdict([C.Part(x, C.Above(0))], observed, floor=y).floor_too
+    assert not verdict([C.Part(x, C.Above(0))], observed, floor=z).floor_too  # partly in the region
+    assert not verdict([C.Part(x, C.Above(0.9))], observed, floor=y).floor_too
+    assert not verdict([C.Part(x, C.Below(0))], observed, floor=y).floor_too
+    assert not verdict([C.Part(x, C.Above(0))], observed).floor_too
+    assert not verdict(
+        [C.Part(x, C.Above(0)), C.Part(x, C.Above(0.1))], observed, floor=y
+    ).floor_too  # whose is it?
 
 
 def test_all_and_any():
@@ -297,11 +284,11 @@ def test_all_and_any():
     observed = [
         run(s, {"x": a, "y": b, "z": c}) for s, (a, b, c) in enumerate(zip(good, y, z, strict=True), 2)
     ]
-    px, py, pz = (Part(At(Rows("Observer", q)), Above(0), label=q) for q in "xyz")
+    px, py, pz = (C.Part(C.At(C.Rows("Observer", q)), C.Above(0), label=q) for q in "xyz")
     assert verdict([px, py], observed).verdict == "holds"  # each at its level
     assert verdict([px, py], observed).p == pytest.approx(p)
     assert verdict([px, pz], observed).verdict == "undecided"
-    below = [Part(part.number, Below(0), label=part.label) for part in (px, py, pz)]
+    below = [C.Part(part.number, C.Below(0), label=part.label) for part in (px, py, pz)]
     assert verdict([below[1]], observed).verdict == "fails"
     both = verdict(below[1:], observed)
     assert both.verdict == "undecided"  # one of two fails it at half the level: p doubled
@@ -320,9 +307,9 @@ def test_holm_over_all_that_were_tested():
         for q, shift in zip("abc", (0, 2, -0.2), strict=True)
     }
     observed = [run(s, {q: v[i] for q, v in values.items()}) for i, s in enumerate(range(2, 7))]
-    claims = [claim(Part(At(Rows("Observer", q)), Above(0)), name=q) for q in "abc"]
-    claims.append(claim(Part(At(Rows("Nobody", "x")), Above(0)), name="missing"))
-    judged = judge(Study("s2000_s", "", "", tuple(claims)), observed)
+    claims = [claim(C.Part(C.At(C.Rows("Observer", q)), C.Above(0)), name=q) for q in "abc"]
+    claims.append(claim(C.Part(C.At(C.Rows("Nobody", "x")), C.Above(0)), name="missing"))
+    judged = judge(C.Study("s2000_s", "", "", tuple(claims)), observed)
     assert [r.verdict for r in judged] == ["holds", "holds", "undecided", "not measured"]
     assert [r.after_holm for r in judged] == ["undecided", "holds", "undecided", "not measured"]
     tested = [r.p for r in judged if r.p is not None]
@@ -332,8 +319,8 @@ def test_holm_over_all_that_were_tested():
 
 
 def test_exploratory():
-    one = claim(Part(X, Above(0)))
-    study = Study("s2000_s", "", "", (one,), inspected=(1,))
+    one = claim(C.Part(X, C.Above(0)))
+    study = C.Study("s2000_s", "", "", (one,), inspected=(1,))
     known = {"s2000_s": {"claim": one.fingerprint}}
     said = [run(s, {"x": 1.0 + s / 9}, registered=known) for s in range(2, 7)]
     assert judge(study, said)["claim"].exploratory == ()
@@ -346,16 +333,16 @@ def test_exploratory():
 
 
 def test_runs_that_were_seen_do_not_count_where_there_are_enough_others():
-    one = claim(Part(X, Above(0)))
+    one = claim(C.Part(X, C.Above(0)))
     known = {"s2000_s": {"claim": one.fingerprint}}
     runs = [run(s, {"x": 1.0 + s / 9}, registered=known) for s in range(1, 8)]
-    study = Study("s2000_s", "", "", (one,), inspected=(1,))
+    study = C.Study("s2000_s", "", "", (one,), inspected=(1,))
     row = judge(study, runs)["claim"]
     assert (row.parts[0].n, row.exploratory) == (6, ())
     assert row.reasons == ("left out: seed 1 is that of runs that were seen before the claims were said",)
     assert row.parts == judge(study, runs[1:])["claim"].parts
     changed = replace(one, inspected=(2, 3, 4))  # seen before it was changed
-    later = Study("s2000_s", "", "", (changed,), inspected=(1,))
+    later = C.Study("s2000_s", "", "", (changed,), inspected=(1,))
     row = judge(later, runs)["claim"]
     assert (row.parts[0].n, row.exploratory) == (3, ())
     assert row.reasons[:2] == (
@@ -371,7 +358,7 @@ def test_runs_that_were_seen_do_not_count_where_there_are_enough_others():
 class MeanPair(AmongSeeds):
     """The mean product of two seeds' numbers."""
 
-    number: At = X
+    number: C.At = X
 
     def read(self, runs):
         """One number a seed."""
@@ -389,20 +376,20 @@ class MeanPair(AmongSeeds):
 
 def test_numbers_of_several_seeds_at_once_are_of_those_that_count():
     """Seeds that were seen would pull the pseudo-values of the others."""
-    one = claim(Part(MeanPair(), Above(0.5)))
+    one = claim(C.Part(MeanPair(), C.Above(0.5)))
     known = {"s2000_s": {"claim": one.fingerprint}}
     new = [run(s, {"x": 1.0 + s / 99}, registered=known) for s in range(4, 9)]
     seen = [run(s, {"x": -9.0}, registered=known) for s in (1, 2, 3)]
-    study = Study("s2000_s", "", "", (one,), inspected=(1, 2, 3))
+    study = C.Study("s2000_s", "", "", (one,), inspected=(1, 2, 3))
     alone, among = (judge(study, runs)["claim"] for runs in (new, [*seen, *new]))
     assert alone.verdict == among.verdict == "holds"
     assert alone.parts == among.parts
 
 
 def test_a_longer_run_that_was_seen_makes_no_new_one_unfinished():
-    one = claim(Part(X, Above(0)))
+    one = claim(C.Part(X, C.Above(0)))
     known = {"s2000_s": {"claim": one.fingerprint}}
-    study = Study("s2000_s", "", "", (one,), inspected=(1, 2, 3))
+    study = C.Study("s2000_s", "", "", (one,), inspected=(1, 2, 3))
     new = [run(s, {"x": -1.0 - s / 99}, registered=known) for s in range(4, 10)]
     seen = [run(s, {"x": {1000: 1.0 + s / 99}}, registered=known) for s in (1, 2, 3)]
     row = judge(study, [*seen, *new])["claim"]
@@ -412,18 +399,20 @@ def test_a_longer_run_that_was_seen_makes_no_new_one_unfinished():
 
 
 def test_a_run_of_an_unknown_seed_may_be_one_that_was_seen():
-    study = Study("s2000_s", "", "", (), inspected=(1,), inspected_in=((("data", "GrammarCorpus"),),))
+    study = C.Study("s2000_s", "", "", (), inspected=(1,), inspected_in=((("data", "GrammarCorpus"),),))
     assert study.was_inspected(None, {})
     assert study.was_inspected(None, {"data": "GrammarCorpus"})
     assert not study.was_inspected(None, {"data": "MyText"})
     assert study.was_inspected(1, {})
     assert not study.was_inspected(2, {})
-    assert not Study("s2000_s", "", "", (), inspected=()).was_inspected(None, {})
-    assert Study("s2000_s", "", "", (), inspected=(1,)).was_inspected(1, {"data": "mine"})  # the seed decides
+    assert not C.Study("s2000_s", "", "", (), inspected=()).was_inspected(None, {})
+    assert C.Study("s2000_s", "", "", (), inspected=(1,)).was_inspected(
+        1, {"data": "mine"}
+    )  # the seed decides
 
 
 def test_a_time_that_was_not_reached():
-    level = Part(Reaches(Rows("Observer", "x"), level=0.5), Above(1))
+    level = C.Part(C.Reaches(C.Rows("Observer", "x"), level=0.5), C.Above(1))
     late = {0: 0.0, 10: 0.1, 100: 0.2, 1000: 0.3}
     early = {0: 0.0, 1: 0.2, 2: 0.6, 3: 0.7}
     reached = {0: 0.0, 100: 0.2, 150: 0.6}
@@ -449,14 +438,14 @@ def test_a_time_that_was_not_reached():
 
 def test_scales():
     values = [0.9, 0.95, 0.97, 0.93, 0.99]
-    (part,) = verdict([Part(X, Above(0.9), scale="fisher")], runs(values)).parts
+    (part,) = verdict([C.Part(X, C.Above(0.9), scale="fisher")], runs(values)).parts
     low, high = stats.ttest_1samp(np.arctanh(values), 0).confidence_interval(0.95)
     assert part.interval == pytest.approx((np.tanh(low), np.tanh(high)))
     assert part.mean == pytest.approx(np.tanh(np.arctanh(values).mean()))
-    (part,) = verdict([Part(X, Above(0.9), scale="logit")], runs(values)).parts
+    (part,) = verdict([C.Part(X, C.Above(0.9), scale="logit")], runs(values)).parts
     low, high = stats.ttest_1samp(np.log(values) - np.log1p(-np.array(values)), 0).confidence_interval(0.95)
     assert part.interval == pytest.approx((1 / (1 + np.exp(-low)), 1 / (1 + np.exp(-high))))
-    (part,) = verdict([Part(X, Above(0.9), scale="fisher")], runs([*values[:4], 1.0])).parts
+    (part,) = verdict([C.Part(X, C.Above(0.9), scale="fisher")], runs([*values[:4], 1.0])).parts
     assert part.scale == "plain"  # a correlation of 1 has no z
 
 
@@ -465,17 +454,17 @@ def test_a_crossed_design_gives_components_and_its_diagonal_the_verdict():
     observed = [
         run(i + 2, {"x": a + b}, order=j + 2) for i, a in enumerate(inits) for j, b in enumerate(orders)
     ]
-    row = verdict([Part(X, Above(-10))], observed)
+    row = verdict([C.Part(X, C.Above(-10))], observed)
     (part,) = row.parts
-    assert row.seeds == tuple(SeedPair(s, s) for s in (2, 3, 4))
+    assert row.seeds == tuple(C.SeedPair(s, s) for s in (2, 3, 4))
     assert part.n == 3
     assert len(part.estimates) == 9
     assert part.components.rows == pytest.approx(inits.var(ddof=1))
     assert part.components.columns == pytest.approx(orders.var(ddof=1))
     assert part.components.rest == pytest.approx(0, abs=1e-15)
-    assert verdict([Part(X, Above(-10))], observed[:-1]).parts[0].components is None
+    assert verdict([C.Part(X, C.Above(-10))], observed[:-1]).parts[0].components is None
     (more,) = verdict(
-        [Part(X, Above(-10))], [*observed, run(5, {"x": 9.0}, order=5), run(6, {"x": 8.0}, order=6)]
+        [C.Part(X, C.Above(-10))], [*observed, run(5, {"x": 9.0}, order=5), run(6, {"x": 8.0}, order=6)]
     ).parts
     assert more.n == 5  # seeds of their own decide with the diagonal, and are not of the crossed ones
     assert more.components == part.components
@@ -483,12 +472,12 @@ def test_a_crossed_design_gives_components_and_its_diagonal_the_verdict():
 
 def test_the_floor_and_the_published_number():
     observed = [run(s, {"x": 1.0 + s / 9, "floor": 0.1 * s}) for s in range(2, 7)]
-    part = Part(X, Above(0))
-    floor, published = At(Rows("Observer", "floor")), published_correlation(0.5, 28)
+    part = C.Part(X, C.Above(0))
+    floor, published = C.At(C.Rows("Observer", "floor")), C.published_correlation(0.5, 28)
     row = verdict([part], observed, floor=floor, published=published)
     assert row.floor.mean == pytest.approx(0.4)
     assert row.floor.interval[0] < 0.4 < row.floor.interval[1]
     assert row.claim.published.interval()[0] == pytest.approx(0.156, abs=1e-3)
-    row = verdict([part], observed, floor=At(Rows("Observer", "none")))
+    row = verdict([part], observed, floor=C.At(C.Rows("Observer", "none")))
     assert row.verdict == "holds"
     assert row.reasons == ("the floor is not measured: o of run_2_None holds no rows of 'none'",)

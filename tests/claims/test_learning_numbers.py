@@ -10,15 +10,7 @@ from scipy.stats import somersd
 
 from lmdyn.analysis.statistics.correlation import somers_d
 from lmdyn.claims import At, Change, NotMeasured, Rows
-from lmdyn.claims.learning_numbers import (
-    FromPeak,
-    LearnedAt,
-    LostShare,
-    OrderAgreement,
-    Over,
-    SameOrder,
-    WindowMean,
-)
+from lmdyn.claims import learning_numbers as N
 from tests.helpers.observed_runs import FakeRun, rows
 
 STEPS = (0, 10, 100, 1000)
@@ -89,12 +81,12 @@ X = Rows("Observer", "x", where=(("by", "pos"),))
     ],
 )
 def test_agreement_with_an_order(order, expected, rule):
-    assert OrderAgreement(X, order, rule).of(run(*groups(CURVES))).value == pytest.approx(expected)
+    assert N.OrderAgreement(X, order, rule).of(run(*groups(CURVES))).value == pytest.approx(expected)
 
 
 def test_agreement_of_numbers_of_words():
     counts = groups({"a": (5,) * 4, "b": (9,) * 4, "c": (7,) * 4}, "words")
-    number = OrderAgreement(
+    number = N.OrderAgreement(
         Rows("Observer", "words", where=(("by", "pos"),)), (("b",), ("c",), ("a",)), "largest"
     )
     assert number.of(run(*counts)).value == 1
@@ -105,36 +97,36 @@ def test_agreement_of_numbers_of_words():
 def test_agreement_where_next_to_nothing_was_learned():
     order = (("never",), ("a",))
     flat = {"never": (0.0,) * 4, "a": CURVES["a"], "b": (0.0,) * 4}
-    assert math.isnan(OrderAgreement(X, order).of(run(*groups(flat))).value)
+    assert math.isnan(N.OrderAgreement(X, order).of(run(*groups(flat))).value)
     with pytest.raises(NotMeasured, match="no rows of 'x' for group z"):
-        OrderAgreement(X, (("a",), ("z",))).of(run(*groups(CURVES)))
+        N.OrderAgreement(X, (("a",), ("z",))).of(run(*groups(CURVES)))
 
 
 @pytest.mark.parametrize("order", [(("a", "b"),), (("a",), ("a",)), (("a",), ())])
 def test_orders_that_are_none(order):
     with pytest.raises(ValueError, match="expected groups in two or more positions"):
-        OrderAgreement(X, order)
+        N.OrderAgreement(X, order)
     with pytest.raises(ValueError, match=r"rule must be one of .* got 'first'"):
-        OrderAgreement(X, (("a",), ("b",)), "first")
+        N.OrderAgreement(X, (("a",), ("b",)), "first")
 
 
 def test_the_same_order():
     other = groups({"a": CURVES["c"], "b": CURVES["b"], "c": CURVES["a"]}, "y")
     y = Rows("Observer", "y", where=(("by", "pos"),))
-    assert SameOrder(X, y, ("a", "b", "c")).of(run(*groups(CURVES), *other)).value == -1
-    assert SameOrder(X, X, ("a", "b", "c")).of(run(*groups(CURVES))).value == 1
-    assert SameOrder(X, y, ("a", "b", "c")).between() == (-1, 1)
+    assert N.SameOrder(X, y, ("a", "b", "c")).of(run(*groups(CURVES), *other)).value == -1
+    assert N.SameOrder(X, X, ("a", "b", "c")).of(run(*groups(CURVES))).value == 1
+    assert N.SameOrder(X, y, ("a", "b", "c")).between() == (-1, 1)
 
 
 def test_learned_at_is_interpolated():
     a = Rows("Observer", "x", where=(("by", "pos"), ("group", "a")))
     table = groups({"a": (0.0, 0.0, 0.8, 0.8)})
     middle = (math.log1p(10) + math.log1p(100)) / 2  # half of the last is half way between the two
-    assert LearnedAt(a).of(run(*table)).value == pytest.approx(middle / math.log(10))
-    assert math.isnan(LearnedAt(a).of(run(*groups({"a": (0.0,) * 4}))).value)
+    assert N.LearnedAt(a).of(run(*table)).value == pytest.approx(middle / math.log(10))
+    assert math.isnan(N.LearnedAt(a).of(run(*groups({"a": (0.0,) * 4}))).value)
     for sign in (1, -1):  # also of a curve that falls
         moved = groups({"a": [0.5 + sign * v for v in (0.0, 0.0, 0.4, 0.4)]})
-        assert LearnedAt(a, from_first=True).of(run(*moved)).value == pytest.approx(middle / math.log(10))
+        assert N.LearnedAt(a, from_first=True).of(run(*moved)).value == pytest.approx(middle / math.log(10))
 
 
 def layer_tables():
@@ -146,49 +138,51 @@ def layer_tables():
 
 
 def test_over_all_layers():
-    over = Over("Observer", "f1", where=(("task", "pos"),))
+    over = N.Over("Observer", "f1", where=(("task", "pos"),))
     found = over.table(run(*layer_tables()))
     assert found["value"].tolist() == pytest.approx([0.2, 0.4])
     assert found["tokens"].tolist() == [0, 100]
     assert At(over).of(run(*layer_tables())).value == pytest.approx(0.4)
     assert Change(over).of(run(*layer_tables())).value == pytest.approx(0.2)
-    largest = Over("Observer", "f1", where=(("task", "pos"),), how="max")
+    largest = N.Over("Observer", "f1", where=(("task", "pos"),), how="max")
     assert At(largest).of(run(*layer_tables())).value == pytest.approx(0.6)
 
 
 def test_over_heads_of_a_layer():
     heads = [rows("d", {0: 0.1, 10: 0.3 * h}, "layer@0", head=h) for h in (0, 1)]
-    assert At(Over("Observer", "d", "layer@0", over="head", how="max")).of(
+    assert At(N.Over("Observer", "d", "layer@0", over="head", how="max")).of(
         run(*heads)
     ).value == pytest.approx(0.3)
 
 
 def test_over_what_is_not_told_apart():
     with pytest.raises(ValueError, match="several rows of 'f1' per step and site"):
-        At(Over("Observer", "f1")).of(run(*layer_tables()))
+        At(N.Over("Observer", "f1")).of(run(*layer_tables()))
     with pytest.raises(NotMeasured, match="holds no rows of 'x'"):
-        At(Over("Observer", "x")).of(run(*layer_tables()))
+        At(N.Over("Observer", "x")).of(run(*layer_tables()))
     with pytest.raises(NotMeasured, match="no column 'head'"):
-        At(Over("Observer", "f1", "layer@1", where=(("task", "pos"),), over="head")).of(run(*layer_tables()))
+        At(N.Over("Observer", "f1", "layer@1", where=(("task", "pos"),), over="head")).of(
+            run(*layer_tables())
+        )
     with pytest.raises(ValueError, match="give one of them"):
-        Over("Observer", "f1", "layer@1")
+        N.Over("Observer", "f1", "layer@1")
 
 
 def test_from_its_peak():
     values = {0: 0.1, 10: 0.6, 20: 0.8, 60: 0.9, 95: 0.5, 100: 0.3}
     found = run(rows("x", values), rows("x_error", dict.fromkeys(values, 0.1)))
     known = Rows("Observer", "x", error="x_error")
-    assert FromPeak(known, 0.1, 0.2).of(found).value == pytest.approx(0.4 - 0.7)
-    assert FromPeak(known, 0.1, 0.2).of(found).error == pytest.approx(0.1)  # two and two of 0.1 each
-    assert WindowMean(known, 0.5, 1.0).of(found).value == pytest.approx((0.9 + 0.5 + 0.3) / 3)
+    assert N.FromPeak(known, 0.1, 0.2).of(found).value == pytest.approx(0.4 - 0.7)
+    assert N.FromPeak(known, 0.1, 0.2).of(found).error == pytest.approx(0.1)  # two and two of 0.1 each
+    assert N.WindowMean(known, 0.5, 1.0).of(found).value == pytest.approx((0.9 + 0.5 + 0.3) / 3)
     rising = run(rows("x", {step: step / 100 for step in (0, 10, 20, 60, 100)}))
     # not cut off at 0
-    assert FromPeak(Rows("Observer", "x"), 0.1, 0.2).of(rising).value == pytest.approx(0.85)
+    assert N.FromPeak(Rows("Observer", "x"), 0.1, 0.2).of(rising).value == pytest.approx(0.85)
     with pytest.raises(NotMeasured, match=r"observed nothing from step 30 to 40"):
-        FromPeak(known, 0.3, 0.4).of(found)
+        N.FromPeak(known, 0.3, 0.4).of(found)
     with pytest.raises(ValueError, match="since < until"):
-        WindowMean(known, 0.4, 0.3)
-    assert FromPeak(Rows("Observer", "a_share"), 0.1, 0.2).between() == (-1, 1)
+        N.WindowMean(known, 0.4, 0.3)
+    assert N.FromPeak(Rows("Observer", "a_share"), 0.1, 0.2).between() == (-1, 1)
 
 
 @pytest.mark.slow
@@ -197,7 +191,7 @@ def test_from_its_peak_of_flat_noise_is_0_on_average():
     steps = np.arange(1, 21) * 10
     noise = np.random.default_rng(0).standard_normal((100, 20))
     tables = [run(rows("x", dict(zip(steps.tolist(), one, strict=True)))) for one in noise]
-    found = [FromPeak(Rows("Observer", "x"), 0.3, 0.7).of(table).value for table in tables]
+    found = [N.FromPeak(Rows("Observer", "x"), 0.3, 0.7).of(table).value for table in tables]
     assert abs(np.mean(found)) < 3 * np.std(found) / 10  # 0.4: the control would be five times that
     assert np.mean(noise[:, -1] - noise.max(1)) == pytest.approx(-1.87, abs=0.35)
 
@@ -211,7 +205,7 @@ def hits(known):
 
 
 def test_facts_lost():
-    number = LostShare(Rows("Observer", "hit"))
+    number = N.LostShare(Rows("Observer", "hit"))
     facts = run(*hits({"a": (100, 1000), "b": (100,), "c": (1000,), "d": (), "e": (10, 100, 1000)}))
     assert number.of(facts).value == pytest.approx(1 / 4)
     assert math.isnan(number.of(run(*hits({"a": (), "b": ()}))).value)
@@ -226,5 +220,5 @@ def test_facts_lost_at_random_is_what_shuffled_facts_lose():
         shuffled = np.stack([random.permutation(column) for column in table.T], axis=1)
         ever.append(shuffled.any(1).sum())
     expected = 1 - table[:, -1].sum() / np.mean(ever)
-    found = LostShare(Rows("Observer", "hit"), at_random=True).of(run(*hits(known))).value
+    found = N.LostShare(Rows("Observer", "hit"), at_random=True).of(run(*hits(known))).value
     assert found == pytest.approx(expected, abs=0.01)

@@ -9,21 +9,14 @@ import pandas as pd
 import pytest
 
 from lmdyn.claims import Above, At, Claim, Difference, NotMeasured, Part, Rows, SeedPair, Study, by_seed
+from lmdyn.claims import tower_pairs as T
 from lmdyn.claims.judge import judge
-from lmdyn.claims.tower_pairs import (
-    AgreementOfClusters,
-    AgreementOfPairs,
-    AgreementWithLead,
-    Lead,
-    ShareToPrimary,
-    preferences_of,
-)
 from tests.helpers.observed_runs import FakeRun
 
 WORDS = [f"w{i}" for i in range(200)]
 TAGS = np.array(["VERB", "PROPN", "NOUN", "ADJ", "ADP", "ADV", "AUX", "DET"])[np.arange(200) % 8]
 PREFERENCE = Rows("TowerPreference", "preference", where=(("by", "token"),))
-LEAD = Lead(
+LEAD = T.Lead(
     *(Rows("TowerPreference", "mean_probability", where=(("by", "tower"), ("group", t))) for t in ("1", "2"))
 )
 
@@ -86,7 +79,7 @@ def test_a_mean_over_pairs_and_its_jackknife():
     runs, values = shared(6, 0.5)
     r = {(i, j): np.corrcoef(values[i], values[j])[0, 1] for i, j in itertools.combinations(range(6), 2)}
     whole = np.mean(list(r.values()))
-    found = values_of(AgreementOfPairs(PREFERENCE), runs)
+    found = values_of(T.AgreementOfPairs(PREFERENCE), runs)
     assert np.mean(list(found.values())) == pytest.approx(whole)
     for i in range(6):
         without = np.mean([v for pair, v in r.items() if i not in pair])
@@ -98,7 +91,7 @@ def test_a_mean_over_pairs_and_its_jackknife():
 
 def test_signs_of_pairs():
     runs, values = shared(6, 0.6, signs=[1, 1, 1, -1, -1, 1])
-    signed, size = AgreementOfPairs(PREFERENCE), AgreementOfPairs(PREFERENCE, of_pair="size")
+    signed, size = T.AgreementOfPairs(PREFERENCE), T.AgreementOfPairs(PREFERENCE, of_pair="size")
     r = np.corrcoef(values)[~np.eye(6, dtype=bool)]
     found = [np.mean(list(values_of(n, runs).values())) for n in (signed, size, Difference(size, signed))]
     assert found == pytest.approx([r.mean(), np.abs(r).mean(), (np.abs(r) - r).mean()])
@@ -113,10 +106,10 @@ def test_two_kinds_never_share_a_seed():
         Rows("TowerPreference", "preference", where=PREFERENCE.where, run=(("tower", t),))
         for t in ("gpt", "elmo")
     )
-    found = values_of(AgreementOfPairs(a, b), [*gpt, *elmo])
+    found = values_of(T.AgreementOfPairs(a, b), [*gpt, *elmo])
     r = np.array([[np.corrcoef(x[i], y[j])[0, 1] for j in range(4)] for i in range(4)])
     assert np.mean(list(found.values())) == pytest.approx(r[~np.eye(4, dtype=bool)].mean())
-    few = AgreementOfPairs(a, b).of_seeds(by_seed([*gpt, *elmo[:2]]))
+    few = T.AgreementOfPairs(a, b).of_seeds(by_seed([*gpt, *elmo[:2]]))
     assert all(isinstance(one, NotMeasured) for one in few.values())
     assert "2 models have it" in str(few[SeedPair(11)])
 
@@ -128,18 +121,18 @@ def test_what_frequency_and_parts_of_speech_tell():
     noise = random.normal(size=(5, 200))
     runs = [model(11 + i, level + noise[i]) for i in range(5)]
     by = ("frequency", "upos")
-    chance, beyond = (AgreementOfPairs(PREFERENCE, of_pair=o, by=by) for o in ("chance", "beyond"))
-    signed = np.mean(list(values_of(AgreementOfPairs(PREFERENCE), runs).values()))
+    chance, beyond = (T.AgreementOfPairs(PREFERENCE, of_pair=o, by=by) for o in ("chance", "beyond"))
+    signed = np.mean(list(values_of(T.AgreementOfPairs(PREFERENCE), runs).values()))
     assert signed > 0.4
     assert np.mean(list(values_of(chance, runs).values())) == pytest.approx(signed, abs=0.05)
     assert np.mean(list(values_of(beyond, runs).values())) == pytest.approx(0, abs=0.05)
-    frequency = AgreementOfPairs(PREFERENCE, of_pair="beyond", by=("frequency",))
+    frequency = T.AgreementOfPairs(PREFERENCE, of_pair="beyond", by=("frequency",))
     # the control: what the tag tells is beyond it
     assert np.mean(list(values_of(frequency, runs).values())) > 0.1
     with pytest.raises(ValueError, match="require strata"):
-        AgreementOfPairs(PREFERENCE, of_pair="chance")
+        T.AgreementOfPairs(PREFERENCE, of_pair="chance")
     with pytest.raises(ValueError, match="require strata"):
-        AgreementOfPairs(PREFERENCE, by=by)
+        T.AgreementOfPairs(PREFERENCE, by=by)
 
 
 def test_leads():
@@ -147,7 +140,7 @@ def test_leads():
     _, values = shared(5, 0.6)
     runs = [model(11 + i, v, lead=lead) for i, (v, lead) in enumerate(zip(values, leads, strict=True))]
     assert [LEAD.of([run]).value for run in runs] == pytest.approx(leads)
-    found = AgreementOfPairs(PREFERENCE, lead=LEAD, least=0.1).of_seeds(by_seed(runs))
+    found = T.AgreementOfPairs(PREFERENCE, lead=LEAD, least=0.1).of_seeds(by_seed(runs))
     assert [isinstance(one, NotMeasured) for one in found.values()] == [True, False, False, False, True]
     r = np.corrcoef(values[1:4])[~np.eye(3, dtype=bool)]
     assert np.mean([found[SeedPair(s)].value for s in (12, 13, 14)]) == pytest.approx(r.mean())
@@ -156,7 +149,7 @@ def test_leads():
         [np.corrcoef(values[i], values[j])[0, 1] for i, j in pairs],
         [min(leads[i], leads[j]) for i, j in pairs],
     )[0, 1]
-    number = AgreementWithLead(PREFERENCE, LEAD)
+    number = T.AgreementWithLead(PREFERENCE, LEAD)
     table = number.table([number.read([run]) for run in runs])
     assert number.statistic(table, np.arange(5)) == pytest.approx(expected)
 
@@ -166,37 +159,37 @@ def test_clusters_agree_whatever_they_are_called():
     random = np.random.default_rng(5)
     runs = [model(11 + i, level + random.normal(size=200)) for i in range(4)]
     members = Rows("WordClusters", "membership", where=(("by", "cluster"),))
-    found = values_of(AgreementOfClusters(members, PREFERENCE), runs)
+    found = values_of(T.AgreementOfClusters(members, PREFERENCE), runs)
     assert np.mean(list(found.values())) > 0.85
     unrelated = [model(11 + i, random.normal(size=200)) for i in range(4)]
-    assert abs(np.mean(list(values_of(AgreementOfClusters(members, PREFERENCE), unrelated).values()))) < 0.5
+    assert abs(np.mean(list(values_of(T.AgreementOfClusters(members, PREFERENCE), unrelated).values()))) < 0.5
 
 
 def test_shares_of_a_part_of_speech():
     values = np.where(TAGS == "NOUN", np.where(np.arange(200) < 80, 1.0, -1.0), 0.5)
-    found = ShareToPrimary(PREFERENCE, "NOUN").of([model(11, values)])
+    found = T.ShareToPrimary(PREFERENCE, "NOUN").of([model(11, values)])
     share = np.mean(np.arange(200)[TAGS == "NOUN"] < 80)
     assert found.value == pytest.approx(share)
     assert found.error == pytest.approx(math.sqrt(share * (1 - share) / (TAGS == "NOUN").sum()))
     with pytest.raises(NotMeasured, match="part of speech X"):
-        ShareToPrimary(PREFERENCE, "X").of([model(11, values)])
+        T.ShareToPrimary(PREFERENCE, "X").of([model(11, values)])
 
 
 def test_what_lacks_is_told():
     runs, _ = shared(3, 0.5)
     with pytest.raises(NotMeasured, match="at step 7"):
-        preferences_of(PREFERENCE, [runs[0]], 7)
+        T.preferences_of(PREFERENCE, [runs[0]], 7)
     with pytest.raises(NotMeasured, match="several seeds at once"):
-        AgreementOfPairs(PREFERENCE).of([runs[0]])
+        T.AgreementOfPairs(PREFERENCE).of([runs[0]])
     broken = model(11, np.full(200, np.nan))
     broken.observed["tower_preference"][2]["value"] = math.nan
     with pytest.raises(NotMeasured, match="found no preference"):
-        preferences_of(PREFERENCE, [broken])
+        T.preferences_of(PREFERENCE, [broken])
 
 
 def test_the_interval_covers_the_mean_over_models():
     """Of many draws of eight models with signs by chance the 95 % interval has the true mean in about as many."""
-    number, covered = AgreementOfPairs(PREFERENCE), 0
+    number, covered = T.AgreementOfPairs(PREFERENCE), 0
     random, draws = np.random.default_rng(6), 300
     for _ in range(draws):
         weights = random.uniform(0.2, 1.0, size=8)  # how much of the common preference a model has
@@ -218,7 +211,7 @@ def test_seeds_that_lack_a_part_are_in_no_pair():
     kept = table[table["quantity"].ne("head_reliability")].reset_index(drop=True)
     runs[0] = replace(runs[0], observed={"tower_preference": (name, settings, kept)})
     other = Rows("TowerPreference", "head_reliability")
-    parts = (Part(AgreementOfPairs(PREFERENCE), Above(0.0)), Part(At(other), Above(0.0)))
+    parts = (Part(T.AgreementOfPairs(PREFERENCE), Above(0.0)), Part(At(other), Above(0.0)))
     claim = Claim("both", "", "", parts, floor="none")
     (row,) = judge(Study("he2022_twotower", "", "", (claim,)), runs)
     assert [s.init for s in row.seeds] == [12, 13, 14, 15, 16]

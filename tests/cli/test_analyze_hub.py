@@ -9,21 +9,11 @@ import lightning as L
 import pandas as pd
 import pytest
 import torch
+import transformers as T
 import yaml
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.utils.data import DataLoader
-from transformers import (
-    AlbertConfig,
-    AlbertForPreTraining,
-    BertConfig,
-    BertForMaskedLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    PreTrainedTokenizerFast,
-)
 
 from lmdyn.analysis.inspection.forward import token_losses
 from lmdyn.cli.__main__ import main
@@ -39,10 +29,10 @@ SIZES = {
     "vocab_size": 12, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8,
 }  # fmt: skip
 MODELS = {
-    "gpt2": (GPT2LMHeadModel, GPT2Config(vocab_size=12, n_embd=8, n_layer=1, n_head=1, n_positions=16)),
-    "gpt_neox": (GPTNeoXForCausalLM, GPTNeoXConfig(**SIZES, max_position_embeddings=16)),
-    "bert": (BertForMaskedLM, BertConfig(**SIZES)),
-    "albert": (AlbertForPreTraining, AlbertConfig(**SIZES, embedding_size=8)),
+    "gpt2": (T.GPT2LMHeadModel, T.GPT2Config(vocab_size=12, n_embd=8, n_layer=1, n_head=1, n_positions=16)),
+    "gpt_neox": (T.GPTNeoXForCausalLM, T.GPTNeoXConfig(**SIZES, max_position_embeddings=16)),
+    "bert": (T.BertForMaskedLM, T.BertConfig(**SIZES)),
+    "albert": (T.AlbertForPreTraining, T.AlbertConfig(**SIZES, embedding_size=8)),
 }
 STEPS = (0, 10, 20, 40)
 PLAIN = {"bands": [], "layers": [], "log_figures": False}
@@ -74,7 +64,7 @@ def tokenizer():
         models.WordLevel({w: i for i, w in enumerate(["?", "a", "b", "c", "d"])}, unk_token="?")
     )
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?")
+    return T.PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?")
 
 
 def write_series(folder, kind, steps=STEPS, name="checkpoint-{}"):
@@ -156,7 +146,7 @@ def test_what_is_there_is_neither_observed_nor_read_again(series, observers, tmp
     assert analyze(folder, **arguments) == 0
     assert read == []
     # the control: a checkpoint that was written anew is
-    model = GPT2LMHeadModel.from_pretrained(folder / "checkpoint-20")
+    model = T.GPT2LMHeadModel.from_pretrained(folder / "checkpoint-20")
     model.save_pretrained(folder / "checkpoint-20")
     assert analyze(folder, **arguments) == 0
     assert [p.name for p in read] == ["checkpoint-20"]
@@ -416,7 +406,7 @@ def test_a_pretrained_model_trained_on_is_replayed_as_it_was_observed(series, tm
 def test_data_that_would_make_up_a_tokenizer_is_refused(series, tmp_path):
     folder = tmp_path / "without"
     for step in (10, 20):
-        model = GPT2LMHeadModel.from_pretrained(series / "gpt2" / f"checkpoint-{step}")
+        model = T.GPT2LMHeadModel.from_pretrained(series / "gpt2" / f"checkpoint-{step}")
         model.save_pretrained(folder / f"checkpoint-{step}")
     curves = {"class_path": "LearningCurves", "init_args": {"bands": [], "layers": []}}
     corpus = {"class_path": "GrammarCorpus", "init_args": {"n_train_tokens": 100, "n_validation_tokens": 100}}

@@ -9,14 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from transformers import (
-    BertConfig,
-    BertForPreTraining,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    Olmo2Config,
-    Olmo2ForCausalLM,
-)
+import transformers as T
 
 from tests.analysis.words.test_surprisal import TEXTS
 from tests.helpers.excerpts import excerpt_data, plain_documents, stand_in_spacy
@@ -94,8 +87,8 @@ def seen_at(steps: set[int], *observers: str) -> dict[str, set[int]]:
 
 def gpt_neox(folder: Path) -> None:
     tokenizer = byte_level(TEXTS, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
-    config = GPTNeoXConfig(vocab_size=len(tokenizer), **SIZES, max_position_embeddings=2048)
-    GPTNeoXForCausalLM(config).save_pretrained(folder)
+    config = T.GPTNeoXConfig(vocab_size=len(tokenizer), **SIZES, max_position_embeddings=2048)
+    T.GPTNeoXForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
@@ -129,10 +122,10 @@ def test_revisions_of_olmo(hub):
     ):
         tokenizer = byte_level(TEXTS, eos_token="<|endoftext|>", pad_token="<|pad|>")
         torch.manual_seed(len(step))
-        config = Olmo2Config(
+        config = T.Olmo2Config(
             vocab_size=len(tokenizer), **SIZES, max_position_embeddings=4096, pad_token_id=None
         )
-        Olmo2ForCausalLM(config).save_pretrained(hub.folder("models", name, step))
+        T.Olmo2ForCausalLM(config).save_pretrained(hub.folder("models", name, step))
         tokenizer.save_pretrained(hub.folder("models", name, step))
     lmdyn(hub, *words)
     assert observed(hub, words[-1])["learning_curves"] == {1000, 20000}
@@ -146,7 +139,7 @@ def test_checkpoints_of_multiberts(hub):
     for i, step in enumerate(("0k", "20k")):
         torch.manual_seed(i)
         folder = hub.folder("models", words[1].replace("{}", step))
-        model = BertForPreTraining(BertConfig(vocab_size=30522, **SIZES))
+        model = T.BertForPreTraining(T.BertConfig(vocab_size=30522, **SIZES))
         model.config.architectures = ["BertForPreTraining"]
         model.config.save_pretrained(folder)
         torch.save(model.state_dict(), folder / "pytorch_model.bin")

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
+from lmdyn import datamodules as D
 from lmdyn.analysis.probing.edge_probes import EdgeClassifier
 from lmdyn.analysis.probing.probes import DiagnosticClassifier
 from lmdyn.analysis.probing.tower_heads import HeadTraining
@@ -23,15 +24,6 @@ from lmdyn.callbacks import DynamicsNumerics, LongTerm, Observer, ShortTerm
 from lmdyn.callbacks.observing.recording import observe_together
 from lmdyn.callbacks.observing.run import Run, snake_case
 from lmdyn.callbacks.training.fine_tuning import Budget
-from lmdyn.datamodules import (
-    FactCorpus,
-    GrammarCorpus,
-    GrammarFacts,
-    GrammarTasks,
-    PretrainingCorpus,
-    ScaffoldCorpus,
-    SpanCorpus,
-)
 from tests.helpers.architectures import ARCHITECTURES, MASKED, VOCABULARY
 from tests.helpers.recorded import exported
 
@@ -44,16 +36,16 @@ LEXICON = {
 WORDPIECE = {**LEXICON, "vocabulary": "wordpiece", "vocab_size": VOCABULARY}
 
 
-def pieces() -> GrammarCorpus:
-    return GrammarCorpus(**WORDPIECE)
+def pieces() -> D.GrammarCorpus:
+    return D.GrammarCorpus(**WORDPIECE)
 
 
-def words() -> GrammarCorpus:
-    return GrammarCorpus(**LEXICON, batch_size=4, sequence_length=16)
+def words() -> D.GrammarCorpus:
+    return D.GrammarCorpus(**LEXICON, batch_size=4, sequence_length=16)
 
 
-def tasks() -> GrammarTasks:
-    return GrammarTasks(pieces(), n_train=40, n_evaluation=20, max_sequence_length=60)
+def tasks() -> D.GrammarTasks:
+    return D.GrammarTasks(pieces(), n_train=40, n_evaluation=20, max_sequence_length=60)
 
 
 SMALL_DYNAMICS: dict[str, Any] = {
@@ -70,13 +62,13 @@ OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
     "DiagnosticProbe": lambda: {"train_tokens": 300, "classifier": DiagnosticClassifier(epochs=2)},
     "Interdependence": lambda: {"max_distance": 3, "min_pairs": 10},
     "ScaffoldRule": lambda: {"instances": 10, "context": 4},
-    "TokenLearning": lambda: {"max_words": 20, "probe": SpanCorpus(pieces(), tasks=[])},
+    "TokenLearning": lambda: {"max_words": 20, "probe": D.SpanCorpus(pieces(), tasks=[])},
     "EdgeProbe": lambda: {
         "train_tokens": 150,
         "classifier": EdgeClassifier(max_updates=10, evaluate_every=10),
-        "probe": SpanCorpus(pieces()),
+        "probe": D.SpanCorpus(pieces()),
     },
-    "WorldKnowledge": lambda: {"probe": FactCorpus(GrammarFacts(pieces()))},
+    "WorldKnowledge": lambda: {"probe": D.FactCorpus(D.GrammarFacts(pieces()))},
     "AttentionPatterns": lambda: {"max_tokens": 200, "size": 8},
     "Geometry": lambda: {"max_tokens": 200, "max_samples": 40},
     "Trajectory": lambda: {"max_tokens": 200, "words": 4, "min_count": 2},
@@ -144,12 +136,12 @@ def run_of(language: str) -> tuple[Any, pd.DataFrame | None, Any]:
     if language == "words":
         data = words()
     elif language == "scaffold":
-        data = ScaffoldCorpus(
+        data = D.ScaffoldCorpus(
             familiar=True, length=2, n_rules=10, n_phrases=6, n_outside=4, n_types=12, n_train_tokens=600,
             n_validation_tokens=300, n_test_tokens=100, batch_size=4, sequence_length=16,
         )  # fmt: skip
     else:
-        data = PretrainingCorpus(pieces(), sequence_length=24, batch_size=4)
+        data = D.PretrainingCorpus(pieces(), sequence_length=24, batch_size=4)
     data.prepare_data()
     data.setup("fit")
     assert len(data.tokenizer) <= VOCABULARY

@@ -16,31 +16,14 @@ from hypothesis import strategies as st
 
 from lmdyn import analysis as A
 from lmdyn.analysis import pearson
-from tests.properties.measures import (
-    AS_USUAL,
-    LEFT_OUT,
-    MAPS,
-    NAN,
-    NOTHING,
-    SAME_OR_NAN,
-    SAME_OR_NOT_FINITE,
-    SOME_NAN,
-    Measure,
-    Refused,
-    Sample,
-    check,
-    in_range,
-    numbers,
-    precision,
-    same,
-)
+from tests.properties import measures as M
 from tests.properties.not_measures import no_measures, public_names
 from tests.properties.table import TABLE
 
 EXAMPLES = int(os.environ.get("LMDYN_EXAMPLES", "2"))
 measures = pytest.mark.parametrize("measure", TABLE, ids=[m.name for m in TABLE])
 samples = st.builds(
-    Sample, seed=st.integers(0, 10**6), n=st.integers(14, 24), d1=st.integers(2, 4), d2=st.integers(2, 4)
+    M.Sample, seed=st.integers(0, 10**6), n=st.integers(14, 24), d1=st.integers(2, 4), d2=st.integers(2, 4)
 )
 some = settings(
     max_examples=EXAMPLES,
@@ -86,24 +69,35 @@ def test_the_table_can_fail():
     """The control: measures that make numbers of NaN, raise errors of libraries, or refuse with other words."""
     x = torch.ones(3)
     bad = replaced((x,), 0, torch.tensor([1.0, math.nan, 1.0]))
-    wrong = Measure("wrong", lambda v: v.nan_to_num(0.0).sum(), lambda s: (x,))
-    for expected in (NAN, SOME_NAN, SAME_OR_NAN, SAME_OR_NOT_FINITE, LEFT_OUT, NOTHING, Refused("NaN")):
+    wrong = M.Measure("wrong", lambda v: v.nan_to_num(0.0).sum(), lambda s: (x,))
+    for expected in (
+        M.NAN,
+        M.SOME_NAN,
+        M.SAME_OR_NAN,
+        M.SAME_OR_NOT_FINITE,
+        M.LEFT_OUT,
+        M.NOTHING,
+        M.Refused("NaN"),
+    ):
         with pytest.raises((AssertionError, pytest.fail.Exception)):
-            check(wrong, bad, expected, (x,), (5 * x,))
-    raw = Measure("raw", lambda v: torch.linalg.cholesky(-torch.eye(2)), lambda s: (x,))
+            M.check(wrong, bad, expected, (x,), (5 * x,))
+    raw = M.Measure("raw", lambda v: torch.linalg.cholesky(-torch.eye(2)), lambda s: (x,))
     with pytest.raises(RuntimeError, match="cholesky"):
-        check(raw, bad, Refused("."), (x,))
-    accident = Measure(
+        M.check(raw, bad, M.Refused("."), (x,))
+    accident = M.Measure(
         "accident", lambda v: pearson(v.numpy()[:, None] @ np.ones((2, 2)), v.numpy()), lambda s: (x,)
     )
     with pytest.raises(AssertionError, match="an error of a library's"):
-        check(accident, bad, Refused("."), (x,))
+        M.check(accident, bad, M.Refused("."), (x,))
     with pytest.raises(AssertionError, match="Regex"):
-        check(
-            Measure("mine", A.cca, lambda s: (x,)), (bad[0][:, None], bad[0][:, None]), Refused("empty"), (x,)
+        M.check(
+            M.Measure("mine", A.cca, lambda s: (x,)),
+            (bad[0][:, None], bad[0][:, None]),
+            M.Refused("empty"),
+            (x,),
         )
     with pytest.raises(AssertionError, match="above"):
-        in_range(Measure("range", A.cca, lambda s: (x,), high=1.0), torch.tensor([1.5]))
+        M.in_range(M.Measure("range", A.cca, lambda s: (x,), high=1.0), torch.tensor([1.5]))
 
 
 @measures
@@ -112,12 +106,12 @@ def test_the_table_can_fail():
 def test_numbers_are_in_their_range_and_inputs_stay(measure, s):
     args = measure.make(s)
     kept = [a.clone() for a in args]
-    found = numbers(measure.call(*args))
-    in_range(measure, found)
+    found = M.numbers(measure.call(*args))
+    M.in_range(measure, found)
     assert (found.isfinite() | found.isnan()).any() or not len(found)
     for arg, before in zip(args, kept, strict=True):
         assert torch.equal(arg, before), "an input was changed"
-    assert same(numbers(measure.call(*args)), found, 0.0), "another answer the second time"
+    assert M.same(M.numbers(measure.call(*args)), found, 0.0), "another answer the second time"
 
 
 invariances = [
@@ -133,11 +127,11 @@ invariances = [
 @given(s=samples)
 def test_invariances(measure, where, name, s):
     args = measure.make(s)
-    before = numbers(measure.call(*args))
+    before = M.numbers(measure.call(*args))
     for i in floats(args) if where == "all" else [where]:
-        args = replaced(args, i, MAPS[name](args[i], s.generator))
-    found = numbers(measure.call(*args))
-    assert same(found, before, measure.tolerance), (found[:8], before[:8])
+        args = replaced(args, i, M.MAPS[name](args[i], s.generator))
+    found = M.numbers(measure.call(*args))
+    assert M.same(found, before, measure.tolerance), (found[:8], before[:8])
 
 
 SCALED = [m for m in TABLE if "scale" in m.invariant.get(0, "").split()]
@@ -149,16 +143,16 @@ SCALED = [m for m in TABLE if "scale" in m.invariant.get(0, "").split()]
 def test_size_is_refused_or_changes_nothing(measure, s):
     """Squares, and their squares, overflow or underflow: that is said, or NaN, or it does not matter."""
     args = measure.make(s)
-    before = numbers(measure.call(*args))
+    before = M.numbers(measure.call(*args))
     for size in (1e-170, 1e-100, 1e-80, 1e80, 1e100):
         scaled = replaced(args, 0, args[0] * size)
         try:
-            found = numbers(measure.call(*scaled))
+            found = M.numbers(measure.call(*scaled))
         except ValueError:
-            check(measure, scaled, Refused("."), args)
+            M.check(measure, scaled, M.Refused("."), args)
         else:
             found = torch.where(found.isnan(), before, found)
-            assert same(found, before, measure.tolerance), (size, found[:8], before[:8])
+            assert M.same(found, before, measure.tolerance), (size, found[:8], before[:8])
 
 
 @pytest.mark.parametrize("measure", SCALED, ids=[m.name for m in SCALED])
@@ -166,10 +160,10 @@ def test_size_is_refused_or_changes_nothing(measure, s):
 @given(s=samples)
 def test_size_of_float32_changes_nothing(measure, s):
     args = measure.make(s)
-    before = numbers(measure.call(*(a.float() if a.is_floating_point() else a for a in args)))
+    before = M.numbers(measure.call(*(a.float() if a.is_floating_point() else a for a in args)))
     for size in (1e-36, 1e36):
         single = tuple(a.float() if a.is_floating_point() else a for a in replaced(args, 0, args[0] * size))
-        assert same(numbers(measure.call(*single)), before, 1e-3), size
+        assert M.same(M.numbers(measure.call(*single)), before, 1e-3), size
 
 
 @pytest.mark.parametrize(
@@ -179,7 +173,9 @@ def test_size_of_float32_changes_nothing(measure, s):
 @given(s=samples)
 def test_symmetry(measure, s):
     x, y, *rest = measure.make(s)
-    assert same(numbers(measure.call(y, x, *rest)), numbers(measure.call(x, y, *rest)), measure.tolerance)
+    assert M.same(
+        M.numbers(measure.call(y, x, *rest)), M.numbers(measure.call(x, y, *rest)), measure.tolerance
+    )
 
 
 @measures
@@ -194,7 +190,7 @@ def test_strides_change_nothing(measure, s):
             apart[..., ::2] = a
             apart = apart[..., ::2]
         strided.append(apart.transpose(0, -1).contiguous().transpose(0, -1) if a.ndim > 1 else apart)
-    assert same(numbers(measure.call(*strided)), numbers(measure.call(*args)), measure.tolerance)
+    assert M.same(M.numbers(measure.call(*strided)), M.numbers(measure.call(*args)), measure.tolerance)
 
 
 HALVES = [pytest.param(m, t, id=f"{m.name}-{str(t)[6:]}") for m in TABLE for t in m.half]
@@ -207,11 +203,11 @@ def test_half_precision_is_summed_in_a_wide_type(measure, dtype, s):
     """The numbers are those of the same rounded values in float64, to the rounding of the answer's own type."""
     args = tuple(a.to(dtype) if a.is_floating_point() else a for a in measure.make(s))
     answer = measure.call(*args)
-    expected = numbers(measure.call(*(a.double() if a.is_floating_point() else a for a in args)))
-    rounding = torch.finfo(dtype).eps if measure.rounded else precision(answer)
-    found = numbers(answer)
+    expected = M.numbers(measure.call(*(a.double() if a.is_floating_point() else a for a in args)))
+    rounding = torch.finfo(dtype).eps if measure.rounded else M.precision(answer)
+    found = M.numbers(answer)
     scale = max(1.0, float(expected[expected.isfinite()].abs().max())) if expected.isfinite().any() else 1.0
-    assert same(found / scale, expected / scale, max(measure.tolerance, 16 * rounding)), (
+    assert M.same(found / scale, expected / scale, max(measure.tolerance, 16 * rounding)), (
         found[:8],
         expected[:8],
     )
@@ -223,17 +219,17 @@ def test_half_precision_is_summed_in_a_wide_type(measure, dtype, s):
 def test_whole_numbers(measure, s):
     args = measure.make(s)
     whole = tuple((4 * a).round().long() if a.is_floating_point() else a for a in args)
-    if measure.integers != AS_USUAL:
-        check(measure, whole, measure.integers, args)
+    if measure.integers != M.AS_USUAL:
+        M.check(measure, whole, measure.integers, args)
         return
     as_floats = tuple(w.double() if a.is_floating_point() else w for a, w in zip(args, whole, strict=True))
     try:
-        expected = numbers(measure.call(*as_floats))
+        expected = M.numbers(measure.call(*as_floats))
     except ValueError:  # what these numbers are is refused, whatever their type: constant, no distribution
-        check(measure, as_floats, Refused("."), args)
-        check(measure, whole, Refused("."), args)
+        M.check(measure, as_floats, M.Refused("."), args)
+        M.check(measure, whole, M.Refused("."), args)
     else:
-        assert same(numbers(measure.call(*whole)), expected, max(measure.tolerance, 1e-6))
+        assert M.same(M.numbers(measure.call(*whole)), expected, max(measure.tolerance, 1e-6))
 
 
 @measures
@@ -248,7 +244,7 @@ def test_not_finite(measure, s, which, where):
     for trouble in (math.nan, math.inf, -math.inf):
         bad = args[i].clone()
         bad.view(-1)[place] = trouble
-        check(measure, replaced(args, i, bad), measure.expected(trouble, i), args, dropped)
+        M.check(measure, replaced(args, i, bad), measure.expected(trouble, i), args, dropped)
 
 
 @measures
@@ -257,10 +253,10 @@ def test_not_finite(measure, s, which, where):
 def test_constants(measure, s, value):
     args = measure.make(s)
     expected = measure.constant if value or measure.zero is None else measure.zero
-    check(measure, replaced(args, 0, torch.full_like(args[0], value)), expected, args)
+    M.check(measure, replaced(args, 0, torch.full_like(args[0], value)), expected, args)
 
 
-ALIGNED = [m for m in TABLE if isinstance(m.lengths, Refused) and m.rows is None]
+ALIGNED = [m for m in TABLE if isinstance(m.lengths, M.Refused) and m.rows is None]
 
 
 @pytest.mark.parametrize("measure", ALIGNED, ids=[m.name for m in ALIGNED])
@@ -270,7 +266,7 @@ def test_rows_that_do_not_belong_together(measure, s):
     args = measure.make(s)
     if len(args) == 1:
         pytest.skip("one argument")
-    check(measure, replaced(args, 0, args[0][:-2]), measure.lengths, args)
+    M.check(measure, replaced(args, 0, args[0][:-2]), measure.lengths, args)
 
 
 @measures
@@ -283,11 +279,11 @@ def test_rows_without_numbers(measure, s):
         pytest.skip("rows are numbers")
     nothing = tuple(a[..., :0] if a.is_floating_point() and a.ndim > 1 else a for a in args)
     try:
-        found = numbers(measure.call(*nothing))
+        found = M.numbers(measure.call(*nothing))
     except (ValueError, TypeError):
-        check(measure, nothing, Refused("."), args)
+        M.check(measure, nothing, M.Refused("."), args)
     else:
-        in_range(measure, found)
+        M.in_range(measure, found)
 
 
 @measures
@@ -295,5 +291,5 @@ def test_rows_without_numbers(measure, s):
 @given(s=samples)
 def test_few_rows(measure, s):
     args = measure.make(s)
-    check(measure, measure.cut(args, 1), measure.one, args)
-    check(measure, measure.cut(args, 0), measure.empty, args)
+    M.check(measure, measure.cut(args, 1), measure.one, args)
+    M.check(measure, measure.cut(args, 0), measure.empty, args)

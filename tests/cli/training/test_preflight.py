@@ -15,18 +15,10 @@ from lmdyn.callbacks.observing import findings as finding
 from lmdyn.callbacks.observing.findings import ForeseenError
 from lmdyn.callbacks.observing.reference import Earlier
 from lmdyn.cli.training import preflight
-from lmdyn.cli.training.preflight import (
-    Plan,
-    Preflight,
-    due,
-    foreseen_of_replay,
-    foreseen_of_training,
-    training_bytes,
-)
 from lmdyn.runs.schedule import Steps
 from tests.helpers.modules import Own
 
-PLAN = Plan(100, 40)
+PLAN = preflight.Plan(100, 40)
 
 
 @pytest.mark.parametrize(
@@ -41,11 +33,11 @@ def test_due_steps_are_those_of_the_schedule(schedule):
     asked = {s for s in range(101) if s in schedule}
     asked |= {40, 80} if schedule.epochs else set()
     asked |= {100} if schedule.last else set()
-    assert due(schedule, PLAN) == sorted(asked)
+    assert preflight.due(schedule, PLAN) == sorted(asked)
 
 
 def found_of(*callbacks, plan=PLAN, folder=None, optimizers=None):
-    return foreseen_of_training(callbacks, Own(), plan, folder, optimizers)[0]
+    return preflight.foreseen_of_training(callbacks, Own(), plan, folder, optimizers)[0]
 
 
 def test_schedules_that_never_fire(tmp_path):
@@ -58,7 +50,7 @@ def test_schedules_that_never_fire(tmp_path):
     assert not found.stops
     assert "got at 500; every 300, which never applies" in found.why
     assert found_of(LearningCurves(schedule=Steps(per_decade=3, at=(0, 100))), folder=tmp_path) == []
-    assert found_of(never, plan=Plan(None, None), folder=tmp_path) == []  # nobody knows its end
+    assert found_of(never, plan=preflight.Plan(None, None), folder=tmp_path) == []  # nobody knows its end
 
 
 def test_earlier_checkpoints_that_are_not_made(tmp_path):
@@ -77,11 +69,11 @@ def test_earlier_checkpoints_that_are_not_made(tmp_path):
 
 def test_replay_at_steps_that_are_not_there():
     observer = LearningCurves(schedule=Steps(at=(7,), last=False))
-    (found,) = foreseen_of_replay([observer], [0, 10, 20], scheduled=True)
+    (found,) = preflight.foreseen_of_replay([observer], [0, 10, 20], scheduled=True)
     assert "got steps 0, 10, 20" in found.why
-    assert foreseen_of_replay([observer], [0, 10, 20], scheduled=False) == []
-    assert foreseen_of_replay([observer], [0, 7, 20], scheduled=True) == []
-    (found,) = foreseen_of_replay([Similarity(reference=Earlier(at=[5]))], [0, 10], scheduled=False)
+    assert preflight.foreseen_of_replay([observer], [0, 10, 20], scheduled=False) == []
+    assert preflight.foreseen_of_replay([observer], [0, 7, 20], scheduled=True) == []
+    (found,) = preflight.foreseen_of_replay([Similarity(reference=Earlier(at=[5]))], [0, 10], scheduled=False)
     assert found.stops
 
 
@@ -98,7 +90,7 @@ def test_replay_at_steps_that_are_not_there():
 def test_states_of_optimizers_are_those_that_they_keep(make, states):
     module = nn.Linear(10, 9)
     optimizer = make(module.parameters())
-    foreseen = training_bytes(module, [optimizer])
+    foreseen = preflight.training_bytes(module, [optimizer])
     module(torch.ones(1, 10)).sum().backward()
     optimizer.step()
     held = sum(
@@ -116,14 +108,14 @@ def test_an_optimizer_of_another_kind_is_taken_for_adam():
 
     module = nn.Linear(10, 9, bias=False)
     wanting = Wanting(module.parameters(), 0.1)
-    assert training_bytes(module, [wanting]) == training_bytes(module, None) == 3 * 360
+    assert preflight.training_bytes(module, [wanting]) == preflight.training_bytes(module, None) == 3 * 360
 
 
 def trainer_of(folder, *callbacks, **arguments):
     return L.Trainer(
         accelerator="cpu", devices=1, logger=False, default_root_dir=folder, max_steps=4,
         enable_progress_bar=False, enable_model_summary=False,
-        callbacks=[Preflight(), RunState(), *callbacks], **arguments,
+        callbacks=[preflight.Preflight(), RunState(), *callbacks], **arguments,
     )  # fmt: skip
 
 
@@ -170,7 +162,7 @@ def test_every_rank_asks_for_the_folder_at_the_end(tmp_path, zero):
             asked.append(zero)
             return str(tmp_path)
 
-    first = Preflight()
+    first = preflight.Preflight()
     first._foreseen = 1 << 20, 1 << 20
     first.on_train_end(Trainer(), Steps2())
     assert asked == [zero]
