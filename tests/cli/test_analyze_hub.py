@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import lightning as L
 import pandas as pd
@@ -22,7 +21,7 @@ from lmdyn.cli.replay.weights_record import SeenWeights
 from lmdyn.models import pretrained
 from lmdyn.models.pretrained import PretrainedLM
 from lmdyn.runs.checkpoint_files import build_module, find_checkpoints, newest_checkpoint, read_checkpoint
-from lmdyn.runs.hub_checkpoints import HubCheckpoints, StoredNames, read_stored, stamp
+from lmdyn.runs.hub_checkpoints import HubCheckpoints, StoredNames, read_stored
 from tests.cli.tiny_run import at_steps, tiny_run, trained
 
 SIZES = {
@@ -259,54 +258,7 @@ def test_references_read_such_checkpoints_too(series, tmp_path):
     assert sorted(table["step"].unique()) == [10, 20, 40]
 
 
-# ------------------------------------------------------------------------------------------------ hub models
-
-
-@pytest.fixture
-def hub(series, tmp_path, monkeypatch):
-    """A hub cache with ``nobody/lm`` at step0 … step40, and no network."""
-    cache = tmp_path / "hub"
-    repo = cache / "models--nobody--lm"
-    (repo / "refs").mkdir(parents=True)
-    for i, step in enumerate(STEPS):
-        commit = f"{i:040d}"
-        shutil.copytree(series / "gpt_neox" / f"checkpoint-{step}", repo / "snapshots" / commit)
-        (repo / "refs" / f"step{step}").write_text(commit)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    return repo
-
-
-def test_revisions_of_a_hub_model(hub, series, observers, tmp_path):
-    main(f"analyze nobody/lm --revisions step0,step20 --config {observers} --out {tmp_path / 'a'}".split())
-    main(["analyze", str(series / "gpt_neox"), "--config", str(observers), "--out", str(tmp_path / "b")])
-    here, there = losses(tmp_path / "a"), losses(tmp_path / "b")
-    assert here == {step: there[step] for step in (0, 20)}
-    shutil.rmtree(hub / "snapshots" / f"{2:040d}")  # what is there is not fetched again
-    assert analyze("nobody/lm", revisions="step0,step20", configs=[observers], out=tmp_path / "a") == 0
-
-
-def test_patterns_of_revisions(hub, observers, tmp_path, monkeypatch):
-    refs = SimpleNamespace(
-        branches=[SimpleNamespace(name=n) for n in ("main", "step0", "step10", "step40")], tags=[]
-    )
-    monkeypatch.setattr("lmdyn.cli.replay.subject.list_repo_refs", lambda name: refs)
-    assert analyze("nobody/lm", revisions="step?0", configs=[observers], out=tmp_path / "a") == 2
-    assert analyze("nobody/lm", revisions="all", configs=[observers], out=tmp_path / "a") == 1
-    assert sorted(losses(tmp_path / "a")) == [0, 10, 40]
-
-
-def test_a_hub_that_cannot_be_reached(hub, observers, tmp_path, capsys):
-    arguments = ["--config", str(observers), "--out", str(tmp_path / "out")]
-    for revisions, said in (
-        ("step7", "error: 'nobody/lm' at revision 'step7' cannot be reached"),
-        ("step*", "error: the revisions of 'nobody/lm' cannot be listed"),
-    ):
-        with pytest.raises(SystemExit):
-            main(["analyze", "nobody/lm", "--revisions", revisions, *arguments])
-        error = capsys.readouterr().err
-        assert said in error
-        assert "Traceback" not in error
+# ------------------------------------------------------------------ hub models, which tests/cli/test_hub.py observes
 
 
 def test_steps_of_revisions():
@@ -339,20 +291,17 @@ def test_steps_of_revisions():
 
 def test_refusals(series, observers, tmp_path, warnings_of):
     out = {"configs": [observers], "out": tmp_path / "out"}
-    with pytest.raises(ValueError, match="give the folder of its observations with --out"):
-        analyze(series / "gpt2", configs=[observers])
-    with pytest.raises(ValueError, match="no observer is configured"):
-        analyze(series / "gpt2", out=tmp_path / "out")
-    with pytest.raises(
-        FileNotFoundError, match=r"/checkpoint-\* does not exist: .* hub model with --revisions"
+    gpt2, named = series / "gpt2", tmp_path / "named"
+    shutil.copytree(gpt2 / "checkpoint-10", named / "step_10")
+    for subject, given, said in (
+        (gpt2, {"configs": [observers]}, "with --out"),
+        (gpt2, {"out": tmp_path / "out"}, "no observer is configured"),
+        ("nobody/lm", out, "hub model with --revisions"),
+        (named, out, "the models in step_10 add --checkpoints"),
+        (gpt2, {**out, "revisions": "all"}, "--revisions applies to hub models"),
     ):
-        analyze("nobody/lm", **out)
-    named = tmp_path / "named"
-    shutil.copytree(series / "gpt2" / "checkpoint-10", named / "step_10")
-    with pytest.raises(FileNotFoundError, match=r"the models in step_10 add --checkpoints '.*named/\*'"):
-        analyze(named, **out)
-    with pytest.raises(ValueError, match="--revisions applies to hub models"):
-        analyze(series / "gpt2", revisions="all", **out)
+        with pytest.raises((ValueError, FileNotFoundError), match=said):
+            analyze(subject, **given)
     mixed = tmp_path / "mixed"
     shutil.copytree(series / "gpt2" / "checkpoint-10", mixed / "checkpoint-10")
     shutil.copytree(series / "bert" / "checkpoint-20", mixed / "checkpoint-20")
@@ -372,16 +321,6 @@ def test_refusals(series, observers, tmp_path, warnings_of):
     (mixed / "checkpoint-10" / "trainer_state.json").write_text("{")
     with pytest.raises(ValueError, match=r"trainer_state.json cannot be read"):
         read_checkpoint(mixed / "checkpoint-10")
-
-
-def test_a_stamp_changes_with_the_files(series, tmp_path):
-    folder = shutil.copytree(series / "gpt2" / "checkpoint-10", tmp_path / "x")
-    before = stamp(folder)
-    assert stamp(series / "gpt2" / "checkpoint-10") == before  # copied with its times
-    (folder / "optimizer.pt").write_bytes(b"x")
-    assert stamp(folder) == before
-    (folder / "model.safetensors").touch()
-    assert stamp(folder) != before
 
 
 # ------------------------------------------------------------------------------------------- runs of our own

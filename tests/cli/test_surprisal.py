@@ -91,18 +91,17 @@ def test_each_word_of_a_line_has_a_row(here, capsys):
 
 
 def test_the_settings_say_what_was_found(here):
-    main(["surprisal", "gpt", "text.txt"])
-    found = json.loads((here / "text.surprisal" / "settings.json").read_text())
-    assert (found["objective"], found["start"], found["context"]) == ("causal", "<|endoftext|>", 64)
     tokenizer = load_tokenizer("gpt")
-    assert found["tokenizer"] == tokenizer.name_or_path
-    assert found["tokenizer_digest"] == tokenizer_digest(tokenizer)
     (here / "copy").mkdir()
     tokenizer.save_pretrained("copy")
-    main(["surprisal", "gpt", "text.txt", "--tokenizer", "copy", "--start=", "--context=8", "--out=other"])
-    found = json.loads((here / "other" / "settings.json").read_text())
-    assert (found["objective"], found["start"], found["context"]) == ("causal", "", 8)
-    assert found["tokenizer"] == "copy"
+    for name, words, expected in (
+        ("first", [], ("causal", "<|endoftext|>", 64, tokenizer.name_or_path)),
+        ("other", ["--tokenizer", "copy", "--start=", "--context=8"], ("causal", "", 8, "copy")),
+    ):
+        main(["surprisal", "gpt", "text.txt", f"--out={name}", *words])
+        found = json.loads((here / name / "settings.json").read_text())
+        assert tuple(found[key] for key in ("objective", "start", "context", "tokenizer")) == expected
+        assert found["tokenizer_digest"] == tokenizer_digest(tokenizer)
 
 
 def test_of_a_run_and_of_its_checkpoints(here):
@@ -158,23 +157,20 @@ def test_predict_of_a_pretrained_model(here):
     assert found[0, 1].isnan()
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["gpt", "none.txt"], "file none.txt does not exist: give a file, or -"),
-        (["gpt", "latin.txt"], "latin.txt is not UTF-8"),
-        (["gpt", "empty.txt"], "empty.txt contains no text"),
-        (["gpt/x.ckpt", "text.txt"], "checkpoint gpt/x.ckpt does not exist"),
-        (["lone.ckpt", "text.txt"], "no config.yaml in the folders above"),
-        (["bare", "text.txt"], "bare has no tokenizer next to it: give --tokenizer FOLDER"),
-        (["gpt", "text.txt", "--pseudo", "word"], "invalid choice: 'word'"),
-    ],
-)
-def test_what_is_refused(here, capsys, args, message):
+def test_what_is_refused(here, capsys):
     (here / "latin.txt").write_bytes("Élan".encode("latin-1"))
     (here / "empty.txt").write_text("\n \n")
     (here / "lone.ckpt").write_text("")
     GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=1)).save_pretrained("bare")
-    with pytest.raises(SystemExit):
-        main(["surprisal", *args])
-    assert message in capsys.readouterr().err
+    for args, message in (
+        ("gpt none.txt", "file none.txt does not exist: give a file, or -"),
+        ("gpt latin.txt", "latin.txt is not UTF-8"),
+        ("gpt empty.txt", "empty.txt contains no text"),
+        ("gpt/x.ckpt text.txt", "checkpoint gpt/x.ckpt does not exist"),
+        ("lone.ckpt text.txt", "no config.yaml in the folders above"),
+        ("bare text.txt", "bare has no tokenizer next to it: give --tokenizer FOLDER"),
+        ("gpt text.txt --pseudo word", "invalid choice: 'word'"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["surprisal", *args.split()])
+        assert message in capsys.readouterr().err

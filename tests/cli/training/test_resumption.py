@@ -12,34 +12,28 @@ DIVIDED = {"position": 3, "global_batch": {"rows": 8, "ranks": 1, "accumulated":
 
 
 def configuration(batch_size, accumulated, order_seed=None):
-    data = {
-        "class_path": "TextCorpus",
-        "init_args": {"batch_size": batch_size, "order_seed": order_seed or 0},
-    }
-    return {
-        "trainer": {"accumulate_grad_batches": accumulated},
-        "model": {"class_path": "LSTM"},
-        "data": data,
-    }
+    given = {"batch_size": batch_size, "order_seed": order_seed or 0}
+    data = {"class_path": "TextCorpus", "init_args": given}
+    trainer = {"accumulate_grad_batches": accumulated}
+    return {"trainer": trainer, "model": {"class_path": "LSTM"}, "data": data}
+
+
+NAMES = ["data.order_seed", "data.batch_size", "trainer.accumulate_grad_batches"]
 
 
 @pytest.mark.parametrize(
     ("loaders", "said"),
     [
         ([DIVIDED], ["data.order_seed"]),  # the loader refuses another update itself
-        (
-            [DIVIDED, {"position": 3}],
-            ["data.order_seed", "data.batch_size", "trainer.accumulate_grad_batches"],
-        ),
-        ([], ["data.order_seed", "data.batch_size", "trainer.accumulate_grad_batches"]),
+        ([DIVIDED, {"position": 3}], NAMES),
+        ([], NAMES),
     ],
 )
 def test_how_the_batch_is_divided_is_said_where_no_loader_compares_it(loaders, said, tmp_path, caplog):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(configuration(8, 1)), encoding="utf-8")
     check_resumed(tmp_path, configuration(2, 4, order_seed=5), {}, loaders)
     (message,) = [record.getMessage() for record in caplog.records]
-    names = ("data.order_seed", "data.batch_size", "trainer.accumulate_grad_batches")
-    assert sorted(said) == sorted(name for name in names if f"{name}: " in message)
+    assert said == [name for name in NAMES if f"{name}: " in message]
 
 
 def saved(tmp_path, **changes):
@@ -79,9 +73,8 @@ def test_the_seed_acts_where_a_run_begins_again(tmp_path):
     run, config = saved(tmp_path)
     config["seed_everything"] = 4
     assert changed_settings(run, config) == {}
-    assert changed_settings(run, config, from_begin=True) == {
-        "seed_everything": "seed_everything: 3 before, 4 now"
-    }
+    said = {"seed_everything": "seed_everything: 3 before, 4 now"}
+    assert changed_settings(run, config, from_begin=True) == said
 
 
 SGD = {"lr": 0.5, "momentum": 0.9}

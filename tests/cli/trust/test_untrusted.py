@@ -141,9 +141,11 @@ def test_a_configuration_of_nothing_is_refused(run, capsys):
     assert "not the configuration of a run" in refused(capsys, "analyze", str(run))
 
 
+OWN = {"trainer": {"callbacks": [{**CALLBACK, "init_args": {"name": "mine"}}]}}
+
+
 def test_what_the_user_names_is_imported(run):
-    own = {"trainer": {"callbacks": [{"class_path": "evil_module.Curves", "init_args": {"name": "mine"}}]}}
-    Path("own.yaml").write_text(yaml.safe_dump(own))
+    Path("own.yaml").write_text(yaml.safe_dump(OWN))
     main(["analyze", str(run), "--untrusted", "--config", "own.yaml", "--logger", "none", "--out", "found"])
     assert Path("imported").exists()
     assert len(list(Path("found/observations/mine").glob("*.parquet"))) == 2
@@ -158,9 +160,8 @@ def test_imports_are_limited_for_the_command_only(run):
 @pytest.mark.slow
 def test_a_report_imports_nothing_that_a_configuration_names(run, monkeypatch):
     monkeypatch.setattr("lmdyn.cli.pages.observer_section.draw_parts", lambda *_: iter(()))  # of lmdyn's own
-    main(
-        ["analyze", str(run), "--config", _named("evil_module.Curves"), "--only", "mine", "--logger", "none"]
-    )
+    Path("own.yaml").write_text(yaml.safe_dump(OWN))
+    main(["analyze", str(run), "--config", "own.yaml", "--only", "mine", "--logger", "none"])
     change(run, lambda c: c["trainer"]["callbacks"].append({"class_path": "evil_module.Curves"}))
     sys.modules.pop("evil_module")
     Path("imported").unlink()
@@ -171,10 +172,3 @@ def test_a_report_imports_nothing_that_a_configuration_names(run, monkeypatch):
     assert ">sparsity</h2>" in page
     main(["report", str(run)])
     assert Path("imported").exists()
-
-
-def _named(path):
-    Path("own.yaml").write_text(
-        yaml.safe_dump({"trainer": {"callbacks": [{"class_path": path, "init_args": {"name": "mine"}}]}})
-    )
-    return "own.yaml"
