@@ -22,10 +22,7 @@ from lmdyn.cli.__main__ import main as lmdyn
 
 ROOT = Path(__file__).parents[1]
 PROFILES = sorted((ROOT / "configs").rglob("config.yaml"))
-SPARSITY = ROOT / "configs" / "saphra2019_sparsity"
 STUDY = ROOT / "configs" / "saphra2019_svcca"
-INTERDEPENDENCE = ROOT / "configs" / "saphra2020_di"
-ATTENTION = ROOT / "configs" / "saphra2021_attention"
 EMBRYOLOGY = ROOT / "configs" / "chiang2020_embryology"
 TWO_TOWERS = ROOT / "configs" / "he2022_twotower"
 CHAOS = ROOT / "configs" / "inoue2022_chaos"
@@ -38,20 +35,6 @@ def main(arguments: list[str]) -> None:
     """A command; ``fit`` draws no report of its one run, which takes longer than a tiny training."""
     with mock.patch("lmdyn.cli.report.write_report") if arguments[0] == "fit" else nullcontext():
         lmdyn(arguments)
-
-
-def test_there_are_profiles():
-    for study, names in (
-        (SPARSITY, {"organism", "wikitext2", "forks", "forks_organism", "paper"}),
-        (STUDY, {"organism", "wikitext2", "paper"}),
-        (INTERDEPENDENCE, {"english", "organism", "scaffold", "scaffold_small"}),
-        (ATTENTION, {"organism"}),
-        (OUTLOOK, {"organism", "forks_organism", "maps", "paths"}),
-        (EMBRYOLOGY, {"organism", "wikitext2", "paper"}),
-        (TWO_TOWERS, {"organism", "wikitext2", "paper"}),
-        (CHAOS, {"initial", "networks", "organism", "wikitext2", "paper"}),
-    ):
-        assert {p.parent.name for p in PROFILES if p.parent.parent == study} == names
 
 
 def changes_of(profile: Path) -> dict[str, str]:
@@ -107,12 +90,9 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
         for fork, seed in runs:
             at = f"--epoch {config['epoch']} " if "epoch" in config else ""
             words = f"{config['run']}_{seed} {at}{config['forks'][fork].replace('{seed}', str(seed))} --out"
-            assert re.search(
-                rf"fork runs/{origins}/{re.escape(words)} \S+/{profile.parent.name}/{fork}_{seed} ", plan
-            )
-            observed = rf"analyze \S+/{profile.parent.name}/{fork}_{seed} --config"
-            # of which observers.yaml may name others
-            assert re.search(rf"LMDYN_SEED={seed} .*{observed}", plan)
+            out = rf"\S+/{profile.parent.name}/{fork}_{seed}"
+            assert re.search(rf"fork runs/{origins}/{re.escape(words)} {out} ", plan)
+            assert re.search(rf"LMDYN_SEED={seed} .*analyze {out} --config", plan)
         return
     if "runs" in config:  # configs/study.smk
         runs = changes_of(profile)
@@ -129,24 +109,14 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
             assert bool(replayed) != config.get("live", False)  # observed as it is made
         return
     seeds = len(config["seeds"])
-    if profile.parent.parent == OUTLOOK:
-        assert (jobs["train"], jobs["observe"]) == (4 * seeds, 3 * seeds)
+    if "taggers" not in config:  # of the outlook and of attention: models, partners and taggers of each seed
+        outlook = profile.parent.parent == OUTLOOK
+        trained = jobs["train"] if outlook else jobs["language_model"] + jobs["tagger"]
+        assert (trained, jobs["observe"]) == ((4 * seeds, 3 * seeds) if outlook else (3 * seeds, seeds))
         assert (jobs["claims"], jobs["records"]) == (1, 1)
+        order = "--data_seed" if outlook else "--data.init_args.order_seed"
         for seed in config["seeds"]:
-            partner = rf"partner.yaml --seed_everything {seed + 100} --data_seed {seed} "
-            assert re.search(rf"{partner}.*version partner_{seed} ", plan)
-            assert re.search(
-                rf"num_hidden_layers 1 --seed_everything {seed} .*version one_layer_{seed} ", plan
-            )
-            assert re.search(rf"LMDYN_SEED={seed} .*analyze \S+/lm_{seed} .*observers.yaml --scheduled", plan)
-            assert re.search(rf"analyze \S+/two_layers_{seed} .*observers_repeats.yaml --scheduled", plan)
-        return
-    # saphra2021_attention: a language model, its partner and a tagger of each seed
-    if "taggers" not in config:
-        assert (jobs["language_model"], jobs["tagger"], jobs["observe"]) == (2 * seeds, seeds, seeds)
-        assert (jobs["claims"], jobs["records"]) == (1, 1)
-        for seed in config["seeds"]:
-            partner = rf"partner.yaml --seed_everything {seed + 100} --data.init_args.order_seed {seed} "
+            partner = rf"partner.yaml --seed_everything {seed + 100} {order} {seed} "
             assert re.search(rf"{partner}.*version partner_{seed} ", plan)
             assert re.search(rf"LMDYN_SEED={seed} .*analyze \S+/lm_{seed} .*observers.yaml --scheduled", plan)
         return
@@ -193,6 +163,7 @@ SMALL = [
     "--data.init_args.n_train_tokens=2000", "--data.init_args.n_validation_tokens=500",
     "--data.init_args.n_test_tokens=500", "--data.init_args.batch_size=5",
 ]  # fmt: skip
+SPLITS = {"n_train_tokens": 4000, "n_validation_tokens": 1000, "n_test_tokens": 100}
 TRAINER, DATA = ([word for word in SMALL if word.startswith(f"--{part}")] for part in ("trainer", "data"))
 
 
@@ -201,11 +172,23 @@ def chain_of(here):
     return yaml.safe_load((here / "config.yaml").read_text(encoding="utf-8"))["config"]
 
 
-def with_little(path, folder, arguments):
-    """A copy of a file of observers, with these arguments by class."""
+def options(prefix, values):
+    return [f"--{prefix}.{name}={value}" for name, value in values.items()]
+
+
+def with_little(path, folder, by_class=None, sizes=None):
+    """A copy of a file of observers, with these arguments by class, and these sizes wherever they are set."""
+
+    def shrink(value):
+        for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            shrink(part)
+        if isinstance(value, dict):
+            value |= {name: size for name, size in (sizes or {}).items() if name in value}
+
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    shrink(document)
     for callback in document["trainer"]["callbacks"]:
-        callback["init_args"] |= arguments.get(callback["class_path"], {})
+        callback["init_args"] |= (by_class or {}).get(callback["class_path"], {})
     copy = folder / path.name
     copy.write_text(yaml.safe_dump(document), encoding="utf-8")
     return copy
@@ -226,21 +209,6 @@ def report_of(runs, folder):
     """The page of a report of several runs."""
     main(["report", *map(str, runs), "--out", str(folder)])
     return (Path(folder) / "index.html").read_text(encoding="utf-8")
-
-
-def small_observers(path, folder):
-    """The observers with little to look at."""
-    document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    for callback in document["trainer"]["callbacks"]:
-        arguments = callback["init_args"]
-        sizes = {"n_train_tokens": 2000, "n_validation_tokens": 500, "n_test_tokens": 500}
-        arguments["probe"]["init_args"] |= sizes
-        if callback["class_path"] == "DiagnosticProbe":
-            arguments["classifier"]["epochs"] = 1
-            arguments["train_tokens"] = 1000
-    copy = folder / "observers.yaml"
-    copy.write_text(yaml.safe_dump(document), encoding="utf-8")
-    return copy
 
 
 @pytest.mark.slow
@@ -269,11 +237,18 @@ def test_the_organism_in_miniature(tmp_path, monkeypatch):
         if known == "upos":
             weights = max((runs / "taggers" / f"{name}_2" / "checkpoints").glob("*.ckpt"))
             main(["test", *settings, f"--ckpt_path={weights}"])
-    observers = small_observers(here / "observers.yaml", tmp_path)
+    few = {
+        "n_train_tokens": 2000,
+        "n_validation_tokens": 500,
+        "n_test_tokens": 500,
+        "epochs": 1,
+        "train_tokens": 1000,
+    }
+    observers = with_little(here / "observers.yaml", tmp_path, sizes=few)
     monkeypatch.setenv("LMDYN_SEED", "2")
     there = observe(runs / "lm_2", observers)
     some = [runs / "taggers" / f"{name}_2" for name in ("upos_next", "shuffled_upos_next")]
-    page = report_of([runs / "lm_2", *some], runs / "report")
+    assert "shuffled_upos_next" in report_of([runs / "lm_2", *some], runs / "report")
     names = [c["init_args"]["name"] for c in yaml.safe_load(observers.read_text())["trainer"]["callbacks"]]
     assert set(there) == set(names)
     for target in ("next", "current"):
@@ -284,43 +259,6 @@ def test_the_organism_in_miniature(tmp_path, monkeypatch):
         pairs = set(zip(compared["site"], compared["reference_site"], strict=True))
         assert pairs == {("embedding", "embedding"), ("h1", "h1"), ("h2", "h1")}
         assert compared["value"].between(0, 1).all()
-    assert "shuffled_upos_next" in page
-    assert "accuracy" in page
-
-
-@pytest.mark.slow
-def test_the_small_scaffold_study_in_miniature(tmp_path, monkeypatch):
-    """Two of its runs by the commands of the chain: models, observations, one report of both."""
-    monkeypatch.chdir(tmp_path)
-    here, runs = INTERDEPENDENCE / "scaffold_small", Path("runs/saphra2020_di/scaffold_small")
-    sizes = ["--data.init_args.n_train_tokens=4000", "--data.init_args.n_validation_tokens=400",
-             "--data.init_args.n_test_tokens=400", "--data.init_args.n_rules=20", "--data.init_args.n_outside=4",
-             "--data.init_args.batch_size=5"]  # fmt: skip
-    small = [argument for argument in SMALL if not argument.startswith("--data")]
-    made = [runs / "familiar_2", runs / "unfamiliar_2"]
-    for run in made:
-        fit(here, run.name, *chain_of(here)["runs"][run.name].split(), *small, *sizes)
-        observe(run, here / "observers.yaml")
-    assert "scaffold_rule of 2 runs" in report_of(made, runs / "report")
-    assert (runs / "report" / "scaffold_rule_probability.png").stat().st_size > 5000
-
-
-def small_embryology(path, folder):
-    """Its observers with little to look at."""
-
-    def shrink(value):
-        for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-            shrink(part)
-        if isinstance(value, dict):
-            value |= {k: v for k, v in SMALL_EMBRYOLOGY.items() if k in value}
-
-    document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    shrink(document)
-    for callback in document["trainer"]["callbacks"]:
-        callback["init_args"]["log_figures"] = False
-    copy = folder / "observers.yaml"
-    copy.write_text(yaml.safe_dump(document), encoding="utf-8")
-    return copy
 
 
 SMALL_EMBRYOLOGY = {
@@ -336,13 +274,10 @@ def test_the_organism_of_the_embryology_in_miniature(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     here, runs = EMBRYOLOGY / "organism", Path("runs/chiang2020_embryology/organism")
     chain = chain_of(here)
-    observers = small_embryology(here / "observers.yaml", tmp_path)
+    observers = with_little(here / "observers.yaml", tmp_path, sizes=SMALL_EMBRYOLOGY)
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
     splits = {k: v for k, v in SMALL_EMBRYOLOGY.items() if k.endswith("_tokens") and k.startswith("n_")}
-    small = [
-        *TRAINER, "--data.init_args.batch_size=4",
-        *(f"--data.init_args.corpus.init_args.{k}={v}" for k, v in splits.items()),
-    ]  # fmt: skip
+    small = [*TRAINER, "--data.init_args.batch_size=4", *options("data.init_args.corpus.init_args", splits)]
     assert set(chain["runs"]) == {"albert", "bert", "electra"}
     for run, changes in chain["runs"].items():
         overlay = changes.replace("{HERE}", str(here)).split()
@@ -367,12 +302,9 @@ def test_the_organism_of_two_towers_in_miniature(tmp_path, monkeypatch):
         "WordClusters": {"words": 100, "components": 5, "max_iterations": 50},
     }
     observers = with_little(here / "observers.yaml", tmp_path, small_ones)
-    splits = {"n_train_tokens": 4000, "n_validation_tokens": 1000, "n_test_tokens": 100, "vocab_size": 300}
-    small = [
-        *TRAINER, "--data.init_args.batch_size=4",
-        *(f"--data.init_args.corpus.init_args.{k}={v}" for k, v in splits.items()),
-        "--model.init_args.hidden_size=6", "--model.init_args.num_layers=1",
-    ]  # fmt: skip
+    splits = {**SPLITS, "vocab_size": 300}
+    small = [*TRAINER, "--data.init_args.batch_size=4", *options("data.init_args.corpus.init_args", splits)]
+    small += options("model.init_args", {"hidden_size": 6, "num_layers": 1})
     assert set(chain["runs"]) == {"gpt", "gpt_printed", "elmo", "bert", "bert_large"}
     some = ("bert_11", "bert_large_11", "elmo_12", "gpt_printed_11")
     changes = changes_of(here / "config.yaml")
@@ -383,13 +315,10 @@ def test_the_organism_of_two_towers_in_miniature(tmp_path, monkeypatch):
         assert set(found) == {"tower_preference", "word_clusters"}
         assert set(found["word_clusters"]["step"]) == {3}
         assert set(found["tower_preference"]["step"]) == {0, 3}
-        assert found["tower_preference"].query("quantity == 'head_reliability'")["value"].abs().le(1).all()
     report = runs / "report"
     assert "tower_preference of 4 runs" in report_of([runs / run for run in some], report)
     assert len(pd.read_csv(report / "tower_preference_correlations.csv")) == 6
-    assert len(pd.read_csv(report / "word_clusters_preference.csv")) > 1
-    configurations = pd.read_csv(report / "configurations.csv")
-    assert set(configurations["tower"]) == {"bert", "elmo", "gpt"}
+    assert set(pd.read_csv(report / "configurations.csv")["tower"]) == {"bert", "elmo", "gpt"}
 
 
 @pytest.mark.slow
@@ -407,17 +336,9 @@ def test_the_looped_organism_in_miniature(tmp_path, monkeypatch):
     observers = with_little(here / "observers.yaml", tmp_path, small_ones)
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2,
              "max_position_embeddings": 64}  # fmt: skip
-    splits = {
-        "n_train_tokens": 4000,
-        "n_validation_tokens": 1000,
-        "n_test_tokens": 100,
-        "sequence_length": 24,
-    }
-    small = [
-        *TRAINER,
-        *(f"--data.init_args.{k}={v}" for k, v in splits.items()),
-        f"--model.init_args.config={json.dumps(sizes)}", "--model.init_args.depth=2",
-    ]  # fmt: skip
+    splits = {**SPLITS, "sequence_length": 24}
+    model = {"config": json.dumps(sizes), "depth": 2}
+    small = [*TRAINER, *options("data.init_args", splits), *options("model.init_args", model)]
     made = [str(runs / f"looped_{seed}") for seed in chain["seeds"][:2]]
     for run, seed in zip(made, chain["seeds"], strict=False):
         fit(here, f"looped_{seed}", *small, f"--seed_everything={seed}", f"--data_seed={seed}")
@@ -517,25 +438,13 @@ def test_the_organism_of_chaos_in_miniature(tmp_path, monkeypatch):
         "DepthPerformance": {"training": {"updates": 2}},
         "Handwriting": {"starts": 3, "lengths": 12},
     }  # fmt: skip
-    observers = with_little(here / "observers.yaml", tmp_path, small_ones)
-    document = yaml.safe_load(observers.read_text(encoding="utf-8"))
-    for callback in document["trainer"]["callbacks"]:
-        for tasks in (callback["init_args"].get(name) for name in ("tasks", "probe")):
-            if tasks:
-                tasks["init_args"] |= {"n_train": 60, "n_evaluation": 40, "max_sequence_length": 64}
-                tasks["init_args"]["corpus"]["init_args"] |= {
-                    "n_train_tokens": 4000,
-                    "n_validation_tokens": 1000,
-                }
-    observers.write_text(yaml.safe_dump(document), encoding="utf-8")
-    splits = {"n_train_tokens": 4000, "n_validation_tokens": 1000, "n_test_tokens": 100, "vocab_size": 300}
+    tasks = {"n_train": 60, "n_evaluation": 40, "n_train_tokens": 4000, "n_validation_tokens": 1000}
+    observers = with_little(here / "observers.yaml", tmp_path, small_ones, tasks)
+    splits = {**SPLITS, "vocab_size": 300}
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
              "embedding_size": 8, "max_position_embeddings": 64}  # fmt: skip
-    small = [
-        *TRAINER, "--data.init_args.batch_size=4",
-        *(f"--data.init_args.corpus.init_args.{k}={v}" for k, v in splits.items()),
-        f"--model.init_args.config={json.dumps(sizes)}",
-    ]  # fmt: skip
+    small = [*TRAINER, "--data.init_args.batch_size=4", *options("data.init_args.corpus.init_args", splits)]
+    small.append(f"--model.init_args.config={json.dumps(sizes)}")
     assert set(chain["runs"]) == {"trained"}
     made = [str(runs / f"trained_{seed}") for seed in chain["seeds"][:2]]
     for run in made:
@@ -574,10 +483,8 @@ def test_initial_networks_in_miniature(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     here, runs = CHAOS / "networks", Path("runs/inoue2022_chaos/networks")
     chain = chain_of(here)
-    corpus = {"class_path": "GrammarCorpus", "init_args": {
-        "n_train_tokens": 4000, "n_validation_tokens": 1000, "n_test_tokens": 100, "vocabulary": "wordpiece",
-        "vocab_size": 300,
-    }}  # fmt: skip
+    words = {**SPLITS, "vocabulary": "wordpiece", "vocab_size": 300}
+    corpus = {"class_path": "GrammarCorpus", "init_args": words}
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
              "embedding_size": 8, "max_position_embeddings": 64, "initializer_range": 0.02}  # fmt: skip
     document = yaml.safe_load((here / "lm.yaml").read_text(encoding="utf-8"))
@@ -592,21 +499,16 @@ def test_initial_networks_in_miniature(tmp_path, monkeypatch):
     for way in ("truncated", "clipped"):
         for seed in chain["seeds"][:2]:
             made.append(str(runs / f"{way}_{seed}"))
-            seeds = [
-                f"--seed_everything={seed}",
-                f"--data_seed={seed}",
-                "--trainer.enable_progress_bar=false",
-            ]
+            seeds = [f"--seed_everything={seed}", f"--data_seed={seed}", TRAINER[0]]
             fit(tmp_path, f"{way}_{seed}", *chain["runs"][way]["with"].split(), *seeds)
             assert not list(Path(made[-1]).rglob("*.ckpt"))
             table = pd.read_parquet(Path(made[-1]) / "observations" / "encoder_dynamics")
             assert set(table["step"]) == {0}
             assert table.loc[table["quantity"] == "orbit_share", "value"].sum() == pytest.approx(1)
     main(["records", *made, "--out", "records/networks"])
-    kept = pd.read_parquet("records/networks/encoder_dynamics.parquet")
-    quantities = {"orbit_share", "sentence_orbit_exponent", "restricted_offset", "share_of_ceiling"}
-    assert quantities <= set(kept["quantity"])
-    assert "attention" not in set(kept["quantity"])
+    kept = set(pd.read_parquet("records/networks/encoder_dynamics.parquet")["quantity"])
+    assert {"orbit_share", "sentence_orbit_exponent", "restricted_offset", "share_of_ceiling"} <= kept
+    assert "attention" not in kept
     say_sizes(made, hidden_size=1024)
     main(["claims", "inoue2022_chaos", *made, "--markdown", "claims.md", "--only", "scale_clip"])
     page = Path("claims.md").read_text(encoding="utf-8")
