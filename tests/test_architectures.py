@@ -51,33 +51,6 @@ def test_what_has_to_run_does(written):
             assert not written[name][observer].reason
 
 
-def test_raw_errors_are_no_refusals():
-    module = ARCHITECTURES["gpt2"]()
-
-    def refused(error):
-        try:
-            raise error
-        except Exception as raised:
-            return T.refusal(raised, "Sparsity", module)
-
-    for error in (KeyError("labels"), ValueError("an error of somebody else, of forty letters or more")):
-        with pytest.raises(T.RawError):
-            refused(error)
-    with pytest.raises(ValueError) as raised:
-        token_losses(torch.zeros(1, 2, 3), torch.zeros(1, 3, dtype=torch.int64))
-    assert T.refusal(raised.value, "Sparsity", module).startswith("logits are (batch, time, classes)")
-
-
-def test_pages_are_read_as_they_are_written():
-    table = {
-        "a": {"One": T.Cell(), "Two": T.Cell("because (of) this")},
-        "b": {"One": T.Cell("other"), "Two": T.Cell()},
-    }
-    assert T.read_page(T.page(table)) == table
-    with pytest.raises(ValueError, match="expected 'yes' or 'no"):
-        T.read_page(T.page(table).replace("| yes |", "| |", 1))
-
-
 # ---------------------------------------------------------------- losses
 
 

@@ -41,11 +41,8 @@ OBSERVERS = (
     "word_clusters", "encoder_dynamics", "depth_performance", "handwriting", "loop_convergence",
     "geometry",
 )  # fmt: skip
-BY_NUMBER = (
-    "encoder_dynamics",
-    "depth_performance",
-    "handwriting",
-)  # ranks take every other sentence of a list
+# ranks take every other sentence of a list
+BY_NUMBER = ("encoder_dynamics", "depth_performance", "handwriting")
 
 
 def grammar():
@@ -243,9 +240,8 @@ def test_two_ranks_observe_what_one_observes(two, one, name):
     pd.testing.assert_frame_equal(ranks[0], one[name], **exact)
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in OBSERVERS if n not in ("word_clusters", "loop_convergence", *BY_NUMBER)]
-)  # the first reads no text, the second makes its map of the first batch
+# the first reads no text, the second makes its map of the first batch
+@pytest.mark.parametrize("name", sorted({*OBSERVERS} - {"word_clusters", "loop_convergence", *BY_NUMBER}))
 def test_every_example_is_seen_once(two, one, name):
     whole = one[name].attrs["served"]
     ranks = [pd.read_pickle(two / f"{name}{rank}.pickle").attrs["served"] for rank in (0, 1)]

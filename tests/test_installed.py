@@ -78,25 +78,18 @@ def test_the_file_of_a_name(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("typed", "close"),
     [
-        ("quikstart", "quickstart"),
         ("configs/quickstat.yaml", "quickstart"),
         ("saphra2019_svcca/organism/ml", "saphra2019_svcca/organism/lm"),
-        ("sparsty", "overlays/sparsity"),
         ("my/own_thing_of_no_name.yaml", None),
     ],
 )
-def test_a_name_that_is_mistyped(tmp_path, monkeypatch, typed, close):
+def test_a_name_that_is_mistyped(tmp_path, monkeypatch, capsys, typed, close):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(SystemExit, match="1"):
         main(["fit", "--config", typed])
-    assert stop.value.code == 1
-    with pytest.raises(ValueError, match="`lmdyn configs` lists all names") as error:
-        with_shipped(["fit", f"--config={typed}"])
-    assert str(error.value).startswith(
-        f"--config {typed!r}: expected a file or the name of a shipped configuration"
-    )
-    assert "\n" not in str(error.value)
-    named = str(error.value).partition("Close names: ")[2].partition(". ")[0].split(", ")
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "`lmdyn configs` lists all" in line]
+    assert f"--config {typed!r}: expected a file or the name of a shipped configuration" in line
+    named = line.partition("Close names: ")[2].partition(". ")[0].split(", ")
     assert named == [""] if close is None else close in named
 
 
@@ -178,12 +171,9 @@ def test_it_runs_where_it_is_installed(wheel, tmp_path):
                            capture_output=True, text=True).stdout  # fmt: skip
     assert str(tmp_path) in where
     steps = [
-        "--trainer.max_steps",
-        "2",
-        "--trainer.limit_val_batches",
-        "2",
-        "--data.init_args.n_train_tokens",
-        "40000",
+        "--trainer.max_steps=2",
+        "--trainer.limit_val_batches=2",
+        "--data.init_args.n_train_tokens=40000",
     ]
     subprocess.run([*lmdyn, "fit", "--config", "quickstart", *steps], cwd=elsewhere, check=True)
     (page,) = elsewhere.rglob("report/index.html")

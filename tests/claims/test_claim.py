@@ -53,14 +53,7 @@ def test_what_a_claim_refuses():
 def test_a_fingerprint_is_of_what_decides():
     known = "33ce6a89658fb26cfd71145f121e03c3f90d2e4aabeafd6ba89eabd8fd08abd9"
     assert claim().fingerprint == known
-    words = {
-        "says": "",
-        "where": "",
-        "matters": "much",
-        "question": "q",
-        "variant": "v",
-        "measured_by": "fit",
-    }
+    words = dict.fromkeys(("says", "where", "matters", "question", "variant", "measured_by"), "other words")
     assert claim(**words, published=C.published_share(0.5, 10)).fingerprint == known
     assert claim(parts=(C.Part(X, C.Above(0.1), label="other"),)).fingerprint == known
     condition = C.Condition("accurate", Y, C.Above(0.5))
