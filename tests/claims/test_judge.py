@@ -270,9 +270,8 @@ def test_a_claim_that_its_floor_bears_too():
     assert not verdict([C.Part(x, C.Above(0.9))], observed, floor=y).floor_too
     assert not verdict([C.Part(x, C.Below(0))], observed, floor=y).floor_too
     assert not verdict([C.Part(x, C.Above(0))], observed).floor_too
-    assert not verdict(
-        [C.Part(x, C.Above(0)), C.Part(x, C.Above(0.1))], observed, floor=y
-    ).floor_too  # whose is it?
+    # whose is it?
+    assert not verdict([C.Part(x, C.Above(0)), C.Part(x, C.Above(0.1))], observed, floor=y).floor_too
 
 
 def test_all_and_any():
@@ -406,9 +405,8 @@ def test_a_run_of_an_unknown_seed_may_be_one_that_was_seen():
     assert study.was_inspected(1, {})
     assert not study.was_inspected(2, {})
     assert not C.Study("s2000_s", "", "", (), inspected=()).was_inspected(None, {})
-    assert C.Study("s2000_s", "", "", (), inspected=(1,)).was_inspected(
-        1, {"data": "mine"}
-    )  # the seed decides
+    # the seed decides
+    assert C.Study("s2000_s", "", "", (), inspected=(1,)).was_inspected(1, {"data": "mine"})
 
 
 def test_a_time_that_was_not_reached():

@@ -339,10 +339,8 @@ def test_weights_and_biases_live_and_replayed(tmp_path, capsys):
     drawn = at_steps("Sparsity", 0, 2, 4, matched_size=None, class_min_count=5)
     run = fitted(tmp_path, wandb, [CURVES, drawn]) / "p" / "training"
     both = {**observed(run), **observed(run, name="sparsity")}
-    for i in (
-        1,
-        0,
-    ):  # the first does its share, and then what is missing of the other's, which finds nothing to do
+    # the first does its share, and then what is missing of the other's, which finds nothing to do
+    for i in (1, 0):
         main(["analyze", str(run), "--out", str(tmp_path / "out"), "--shard", f"{i}/2"])
     main(["analyze", str(run), "--logger", "WandbLogger", "--out", str(tmp_path / "out")])
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("curves: ")]

@@ -27,11 +27,8 @@ def test_a_command_is_its_own(interpreter, tmp_path):
     }
     script = tmp_path / "script.py"
     script.write_text(SAYS)
-    for words in (
-        ["-c", SAYS],
-        [script],
-        ["-W", "error", script],
-    ):  # the last one by an interpreter of its own
+    # the last one by an interpreter of its own
+    for words in (["-c", SAYS], [script], ["-W", "error", script]):
         asked = [*words, "a", "b c"]
         plain, forked = (
             subprocess.run([e, *asked], **begun) for e in (sys.executable, interpreter.executable)
