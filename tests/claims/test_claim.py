@@ -113,12 +113,3 @@ def test_published_numbers_have_intervals():
     assert C.Published(0.3).interval() is None
     with pytest.raises(ValueError, match="more than 3 pairs"):
         C.published_correlation(0.5, 3)
-
-
-def test_studies_are_found_by_their_files():
-    for name, study in C.STUDIES.items():
-        assert study.name == name
-        for each in study.claims:
-            assert len(each.fingerprint) == 64
-    with pytest.raises(KeyError):
-        C.STUDIES["nobody1999_nothing"]

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from lmdyn.claims import STUDIES, NotMeasured, Rows
+from lmdyn.claims import NotMeasured, Rows
 from lmdyn.claims.studies.di_numbers import LogRatioOfMeans, WhenReached
 from tests.helpers.observed_runs import FakeRun, rows
 
@@ -39,14 +39,3 @@ def test_values_when_a_level_is_reached():
     assert WhenReached(B, A, 0.0).of([late]).value == 1.0
     with pytest.raises(NotMeasured, match="does not reach"):
         WhenReached(B, A, 0.7).of([late])
-
-
-def test_each_rule_has_each_variant_of_figure_4():
-    study = STUDIES["saphra2020_di"]
-    names = [c.name for c in study.claims if c.question.endswith("(figure 4)?")]
-    for rule in ("published", "released", "generalized"):
-        for more in ("syntactic", "partial", "matched", "known_syntactic", "known_partial", "known_matched",
-                     "off_by_one_syntactic", "off_by_one_known_syntactic"):  # fmt: skip
-            assert f"tree_{rule}_{more}" in names
-    prints = {claim.fingerprint for claim in study.claims}
-    assert len(prints) == len(study.claims)

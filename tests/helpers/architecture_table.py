@@ -6,7 +6,7 @@
 import linecache
 import re
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -190,7 +190,7 @@ def refusal(error: Exception, whose: str, module: nn.Module) -> str:
     return " ".join(text.split())
 
 
-def measure(architecture: str, only: Collection[str] = ()) -> dict[str, Cell]:
+def measure(architecture: str) -> dict[str, Cell]:
     """Every observer on one architecture; those that run look together.
 
     Raises:
@@ -202,8 +202,6 @@ def measure(architecture: str, only: Collection[str] = ()) -> dict[str, Cell]:
     problems: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         for name, cls in exported().items():
-            if only and name not in only:
-                continue
             tokenizer, counts, data = run_of(language_of(name, architecture))
             try:
                 observer = cls(**arguments_of(name, architecture), log_figures=False)
@@ -230,7 +228,7 @@ def measure(architecture: str, only: Collection[str] = ()) -> dict[str, Cell]:
                 )
     if problems:
         raise RawError(f"{architecture}: " + "; ".join(problems))
-    return {name: cells[name] for name in exported() if name in cells}
+    return {name: cells[name] for name in exported()}
 
 
 def _observed(ready: Mapping[str, Observer], module: nn.Module) -> dict[str, Any]:

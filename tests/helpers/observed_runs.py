@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from lmdyn.runs.observed_run import SeedPair
@@ -39,23 +38,3 @@ def rows(quantity: str, values: Mapping[int, float], site: str = "", **groups: A
     for column, value in groups.items():
         table[column] = value
     return table.assign(value=[float(v) for v in values.values()])
-
-
-def scattered(
-    observed: Mapping[str, tuple[str, Mapping[str, Any], pd.DataFrame]], seed: int
-) -> dict[str, Any]:
-    """The same with a little of its own in each value of a seed, since seeds that agree exactly decide little."""
-    found = {}
-    for folder, (name, settings, table) in observed.items():
-        own = np.random.default_rng((seed, len(table))).uniform(0, 1e-7, len(table))
-        own[table["quantity"].str.endswith("_error")] = 0
-        found[folder] = name, settings, table.assign(value=table["value"] + own)
-    return found
-
-
-def seeds(numbers: Iterable[int], curves: Mapping[int, pd.DataFrame], **about: Any) -> list[FakeRun]:
-    """One run a seed, each observed by ``my.Observer`` in the folder ``observer``."""
-    return [
-        FakeRun(f"run_{s}", SeedPair(s, s), observed={"observer": ("my.Observer", {}, curves[s])}, **about)
-        for s in numbers
-    ]

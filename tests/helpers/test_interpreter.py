@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -49,32 +48,3 @@ def test_its_status_is_the_commands(interpreter, code, status):
     )
     assert forked.returncode == plain.returncode == status
     assert forked.stderr.splitlines()[-1:] == plain.stderr.splitlines()[-1:]
-
-
-def test_signals_reach_the_command(interpreter, tmp_path):
-    code = (
-        "import atexit, pathlib, time\natexit.register(pathlib.Path('ended').touch)\npathlib.Path('begun').touch()\n"
-        "time.sleep(60)"
-    )
-    command = subprocess.Popen(
-        [interpreter.executable, "-c", code], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    )
-    while not (tmp_path / "begun").exists():
-        assert command.poll() is None
-        time.sleep(0.02)
-    command.send_signal(signal.SIGINT)
-    assert "KeyboardInterrupt" in command.communicate(timeout=30)[1]
-    assert command.returncode
-    assert (tmp_path / "ended").exists()
-
-
-def test_a_command_of_lmdyn_pays_no_imports(interpreter, tmp_path):
-    began = time.process_time(), os.times()
-    done = subprocess.run(
-        [interpreter.executable, "-m", "lmdyn.cli", "fit", "--config", "nothing.yaml"],
-        cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode
-    assert "nothing.yaml" in done.stderr
-    # of the executable; the fork is the server's
-    assert os.times().children_user - began[1].children_user < 1

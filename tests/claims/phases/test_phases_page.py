@@ -4,9 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lmdyn.claims.phases.phases import phases_of, read_curves
+from lmdyn.claims.phases.phases import read_curves
 from lmdyn.claims.phases.seed_map import TooFewSeedsError, _table, map_of
-from lmdyn.claims.phases.stacked_curves import order_to_draw, stacked_curves
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.report import write_report
 from tests.helpers.runs_with_curves import run_with
@@ -62,55 +61,13 @@ def test_the_page_holds_all_curves_and_names_what_was_not_tested(three, tmp_path
     assert not re.search(r"(src|href)=['\"]?(https?:)?//", raw)
 
 
-def test_curves_stand_above_each_other_on_one_axis(three):
-    curves = read_curves(three)
-    phases = phases_of(curves, resamplings=39)
-    assert order_to_draw(phases) == ["curves/score/bend", "curves/score/smooth", "curves/score/short"]
-    (figure,) = stacked_curves(curves, phases).values()
-    bend, smooth, short = figure.axes
-    assert bend.get_xlim() == smooth.get_xlim() == short.get_xlim()
-    assert [axes.get_title("left") for axes in figure.axes] == order_to_draw(phases)
-    # three thin lines, their mean, change points
-    places = [line.get_xdata()[0] for line in bend.lines if list(line.get_ydata()) == [0, 1]]
-    changes = phases[(phases["phase"] == "change") & (phases["number"] == 1)]
-    assert places[0] == pytest.approx(10 ** np.log10(changes["at"].to_numpy(dtype=float)).mean())
-    expected = np.mean([of["curves/score/bend"].to_numpy() for of in curves.values()], axis=0)
-    assert bend.lines[3].get_ydata() == pytest.approx(expected)
-    assert len(set(changes["at"])) == 1
-    assert len(bend.patches) == len(smooth.patches) == 0  # three runs that agree exactly have no interval
-
-
-def test_the_intervals_of_one_run_are_its_own(three):
-    curves = read_curves(three[:1], ["curves/*/bend"])
-    phases = phases_of(curves, resamplings=39)
-    (axes,) = stacked_curves(curves, phases)["curves_1"].axes
-    first = phases.iloc[0]
-    box = axes.patches[0].get_extents().transformed(axes.transData.inverted())
-    assert (box.x0, box.x1) == pytest.approx((first["low"], first["high"]))
-
-
-def test_curves_beyond_the_number_drawn_are_named(three, tmp_path, monkeypatch):
-    monkeypatch.setattr("lmdyn.claims.phases.stacked_curves.MOST_DRAWN", 1)
-    monkeypatch.setattr("lmdyn.claims.phases.page.MOST_DRAWN", 1)
-    main(["phases", str(three[0]), "--resamplings", "39", "--page", str(tmp_path)])
-    written = text_of(tmp_path / "phases.html")
-    assert "2 curves are not drawn curves/score/smooth, curves/score/short" in written
-
-
 def test_a_report_and_the_page_link_to_each_other(three, tmp_path):
     write_report(three[:1], tmp_path)
-    assert "phases.html" not in (tmp_path / "index.html").read_text(encoding="utf-8")
     command = ["phases", str(three[0]), "--select", "*/bend", "--resamplings", "39", "--page", str(tmp_path)]
-    main(command)
-    report = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert report.count("<a href='phases.html'>") == 1
+    for again in (lambda: main(command), lambda: main(command), lambda: write_report(three[:1], tmp_path)):
+        again()
+        assert (tmp_path / "index.html").read_text(encoding="utf-8").count("<a href='phases.html'>") == 1
     assert "href='index.html'" in (tmp_path / "phases.html").read_text(encoding="utf-8")
-    main(command)
-    assert (tmp_path / "index.html").read_text(encoding="utf-8") == report
-    write_report(three[:1], tmp_path)
-    again = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert again.count("<a href='phases.html'>") == 1
-    assert 'href="#phases"' in again
 
 
 def test_a_map_of_few_seeds_is_void(three, tmp_path):
@@ -143,14 +100,8 @@ def test_what_a_map_cannot_hold_is_refused_or_named(monkeypatch):
     curves = as_series(curves_of_seeds(20))
     with pytest.raises(ValueError, match="at least 8 steps at which all runs have all curves, got 4: short"):
         map_of(curves)
-    some = {
-        run: {
-            name: 0 * curve + 1 if name == "smooth" else curve
-            for name, curve in of.items()
-            if name != "short" or run == "seed_0"
-        }
-        for run, of in curves.items()
-    }
+    some = {run: {"bend": of["bend"], "smooth": 0 * of["smooth"] + 1} for run, of in curves.items()}
+    some["seed_0"]["short"] = curves["seed_0"]["short"]
     found = map_of(some, most=2, rotations=19)
     assert found.measures == ("bend",)
     assert found.left == ("not in all runs: short", "constant: smooth")
@@ -181,9 +132,7 @@ def test_a_fork_is_on_the_map(tmp_path, capsys):
     main(["phases", *map(str, runs), *quick, "--page", str(page), "--map", "--states", "3"])
     assert "2 or 3 (10 and 10 seeds)" in capsys.readouterr().out
     assert "in 2 orders" in text_of(page / "phases.html")
-    assert {path.name for path in page.glob("*map*.png")} == {
-        f"training_map_{name}.png" for name in ("map", "paths")
-    }
+    assert sorted(path.stem for path in page.glob("*map*.png")) == ["training_map_map", "training_map_paths"]
     paths = pd.read_parquet(page / "training_map.parquet")
     assert list(paths.columns) == ["run", "step", "state"]
     last = paths[paths["step"] == steps[-1]].set_index("run")["state"]

@@ -84,12 +84,8 @@ def test_terminal_summary_table_and_page_say_the_same(runs, tmp_path, capsys):
             assert question.title in printed
             assert question.title in page
             assert f"| {question.title} | {len(question.rows)} |" in summary
-    assert "questions: 2 holds, 1 undecided, 1 mixed, 1 void, 1 not measured" in summary
-    assert f"{NAME}.csv" in summary
-    assert "configs" not in summary
     assert len(list(out.glob("*.svg"))) == page.count("<img alt=") == 4
     assert not re.search(r"(src|href)=['\"]?(https?:)?//", page)
-    assert "ρ of the gradient | rises" in page
 
 
 def test_records_give_the_table_that_runs_give(runs, tmp_path, study):
@@ -161,13 +157,6 @@ def test_what_other_runs_of_the_page_measure_is_not_missing(runs, tmp_path, stud
         judge_profiles(STUDY, [*sorted(runs.iterdir())[2:], *sorted((runs.parent / "larger").iterdir())[:2]])
 
 
-def test_lists_without_runs(study, capsys):
-    main(["claims"])
-    assert re.search(rf"{NAME} +7 +Doe 2001: A study of words", capsys.readouterr().out)
-    main(["claims", NAME])
-    assert "≥ 0.05" in capsys.readouterr().out
-
-
 def test_mistakes_are_a_line(runs, tmp_path, capsys):
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "config.yaml").write_text("{}")
@@ -198,6 +187,8 @@ def test_observers_of_other_settings_are_refused(runs, capsys):
 
 
 def test_a_study_of_ones_own(runs, tmp_path, monkeypatch, capsys):
+    main(["claims"])
+    assert re.search(rf"{NAME} +7 +Doe 2001: A study of words", capsys.readouterr().out)
     main(["claims", str(OWN)])
     assert "gradients_follow_frequency" in capsys.readouterr().out
     main(["claims", str(OWN), str(runs)])
