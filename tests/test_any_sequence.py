@@ -13,7 +13,6 @@ from pathlib import Path
 import lightning as L
 import pandas as pd
 import pytest
-import torch
 import yaml
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -23,7 +22,7 @@ from lmdyn.cli.__main__ import main
 from lmdyn.runs.checkpoint_files import weights_digest
 from tests.cli.tiny_run import tiny_run
 from tests.helpers import ranks
-from tests.helpers.small_runs import ENCODER, PIECES
+from tests.helpers.small_runs import ENCODER, PIECES, observations_of, weights_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*does not have many workers")]
 
@@ -89,16 +88,7 @@ def fit(*args):
 
 
 def digests(run):
-    return {
-        p.name: weights_digest(torch.load(p, weights_only=True)["state_dict"])
-        for p in sorted(run.glob("checkpoints/*.ckpt"))
-    }
-
-
-def observations(run):
-    return {
-        f"{p.parent.name}/{p.name}": pd.read_parquet(p) for p in sorted(run.glob("observations/*/*.parquet"))
-    }
+    return {name: weights_digest(weights) for name, weights in weights_of(run).items()}
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +98,7 @@ def left_alone(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LMDYN_CACHE", str(folder / "cache"))
         fit(*words(folder, until=LAST, observers=[CURVES, SPARSITY]))
-    return digests(folder / "run"), observations(folder / "run")
+    return digests(folder / "run"), observations_of(folder / "run")
 
 
 def machine(left_alone):
@@ -171,7 +161,7 @@ def machine(left_alone):
                 return
             here = digests(self.run)
             assert here == {name: weights[name] for name in here}
-            for name, table in observations(self.run).items():
+            for name, table in observations_of(self.run).items():
                 pd.testing.assert_frame_equal(table, observed[name], check_exact=True)
 
         def teardown(self):
@@ -181,7 +171,7 @@ def machine(left_alone):
                 fit(*words(self.folder, until=LAST, observers=self.observers))
             self.is_replayed("0/1")
             assert digests(self.run) == weights
-            assert list(observations(self.run)) == list(observed)
+            assert list(observations_of(self.run)) == list(observed)
             self.is_as_if_left_alone()
             assert not list(self.run.rglob(".*"))
             shutil.rmtree(self.folder)

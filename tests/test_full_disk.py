@@ -9,13 +9,11 @@ import subprocess
 import time
 
 import lightning as L
-import pandas as pd
 import pytest
-import torch
 import yaml
 
 from lmdyn.cli.__main__ import main
-from tests.helpers.small_runs import configuration, says
+from tests.helpers import small_runs as S
 
 pytestmark = pytest.mark.slow
 
@@ -61,49 +59,39 @@ def with_filler(path):
     return str(path)
 
 
-def contents(run):
-    weights = {
-        p.name: torch.load(p, weights_only=True)["state_dict"] for p in sorted(run.glob("checkpoints/*"))
-    }
-    return weights, {p.name: pd.read_parquet(p) for p in sorted(run.glob("observations/*/*"))}
-
-
 @pytest.mark.usefixtures("without_report")
 def test_a_disk_that_fills_up_while_training(disk, tmp_path, capsys):
     folder, remount = disk
-    words = ["fit", "--config", with_filler(configuration(folder, "run"))]
-    said = says(words, capsys)
+    words = ["fit", "--config", with_filler(S.configuration(folder, "run"))]
+    said = S.says(words, capsys)
     assert str(folder / "run") in said
     assert "cannot be written" in said
     assert "make room for it" in said
-    weights, _ = contents(folder / "run")  # those that are there are whole
+    weights = S.weights_of(folder / "run")  # those that are there are whole
     assert "step=000000001.ckpt" in weights
     assert "step=000000004.ckpt" not in weights
     remount("size=20m")
     main([*words, "--ckpt_path", "last"])
     (tmp_path / "whole").mkdir()
     (tmp_path / "whole" / "full").touch()
-    main(["fit", "--config", with_filler(configuration(tmp_path / "whole", "run"))])
-    (weights, observed), (there, before) = contents(folder / "run"), contents(tmp_path / "whole" / "run")
-    assert list(weights) == list(there)
-    assert all(torch.equal(weights[name][key], there[name][key]) for name in there for key in there[name])
-    assert list(observed) == list(before)
-    for name, table in before.items():
-        pd.testing.assert_frame_equal(observed[name], table)
+    main(["fit", "--config", with_filler(S.configuration(tmp_path / "whole", "run"))])
+    runs = tmp_path / "whole" / "run", folder / "run"
+    S.assert_same_weights(*map(S.weights_of, runs))
+    S.assert_same_observations(*map(S.observations_of, runs))
     assert not [p for p in (folder / "run").rglob("*") if p.name.startswith(".")]
 
 
 def test_a_folder_that_may_only_be_read(disk, tmp_path, capsys):
     folder, remount = disk
-    config = str(configuration(folder, "run"))
+    config = str(S.configuration(folder, "run"))
     main(["fit", "--config", config])  # with its report
     remount("ro")
     run = folder / "run"
     try:
-        said = says(["fit", "--config", config, "--ckpt_path", "last", "--trainer.max_steps", "6"], capsys)
+        said = S.says(["fit", "--config", config, "--ckpt_path", "last", "--trainer.max_steps", "6"], capsys)
         assert f"{run} cannot be written (Read-only file system)" in said
         for command in ("analyze", "report"):
-            said = says([command, str(run)], capsys)
+            said = S.says([command, str(run)], capsys)
             assert "cannot be written (Read-only file system)" in said
             assert "choose another folder with --out" in said
         main(["analyze", str(run), "--out", str(tmp_path / "out")])
@@ -111,15 +99,13 @@ def test_a_folder_that_may_only_be_read(disk, tmp_path, capsys):
     finally:
         remount("rw")
     assert (tmp_path / "report" / "index.html").is_file()
-    pd.testing.assert_frame_equal(
-        *(pd.read_parquet(r / "observations" / "learning_curves") for r in (run, tmp_path / "out"))
-    )
+    S.assert_same_observations(*map(S.observations_of, (run, tmp_path / "out")))
 
 
 @pytest.mark.usefixtures("without_report")
 def test_a_clock_that_jumps(tmp_path, monkeypatch):
     """Days forward and back, whoever asks: the run is the same, and is gone on with, observed and reported."""
-    whole = configuration(tmp_path, "whole")
+    whole = S.configuration(tmp_path, "whole")
     main(["fit", "--config", str(whole)])
     asked, now = 0, time.time
 
@@ -129,15 +115,13 @@ def test_a_clock_that_jumps(tmp_path, monkeypatch):
         return now() + 86400.0 * (-3, 0, 5, -1)[asked % 4]
 
     monkeypatch.setattr(time, "time", jumping)
-    config = str(configuration(tmp_path, "run"))
+    config = str(S.configuration(tmp_path, "run"))
     main(["fit", "--config", config, "--trainer.max_steps", "2"])
     main(["fit", "--config", config, "--ckpt_path", "last"])
     shutil.rmtree(tmp_path / "run" / "observations")
     main(["analyze", str(tmp_path / "run")])
     assert asked > 4
-    (weights, observed), (there, before) = contents(tmp_path / "run"), contents(tmp_path / "whole")
-    assert all(
-        torch.equal(weights["step=000000004.ckpt"][k], w) for k, w in there["step=000000004.ckpt"].items()
-    )
-    for name, table in before.items():
-        pd.testing.assert_frame_equal(observed[name], table)
+    last = "step=000000004.ckpt"
+    runs = tmp_path / "whole", tmp_path / "run"
+    S.assert_same_weights(*({last: S.weights_of(run)[last]} for run in runs))
+    S.assert_same_observations(*map(S.observations_of, runs))

@@ -12,16 +12,14 @@ import signal
 import time
 from pathlib import Path
 
-import pandas as pd
 import pytest
-import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lmdyn.cli.__main__ import main
 from tests.cli.tiny_run import tiny_run
 from tests.helpers import ranks
-from tests.helpers.small_runs import ENCODER, GRAMMAR, PIECES, stream_files
+from tests.helpers import small_runs as S
 
 pytestmark = pytest.mark.slow
 
@@ -30,25 +28,25 @@ ROUNDS = 8  # in one run at most: then it is left alone
 
 SIZES = {"embedding_size": 16, "hidden_size": 16, "num_layers": 2, "dropout": 0.2, "anneal_factor": 4.0}
 LSTM = {"class_path": "LSTMLanguageModel", "init_args": SIZES}
-ALBERT = {"class_path": "MaskedLanguageModel", "init_args": {"family": "albert", "config": ENCODER}}
+ALBERT = {"class_path": "MaskedLanguageModel", "init_args": {"family": "albert", "config": S.ENCODER}}
 
 
 @pytest.fixture(scope="module")
 def stream(tmp_path_factory):
-    return stream_files(tmp_path_factory.mktemp("text"))
+    return S.stream_files(tmp_path_factory.mktemp("text"))
 
 
 def data_of(kind, stream):
     if kind in ("lstm", "two ranks"):
         settings = {"batch_size": 4, "sequence_length": 12}
-        return {"class_path": "GrammarCorpus", "init_args": {**GRAMMAR, **settings}}
+        return {"class_path": "GrammarCorpus", "init_args": {**S.GRAMMAR, **settings}}
     files = {"path": "parquet", "data_files": str(stream / "*.parquet")}
     text = {"dataset": files, "tokenizer": str(stream / "tokenizer"), "epoch_batches": 12, "block_rows": 12}
     rows = {
         "sequence_length": 24,
         "batch_size": 4,
         "num_workers": 2,
-        "corpus": {"class_path": "GrammarCorpus", "init_args": PIECES},
+        "corpus": {"class_path": "GrammarCorpus", "init_args": S.PIECES},
         "stream": {"class_path": "StreamedText", "init_args": text},
     }
     return {"class_path": "PretrainingCorpus", "init_args": rows}
@@ -145,16 +143,6 @@ def processes_of(kind, words, folder, cache):
 # ---------------------------------------------------------------- what has to hold
 
 
-def weights_of(run):
-    return {
-        p.name: torch.load(p, weights_only=True)["state_dict"] for p in sorted(run.glob("checkpoints/*.ckpt"))
-    }
-
-
-def observations_of(run):
-    return {str(p.relative_to(run)): pd.read_parquet(p) for p in sorted(run.glob("observations/*/*.parquet"))}
-
-
 def curves_of(run):
     """Steps and values by tag, as TensorBoard's own reader shows them."""
     events = EventAccumulator(str(run), size_guidance={"scalars": 0}).Reload()
@@ -162,14 +150,8 @@ def curves_of(run):
 
 
 def assert_as_if_left_alone(run, whole):
-    there, here = weights_of(whole), weights_of(run)
-    assert list(there) == list(here)
-    for name, state in there.items():
-        assert all(torch.equal(state[key], here[name][key]) for key in state), name
-    before, now = observations_of(whole), observations_of(run)
-    assert list(before) == list(now)
-    for name, table in before.items():
-        pd.testing.assert_frame_equal(table, now[name], check_exact=True)
+    S.assert_same_weights(S.weights_of(whole), S.weights_of(run))
+    S.assert_same_observations(S.observations_of(whole), S.observations_of(run))
     assert curves_of(run) == curves_of(whole)
     hidden = [str(p.relative_to(run)) for p in run.rglob("*") if p.name.startswith(".") or p.suffix == ".tmp"]
     assert hidden == []

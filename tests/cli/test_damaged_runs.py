@@ -14,7 +14,7 @@ import torch
 
 from lmdyn.cli.__main__ import main
 from lmdyn.runs.store import ObservationStore
-from tests.helpers.small_runs import configuration, says
+from tests.helpers import small_runs as S
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def trained(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lmdyn.cli.report.write_report", lambda *_: None)
         patch.setenv("LMDYN_CACHE", str(folder / "cache"))
-        config = str(configuration(folder, "run"))
+        config = str(S.configuration(folder, "run"))
         main(["fit", "--config", config])
         last = str(folder / "run" / "checkpoints" / "step=000000004.ckpt")
         main(["test", "--config", config, "--ckpt_path", last])
@@ -79,9 +79,9 @@ def test_a_damaged_file_is_named(name, command, damage, run, trained, tmp_path, 
     file = run / name
     changed = DAMAGES[damage](file.read_bytes(), rng)
     file.write_bytes(changed)
-    said = says(commands(run, tmp_path / "report")[command], capsys)
+    said = S.says(commands(run, tmp_path / "report")[command], capsys)
     if not said and command == "analyze":  # what is there is what was there, else who reads it is told
-        said = says(commands(run, tmp_path / "report")["report"], capsys)
+        said = S.says(commands(run, tmp_path / "report")["report"], capsys)
         if not said:
             there, before = (pd.read_parquet(r / "observations" / "learning_curves") for r in (run, trained))
             pd.testing.assert_frame_equal(there, before)
@@ -133,11 +133,11 @@ def test_a_flipped_bit_of_a_weight_is_not_believed(kind, run, tmp_path, capsys):
     flipped = torch.load(path, weights_only=True)["state_dict"]
     assert not all(torch.equal(flipped[k], state[k]) for k in state)  # torch itself says nothing
     if kind == "resume":
-        config = configuration(tmp_path, "run")
+        config = S.configuration(tmp_path, "run")
         words = ["fit", "--config", str(config), "--ckpt_path", "last", "--trainer.max_steps", "6"]
     else:
         words = ["analyze", str(run), "--out", str(tmp_path / "out")]
-    said = says(words, capsys)
+    said = S.says(words, capsys)
     assert path.name in said
     assert "differs from what was written" in said
 
@@ -163,29 +163,27 @@ def test_a_run_that_was_stopped_before_its_first_full_checkpoint_begins_again(
 ):
     shutil.rmtree(run / "resume")
     (run / "observations" / "learning_curves" / "000000004.parquet").unlink()
-    words = ["fit", "--config", str(configuration(tmp_path, "run")), "--ckpt_path", "last"]
-    said = says([*words, "--data.init_args.seed", "5"], capsys)
+    words = ["fit", "--config", str(S.configuration(tmp_path, "run")), "--ckpt_path", "last"]
+    said = S.says([*words, "--data.init_args.seed", "5"], capsys)
     assert "cannot restart with other settings (data.seed: " in said
-    assert says(words, capsys) == ""
+    assert S.says(words, capsys) == ""
     assert any("stopped before its first full checkpoint: it restarts" in w for w in warnings_of)
-    for name in ("checkpoints/step=000000004.ckpt", "resume/step=000000004.ckpt"):
-        a, b = (torch.load(r / name, weights_only=True)["state_dict"] for r in (run, trained))
-        assert all(torch.equal(a[k], b[k]) for k in b)
-    there, before = (pd.read_parquet(r / "observations" / "learning_curves") for r in (run, trained))
-    pd.testing.assert_frame_equal(there, before)
+    S.assert_same_weights(*map(S.weights_of, (trained, run)))
+    S.assert_same_observations(*map(S.observations_of, (trained, run)))
 
 
 def test_another_optimizer_is_refused(run, tmp_path, capsys):
-    words = ["fit", "--config", str(configuration(tmp_path, "run")), "--trainer.max_steps", "6"]
+    words = ["fit", "--config", str(S.configuration(tmp_path, "run")), "--trainer.max_steps", "6"]
     copied = shutil.copy(run / "resume" / "step=000000004.ckpt", tmp_path / "copied.ckpt")
     for change, checkpoint, message in (
         ("optimizer.init_args.lr=0.1", "last", "model.optimizer.lr: 0.5 before, 0.1 now"),
         ("optimizer.init_args.lr=0.1", str(copied), "model.optimizer.lr: 0.5 before, 0.1 now"),
         ("optimizer=torch.optim.Adam", "last", "model.optimizer: 'SGD' before, 'Adam' now"),
+        ("dropout=0.5", "last", "in the checkpoint, 0.5 in the configuration"),
     ):
-        said = says([*words, "--ckpt_path", checkpoint, f"--model.init_args.{change}"], capsys)
+        said = S.says([*words, "--ckpt_path", checkpoint, f"--model.init_args.{change}"], capsys)
         assert message in said
-        assert "lmdyn fork" in said
+        assert ("lmdyn fork" in said) == ("optimizer" in change)
 
 
 # ---------------------------------------------------------------- observations and names
@@ -194,14 +192,16 @@ def test_another_optimizer_is_refused(run, tmp_path, capsys):
 def test_a_foreign_file_is_no_observation(run, tmp_path, capsys):
     foreign = run / "observations" / "learning_curves" / "000000004.parquet"
     pd.DataFrame({"a": [1]}).to_parquet(foreign)
-    said = says(["analyze", str(run)], capsys)
+    said = S.says(["analyze", str(run)], capsys)
     assert f"{foreign} is not an observation of lmdyn" in said
 
 
 def test_a_long_name_and_folders_elsewhere(tmp_path, capsys):
-    config = str(configuration(tmp_path, "run"))
-    said = says(["fit", "--config", config, f"--trainer.callbacks.name={'x' * 300}"], capsys)
+    config = str(S.configuration(tmp_path, "run"))
+    said = S.says(["fit", "--config", config, f"--trainer.callbacks.name={'x' * 300}"], capsys)
     assert "has 300 bytes: expected a folder name" in said
     for folder in ("../../x", str(tmp_path / "x")):
         words = ["--trainer.callbacks+=ScheduledCheckpoint", f"--trainer.callbacks.folder={folder}"]
-        assert "expected a subfolder of the run's folder" in says(["fit", "--config", config, *words], capsys)
+        assert "expected a subfolder of the run's folder" in S.says(
+            ["fit", "--config", config, *words], capsys
+        )

@@ -12,7 +12,7 @@ from lmdyn.cli.__main__ import main
 from lmdyn.cli.training.optimizers import change_optimizers
 from lmdyn.runs.observed_run import RunFolder, is_fork
 from tests.cli.tiny_run import tiny_run
-from tests.helpers.small_runs import ENCODER, PIECES, stream_files
+from tests.helpers.small_runs import ENCODER, PIECES, assert_same_weights, stream_files, weights_of
 
 pytestmark = [
     pytest.mark.usefixtures("without_report"),
@@ -45,18 +45,10 @@ def folder(tmp_path_factory):
     return folder
 
 
-def weights(run):
-    return {
-        p.name: torch.load(p, weights_only=True)["state_dict"] for p in sorted(run.glob("checkpoints/*.ckpt"))
-    }
-
-
 def assert_same(there, here):
     """Every checkpoint that the fork has, and it has the last."""
     assert max(there) == max(here)
-    assert here
-    for name, found in here.items():
-        assert all(torch.equal(w, there[name][key]) for key, w in found.items())
+    assert_same_weights({name: there[name] for name in here}, here)
 
 
 def by_hand(folder, step, name, *settings, edit=lambda checkpoint: None):
@@ -67,7 +59,7 @@ def by_hand(folder, step, name, *settings, edit=lambda checkpoint: None):
     torch.save(checkpoint, edited)
     version = f"--trainer.logger.init_args.version={name}"
     main(["fit", "--config", str(folder / "in.yaml"), version, f"--ckpt_path={edited}", *settings])
-    return weights(folder / name)
+    return weights_of(folder / name)
 
 
 @pytest.mark.slow
@@ -75,7 +67,7 @@ def by_hand(folder, step, name, *settings, edit=lambda checkpoint: None):
 def test_without_changes_it_is_the_run(folder, step):
     main(["fork", str(folder / "run"), "--step", str(step), "--out", str(folder / f"same_{step}")])
     there, here = folder / "run", folder / f"same_{step}"
-    assert_same(weights(there), weights(here))
+    assert_same(weights_of(there), weights_of(here))
     last = [torch.load(max(run.glob("resume/*.ckpt")), weights_only=True) for run in (there, here)]
     assert str(last[0]["optimizer_states"]) == str(last[1]["optimizer_states"])
     assert last[0]["lmdyn"]["tokens"] == last[1]["lmdyn"]["tokens"]
@@ -105,22 +97,22 @@ def test_a_quarter_of_the_rate_is_what_an_edited_checkpoint_gives(folder):
     assert condition["forked.run"] == f"{folder.name}/run"
     assert not is_fork(RunFolder(folder / "run"))
     expected = by_hand(folder, 2 * EPOCH, "quarter_by_hand", edit=quarter)
-    assert_same(expected, weights(folder / "quarter"))
+    assert_same(expected, weights_of(folder / "quarter"))
     name = max(expected)  # the control: it is not the run
     assert not torch.equal(
-        expected[name]["embedding.weight"], weights(folder / "run")[name]["embedding.weight"]
+        expected[name]["embedding.weight"], weights_of(folder / "run")[name]["embedding.weight"]
     )
     # a fork of the fork: what was configured there counts
     rate = "model.init_args.optimizer.init_args.lr=20"
     main(f"fork {folder / 'quarter'} --step {2 * EPOCH} --set {rate} --out {folder / 'back'}".split())
-    assert_same(weights(folder / "run"), weights(folder / "back"))
+    assert_same(weights_of(folder / "run"), weights_of(folder / "back"))
 
 
 @pytest.mark.slow
 def test_larger_updates_are_for_a_fork_and_not_for_a_run_that_goes_on(folder, capsys):
     twice = "trainer.accumulate_grad_batches=2"
     main(f"fork {folder / 'run'} --step {2 * EPOCH} --set {twice} --out {folder / 'twice'}".split())
-    assert max(weights(folder / "twice")) == f"step={2 * EPOCH + 5:09d}.ckpt"  # 9 batches
+    assert max(weights_of(folder / "twice")) == f"step={2 * EPOCH + 5:09d}.ckpt"  # 9 batches
     with pytest.raises(SystemExit):
         by_hand(folder, 2 * EPOCH, "refused", f"--{twice}")
     said = capsys.readouterr().err
@@ -145,8 +137,8 @@ def test_other_settings_act(folder, words, settings, hyperparameters, step):
     main(["fork", str(folder / "run"), "--step", str(step), *sets, "--out", str(out)])
     edit = lambda checkpoint: checkpoint["hyper_parameters"].update(hyperparameters)  # noqa: E731
     expected = by_hand(folder, step, f"hand_{name}", *settings, edit=edit)
-    assert_same(expected, weights(out))
-    original = weights(folder / "run")
+    assert_same(expected, weights_of(out))
+    original = weights_of(folder / "run")
     changed = [n for n in expected if n in original and str(expected[n]) != str(original[n])]
     assert changed  # the control
     shutil.rmtree(out)
@@ -176,12 +168,12 @@ def test_rows_are_drawn_in_another_order(tmp_path, monkeypatch, stream):
     content["trainer"]["callbacks"] = content["trainer"]["callbacks"][:2]
     (tmp_path / "in.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     main(["fit", "--config", str(tmp_path / "in.yaml")])
-    whole = weights(tmp_path / "run")
+    whole = weights_of(tmp_path / "run")
     forks = {}
     for seed in (0, 5):
         out = tmp_path / f"order_{seed}"
         main(["fork", str(tmp_path / "run"), "--step", "5", "--data-seed", str(seed), "--out", str(out)])
-        forks[seed] = weights(out)
+        forks[seed] = weights_of(out)
     assert_same({name: state for name, state in whole.items() if name in forks[0]}, forks[0])
     last = "step=000000008.ckpt"
     assert str(forks[5][last]) != str(whole[last])
@@ -192,12 +184,12 @@ def test_a_fork_that_was_killed_goes_on_and_another_is_refused(folder, capsys):
     words = ["fork", str(folder / "run"), "--step", "10", "--set", "model.init_args.dropout=0.4"]
     main(words)
     (out,) = folder.glob("run_fork_10_*")
-    whole = weights(out)
+    whole = weights_of(out)
     for path in out.glob("*/step=*.ckpt"):  # as after a kill at step 15
         if int(path.stem.removeprefix("step=")) > 15:
             path.unlink()
     main(words)
-    assert_same(whole, weights(out))
+    assert_same(whole, weights_of(out))
     assert len(list(folder.glob("run_fork_10_*"))) == 1
     for other in ("--set", "model.init_args.dropout=0.3"), ("--data-seed", "3"):
         with pytest.raises(SystemExit):

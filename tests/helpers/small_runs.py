@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pandas as pd
+import torch
 import yaml
 
 from lmdyn.cli.__main__ import main
@@ -70,3 +71,27 @@ def says(words, capsys):
         assert len(lines) == 1
         return lines[0]
     return ""
+
+
+def weights_of(run):
+    """The weights of each checkpoint, by its name."""
+    paths = sorted(run.glob("checkpoints/*.ckpt"))
+    return {path.name: torch.load(path, weights_only=True)["state_dict"] for path in paths}
+
+
+def observations_of(run):
+    """Each observation, by its observer and its file."""
+    paths = sorted(run.glob("observations/*/*.parquet"))
+    return {f"{path.parent.name}/{path.name}": pd.read_parquet(path) for path in paths}
+
+
+def assert_same_weights(there, here):
+    assert list(there) == list(here)
+    for name, state in there.items():
+        assert all(torch.equal(weight, here[name][key]) for key, weight in state.items()), name
+
+
+def assert_same_observations(there, here):
+    assert list(there) == list(here)
+    for name, table in there.items():
+        pd.testing.assert_frame_equal(table, here[name], check_exact=True)
