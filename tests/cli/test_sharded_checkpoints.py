@@ -20,33 +20,26 @@ from lmdyn.cli.__main__ import main
 from lmdyn.cli.fit import LmdynCLI
 from lmdyn.runs.checkpoint_files import read_checkpoint
 from lmdyn.runs.sharded_checkpoints import about_sharded, is_sharded_checkpoint, read_sharded
+from tests.cli.tiny_run import tiny_run
 from tests.helpers.ranks import TORCHRUN, run_ranks
 from tests.helpers.small_runs import says
 
 
 def configuration(folder, version, steps):
-    saver = {"class_path": "ScheduledCheckpoint"}
-    schedule = {"every": 3, "last": False}
-    content = {
-        "seed_everything": 3,
-        "trainer": {
-            "accelerator": "cpu", "devices": 2, "max_steps": steps, "max_epochs": -1, "limit_val_batches": 0,
-            "enable_progress_bar": False, "enable_model_summary": False,
-            "strategy": {"class_path": "lightning.pytorch.strategies.ModelParallelStrategy",
-                         "init_args": {"data_parallel_size": 2, "tensor_parallel_size": 1,
-                                       "process_group_backend": "gloo"}},
-            "logger": {"class_path": "TensorBoardLogger",
-                       "init_args": {"save_dir": str(folder), "name": None, "version": version}},
-            "callbacks": [
-                {**saver, "init_args": {"schedule": schedule}},
-                {**saver, "init_args": {"schedule": schedule, "weights_only": False}},
-                {"class_path": "LearningCurves", "init_args": {
-                    "schedule": schedule, "layers": [], "bands": [3], "frequency": "probe", "log_figures": False}},
-            ],
-        },
-        "model": {"class_path": "tests.callbacks.observing.test_sharded.Sharded"},
-        "data": {"class_path": "tests.callbacks.observing.test_sharded.Data", "init_args": {"batches": 4}},
-    }  # fmt: skip
+    about = {"schedule": {"every": 3, "last": False}}
+    curves = {**about, "layers": [], "bands": [3], "frequency": "probe", "log_figures": False}
+    callbacks = [
+        {"class_path": "ScheduledCheckpoint", "init_args": about},
+        {"class_path": "ScheduledCheckpoint", "init_args": {**about, "weights_only": False}},
+        {"class_path": "LearningCurves", "init_args": curves},
+    ]
+    sizes = {"data_parallel_size": 2, "tensor_parallel_size": 1, "process_group_backend": "gloo"}
+    strategy = {"class_path": "lightning.pytorch.strategies.ModelParallelStrategy", "init_args": sizes}
+    trainer = {"devices": 2, "max_steps": steps, "max_epochs": -1, "strategy": strategy}
+    content = {"seed_everything": 3, **tiny_run(folder, *callbacks, version=version, **trainer)}
+    tests = "tests.callbacks.observing.test_sharded"
+    content["model"] = {"class_path": f"{tests}.Sharded"}
+    content["data"] = {"class_path": f"{tests}.Data", "init_args": {"batches": 4}}
     path = folder / f"{version}-{steps}.yaml"
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     return str(path)
@@ -190,17 +183,14 @@ def test_weights_by_two_names_are_refused(checkpoint):
 
 def test_half_a_folder_is_passed_over_by_last(runs, tmp_path, caplog):
     """A folder is replaced by another name; one that somebody has half removed does not stop the run."""
-    saver = ScheduledCheckpoint(weights_only=False)
-    this = SimpleNamespace(_full_savers=[saver])
-    folder = tmp_path / "resume"
-    for step in (3, 6):
-        shutil.copytree(runs / "run" / "resume" / f"step={step:09d}.ckpt", folder / f"step={step:09d}.ckpt")
-    assert [p.name for p in LmdynCLI._full_checkpoints(this, tmp_path)] == [
-        "step=000000003.ckpt", "step=000000006.ckpt"
-    ]  # fmt: skip
-    (folder / "step=000000006.ckpt" / ".metadata").unlink()
-    assert [p.name for p in LmdynCLI._full_checkpoints(this, tmp_path)] == ["step=000000003.ckpt"]
-    assert "step=000000006.ckpt is a folder without a complete checkpoint: it is ignored" in caplog.text
+    this = SimpleNamespace(_full_savers=[ScheduledCheckpoint(weights_only=False)])
+    names = [f"step={step:09d}.ckpt" for step in (3, 6)]
+    for name in names:
+        shutil.copytree(runs / "run" / "resume" / name, tmp_path / "resume" / name)
+    assert [p.name for p in LmdynCLI._full_checkpoints(this, tmp_path)] == names
+    (tmp_path / "resume" / names[1] / ".metadata").unlink()
+    assert [p.name for p in LmdynCLI._full_checkpoints(this, tmp_path)] == names[:1]
+    assert f"{names[1]} is a folder without a complete checkpoint: it is ignored" in caplog.text
 
 
 def test_a_damaged_first_checkpoint_does_not_stop_the_others(runs, tmp_path, capsys):

@@ -101,16 +101,6 @@ def test_states_of_optimizers_are_those_that_they_keep(make, states):
     assert foreseen == gradients + held == (1 + states) * gradients
 
 
-def test_an_optimizer_of_another_kind_is_taken_for_adam():
-    class Wanting(torch.optim.SGD):
-        def __init__(self, params, schedule):
-            super().__init__(params, lr=schedule)
-
-    module = nn.Linear(10, 9, bias=False)
-    wanting = Wanting(module.parameters(), 0.1)
-    assert preflight.training_bytes(module, [wanting]) == preflight.training_bytes(module, None) == 3 * 360
-
-
 def trainer_of(folder, *callbacks, **arguments):
     return L.Trainer(
         accelerator="cpu", devices=1, logger=False, default_root_dir=folder, max_steps=4,
