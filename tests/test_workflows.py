@@ -22,11 +22,6 @@ from lmdyn.cli.__main__ import main as lmdyn
 
 ROOT = Path(__file__).parents[1]
 PROFILES = sorted((ROOT / "configs").rglob("config.yaml"))
-STUDY = ROOT / "configs" / "saphra2019_svcca"
-EMBRYOLOGY = ROOT / "configs" / "chiang2020_embryology"
-TWO_TOWERS = ROOT / "configs" / "he2022_twotower"
-CHAOS = ROOT / "configs" / "inoue2022_chaos"
-LOOPS = ROOT / "configs" / "geiping2025_loops"
 OUTLOOK = ROOT / "configs" / "saphra2021_outlook"
 TASKS = ("upos", "xpos", "semtag_coarse", "semtag", "topic")
 
@@ -167,9 +162,17 @@ SPLITS = {"n_train_tokens": 4000, "n_validation_tokens": 1000, "n_test_tokens": 
 TRAINER, DATA = ([word for word in SMALL if word.startswith(f"--{part}")] for part in ("trainer", "data"))
 
 
-def chain_of(here):
-    """The settings of a profile's chain."""
-    return yaml.safe_load((here / "config.yaml").read_text(encoding="utf-8"))["config"]
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Of a profile its folder, that of its runs and the settings of its chain; the test's folder is the current one."""
+    monkeypatch.chdir(tmp_path)
+
+    def of(profile):
+        here = ROOT / "configs" / profile
+        settings = yaml.safe_load((here / "config.yaml").read_text(encoding="utf-8"))
+        return here, Path("runs") / profile, settings["config"]
+
+    return of
 
 
 def options(prefix, values):
@@ -212,13 +215,11 @@ def report_of(runs, folder):
 
 
 @pytest.mark.slow
-def test_the_organism_in_miniature(tmp_path, monkeypatch):
+def test_the_organism_in_miniature(place, tmp_path, monkeypatch):
     """Every run of the chain by its commands, in one process: tokenizer, models, taggers, observations, report."""
-    monkeypatch.chdir(tmp_path)
-    here, runs = STUDY / "organism", Path("runs/saphra2019_svcca/organism")
+    here, runs, chain = place("saphra2019_svcca/organism")
     main(["prepare", "--config", str(here / "lm.yaml"), *SMALL, "--data.init_args.tokenizer=null", "--tokenizer",
           str(runs / "tokenizer")])  # fmt: skip
-    chain = chain_of(here)
     partner = ["--config", str(here / "partner.yaml"), "--seed_everything=102"]
     for name, others in (("lm_2", ["--seed_everything=2"]), ("partner_2", partner)):
         fit(here, name, *others, *SMALL, "--data.init_args.order_seed=2")
@@ -269,11 +270,9 @@ SMALL_EMBRYOLOGY = {
 
 
 @pytest.mark.slow
-def test_the_organism_of_the_embryology_in_miniature(tmp_path, monkeypatch):
+def test_the_organism_of_the_embryology_in_miniature(place, tmp_path):
     """Its three families by the commands of the chain: pretraining, observations, one report of all."""
-    monkeypatch.chdir(tmp_path)
-    here, runs = EMBRYOLOGY / "organism", Path("runs/chiang2020_embryology/organism")
-    chain = chain_of(here)
+    here, runs, chain = place("chiang2020_embryology/organism")
     observers = with_little(here / "observers.yaml", tmp_path, sizes=SMALL_EMBRYOLOGY)
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
     splits = {k: v for k, v in SMALL_EMBRYOLOGY.items() if k.endswith("_tokens") and k.startswith("n_")}
@@ -292,11 +291,9 @@ def test_the_organism_of_the_embryology_in_miniature(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_organism_of_two_towers_in_miniature(tmp_path, monkeypatch):
+def test_the_organism_of_two_towers_in_miniature(place, tmp_path):
     """Instances of each kind by the commands of the chain: training, observations, one report that compares them."""
-    monkeypatch.chdir(tmp_path)
-    here, runs = TWO_TOWERS / "organism", Path("runs/he2022_twotower/organism")
-    chain = chain_of(here)
+    here, runs, chain = place("he2022_twotower/organism")
     small_ones = {
         "TowerPreference": {"training": {"updates": 3, "patience": 1}, "min_count": 1},
         "WordClusters": {"words": 100, "components": 5, "max_iterations": 50},
@@ -322,11 +319,9 @@ def test_the_organism_of_two_towers_in_miniature(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_looped_organism_in_miniature(tmp_path, monkeypatch):
+def test_the_looped_organism_in_miniature(place, tmp_path):
     """Two seeds by the commands of the chain: trained with random depths, observed, and reported together."""
-    monkeypatch.chdir(tmp_path)
-    here, runs = LOOPS / "organism", Path("runs/geiping2025_loops/organism")
-    chain = chain_of(here)
+    here, runs, chain = place("geiping2025_loops/organism")
     small_ones = {
         "LoopConvergence": {"horizon": 25, "times": [0, 1, 6, 24], "max_tokens": 200},
         "EncoderDynamics": {"sentences": 3, "lengths": [8], "length": 10,
@@ -353,10 +348,9 @@ def test_the_looped_organism_in_miniature(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_organism_of_the_outlook_in_miniature(tmp_path, monkeypatch):
+def test_the_organism_of_the_outlook_in_miniature(place, tmp_path, monkeypatch):
     """The models of a seed by the commands of the chain, their observations, and claims that find what they read."""
-    monkeypatch.chdir(tmp_path)
-    here, runs = OUTLOOK / "organism", Path("runs/saphra2021_outlook/organism")
+    here, runs, _ = place("saphra2021_outlook/organism")
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 4, "num_key_value_heads": 4,
              "max_position_embeddings": 96, "tie_word_embeddings": False}  # fmt: skip
     of = {
@@ -423,11 +417,9 @@ def test_paths_of_the_outlook_in_miniature(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_organism_of_chaos_in_miniature(tmp_path, monkeypatch):
+def test_the_organism_of_chaos_in_miniature(place, tmp_path):
     """Two seeds by the commands of the chain, the report that compares them, and claims that find what they read."""
-    monkeypatch.chdir(tmp_path)
-    here, runs = CHAOS / "organism", Path("runs/inoue2022_chaos/organism")
-    chain = chain_of(here)
+    here, runs, chain = place("inoue2022_chaos/organism")
     small_ones = {
         "EncoderDynamics": {
             "sentences": 4, "lengths": [8, 32],
@@ -478,11 +470,9 @@ def judged_as_of_full_size(study, made, **sizes):
 
 
 @pytest.mark.slow
-def test_initial_networks_in_miniature(tmp_path, monkeypatch):
+def test_initial_networks_in_miniature(place, tmp_path):
     """Two ways to draw weights, observed as the runs are made; their records; claims that find each network's rows."""
-    monkeypatch.chdir(tmp_path)
-    here, runs = CHAOS / "networks", Path("runs/inoue2022_chaos/networks")
-    chain = chain_of(here)
+    here, runs, chain = place("inoue2022_chaos/networks")
     words = {**SPLITS, "vocabulary": "wordpiece", "vocab_size": 300}
     corpus = {"class_path": "GrammarCorpus", "init_args": words}
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,

@@ -50,7 +50,5 @@ def test_a_declared_range_is_the_measure_s(observer, quantity):
     found = declared(getattr(lmdyn.callbacks, observer).recorded, quantity)
     rows = [row for row in TABLE if row.name == SAME[observer][quantity]]
     assert rows
-    for row in rows:
-        assert (found.low, found.high) == tuple(
-            None if math.isinf(end) else end for end in (row.low, row.high)
-        )
+    ends = [None if math.isinf(end) else end for row in rows for end in (row.low, row.high)]
+    assert ends == [found.low, found.high] * len(rows)

@@ -21,7 +21,6 @@ from tests.properties.not_measures import no_measures, public_names
 from tests.properties.table import TABLE
 
 EXAMPLES = int(os.environ.get("LMDYN_EXAMPLES", "2"))
-measures = pytest.mark.parametrize("measure", TABLE, ids=[m.name for m in TABLE])
 samples = st.builds(
     M.Sample, seed=st.integers(0, 10**6), n=st.integers(14, 24), d1=st.integers(2, 4), d2=st.integers(2, 4)
 )
@@ -33,6 +32,15 @@ some = settings(
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
+
+
+def every(rows=TABLE, names="measure", **drawn):
+    """A test of each of some rows, on samples that are drawn."""
+
+    def decorated(test):
+        return pytest.mark.parametrize(names, rows, ids=str)(some(given(s=samples, **drawn)(test)))
+
+    return decorated
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -57,12 +65,10 @@ def test_each_public_name_is_in_the_table_or_said_to_be_no_measure():
     covered = {name for m in TABLE for name in m.names.split()}
     missing = sorted(names - covered - listed)
     assert not missing, (
-        f"no row for {', '.join(missing)}: add a Measure to tests/properties/table.py with what the docstring says of "
-        "invariances, range, NaN, infinite values, constants, one row, none and half precision; or say in "
-        "tests/properties/not_measures.py why there is nothing to measure"
+        "add a Measure to tests/properties/table.py, or the reason to tests/properties/not_measures.py"
     )
-    assert not (covered | listed) - names, f"no longer there: {sorted((covered | listed) - names)}"
-    assert not covered & listed, f"both a measure and none: {sorted(covered & listed)}"
+    assert not (covered | listed) - names, "no longer there"
+    assert not covered & listed, "both a measure and none"
 
 
 def test_the_table_can_fail():
@@ -84,9 +90,8 @@ def test_the_table_can_fail():
     raw = M.Measure("raw", lambda v: torch.linalg.cholesky(-torch.eye(2)), lambda s: (x,))
     with pytest.raises(RuntimeError, match="cholesky"):
         M.check(raw, bad, M.Refused("."), (x,))
-    accident = M.Measure(
-        "accident", lambda v: pearson(v.numpy()[:, None] @ np.ones((2, 2)), v.numpy()), lambda s: (x,)
-    )
+    wrong_shapes = lambda v: pearson(v.numpy()[:, None] @ np.ones((2, 2)), v.numpy())  # noqa: E731
+    accident = M.Measure("accident", wrong_shapes, lambda s: (x,))
     with pytest.raises(AssertionError, match="an error of a library's"):
         M.check(accident, bad, M.Refused("."), (x,))
     with pytest.raises(AssertionError, match="Regex"):
@@ -100,9 +105,7 @@ def test_the_table_can_fail():
         M.in_range(M.Measure("range", A.cca, lambda s: (x,), high=1.0), torch.tensor([1.5]))
 
 
-@measures
-@some
-@given(s=samples)
+@every()
 def test_numbers_are_in_their_range_and_inputs_stay(measure, s):
     args = measure.make(s)
     kept = [a.clone() for a in args]
@@ -122,9 +125,7 @@ invariances = [
 ]
 
 
-@pytest.mark.parametrize(("measure", "where", "name"), invariances)
-@some
-@given(s=samples)
+@every(invariances, ("measure", "where", "name"))
 def test_invariances(measure, where, name, s):
     args = measure.make(s)
     before = M.numbers(measure.call(*args))
@@ -137,9 +138,7 @@ def test_invariances(measure, where, name, s):
 SCALED = [m for m in TABLE if "scale" in m.invariant.get(0, "").split()]
 
 
-@pytest.mark.parametrize("measure", SCALED, ids=[m.name for m in SCALED])
-@some
-@given(s=samples)
+@every(SCALED)
 def test_size_is_refused_or_changes_nothing(measure, s):
     """Squares, and their squares, overflow or underflow: that is said, or NaN, or it does not matter."""
     args = measure.make(s)
@@ -155,9 +154,7 @@ def test_size_is_refused_or_changes_nothing(measure, s):
             assert M.same(found, before, measure.tolerance), (size, found[:8], before[:8])
 
 
-@pytest.mark.parametrize("measure", SCALED, ids=[m.name for m in SCALED])
-@some
-@given(s=samples)
+@every(SCALED)
 def test_size_of_float32_changes_nothing(measure, s):
     args = measure.make(s)
     before = M.numbers(measure.call(*(a.float() if a.is_floating_point() else a for a in args)))
@@ -166,11 +163,7 @@ def test_size_of_float32_changes_nothing(measure, s):
         assert M.same(M.numbers(measure.call(*single)), before, 1e-3), size
 
 
-@pytest.mark.parametrize(
-    "measure", [m for m in TABLE if m.symmetric], ids=[m.name for m in TABLE if m.symmetric]
-)
-@some
-@given(s=samples)
+@every([m for m in TABLE if m.symmetric])
 def test_symmetry(measure, s):
     x, y, *rest = measure.make(s)
     assert M.same(
@@ -178,9 +171,7 @@ def test_symmetry(measure, s):
     )
 
 
-@measures
-@some
-@given(s=samples)
+@every()
 def test_strides_change_nothing(measure, s):
     args = measure.make(s)
     strided = []
@@ -196,9 +187,7 @@ def test_strides_change_nothing(measure, s):
 HALVES = [pytest.param(m, t, id=f"{m.name}-{str(t)[6:]}") for m in TABLE for t in m.half]
 
 
-@pytest.mark.parametrize(("measure", "dtype"), HALVES)
-@some
-@given(s=samples)
+@every(HALVES, ("measure", "dtype"))
 def test_half_precision_is_summed_in_a_wide_type(measure, dtype, s):
     """The numbers are those of the same rounded values in float64, to the rounding of the answer's own type."""
     args = tuple(a.to(dtype) if a.is_floating_point() else a for a in measure.make(s))
@@ -213,9 +202,7 @@ def test_half_precision_is_summed_in_a_wide_type(measure, dtype, s):
     )
 
 
-@measures
-@some
-@given(s=samples)
+@every()
 def test_whole_numbers(measure, s):
     args = measure.make(s)
     whole = tuple((4 * a).round().long() if a.is_floating_point() else a for a in args)
@@ -232,9 +219,7 @@ def test_whole_numbers(measure, s):
         assert M.same(M.numbers(measure.call(*whole)), expected, max(measure.tolerance, 1e-6))
 
 
-@measures
-@some
-@given(s=samples, which=st.integers(0, 9), where=st.integers(0, 10**6))
+@every(which=st.integers(0, 9), where=st.integers(0, 10**6))
 def test_not_finite(measure, s, which, where):
     args = measure.make(s)
     i = floats(args)[which % len(floats(args))]
@@ -247,9 +232,7 @@ def test_not_finite(measure, s, which, where):
         M.check(measure, replaced(args, i, bad), measure.expected(trouble, i), args, dropped)
 
 
-@measures
-@some
-@given(s=samples, value=st.sampled_from([0.0, 0.1, -3.0, 1e-3]))
+@every(value=st.sampled_from([0.0, 0.1, -3.0, 1e-3]))
 def test_constants(measure, s, value):
     args = measure.make(s)
     expected = measure.constant if value or measure.zero is None else measure.zero
@@ -259,9 +242,7 @@ def test_constants(measure, s, value):
 ALIGNED = [m for m in TABLE if isinstance(m.lengths, M.Refused) and m.rows is None]
 
 
-@pytest.mark.parametrize("measure", ALIGNED, ids=[m.name for m in ALIGNED])
-@some
-@given(s=samples)
+@every(ALIGNED)
 def test_rows_that_do_not_belong_together(measure, s):
     args = measure.make(s)
     if len(args) == 1:
@@ -269,9 +250,7 @@ def test_rows_that_do_not_belong_together(measure, s):
     M.check(measure, replaced(args, 0, args[0][:-2]), measure.lengths, args)
 
 
-@measures
-@some
-@given(s=samples)
+@every()
 def test_rows_without_numbers(measure, s):
     """(n, 0): refused, or a number of the range; no error of a library's."""
     args = measure.make(s)
@@ -286,9 +265,7 @@ def test_rows_without_numbers(measure, s):
         M.in_range(measure, found)
 
 
-@measures
-@some
-@given(s=samples)
+@every()
 def test_few_rows(measure, s):
     args = measure.make(s)
     M.check(measure, measure.cut(args, 1), measure.one, args)
