@@ -1,5 +1,6 @@
 """What went wrong, in words: a typo gets the nearest name, a mistake a line, a user's own error its traceback."""
 
+import shutil
 import sys
 import traceback
 from pathlib import Path
@@ -12,77 +13,13 @@ from lmdyn.cli.__main__ import main
 from lmdyn.cli.parsing.errors import causes, of_users_code
 from tests.cli.tiny_run import at_steps, tiny_run
 
-USERS = """
-import lightning as L
-import torch
-from lmdyn.models import LSTMLanguageModel
-
-
-class InInit(LSTMLanguageModel):
-    def __init__(self, **arguments):
-        super().__init__(**arguments)
-        int("no number in __init__")
-
-
-class InNestedLibrary(L.Callback):
-    def __init__(self, shape: int = -1):
-        torch.zeros(2).reshape(shape, 3)
-
-
-class WithoutAttribute(L.Callback):
-    def __init__(self):
-        self.nothing.at_all
-
-
-class PassesOn(LSTMLanguageModel):
-    def __init__(self, **arguments):
-        super().__init__(**arguments, tie_weights=True)
-
-
-class Texts(torch.utils.data.Dataset):
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, i):
-        raise TypeError("a bug in the dataset")
-
-
-class Data(L.LightningDataModule):
-    def train_dataloader(self):
-        return torch.utils.data.DataLoader(Texts())
-
-    val_dataloader = train_dataloader
-
-
-class Plain(L.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(2, 2)
-
-    def training_step(self, batch, batch_idx):
-        return self.layer(batch).sum()
-
-    def validation_step(self, batch, batch_idx):
-        pass
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
-
-
-class Setup(Data):
-    def setup(self, stage):
-        open("/nowhere/at/all")
-
-
-def forward(module, batch):
-    raise ValueError("a bug in a callable")
-"""
+BORING = "lightning.pytorch.demos.boring_classes.BoringModel"
 
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
     """Writes a configuration; ``users_part`` can be imported."""
-    (tmp_path / "users_part.py").write_text(USERS)
+    shutil.copy(Path(__file__).with_name("users_part.py"), tmp_path)
     (tmp_path / "users_import.py").write_text("import no_such_package\n\n\nclass Model:\n    pass\n")
     (tmp_path / "users_bug.py").write_text("class Model:\n    size = undefined_name\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -95,7 +32,7 @@ def config(tmp_path, monkeypatch):
         content = tiny_run(tmp_path, *callbacks, **{**own, **trainer})
         content["model"]["class_path"] = model
         if data is not None:
-            content |= {"model": {"class_path": "users_part.Plain"}, "data": {"class_path": data}}
+            content |= {"model": {"class_path": BORING}, "data": {"class_path": data}}
         path = tmp_path / "config.yaml"
         path.write_text(yaml.safe_dump(content))
         return str(path)

@@ -1,11 +1,11 @@
 """A small LMDYN_DATA in the layouts of the whole one, OntoNotes beside it, and a stand-in of spaCy."""
 
 import json
-import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
+from shutil import copy
 
 __all__ = ["excerpt_data", "plain_documents", "stand_in_spacy"]
 
@@ -111,44 +111,6 @@ def stand_in_spacy(folder: Path, treebank: Path) -> Path:
         folder / "spacy" / "tags.json",
         json.dumps({w: tags.most_common(1)[0][0] for w, tags in counts.items()}),
     )
-    _write(folder / "spacy" / "__init__.py", textwrap.dedent(_SPACY))
+    copy(Path(__file__).with_name("spacy_stand_in.py"), folder / "spacy" / "__init__.py")
     _write(folder / "spacy" / "tokens.py", "from spacy import Doc\n")
     return folder
-
-
-_SPACY = '''
-    """A stand-in: the parts of spaCy that SpacyTagger calls."""
-
-    import json
-    from pathlib import Path
-
-    TAGS = json.loads(Path(__file__).with_name("tags.json").read_text(encoding="utf-8"))
-
-
-    class Token:
-        def __init__(self, word):
-            self.pos_, self.tag_ = TAGS.get(word.lower(), ("PROPN", "NNP") if word[:1].isupper() else ("NOUN", "NN"))
-
-
-    class Doc(list):
-        def __init__(self, vocab, words):
-            super().__init__(Token(word) for word in words)
-
-
-    class Language:
-        vocab = None
-        meta = {"lang": "en", "name": "core_web_sm", "version": "3.8.0"}
-        config = {"nlp": {"lang": "en"}}
-
-        def to_bytes(self):
-            return repr(self.meta).encode()
-
-        def pipe(self, docs, batch_size):
-            return docs
-
-
-    def load(name, exclude=()):
-        if name != "en_core_web_sm":
-            raise OSError(f"no model {name}")
-        return Language()
-'''
