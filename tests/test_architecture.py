@@ -97,7 +97,5 @@ def test_annotations_of_the_mathematics_are_checked_here():
 
 @pytest.mark.parametrize("package", ["analysis", "callbacks", "datamodules", "models"])
 def test_the_reference_of_the_site_has_all_public_names(package):
-    listed = re.findall(
-        r"^   (\w+)$", (ROOT / f"docs/reference/{package}.rst").read_text(encoding="utf-8"), re.M
-    )
+    listed = re.findall(r"^   (\w+)$", (ROOT / f"docs/reference/{package}.rst").read_text(), re.M)
     assert sorted(listed) == sorted(importlib.import_module(f"lmdyn.{package}").__all__)

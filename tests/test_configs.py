@@ -23,11 +23,7 @@ ROOT = Path(__file__).parents[1]
 PROFILES = sorted((ROOT / "configs").rglob("config.yaml"))  # Snakemake's settings, see test_workflows.py
 PUBLISHED = sorted((ROOT / "configs" / "published").glob("*.yaml"))  # see tests/cli/test_published.py
 CONFIGS = sorted(set((ROOT / "configs").rglob("*.yaml")) - {*PROFILES, *PUBLISHED})
-OVERLAYS = [
-    path
-    for path in CONFIGS
-    if "class_path" not in yaml.safe_load(path.read_text(encoding="utf-8")).get("model", {})
-]
+OVERLAYS = [path for path in CONFIGS if "class_path" not in yaml.safe_load(path.read_text()).get("model", {})]
 EXPERIMENTS = [path for path in CONFIGS if path not in OVERLAYS]
 # what overlays are laid over that have no language model beside them
 BASE = ROOT / "configs" / "quickstart.yaml"
@@ -75,9 +71,7 @@ def base_of(path: Path) -> Path:
 
 def files_of(path: Path) -> list[str]:
     """As the command of its header has them, where it trains with this overlay; else over its base."""
-    command = re.search(
-        r"lmdyn\.cli fit (.*?)(?:\n# \w+:|python -m)", path.read_text(encoding="utf-8"), re.DOTALL
-    )
+    command = re.search(r"lmdyn\.cli fit (.*?)(?:\n# \w+:|python -m)", path.read_text(), re.DOTALL)
     named = [ROOT / file for file in re.findall(r"--config (\S+)", command[1])] if command else []
     files = [path] if path not in OVERLAYS else named if path in named else [base_of(path), path]
     return [argument for file in files for argument in ("--config", str(file))]
@@ -271,22 +265,15 @@ def test_saved_configuration_gives_the_same_types_and_values(path, in_tmp):
     assert all(o.name in described for o in observers)
 
 
-@pytest.mark.parametrize(
-    ("model", "arguments"),
-    [
-        ("LSTMLanguageModel", []),
-        ("MaskedLanguageModel", ["--model.init_args.config={hidden_size: 8}"]),
-        ("TwoTowerLanguageModel", []),
-    ],
-)
-def test_default_optimizers_are_saved_and_read_again(model, arguments, in_tmp):
-    first = LmdynCLI(["--model", model, "--data", "GrammarCorpus", *arguments, *ON_CPU], run=False)
+@pytest.mark.parametrize("model", ["LSTMLanguageModel", "MaskedLanguageModel", "TwoTowerLanguageModel"])
+def test_default_optimizers_are_saved_and_read_again(model, in_tmp):
+    sizes = ["--model.init_args.config={hidden_size: 8}"] if model == "MaskedLanguageModel" else []
+    first = LmdynCLI(["--model", model, "--data", "GrammarCorpus", *sizes, *ON_CPU], run=False)
     first.parser.save(first.config, in_tmp / "saved.yaml", skip_none=False, overwrite=True, multifile=False)
     again = LmdynCLI(["--config", str(in_tmp / "saved.yaml")], run=False)
     weights = [torch.nn.Parameter(torch.zeros(1))]
     one, two = (cli.model.optimizer(weights) for cli in (first, again))
-    assert type(one) is type(two)
-    assert one.defaults == two.defaults
+    assert (type(one), one.defaults) == (type(two), two.defaults)
 
 
 def test_settings_can_differ(in_tmp):
@@ -308,29 +295,22 @@ def own_vocabulary(path: Path) -> list[str]:
 ALONE = [p for p in CONFIGS if not p.name.startswith("observers")]
 
 
+WITHOUT_DATA = pytest.mark.skipif("LMDYN_DATA" not in os.environ, reason="LMDYN_DATA is not set")
+MADE = [p for p in ALONE if data_class(p) in SMALL_DATA and not real_text(p) and not from_the_hub(p)]
+REAL = [p for p in EXPERIMENTS if real_text(p) and not streamed(p)]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize(
-    "path",
-    [p for p in ALONE if data_class(p) in SMALL_DATA and not real_text(p) and not from_the_hub(p)],
-    ids=name,
+    "path", [*MADE, *(pytest.param(p, marks=[pytest.mark.realdata, WITHOUT_DATA]) for p in REAL)], ids=name
 )
 def test_trains_and_observes(path, in_tmp):
-    cli = LmdynCLI(["fit", *small_files_of(path, in_tmp), *small_arguments(path), *own_vocabulary(path)])
-    check_run(cli)
-
-
-@pytest.mark.slow
-@pytest.mark.realdata
-@pytest.mark.usefixtures("without_report")
-@pytest.mark.parametrize("path", [p for p in EXPERIMENTS if real_text(p) and not streamed(p)], ids=name)
-@pytest.mark.skipif("LMDYN_DATA" not in os.environ, reason="LMDYN_DATA is not set")
-def test_trains_and_observes_real_data(path, in_tmp):
     cli = LmdynCLI(["fit", *small_files_of(path, in_tmp), *small_arguments(path), *own_vocabulary(path)])
     check_run(cli, live(path))
 
 
-def check_run(cli: LmdynCLI, live: bool = False) -> None:
+def check_run(cli: LmdynCLI, live: bool) -> None:
     assert cli.trainer.global_step == 2
     assert all(torch.isfinite(p).all() for p in cli.model.parameters())
     run = Path(cli.trainer.log_dir or "")

@@ -147,9 +147,7 @@ def test_a_changed_number_is_found():
 @pytest.mark.parametrize("name", OBSERVERS)
 def test_quoted_costs_are_those_of_the_benchmarks(name):
     ((file, rows),) = tables(page(name), "cost")
-    benchmarks = [
-        cells(line) for line in (ROOT / file).read_text(encoding="utf-8").splitlines() if "|" in line
-    ]
+    benchmarks = [cells(line) for line in (ROOT / file).read_text().splitlines() if "|" in line]
     assert rows
     assert all(row[0] == f"`{name}`" and row in benchmarks for row in rows)
 

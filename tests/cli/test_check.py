@@ -22,7 +22,7 @@ from lmdyn.callbacks.observing.requirements import foresee
 from lmdyn.callbacks.training.lightning_internals import tree_leaves
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.building import build
-from lmdyn.cli.check import Line, _written, check_replay, check_training, training_batch
+from lmdyn.cli.check import check_replay, check_training, training_batch
 from lmdyn.datamodules.corpora.corpus import SPLITS
 from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
 from tests import test_configs as shipped
@@ -189,15 +189,6 @@ def test_nothing_checked_is_no_success(in_tmp, monkeypatch, capsys):
     told = json.loads(capsys.readouterr().out)
     assert [line["verdict"] for line in told] == ["not checked"] * 2
     assert told[-1]["says"].startswith("nothing was checked")
-
-
-def test_what_else_was_checked_decides(capsys):
-    download, here = Line("not checked", "fit: model", "a download: no hub"), Line("ok", "fit a", "runs")
-    assert _written([download, here], as_json=True)
-    assert _written([], as_json=True)
-    assert not _written([download], as_json=True)
-    assert not _written([Line("not checked", "fork a", "give --out")], as_json=True)
-    assert "see the lines above" in capsys.readouterr().out
 
 
 def test_command(in_tmp, capsys, caplog):

@@ -4,14 +4,12 @@ import os
 import subprocess
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
-from tests.analysis.words.test_surprisal import TEXTS, albert_like
+from tests.analysis.words.test_surprisal import TEXTS
 from tests.helpers.foreign_tokenizers import byte_level
 from tests.helpers.hub import Hub
 from tests.helpers.interpreter import Interpreter
@@ -96,31 +94,3 @@ def test_revisions_of_a_model(hub, here):
     said = lmdyn(hub, here, "analyze", "EleutherAI/pythia-14m", "--revisions", "step7", "--config", "observers.yaml",
                  "--out", "found", fails=True)  # fmt: skip
     assert "at revision 'step7' cannot be reached" in said
-
-
-def test_datasets_are_streamed_from_the_hub(hub, here):
-    """OpenWebText: parquet files in the branch that the hub converts to."""
-    tokenizer = albert_like()
-    tokenizer.save_pretrained(here / "tokenizer")
-    folder = hub.folder("datasets", "Skylion007/openwebtext", "refs/convert/parquet") / "plain_text" / "train"
-    folder.mkdir(parents=True)
-    for i in range(2):
-        rows = {"text": [f"{text} {text}\n\n{text}" for text in TEXTS * 20]}
-        pq.write_table(pa.table(rows), folder / f"{i:04d}.parquet")
-    hub.fail(r"0000\.parquet")
-    config = {
-        "model": {"class_path": "CausalLanguageModel", "init_args": {
-            "family": "gpt2", "config": {"n_embd": 8, "n_layer": 1, "n_head": 1, "n_positions": 64}}},
-        "data": {"class_path": "PretrainingCorpus", "init_args": {
-            "sequence_length": 16, "batch_size": 2, "objective": "causal",
-            "stream": {"class_path": "StreamedText", "init_args": {
-                "dataset": {"path": "Skylion007/openwebtext", "revision": "refs/convert/parquet", "split": "train",
-                            "data_files": "plain_text/train/*.parquet"}, "epoch_batches": 4}},
-            "corpus": {"class_path": "TextCorpus", "init_args": {
-                "train": "text.txt", "validation": "text.txt", "test": "text.txt", "drop_rare_sentences": False,
-                "tokenizer": "tokenizer", "lowercase": False, "cache_dir": "texts"}}}},
-        "trainer": {"max_steps": 2, "accelerator": "cpu", "logger": False, "limit_val_batches": 0},
-    }  # fmt: skip
-    (here / "fit.yaml").write_text(yaml.safe_dump(config))
-    lmdyn(hub, here, "fit", "--config", "fit.yaml")
-    assert any("datasets/Skylion007/openwebtext" in path for path in hub.asked)

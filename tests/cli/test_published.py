@@ -49,9 +49,7 @@ def hub(tmp_path_factory):
 
 def commands(name: str) -> list[list[str]]:
     """Those of a configuration's header."""
-    header = (
-        (ROOT / "configs" / "published" / f"{name}.yaml").read_text(encoding="utf-8").split("\ntrainer:")[0]
-    )
+    header = (ROOT / "configs" / "published" / f"{name}.yaml").read_text().split("\ntrainer:")[0]
     text = header.replace("#", "").replace("\\\n", " ")
     return [
         match.replace("'", "").split()

@@ -155,9 +155,7 @@ def test_a_chain_that_is_killed_goes_on(tmp_path, monkeypatch, without_report):
     before = {p: p.stat().st_mtime_ns for p in runs.rglob("*.ckpt")}
     later = {"trainer": {"callbacks": [*OBSERVERS["trainer"]["callbacks"],
              {"class_path": "LearningCurves", "init_args": {"name": "second", "log_figures": False}}]}}  # fmt: skip
-    (tmp_path / "configs" / "mini" / "small" / "observers.yaml").write_text(
-        yaml.safe_dump(later), encoding="utf-8"
-    )
+    (tmp_path / "configs" / "mini" / "small" / "observers.yaml").write_text(yaml.safe_dump(later))
     chain = start(tmp_path)
     output, _ = chain.communicate(timeout=300)
     assert chain.returncode == 0, output
