@@ -25,7 +25,6 @@ Kind = Literal["models", "datasets"]
 class _Failure:
     pattern: str
     times: int
-    status: int
 
 
 @dataclass
@@ -59,9 +58,9 @@ class Hub:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def fail(self, pattern: str, times: int = 1, status: int = 503) -> None:
-        """Answer the next requests whose path has the pattern in it with an error; status 0 closes the connection."""
-        self._failures.append(_Failure(pattern, times, status))
+    def fail(self, pattern: str, times: int = 1) -> None:
+        """Answer the next requests whose path has the pattern in it with an error."""
+        self._failures.append(_Failure(pattern, times))
 
     @contextmanager
     def serve(self) -> Iterator["Hub"]:
@@ -89,13 +88,13 @@ class Hub:
 
     # What handlers ask ------------------------------------------------------------------------------------
 
-    def failure(self, path: str) -> int | None:
-        """The status to fail with, once more."""
+    def fails(self, path: str) -> bool:
+        """Whether to fail, once more."""
         for failure in self._failures:
             if failure.times > 0 and re.search(failure.pattern, path):
                 failure.times -= 1
-                return failure.status
-        return None
+                return True
+        return False
 
     def repository(self, kind: str, name: str) -> Path | None:
         """The folder of revisions; datasets without an owner are found by their name alone."""
@@ -138,17 +137,10 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         self.hub.asked.append(f"{self.command} {path}")
         time.sleep(self.hub.latency)
-        status = self.hub.failure(path)
-        if status == 0:
-            self.close_connection = True
-            self.connection.close()
-            return
-        if status is not None:
-            self._send(status, b"injected")
-            return
-        if match := re.fullmatch(
-            r"/api/(models|datasets)/(.+?)(?:/(refs|tree|revision|paths-info)(?:/(.+))?)?", path
-        ):
+        api = r"/api/(models|datasets)/(.+?)(?:/(refs|tree|revision|paths-info)(?:/(.+))?)?"
+        if self.hub.fails(path):
+            self._send(503, b"injected")
+        elif match := re.fullmatch(api, path):
             self._api(*match.groups(), body)
         elif match := re.fullmatch(r"/(datasets/)?(.+?)/resolve/(.+)", path):
             self._file("datasets" if match[1] else "models", match[2], match[3])
@@ -187,12 +179,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(self._info(folder, name))
 
     def _refs(self, repository: Path) -> dict[str, Any]:
-        found: dict[str, list[dict[str, str]]] = {
-            "branches": [],
-            "converts": [],
-            "tags": [],
-            "pullRequests": [],
-        }
+        kinds = ("branches", "converts", "tags", "pullRequests")
+        found: dict[str, list[dict[str, str]]] = {kind: [] for kind in kinds}
         for folder in sorted(repository.iterdir()):
             name = unquote(folder.name)
             target = {"targetCommit": self.hub.commit(folder)}
