@@ -246,9 +246,9 @@ def in_place_of_the_hub(path: Path, folder: Path, vocab_size: int = 9) -> list[s
     return [f"--model.init_args.pretrained={folder / f'hub_{vocab_size}'}"]
 
 
-# experiments of these differ from an organism's by sizes, and are made in tests/cli/test_check.py
+# experiments of these differ from an organism's by sizes: tests/cli/test_check.py, tests/test_paper_profiles.py
 LARGE = {"paper", "wikitext2", "english", "scaffold"}
-READ_AGAIN = [path for path in CONFIGS if path in OVERLAYS or not LARGE & {*path.parts, path.stem}]
+READ_AGAIN = [p for p in CONFIGS if p in OVERLAYS or p.name == "paper.yaml" or not LARGE & {*p.parts, p.stem}]
 
 
 @pytest.mark.slow

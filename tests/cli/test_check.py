@@ -2,11 +2,7 @@
 
 import dataclasses
 import json
-import os
-from collections import Counter
-from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 import yaml
@@ -23,12 +19,11 @@ from lmdyn.callbacks.training.lightning_internals import tree_leaves
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.building import build
 from lmdyn.cli.check import check_replay, check_training, training_batch
-from lmdyn.datamodules.corpora.corpus import SPLITS
-from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
 from tests import test_configs as shipped
 
 beginnings, in_tmp = shipped.beginnings, shipped.in_tmp  # fixtures
-BASES = [p for p in shipped.EXPERIMENTS if p.name != "initial.yaml"]
+# what is on the hub is checked, and run, by tests/test_paper_profiles.py
+BASES = [p for p in shipped.EXPERIMENTS if p.name != "initial.yaml" and not shipped.from_the_hub(p)]
 OF_EACH_KIND = [
     shipped.ROOT / "configs" / name
     for name in (
@@ -36,12 +31,11 @@ OF_EACH_KIND = [
         "he2022_twotower/organism/lm.yaml",
     )
 ]  # fmt: skip
-NEEDS_DATA = pytest.mark.skipif("LMDYN_DATA" not in os.environ, reason="LMDYN_DATA is not set")
 
 
 def with_its_data(path):
-    real = shipped.real_text(path) or shipped.from_the_hub(path)
-    return pytest.param(path, marks=[pytest.mark.realdata, NEEDS_DATA] if real else [])
+    marks = [pytest.mark.realdata, shipped.WITHOUT_DATA] if shipped.real_text(path) else []
+    return pytest.param(path, marks=marks)
 
 
 def arguments(path, folder, *more):
@@ -51,38 +45,6 @@ def arguments(path, folder, *more):
     return [
         *shipped.small_files_of(path, folder), *shipped.small_arguments(path), *shipped.own_vocabulary(path),
         *shipped.in_place_of_the_hub(path, folder), *more,
-    ]  # fmt: skip
-
-
-def text_in_place_of_the_hub(path, folder):
-    """Text, tagger and tokenizer in folders instead of the hub's, where a configuration downloads its own."""
-    if not shipped.from_the_hub(path):
-        return []
-    file = Path(os.environ["LMDYN_DATA"]) / "wikitext-2" / "valid.txt"
-    lines = file.read_text(encoding="utf-8").split("\n")
-    text = pd.DataFrame({"text": lines})
-    for split in ("train", "validation", "test"):
-        text.to_parquet(folder / f"{split}.parquet")
-    table = f"{{path: parquet, data_files: {folder}/train.parquet}}"
-    whole = f"{{path: parquet, data_files: {{{', '.join(f'{s}: {folder}/{s}.parquet' for s in SPLITS)}}}}}"
-    tagger = "{class_path: LexiconTagger, init_args: {train: $LMDYN_DATA/ud_ewt/en_ewt-ud-train.conllu}}"
-    if shipped.streamed(path):
-        counts = Counter(word for line in lines for word in line.split())
-        tokenizer = subword_tokenizer("wordpiece", counts, vocab_size=120)
-        tokenizer.save_pretrained(str(folder / "tokenizer"))
-        stream, corpus = "--data.init_args.stream.init_args", "--data.init_args.corpus.init_args"
-        given = shipped.base_document(path)["data"]["init_args"]["corpus"]["init_args"]
-        held_out = [f"{corpus}.dataset={whole}" if "dataset" in given else f"{corpus}.validation={file}"]
-        held_out += [f"{corpus}.tagger={tagger}"] if "tagger" in given else []
-        return [
-            f"{stream}.dataset={table}", f"{stream}.tokenizer={folder}/tokenizer", f"{stream}.epoch_batches=2",
-            f"{corpus}.tokenizer={folder}/tokenizer", *held_out, "--data.init_args.num_workers=0",
-            *shipped.in_place_of_the_hub(path, folder, len(tokenizer)),
-        ]  # fmt: skip
-    cut = "cut_articles" in str(shipped.base_document(path)["data"])
-    return [
-        f"--data.init_args.dataset={table if cut else whole}", f"--data.init_args.tagger={tagger}",
-        "--data.init_args.drop_rare_sentences=false",
     ]  # fmt: skip
 
 
@@ -113,7 +75,7 @@ def a_break(built, args, folder, callback):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [with_its_data(p) for p in BASES], ids=shipped.name)
 def test_each_shipped_configuration_passes(path, in_tmp):
-    lines, built = check_training(arguments(path, in_tmp, *text_in_place_of_the_hub(path, in_tmp)), "fit")
+    lines, built = check_training(arguments(path, in_tmp), "fit")
     assert errors(lines) == []
     assert built is not None
 
