@@ -34,32 +34,23 @@ SMALL = [
     "--trainer.enable_model_summary=false",
 ]  # fmt: skip
 SMALL_LSTM = ["--model.init_args.embedding_size=4", "--model.init_args.hidden_size=4"]
-SMALL_TRANSFORMER = {
-    "hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "max_position_embeddings": 16,
-}  # fmt: skip
-SMALL_LLAMA = {
-    "hidden_size": 4, "intermediate_size": 4, "num_attention_heads": 2, "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-}  # fmt: skip
+OF_FOUR = {"hidden_size": 4, "intermediate_size": 4, "num_attention_heads": 2}
+SMALL_TRANSFORMER = {**OF_FOUR, "num_hidden_layers": 2, "max_position_embeddings": 16}
+SMALL_LLAMA = {**OF_FOUR, "num_key_value_heads": 2, "max_position_embeddings": 64}
 SMALL_GPT2 = {"n_embd": 4, "n_layer": 1, "n_head": 2, "n_positions": 64}
-SMALL_TOWERS = [
-    "--model.init_args.hidden_size=4", "--model.init_args.num_layers=1", "--model.init_args.num_attention_heads=2",
-    "--model.init_args.intermediate_size=4", "--model.init_args.max_position_embeddings=16",
-]  # fmt: skip
+OF_TOWERS = {**OF_FOUR, "num_layers": 1, "max_position_embeddings": 16}
+SMALL_TOWERS = [f"--model.init_args.{name}={size}" for name, size in OF_TOWERS.items()]
 SMALL_SPLITS = {"n_train_tokens": 20000, "n_validation_tokens": 1000, "n_test_tokens": 1000}
 SMALL_SCAFFOLD = {
     "n_train_tokens": 2000, "n_validation_tokens": 400, "n_test_tokens": 400, "n_rules": 10, "n_outside": 1,
     "n_types": 100, "batch_size": 4,
 }  # fmt: skip
 SMALL_MASKED = {"sequence_length": 16, "batch_size": 4}
+OF_CORPUS = {f"corpus.init_args.{k}": v for k, v in {**SMALL_SPLITS, "vocab_size": 300}.items()}
 SMALL_DATA = {
     "GrammarCorpus": {**SMALL_SPLITS, "batch_size": 4},
     "ScaffoldCorpus": SMALL_SCAFFOLD,
-    "PretrainingCorpus of GrammarCorpus": {
-        **SMALL_MASKED,
-        **{f"corpus.init_args.{k}": v for k, v in {**SMALL_SPLITS, "vocab_size": 300}.items()},
-    },
+    "PretrainingCorpus of GrammarCorpus": {**SMALL_MASKED, **OF_CORPUS},
     "PretrainingCorpus of TextCorpus": {**SMALL_MASKED, "corpus.init_args.vocab_size": 500},
 }
 

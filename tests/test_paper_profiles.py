@@ -42,13 +42,8 @@ class Place:
         P.publish_wikipedia(hub, documents)
         for publish in (P.publish_gutenberg, P.publish_openwebtext, P.publish_books, P.publish_squad):
             publish(hub, documents)
-        P.publish_wikitext(
-            hub,
-            {
-                s: data / "wikitext-2" / f"{f}.txt"
-                for s, f in zip(SPLITS, ("train", "valid", "test"), strict=True)
-            },
-        )
+        splits = {"train": "train", "validation": "valid", "test": "test"}
+        P.publish_wikitext(hub, {s: data / "wikitext-2" / f"{file}.txt" for s, file in splits.items()})
         P.publish_glue(hub, whole / "glue")
         packages = stand_in_spacy(folder / "packages", data / "ud_ewt" / "en_ewt-ud-train.conllu")
         tiny_configs(ROOT / "configs", folder)
@@ -59,10 +54,8 @@ class Place:
         self.interpreter = Interpreter(self.environment)
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        command, place = (
-            [self.interpreter.executable, *arguments],
-            {"env": self.environment, "cwd": self.folder},
-        )
+        command = [self.interpreter.executable, *arguments]
+        place = {"env": self.environment, "cwd": self.folder}
         return subprocess.run(command, **place, capture_output=True, text=True, timeout=1200, check=False)
 
     def chain(self, profile: str) -> Path:
@@ -92,9 +85,6 @@ class Place:
             ("passes" in says or "ends after" in says) and "memory about" in says and "checkpoint" in says
             for says in (line["says"] for line in lines)
         )
-
-
-SPLITS = ("train", "validation", "test")
 
 
 @pytest.fixture

@@ -17,22 +17,13 @@ from tests.helpers.interpreter import Interpreter
 pytestmark = pytest.mark.slow
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
-OBSERVERS = {
-    "trainer": {
-        "callbacks": [
-            {
-                "class_path": "LearningCurves",
-                "init_args": {"schedule": {"at": [0]}, "probe": {
-                    "class_path": "TextCorpus",
-                    "init_args": {
-                        "train": "text.txt", "validation": "text.txt", "test": "text.txt", "lowercase": False,
-                        "drop_rare_sentences": False,
-                    },
-                }},
-            }
-        ]
-    }
-}  # fmt: skip
+TEXT = {
+    **dict.fromkeys(("train", "validation", "test"), "text.txt"),
+    "lowercase": False,
+    "drop_rare_sentences": False,
+}
+CURVES = {"schedule": {"at": [0]}, "probe": {"class_path": "TextCorpus", "init_args": TEXT}}
+OBSERVERS = {"trainer": {"callbacks": [{"class_path": "LearningCurves", "init_args": CURVES}]}}
 
 
 def lmdyn(hub, folder, *args, fails=False):

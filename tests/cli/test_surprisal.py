@@ -13,16 +13,8 @@ from lmdyn.cli.surprisal import write_surprisals
 from lmdyn.datamodules.corpora.tokenization import load_tokenizer, tokenizer_digest
 from lmdyn.models import MaskedLanguageModel, PretrainedLM
 from tests.analysis.words.test_surprisal import TEXTS, albert_like
+from tests.cli.tiny_run import at_steps, tiny_run, trained
 from tests.helpers.foreign_tokenizers import byte_level
-
-FIT = [
-    "fit", "--model=LSTMLanguageModel", "--model.hidden_size=8", "--trainer.accelerator=cpu", "--trainer.max_steps=2",
-    "--trainer.logger=TensorBoardLogger", "--trainer.logger.save_dir=.", "--trainer.logger.name=runs",
-    "--trainer.logger.version=lm", "--trainer.limit_val_batches=0", "--trainer.enable_progress_bar=false",
-    "--trainer.callbacks+=lmdyn.callbacks.ScheduledCheckpoint", "--trainer.callbacks.schedule.every=1",
-    "--data=GrammarCorpus", "--data.n_train_tokens=500", "--data.n_validation_tokens=100", "--data.n_test_tokens=100",
-    "--data.cache_dir=cache",
-]  # fmt: skip
 
 
 @pytest.fixture
@@ -105,12 +97,14 @@ def test_the_settings_say_what_was_found(here):
 
 
 def test_of_a_run_and_of_its_checkpoints(here):
-    main(FIT)
+    folder = trained(here, tiny_run(here, at_steps("ScheduledCheckpoint", 1, 2), max_steps=2))
     (here / "text.txt").write_text("the dog\n")
-    folder = here / "runs" / "lm"
-    for name, model in (("run", folder), ("last", folder / "checkpoints" / "step=000000002.ckpt"),
-                        ("first", folder / "checkpoints" / "step=000000001.ckpt")):  # fmt: skip
-        main(["surprisal", str(model), "text.txt", "--out", name])
+    for name, model in (
+        ("run", ""),
+        ("last", "checkpoints/step=000000002.ckpt"),
+        ("first", "checkpoints/step=000000001.ckpt"),
+    ):
+        main(["surprisal", str(folder / model), "text.txt", "--out", name])
     run, last, first = (pd.read_parquet(f"{n}/words.parquet")["surprisal"] for n in ("run", "last", "first"))
     assert run.equals(last)
     assert not run.equals(first)

@@ -16,18 +16,6 @@ from transformers import AlbertConfig, AlbertForMaskedLM, AutoTokenizer, PreTrai
 
 from tests.helpers.hub import Hub
 
-__all__ = [
-    "publish_albert",
-    "publish_books",
-    "publish_glue",
-    "publish_gutenberg",
-    "publish_openwebtext",
-    "publish_squad",
-    "publish_tokenizers",
-    "publish_wikipedia",
-    "publish_wikitext",
-]
-
 
 def sentencepiece_like(text: Sequence[str], vocab_size: int = 600) -> PreTrainedTokenizerFast:
     """A tokenizer as ALBERT's: pieces of a Unigram model of raw text, lower case."""
