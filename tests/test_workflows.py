@@ -15,10 +15,8 @@ import pytest
 import yaml
 
 from lmdyn.callbacks.observing.run import snake_case
-from lmdyn.claims import STUDIES, RunFolder
-from lmdyn.claims.judge import judge
-from lmdyn.claims.studies.chaos.training import TRAINING
 from lmdyn.cli.__main__ import main as lmdyn
+from tests.helpers.tiny import tiny_configs
 
 ROOT = Path(__file__).parents[1]
 PROFILES = sorted((ROOT / "configs").rglob("config.yaml"))
@@ -158,7 +156,7 @@ SMALL = [
     "--data.init_args.n_train_tokens=2000", "--data.init_args.n_validation_tokens=500",
     "--data.init_args.n_test_tokens=500", "--data.init_args.batch_size=5",
 ]  # fmt: skip
-SPLITS = {"n_train_tokens": 4000, "n_validation_tokens": 1000, "n_test_tokens": 100}
+SPLITS = {"n_train_tokens": 4000, "n_validation_tokens": 1000, "n_test_tokens": 1000}
 TRAINER, DATA = ([word for word in SMALL if word.startswith(f"--{part}")] for part in ("trainer", "data"))
 
 
@@ -238,13 +236,7 @@ def test_the_organism_in_miniature(place, tmp_path, monkeypatch):
         if known == "upos":
             weights = max((runs / "taggers" / f"{name}_2" / "checkpoints").glob("*.ckpt"))
             main(["test", *settings, f"--ckpt_path={weights}"])
-    few = {
-        "n_train_tokens": 2000,
-        "n_validation_tokens": 500,
-        "n_test_tokens": 500,
-        "epochs": 1,
-        "train_tokens": 1000,
-    }
+    few = {**SPLITS, "epochs": 1, "train_tokens": 1000}
     observers = with_little(here / "observers.yaml", tmp_path, sizes=few)
     monkeypatch.setenv("LMDYN_SEED", "2")
     there = observe(runs / "lm_2", observers)
@@ -262,60 +254,18 @@ def test_the_organism_in_miniature(place, tmp_path, monkeypatch):
         assert compared["value"].between(0, 1).all()
 
 
-SMALL_EMBRYOLOGY = {
-    "n_train_tokens": 4000, "n_validation_tokens": 1000, "n_test_tokens": 1000, "max_words": 50, "max_tokens": 500,
-    "train_tokens": 500, "validation_tokens": 300, "test_tokens": 300, "max_updates": 2, "n_train": 20,
-    "n_evaluation": 10,
-}  # fmt: skip
-
-
 @pytest.mark.slow
-def test_the_organism_of_the_embryology_in_miniature(place, tmp_path):
-    """Its three families by the commands of the chain: pretraining, observations, one report of all."""
-    here, runs, chain = place("chiang2020_embryology/organism")
-    observers = with_little(here / "observers.yaml", tmp_path, sizes=SMALL_EMBRYOLOGY)
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
-    splits = {k: v for k, v in SMALL_EMBRYOLOGY.items() if k.endswith("_tokens") and k.startswith("n_")}
-    small = [*TRAINER, "--data.init_args.batch_size=4", *options("data.init_args.corpus.init_args", splits)]
-    assert set(chain["runs"]) == {"albert", "bert", "electra"}
-    for run, changes in chain["runs"].items():
-        overlay = changes.replace("{HERE}", str(here)).split()
-        config = {**sizes, **({} if run == "bert" else {"embedding_size": 8})}
-        fit(here, run, *overlay, *small, f"--model.init_args.config={json.dumps(config)}")
-        found = observe(runs / run, observers, *chain["observe"].split())
-        asked = yaml.safe_load(observers.read_text(encoding="utf-8"))["trainer"]["callbacks"]
-        assert set(found) == {snake_case(c["class_path"]) for c in asked}
-        assert all(set(table["step"]) == {0, 3} for table in found.values())
-    some = [runs / run for run in ("albert", "electra")]  # each has many figures
-    assert "downstream of 2 runs" in report_of(some, runs / "report")
-
-
-@pytest.mark.slow
-def test_the_organism_of_two_towers_in_miniature(place, tmp_path):
-    """Instances of each kind by the commands of the chain: training, observations, one report that compares them."""
-    here, runs, chain = place("he2022_twotower/organism")
-    small_ones = {
-        "TowerPreference": {"training": {"updates": 3, "patience": 1}, "min_count": 1},
-        "WordClusters": {"words": 100, "components": 5, "max_iterations": 50},
-    }
-    observers = with_little(here / "observers.yaml", tmp_path, small_ones)
-    splits = {**SPLITS, "vocab_size": 300}
-    small = [*TRAINER, "--data.init_args.batch_size=4", *options("data.init_args.corpus.init_args", splits)]
-    small += options("model.init_args", {"hidden_size": 6, "num_layers": 1})
-    assert set(chain["runs"]) == {"gpt", "gpt_printed", "elmo", "bert", "bert_large"}
-    some = ("bert_11", "bert_large_11", "elmo_12", "gpt_printed_11")
-    changes = changes_of(here / "config.yaml")
-    for run in some:
-        overlay = [a.replace("configs/", f"{ROOT}/configs/") for a in changes[run].split()]
-        fit(here, run, *overlay, *small)
-        found = observe(runs / run, observers, *chain["observe"].split())
-        assert set(found) == {"tower_preference", "word_clusters"}
-        assert set(found["word_clusters"]["step"]) == {3}
-        assert set(found["tower_preference"]["step"]) == {0, 3}
-    report = runs / "report"
-    assert "tower_preference of 4 runs" in report_of([runs / run for run in some], report)
-    assert len(pd.read_csv(report / "tower_preference_correlations.csv")) == 6
-    assert set(pd.read_csv(report / "configurations.csv")["tower"]) == {"bert", "elmo", "gpt"}
+@pytest.mark.parametrize("study", ["chiang2020_embryology", "he2022_twotower", "inoue2022_chaos"])
+def test_observers_of_an_organism_observe_its_model(study, place, tmp_path):
+    """Chains of the same observers on all models of the study, in other sizes: tests/test_paper_profiles.py."""
+    _, runs, chain = place(f"{study}/organism")
+    here = tiny_configs(ROOT / "configs", tmp_path) / study / "organism"
+    fit(here, "lm", *options("data.init_args.corpus.init_args", SPLITS))
+    few = {**SPLITS, "n_train": 60, "n_evaluation": 40}
+    observers = with_little(here / "observers.yaml", tmp_path, sizes=few)
+    asked = yaml.safe_load(observers.read_text(encoding="utf-8"))["trainer"]["callbacks"]
+    found = observe(runs / "lm", observers, *chain["observe"].split())
+    assert set(found) == {snake_case(c["class_path"]) for c in asked}
 
 
 @pytest.mark.slow
@@ -331,9 +281,9 @@ def test_the_looped_organism_in_miniature(place, tmp_path):
     observers = with_little(here / "observers.yaml", tmp_path, small_ones)
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2,
              "max_position_embeddings": 64}  # fmt: skip
-    splits = {**SPLITS, "sequence_length": 24}
     model = {"config": json.dumps(sizes), "depth": 2}
-    small = [*TRAINER, *options("data.init_args", splits), *options("model.init_args", model)]
+    small = [*TRAINER, *options("data.init_args", {**SPLITS, "sequence_length": 24})]
+    small += options("model.init_args", model)
     made = [str(runs / f"looped_{seed}") for seed in chain["seeds"][:2]]
     for run, seed in zip(made, chain["seeds"], strict=False):
         fit(here, f"looped_{seed}", *small, f"--seed_everything={seed}", f"--data_seed={seed}")
@@ -343,13 +293,11 @@ def test_the_looped_organism_in_miniature(place, tmp_path):
             assert len(set(table["step"])) == 2  # before the first update and after the last
         assert found["encoder_dynamics"].query("quantity == 'orbit_share'")["value"].sum() == pytest.approx(2)
     assert "loop_convergence of 2 runs" in report_of(made, "report")
-    judged = judged_as_of_full_size("geiping2025_loops", made, hidden_size=192)
-    assert {name for name, verdict in judged.items() if verdict == "not measured"} == {"settles_earlier"}
 
 
 @pytest.mark.slow
 def test_the_organism_of_the_outlook_in_miniature(place, tmp_path, monkeypatch):
-    """The models of a seed by the commands of the chain, their observations, and claims that find what they read."""
+    """The models of a seed by the commands of the chain, and their observations; claims on them: test_results.py."""
     here, runs, _ = place("saphra2021_outlook/organism")
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 4, "num_key_value_heads": 4,
              "max_position_embeddings": 96, "tie_word_embeddings": False}  # fmt: skip
@@ -378,129 +326,3 @@ def test_the_organism_of_the_outlook_in_miniature(place, tmp_path, monkeypatch):
         observers = with_little(here / f"{name}.yaml", tmp_path, small_ones)
         asked = yaml.safe_load(observers.read_text(encoding="utf-8"))["trainer"]["callbacks"]
         assert set(observe(run, observers, "--scheduled")) == {snake_case(c["class_path"]) for c in asked}
-    judged = judged_as_of_full_size("saphra2021_outlook", made)
-    unread = {name for name, verdict in judged.items() if verdict == "not measured"}
-    later = {"half_help", "sharper", "coarse_first_h1", "coarse_first_h2"}  # what they read is of later steps
-    later |= {f"compression_{of}_h{layer}" for of in ("current", "next") for layer in (1, 2)}
-    elsewhere = {
-        claim.name
-        for claim in STUDIES["saphra2021_outlook"].claims
-        if claim.measured_by  # by another profile
-    }
-    assert {"fork_early", "shares_as_path"} < elsewhere
-    assert unread == later | elsewhere
-
-
-@pytest.mark.slow
-def test_paths_of_the_outlook_in_miniature(tmp_path, monkeypatch):
-    """A run whose updates are followed beside straight lines: of one update, the two are one."""
-    monkeypatch.chdir(tmp_path)
-    with_little(OUTLOOK / "paths" / "lm.yaml", tmp_path, {"LossChangeAllocation": {"max_tokens": 200}})
-    main(["fit", "--config", "lm.yaml", *SMALL, "--seed_everything=31", "--data_seed=31"])
-    run = Path("runs/saphra2021_outlook/paths/lm_1")
-    path, chord = (
-        pd.concat(map(pd.read_parquet, sorted((run / "observations" / name).iterdir())))
-        .query("quantity in ('allocation', 'helping_share', 'loss_change')")
-        .set_index(["step", "quantity", "site", "parameter", "by", "group"])["value"]
-        for name in ("path", "loss_change_allocation")
-    )
-    assert sorted(set(path.index.get_level_values("step"))) == [1, 2, 3]
-    pd.testing.assert_series_equal(path, chord.reindex(path.index), rtol=1e-6, atol=1e-9)
-    judged = judged_as_of_full_size("saphra2021_outlook", [str(run)])
-    read = {name for name, verdict in judged.items() if verdict != "not measured"}
-    layers = ("logits", "h2", "h1", "embedding")
-    assert read == {"shares_as_path", "layers_together"} | {
-        name
-        for layer in layers
-        for name in (f"closed_{layer}", f"closed_{layer}_along_path", f"embedding_first_{layer}")
-    } - {"embedding_first_embedding"}
-
-
-@pytest.mark.slow
-def test_the_organism_of_chaos_in_miniature(place, tmp_path):
-    """Two seeds by the commands of the chain, the report that compares them, and claims that find what they read."""
-    here, runs, chain = place("inoue2022_chaos/organism")
-    small_ones = {
-        "EncoderDynamics": {
-            "sentences": 4, "lengths": [8, 32],
-            "short_term": {"steps": 500, "dimension_times": [0, 25, 100, 500]},
-            "long_term": {"steps": 200, "tau": 10, "check_steps": 50, "max_period": 4},
-            "numerics": {"threshold": 1e-3},
-        },
-        "DepthPerformance": {"training": {"updates": 2}},
-        "Handwriting": {"starts": 3, "lengths": 12},
-    }  # fmt: skip
-    tasks = {"n_train": 60, "n_evaluation": 40, "n_train_tokens": 4000, "n_validation_tokens": 1000}
-    observers = with_little(here / "observers.yaml", tmp_path, small_ones, tasks)
-    splits = {**SPLITS, "vocab_size": 300}
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
-             "embedding_size": 8, "max_position_embeddings": 64}  # fmt: skip
-    small = [*TRAINER, "--data.init_args.batch_size=4", *options("data.init_args.corpus.init_args", splits)]
-    small.append(f"--model.init_args.config={json.dumps(sizes)}")
-    assert set(chain["runs"]) == {"trained"}
-    made = [str(runs / f"trained_{seed}") for seed in chain["seeds"][:2]]
-    for run in made:
-        seed = run.rsplit("_", 1)[1]
-        fit(here, f"trained_{seed}", *small, f"--seed_everything={seed}", f"--data_seed={seed}")
-        tables = observe(run, observers, *chain["observe"].split()).values()
-        assert [set(table["step"]) for table in tables] == [{0, 3}] * 3
-    page = report_of(made, runs / "report")
-    for name in ("encoder_dynamics", "depth_performance", "handwriting"):
-        assert f"{name} of 2 runs" in page
-    judged = judged_as_of_full_size("inoue2022_chaos", made, hidden_size=128)
-    # what is observed after 300 updates is not there, and the initial networks are other runs
-    training = {claim.name for claim in TRAINING} - {"contracts_first", "born_by_instability"}
-    assert {name for name, verdict in judged.items() if verdict != "not measured"} >= training
-
-
-def say_sizes(made, **sizes):
-    """Let small runs say that they are of the size that the claims are about."""
-    for path in (Path(run) / "config.yaml" for run in made):
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-        config["model"]["init_args"]["config"] |= sizes
-        path.write_text(yaml.safe_dump(config), encoding="utf-8")
-
-
-def judged_as_of_full_size(study, made, **sizes):
-    """The verdicts by claim, of small runs."""
-    if sizes:
-        say_sizes(made, **sizes)
-    found = judge(STUDIES[study], [RunFolder(Path(run)) for run in made])
-    return {row.claim.name: row.verdict for row in found}
-
-
-@pytest.mark.slow
-def test_initial_networks_in_miniature(place, tmp_path):
-    """Two ways to draw weights, observed as the runs are made; their records; claims that find each network's rows."""
-    here, runs, chain = place("inoue2022_chaos/networks")
-    words = {**SPLITS, "vocabulary": "wordpiece", "vocab_size": 300}
-    corpus = {"class_path": "GrammarCorpus", "init_args": words}
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
-             "embedding_size": 8, "max_position_embeddings": 64, "initializer_range": 0.02}  # fmt: skip
-    document = yaml.safe_load((here / "lm.yaml").read_text(encoding="utf-8"))
-    document["data"]["init_args"]["corpus"] = corpus
-    document["trainer"] |= {"accelerator": "cpu"}
-    observer = document["trainer"]["callbacks"][0]["init_args"]
-    observer["long_term"] |= {"steps": 200, "check_steps": 50}
-    observer["short_term"] |= {"steps": 100}
-    document["model"]["init_args"]["config"] = sizes
-    (tmp_path / "lm.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
-    made = []
-    for way in ("truncated", "clipped"):
-        for seed in chain["seeds"][:2]:
-            made.append(str(runs / f"{way}_{seed}"))
-            seeds = [f"--seed_everything={seed}", f"--data_seed={seed}", TRAINER[0]]
-            fit(tmp_path, f"{way}_{seed}", *chain["runs"][way]["with"].split(), *seeds)
-            assert not list(Path(made[-1]).rglob("*.ckpt"))
-            table = pd.read_parquet(Path(made[-1]) / "observations" / "encoder_dynamics")
-            assert set(table["step"]) == {0}
-            assert table.loc[table["quantity"] == "orbit_share", "value"].sum() == pytest.approx(1)
-    main(["records", *made, "--out", "records/networks"])
-    kept = set(pd.read_parquet("records/networks/encoder_dynamics.parquet")["quantity"])
-    assert {"orbit_share", "sentence_orbit_exponent", "restricted_offset", "share_of_ceiling"} <= kept
-    assert "attention" not in kept
-    say_sizes(made, hidden_size=1024)
-    main(["claims", "inoue2022_chaos", *made, "--markdown", "claims.md", "--only", "scale_clip"])
-    page = Path("claims.md").read_text(encoding="utf-8")
-    (row,) = (line for line in page.splitlines() if "clipped − truncated" in line)
-    assert "not measured" not in row
