@@ -144,37 +144,28 @@ def test_agreement_of_what_is_void_or_missing():
         assert math.isnan(agreement(whole, (1.0, math.nan, 2.0, -2.0), kind))
         assert math.isnan(agreement(whole, whole, kind, step="first"))
     assert math.isnan(agreement(whole, (1.0, 1.0, 1.0, 1.0), "ranks"))
-    with pytest.raises(NotMeasured, match="did not observe step 5"):
-        agreement(whole, whole, "signs", step=5)
-    other = cells(whole, "chord")
-    other[2]["group"] = other[2]["group"].replace("DET", "ADP")
-    with pytest.raises(NotMeasured, match=r"different cells.*ADP"):
-        Agreement(of_way("path"), of_way("chord")).of(
-            [FakeRun(observed={"chord": other, "path": cells(whole, "path")})]
-        )
-    observed = {way: cells(whole, way) for way in ("path", "chord")}
-    with pytest.raises(NotMeasured, match="no column 'parameter'"):
-        Agreement(of_way("path"), of_way("chord"), column="parameter").of([FakeRun(observed=observed)])
-    late = cells(whole, "chord")
-    late[2].loc[late[2]["step"].eq(9), "step"] = 12
-    with pytest.raises(NotMeasured, match="step 9 by the one, and 12 by the other"):
-        Agreement(of_way("path"), of_way("chord")).of(
-            [FakeRun(observed={"chord": late, "path": cells(whole, "path")})]
-        )
     assert math.isnan(agreement((0.0,) * 4, (0.0,) * 4, "signs"))
-    with pytest.raises(ValueError, match="expected plain rows"):
-        Agreement(of_way("path"), Cumulated("Observer", "a"))
-    with pytest.raises(ValueError, match="rows of all sites, got 'low'"):
-        Agreement(Rows("Observer", "a", "low"), of_way("chord"))
-    with pytest.raises(ValueError, match="kind must be one of"):
-        Agreement(of_way("path"), of_way("chord"), kind="sizes")
-    with pytest.raises(ValueError, match="several rows of 'a' per site and group"):
-        several = pd.concat([cells(whole, "path")[2]] * 2)
-        observed = {
-            "chord": cells(whole, "chord"),
-            "path": ("my.lab.Observer", {"allocation": "path"}, several),
-        }
-        Agreement(of_way("path"), of_way("chord")).of([FakeRun(observed=observed)])
+    path, chord = of_way("path"), of_way("chord")
+    *about, known = cells(whole, "chord")
+
+    def of(table=known, **settings):
+        observed = {"path": cells(whole, "path"), "chord": (*about, table)}
+        return Agreement(path, chord, **settings).of([FakeRun(observed=observed)])
+
+    other = known.assign(group=known["group"].replace("DET", "ADP"))
+    late = known.assign(step=known["step"].replace(9, 12))
+    for make, error, said in (
+        (lambda: of(step=5), NotMeasured, "did not observe step 5"),
+        (lambda: of(other), NotMeasured, r"different cells.*ADP"),
+        (lambda: of(column="parameter"), NotMeasured, "no column 'parameter'"),
+        (lambda: of(late), NotMeasured, "step 9 by the one, and 12 by the other"),
+        (lambda: of(pd.concat([known] * 2)), ValueError, "several rows of 'a' per site and group"),
+        (lambda: of(kind="sizes"), ValueError, "kind must be one of"),
+        (lambda: Agreement(path, Cumulated("Observer", "a")), ValueError, "expected plain rows"),
+        (lambda: Agreement(Rows("Observer", "a", "low"), chord), ValueError, "rows of all sites, got 'low'"),
+    ):
+        with pytest.raises(error, match=said):
+            make()
 
 
 def test_agreement_of_matrices_leaves_out_layers():

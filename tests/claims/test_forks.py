@@ -86,12 +86,11 @@ def test_a_fork_says_in_its_condition_from_where_it_went_on():
         "data_seed": None,
     }
     callbacks = [
-        {"class_path": "lmdyn.callbacks.ForkedFrom", "init_args": about},
         {"class_path": "ModelSummary"},
+        {"class_path": "lmdyn.callbacks.ForkedFrom", "init_args": about},
     ]
     config = {"seed_everything": 3, "trainer": {"max_epochs": 11, "callbacks": callbacks}}
-    assert condition_of(config) == {
-        "trainer.max_epochs": 11, "forked.run": "organism/lm", "forked.step": 3112, "forked.rate": 0.25
-    }  # fmt: skip
-    del callbacks[0]
+    forked = {"forked.run": "organism/lm", "forked.step": 3112, "forked.rate": 0.25}
+    assert condition_of(config) == {"trainer.max_epochs": 11, **forked}
+    del callbacks[1]
     assert condition_of(config) == {"trainer.max_epochs": 11}

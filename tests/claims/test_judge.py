@@ -248,20 +248,6 @@ def test_void_not_measured_and_which_line_would_measure_it():
     assert "seed 9: no run has observations of Observer" in row.reasons[0]
 
 
-def test_seeds_of_other_conditions_are_told_in_a_word():
-    """Seeds 7 and 8 were run in another condition: that is no lack of theirs, and what they have is not listed."""
-    of = C.At(C.Rows("Observer", "x", run=(("size", 4),)))
-    small = [run(s, {"x": 1.0 + s / 100}, condition={"model.size": 4}) for s in range(2, 7)]
-    large = [run(s, {"x": 0.0}, condition={"model.size": 8}) for s in (7, 8)]
-    row = verdict([C.Part(of, C.Above(0))], [*small, *large])
-    assert (row.verdict, row.parts[0].n) == ("holds", 5)
-    assert row.reasons[0] == "seed 7, 8: observed in other conditions only"
-    none = verdict([C.Part(of, C.Above(0))], large)  # where none is of it, what there is instead
-    assert none.verdict == "not measured"
-    lacks = "seed 7, 8: no run has observations of Observer (size: 4)"
-    assert none.reasons[0] == f"{lacks}; there are, run_7_None: Observer"
-
-
 def test_a_claim_that_its_floor_bears_too():
     observed = [run(s, {"x": 1.0 + s / 100, "y": 0.5 + s / 100, "z": 0.3 * s - 1}) for s in range(2, 7)]
     x, y, z = (C.At(C.Rows("Observer", q)) for q in "xyz")
@@ -399,11 +385,8 @@ def test_a_longer_run_that_was_seen_makes_no_new_one_unfinished():
 
 def test_a_run_of_an_unknown_seed_may_be_one_that_was_seen():
     study = C.Study("s2000_s", "", "", (), inspected=(1,), inspected_in=((("data", "GrammarCorpus"),),))
-    assert study.was_inspected(None, {})
-    assert study.was_inspected(None, {"data": "GrammarCorpus"})
-    assert not study.was_inspected(None, {"data": "MyText"})
-    assert study.was_inspected(1, {})
-    assert not study.was_inspected(2, {})
+    asked = [(None, {}), (None, {"data": "GrammarCorpus"}), (None, {"data": "MyText"}), (1, {}), (2, {})]
+    assert [study.was_inspected(*one) for one in asked] == [True, True, False, True, False]
     assert not C.Study("s2000_s", "", "", (), inspected=()).was_inspected(None, {})
     # the seed decides
     assert C.Study("s2000_s", "", "", (), inspected=(1,)).was_inspected(1, {"data": "mine"})

@@ -1,6 +1,5 @@
 """When something is learned: orders against a naive count of pairs, layers together, facts lost."""
 
-import itertools
 import math
 
 import numpy as np
@@ -24,28 +23,14 @@ def groups(curves, quantity="x"):
     return [rows(quantity, dict(zip(STEPS, v, strict=True)), by="pos", group=g) for g, v in curves.items()]
 
 
-def pairs_by_hand(given, times):
-    """Somers' D, a pair at a time."""
-    agree = count = 0
-    for a, b in itertools.combinations(range(len(given)), 2):
-        if given[a] == given[b]:
-            continue
-        first, second = (a, b) if given[a] < given[b] else (b, a)
-        count += 1
-        agree += int(times[first] < times[second]) - int(times[first] > times[second])
-    return agree / count
-
-
-def test_somers_d_against_pairs_by_hand_and_scipy():
+def test_somers_d_against_scipy():
     random = np.random.default_rng(0)
-    for n in (2, 3, 5, 8):
+    for n in (3, 5, 8):
         for _ in range(30):
             given, times = random.integers(0, 4, n).astype(float), random.integers(0, 5, n).astype(float)
             if len(set(given)) < 2:
                 assert math.isnan(somers_d(given, times))
-                continue
-            assert somers_d(given, times) == pytest.approx(pairs_by_hand(given, times))
-            if n > 2 and len(set(times)) > 1:
+            elif len(set(times)) > 1:
                 assert somers_d(given, times) == pytest.approx(somersd(given, times).statistic)
 
 

@@ -171,15 +171,13 @@ def _parts(answer: Any) -> list[Tensor]:
 
 def precision(answer: Any) -> float:
     """The rounding of an answer's own type."""
-    if isinstance(answer, Tensor) and answer.is_floating_point():
-        return torch.finfo(answer.dtype).eps
-    if isinstance(answer, Mapping):
-        return max((precision(value) for value in answer.values()), default=2.0**-52)
-    if isinstance(answer, (tuple, list)):
-        return max((precision(value) for value in answer), default=2.0**-52)
+    if isinstance(answer, Tensor):
+        return torch.finfo(answer.dtype).eps if answer.is_floating_point() else 2.0**-52
     if is_dataclass(answer):
-        return max((precision(getattr(answer, f.name)) for f in fields(answer)), default=2.0**-52)
-    return 2.0**-52
+        answer = [getattr(answer, f.name) for f in fields(answer)]
+    if not isinstance(answer, (Mapping, tuple, list)):
+        return 2.0**-52
+    return max(map(precision, answer.values() if isinstance(answer, Mapping) else answer), default=2.0**-52)
 
 
 def same(found: Tensor, expected: Tensor, tolerance: float) -> bool:

@@ -18,7 +18,6 @@ from lmdyn.claims.verdicts.tables import questions_of, verdict_table
 from lmdyn.cli.__main__ import main
 from lmdyn.runs import provenance
 from lmdyn.runs.observed_run import condition_of
-from lmdyn.runs.store import ObservationStore
 from tests.helpers.studied_runs import NAME, STUDY, make_run, rho
 
 ROOT = Path(__file__).parents[3]
@@ -95,13 +94,6 @@ def test_records_give_the_table_that_runs_give(runs, tmp_path, study):
     pd.testing.assert_frame_equal(of_runs, of_records)
 
 
-def test_a_single_run_of_an_inspected_seed(tmp_path, study):
-    run = make_run(tmp_path / "version_0", 1)
-    ((_, *rows),) = [[*one.judgement] for one in judge_profiles(STUDY, [run])]
-    assert {row.verdict for row in rows} == {"undecided", "void", "not measured"}
-    assert all("seed 1" in row.exploratory[0] for row in rows if row.parts)
-
-
 def test_some_claims_are_shown_and_all_are_corrected_for(runs, tmp_path, capsys):
     targets = [tmp_path / "all.md", tmp_path / "some.md"]
     main(["claims", NAME, str(runs), "--markdown", str(targets[0])])
@@ -113,14 +105,6 @@ def test_some_claims_are_shown_and_all_are_corrected_for(runs, tmp_path, capsys)
         some, every[every["claim"].isin(names)].reset_index(drop=True), check_dtype=False
     )
     assert "did you mean 'strong'?" in refused(capsys, NAME, runs, "--only", "stronk")
-
-
-def test_a_seed_is_inspected_only_of_what_was_inspected(tmp_path, study, monkeypatch):
-    """A user's own model with seed 1 is no run of ours."""
-    seen = replace(study, inspected_in=((("model", "LSTMLanguageModel"), ("data.length", 4)),))
-    for name, length, told in (("ours", 4, True), ("own", 6, False)):
-        (judged,) = judge_profiles(seen, [make_run(tmp_path / name, 1, length=length)])
-        assert bool(judged.judgement["strong"].exploratory) == told
 
 
 @pytest.mark.parametrize("name", ["saphra2019_sparsity", "saphra2019_svcca", "saphra2020_di"])
@@ -135,12 +119,6 @@ def test_our_runs_of_seed_1_are_inspected(name):
         assert STUDIES[name].was_inspected(1, condition), path
         assert not STUDIES[name].was_inspected(1, {**condition, "model": "MyLSTM"})
         assert not STUDIES[name].was_inspected(1, {**condition, "data": "MyText"})
-
-
-def test_what_was_not_stated_before_is_exploratory(runs):
-    (runs / "lm_4" / "provenance.json").unlink()
-    (judged,) = judge_profiles(STUDY, [runs])
-    assert all("lm_4" in row.exploratory[0] for row in judged.judgement if row.parts)
 
 
 def test_what_other_runs_of_the_page_measure_is_not_missing(runs, tmp_path, study):
@@ -172,18 +150,6 @@ def test_mistakes_are_a_line(runs, tmp_path, capsys):
         ([NAME, runs, "--confidence", "95"], "--confidence"),
     ]:
         assert error in refused(capsys, *args)
-
-
-def test_observers_of_other_settings_are_refused(runs, capsys):
-    store = ObservationStore(runs / "lm_3" / "observations" / "sparsity")
-    tables = {step: pd.read_parquet(store.path(step)) for step in store.steps()}
-    for step in tables:
-        store.path(step).unlink()
-    other = ObservationStore(store.folder, "lmdyn.callbacks.Sparsity", {"labels": "next"})
-    for step, table in tables.items():
-        other.write(step, table)
-    error = refused(capsys, NAME, runs)
-    assert "labels: 'aligned' in sparsity of lm_2, 'next' in sparsity of lm_3" in error
 
 
 def test_a_study_of_ones_own(runs, tmp_path, monkeypatch, capsys):
