@@ -115,15 +115,6 @@ def test_a_damaged_observation_is_named_and_what_is_there_is_counted(run, tmp_pa
     assert "1 observations made, 2 existed already" in capsys.readouterr().err
 
 
-def test_settings_are_not_mixed_in_one_folder(run, tmp_path, caplog):
-    shutil.copytree(run / "observations", tmp_path / "observations")
-    other = {"class_path": "LearningCurves", "init_args": {"bands": [7]}}
-    (tmp_path / "other.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": [other]}}))
-    with pytest.raises(SystemExit):
-        main(["analyze", str(run), "--out", str(tmp_path), "--config", str(tmp_path / "other.yaml")])
-    pd.testing.assert_frame_equal(curves(tmp_path), curves(run))
-
-
 def test_a_checkpoint_that_does_not_fit_names_what_does_not(run):
     path = run / "checkpoints" / "step=000000002.ckpt"
     weights = torch.load(path, weights_only=True)["state_dict"]

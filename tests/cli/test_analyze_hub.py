@@ -303,20 +303,21 @@ def test_refusals(series, observers, tmp_path, warnings_of):
         with pytest.raises((ValueError, FileNotFoundError), match=said):
             analyze(subject, **given)
     mixed = tmp_path / "mixed"
-    shutil.copytree(series / "gpt2" / "checkpoint-10", mixed / "checkpoint-10")
-    shutil.copytree(series / "bert" / "checkpoint-20", mixed / "checkpoint-20")
-    with pytest.raises(ValueError, match="checkpoint-20 does not fit PretrainedLM: missing in"):
-        analyze(mixed, configs=[observers], out=tmp_path / "mixed_out")
-    (mixed / "checkpoint-20" / "config.json").unlink()
-    with pytest.raises(FileNotFoundError, match=r"checkpoint-20 is not a model of transformers \(no config"):
-        analyze(mixed, **out)
-    (mixed / "checkpoint-20").rename(mixed / "checkpoint-final")
-    with pytest.raises(ValueError, match="has no step"):
-        analyze(mixed, **out)
+    last = mixed / "checkpoint-20"
+    shutil.copytree(gpt2 / "checkpoint-10", mixed / "checkpoint-10")
+    shutil.copytree(series / "bert" / "checkpoint-20", last)
+    for change, said in (
+        (lambda: None, "checkpoint-20 does not fit PretrainedLM: missing in"),
+        ((last / "config.json").unlink, "checkpoint-20 is not a model of transformers"),
+        (lambda: last.rename(mixed / "checkpoint-final"), "has no step"),
+    ):
+        change()
+        with pytest.raises((ValueError, FileNotFoundError), match=said):
+            analyze(mixed, **out)
     shutil.rmtree(mixed / "checkpoint-final")
     (mixed / "checkpoint-10" / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match="the probe set requires the run's tokenizer"):
-        analyze(mixed, configs=[observers], out=tmp_path / "mixed_out")
+        analyze(mixed, **out)
     assert "has no tokenizer: expected one of" in warnings_of[-1]
     (mixed / "checkpoint-10" / "trainer_state.json").write_text("{")
     with pytest.raises(ValueError, match=r"trainer_state.json cannot be read"):

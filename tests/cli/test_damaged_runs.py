@@ -189,13 +189,6 @@ def test_another_optimizer_is_refused(run, tmp_path, capsys):
 # ---------------------------------------------------------------- observations and names
 
 
-def test_a_foreign_file_is_no_observation(run, tmp_path, capsys):
-    foreign = run / "observations" / "learning_curves" / "000000004.parquet"
-    pd.DataFrame({"a": [1]}).to_parquet(foreign)
-    said = S.says(["analyze", str(run)], capsys)
-    assert f"{foreign} is not an observation of lmdyn" in said
-
-
 def test_a_long_name_and_folders_elsewhere(tmp_path, capsys):
     config = str(S.configuration(tmp_path, "run"))
     said = S.says(["fit", "--config", config, f"--trainer.callbacks.name={'x' * 300}"], capsys)

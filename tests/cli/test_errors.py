@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from lmdyn.cli.__main__ import main
-from lmdyn.cli.parsing.errors import causes, of_users_code
+from lmdyn.cli.parsing.errors import of_users_code
 from tests.cli.tiny_run import at_steps, tiny_run
 
 BORING = "lightning.pytorch.demos.boring_classes.BoringModel"
@@ -184,23 +184,3 @@ def test_what_is_wrong_in_a_file_names_it(config, tmp_path, capsys, content, mes
 
 
 # ---------------------------------------------------------------- whose error it is
-
-
-def test_compiled_and_generated_code_is_nobodys():
-    def of(filename, code="raise ValueError('x')"):
-        try:
-            exec(compile(code, filename, "exec"))
-        except ValueError as error:
-            error.__traceback__ = error.__traceback__.tb_next  # without this test's own frame
-            return of_users_code(error)
-
-    assert of("/home/somebody/project/model.py") is not None
-    for library in ("<string>", "pyarrow/error.pxi", torch.__file__, yaml.__file__):
-        assert of(library) is None
-    assert of(str(Path(torch.__file__).parent.parent / "lightning" / "pytorch" / "trainer.py")) is None
-
-
-def test_causes_end():
-    first, second = ValueError("1"), ValueError("2")
-    first.__cause__, second.__cause__ = second, first
-    assert list(causes(first)) == [first, second]
