@@ -16,6 +16,7 @@ from lmdyn.models import LSTMLanguageModel, MaskedLanguageModel
 from tests.helpers.ranks import TORCHRUN, run_ranks
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
     pytest.mark.filterwarnings("ignore:GPU available but not used"),
     pytest.mark.filterwarnings("ignore:The number of training batches"),
@@ -140,7 +141,6 @@ def seen(watch):
     return [(watch.rows, watch.losses)]
 
 
-@pytest.mark.slow
 def test_one_run_on_1_2_4_and_1_ranks(tmp_path):
     """The losses agree to rounding: ranks add up the same gradients in another order.
 
@@ -198,8 +198,7 @@ def along(kind, folder, *parts, **settings):
     return rows, means, module.state_dict()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["stream", pytest.param("rows", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["stream", "rows"])
 def test_one_run_with_0_2_and_1_workers(kind, tmp_path):
     rows, means, weights = along(kind, tmp_path / "run", {"workers": 0}, {"workers": 2}, {"workers": 1})
     watch, whole = fit(kind, tmp_path / "whole", steps=18)
@@ -209,7 +208,6 @@ def test_one_run_with_0_2_and_1_workers(kind, tmp_path):
     assert all(torch.equal(value, weights[name]) for name, value in whole.state_dict().items())
 
 
-@pytest.mark.slow
 def test_one_run_with_other_accumulation(tmp_path):
     """Updates of equally many labels in each batch: batches of an update weigh the same, whatever they hold."""
     parts = ({"accumulated": 1}, {"accumulated": 4}, {"accumulated": 2}, {"accumulated": 1})

@@ -10,6 +10,8 @@ from urllib.parse import unquote
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 ELSEWHERE = re.compile(r"https?:|mailto:|data:|javascript:")
 
@@ -31,7 +33,6 @@ def site(begun, tmp_path_factory):
     return {path: path.read_text(encoding="utf-8") for path in sorted((folder / "html").rglob("*.html"))}
 
 
-@pytest.mark.slow
 def test_no_page_loads_anything_from_elsewhere(site):
     assert len(site) > 200
     script = r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"(?:https?:)?//"
@@ -39,7 +40,6 @@ def test_no_page_loads_anything_from_elsewhere(site):
     assert not [path for path, text in site.items() if re.search(f"{script}|{style}", text)]
 
 
-@pytest.mark.slow
 def test_the_gallery_was_run(begun, site):
     """Each script has a page with the numbers that its text rests on, and with what it drew in this very build."""
     scripts = sorted((ROOT / "docs" / "gallery").glob("*/plot_*.py"))
@@ -54,7 +54,6 @@ def test_the_gallery_was_run(begun, site):
         assert drawn.st_size > 5000, script
 
 
-@pytest.mark.slow
 def test_links_lead_somewhere(site):
     anchors = {path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in site.items()}
     checked, broken = 0, []

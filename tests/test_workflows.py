@@ -18,6 +18,8 @@ from lmdyn.callbacks.observing.run import snake_case
 from lmdyn.cli.__main__ import main as lmdyn
 from tests.helpers.tiny import tiny_configs
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 PROFILES = sorted((ROOT / "configs").rglob("config.yaml"))
 OUTLOOK = ROOT / "configs" / "saphra2021_outlook"
@@ -60,7 +62,6 @@ def snakemake(folder, profile, *words):
     return said, {name: int(n) for name, n in re.findall(r"^(\w+) +(\d+)$", said, re.MULTILINE)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda p: f"{p.parent.parent.name}/{p.parent.name}")
 def test_snakemake_plans_the_chain(profile, tmp_path):
     """A dry run, as the README has it: from the root, which tells all commands."""
@@ -119,7 +120,6 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
     assert taggers == {(task, target) for task in TASKS for target in ("next", "current")}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("study", "models"), [("saphra2021_attention", 2), ("saphra2019_svcca", 2), ("inoue2022_chaos", 1)]
 )
@@ -212,7 +212,6 @@ def report_of(runs, folder):
     return (Path(folder) / "index.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
 def test_the_organism_in_miniature(place, tmp_path, monkeypatch):
     """Every run of the chain by its commands, in one process: tokenizer, models, taggers, observations, report."""
     here, runs, chain = place("saphra2019_svcca/organism")
@@ -254,7 +253,6 @@ def test_the_organism_in_miniature(place, tmp_path, monkeypatch):
         assert compared["value"].between(0, 1).all()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("study", ["chiang2020_embryology", "he2022_twotower", "inoue2022_chaos"])
 def test_observers_of_an_organism_observe_its_model(study, place, tmp_path):
     """Chains of the same observers on all models of the study, in other sizes: tests/test_paper_profiles.py."""
@@ -268,7 +266,6 @@ def test_observers_of_an_organism_observe_its_model(study, place, tmp_path):
     assert set(found) == {snake_case(c["class_path"]) for c in asked}
 
 
-@pytest.mark.slow
 def test_the_looped_organism_in_miniature(place, tmp_path):
     """Two seeds by the commands of the chain: trained with random depths, observed, and reported together."""
     here, runs, chain = place("geiping2025_loops/organism")
@@ -295,7 +292,6 @@ def test_the_looped_organism_in_miniature(place, tmp_path):
     assert "loop_convergence of 2 runs" in report_of(made, "report")
 
 
-@pytest.mark.slow
 def test_the_organism_of_the_outlook_in_miniature(place, tmp_path, monkeypatch):
     """The models of a seed by the commands of the chain, and their observations; claims on them: test_results.py."""
     here, runs, _ = place("saphra2021_outlook/organism")

@@ -231,30 +231,23 @@ def test_records_that_were_damaged_say_so(runs, tmp_path):
 
 def test_runs_and_profiles_are_found(runs, tmp_path):
     (profile,) = find_profiles([runs])
-    assert profile.name == "runs"
-    assert len(profile.runs) == 4
+    assert (profile.name, len(profile.runs)) == ("runs", 4)
     (single,) = find_profiles([runs / "small_2", runs / "small_3", runs / "small_2"])
-    assert single.name == ""
-    assert [run.name for run in single.runs] == ["small_2", "small_3"]
-    make_run(tmp_path / "more" / "version_0")
-    make_run(tmp_path / "other" / "version_0")
-    names = [
-        run.name for run in find_runs([tmp_path / "more" / "version_0", tmp_path / "other" / "version_0"])
-    ]
-    assert names == ["more/version_0", "other/version_0"]
+    assert (single.name, [run.name for run in single.runs]) == ("", ["small_2", "small_3"])
+    names = ["more/version_0", "other/version_0"]
+    assert [run.name for run in find_runs([make_run(tmp_path / name) for name in names])] == names
     write_records(find_runs([runs]), tmp_path / "records" / "study" / "organism", study="study")
     write_records(find_runs([runs]), tmp_path / "records" / "study" / "wikitext2")
     profiles = find_profiles([tmp_path / "records" / "study"])
-    assert [(p.name, p.study, len(p.runs)) for p in profiles] == [
-        ("organism", "study", 4),
-        ("wikitext2", None, 4),
-    ]
-    with pytest.raises(FileNotFoundError, match="is not a folder: expected a run"):
-        find_runs([tmp_path / "absent"])
-    with pytest.raises(FileNotFoundError, match=r"^no run in"):
-        find_runs([runs / "logs"])
-    with pytest.raises(ValueError, match="two runs are called 'large_2'"):
-        find_runs([runs, tmp_path / "records" / "study" / "organism"])
+    found = [(p.name, p.study, len(p.runs)) for p in profiles]
+    assert found == [("organism", "study", 4), ("wikitext2", None, 4)]
+    for given, said in (
+        ([tmp_path / "absent"], "is not a folder: expected a run"),
+        ([runs / "logs"], r"^no run in"),
+        ([runs, tmp_path / "records" / "study" / "organism"], "two runs are called 'large_2'"),
+    ):
+        with pytest.raises((FileNotFoundError, ValueError), match=said):
+            find_runs(given)
 
 
 def test_the_command_knows_the_study_by_the_folder(runs, tmp_path, monkeypatch, capsys):

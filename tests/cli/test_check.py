@@ -24,13 +24,12 @@ from tests import test_configs as shipped
 beginnings, in_tmp = shipped.beginnings, shipped.in_tmp  # fixtures
 # what is on the hub is checked, and run, by tests/test_paper_profiles.py
 BASES = [p for p in shipped.EXPERIMENTS if p.name != "initial.yaml" and not shipped.from_the_hub(p)]
-OF_EACH_KIND = [
-    shipped.ROOT / "configs" / name
-    for name in (
-        "quickstart.yaml", "saphra2019_svcca/organism/tagger_same.yaml", "chiang2020_embryology/organism/lm.yaml",
-        "he2022_twotower/organism/lm.yaml",
-    )
-]  # fmt: skip
+KINDS = (
+    "saphra2019_svcca/organism/tagger_same",
+    "chiang2020_embryology/organism/lm",
+    "he2022_twotower/organism/lm",
+)
+OF_EACH_KIND = [shipped.ROOT / "configs" / f"{name}.yaml" for name in ("quickstart", *KINDS)]
 
 
 def with_its_data(path):

@@ -288,37 +288,28 @@ def test_names_of_runs_and_folders_are_texts(tmp_path, together):
 # ------------------------------------------------------------------------------------------ whom it trusts
 
 
-THEIRS = '''
+THEIRS = """
 import pathlib
 import pandas as pd
 from lmdyn.callbacks import LearningCurves
-pathlib.Path({mark!r}).touch()
-
+pathlib.Path(__file__).with_name("imported").touch()
 class Theirs(LearningCurves):
-    """An observer of somebody's."""
-
-    @staticmethod
-    def figures(observations, settings):
-        return {{}}
-
-    @staticmethod
-    def tables(observations, settings):
-        return {{"their_table": pd.DataFrame({{"n": [1]}})}}
-'''
+    "An observer of somebody's."
+    figures = staticmethod(lambda observations, settings: {})
+    tables = staticmethod(lambda observations, settings: {"their_table": pd.DataFrame({"n": [1]})})
+"""
 
 
 @pytest.fixture
 def theirs(tmp_path, monkeypatch):
     """A run observed by a class that is not imported, and the mark that its import leaves."""
     mark = tmp_path / "imported"
-    (tmp_path / "nobodys.py").write_text(THEIRS.format(mark=str(mark)))
+    (tmp_path / "nobodys.py").write_text(THEIRS)
     monkeypatch.syspath_prepend(tmp_path)
     run = tmp_path / "run"
     store = ObservationStore(run / "observations" / "theirs", "nobodys.Theirs", {})
-    table = pd.DataFrame(
-        {"step": 5, "quantity": "loss", "site": [f"h{i}" for i in range(1200)], "value": 0.5}
-    )
-    store.write(5, table)
+    sites = [f"h{i}" for i in range(1200)]
+    store.write(5, pd.DataFrame({"step": 5, "quantity": "loss", "site": sites, "value": 0.5}))
     yield run, mark
     sys.modules.pop("nobodys", None)
 

@@ -40,23 +40,18 @@ AT = {"at": [0, 4], "last": False}
 
 def configuration(folder: Path, version: str) -> Path:
     """A file of a run of four updates that saves and observes at its ends."""
-    saver = {"class_path": "ScheduledCheckpoint"}
-    content = {
-        "seed_everything": 3,
-        "trainer": {
-            "max_steps": 4, "max_epochs": -1, "accelerator": "cpu", "enable_progress_bar": False,
-            "enable_model_summary": False, "num_sanity_val_steps": 0,
-            "logger": {"class_path": "TensorBoardLogger",
-                       "init_args": {"save_dir": str(folder), "name": None, "version": version}},
-            "callbacks": [
-                {**saver, "init_args": {"schedule": AT}},
-                {**saver, "init_args": {"schedule": AT, "weights_only": False}},
-                {"class_path": "LearningCurves", "init_args": {"schedule": AT, "log_figures": False}},
-            ],
-        },
-        "model": {"class_path": "LSTMLanguageModel", "init_args": MODEL},
-        "data": {"class_path": "GrammarCorpus", "init_args": DATA},
-    }  # fmt: skip
+    callbacks = [
+        {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": AT}},
+        {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": AT, "weights_only": False}},
+        {"class_path": "LearningCurves", "init_args": {"schedule": AT, "log_figures": False}},
+    ]
+    logger = {"save_dir": str(folder), "name": None, "version": version}
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
+    trainer = {"max_steps": 4, "max_epochs": -1, "accelerator": "cpu", **quiet, "callbacks": callbacks}
+    trainer["logger"] = {"class_path": "TensorBoardLogger", "init_args": logger}
+    content = {"seed_everything": 3, "trainer": trainer}
+    content["model"] = {"class_path": "LSTMLanguageModel", "init_args": MODEL}
+    content["data"] = {"class_path": "GrammarCorpus", "init_args": DATA}
     path = folder / f"{version}.yaml"
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     return path
