@@ -37,16 +37,11 @@ def in_a_page(data):
 
 def back(data):
     """A table of what a chart holds."""
-    rows = [
-        {
-            "step": step,
-            **{c: data["levels"][i][code[i]] for i, c in enumerate(data["columns"])},
-            "value": value,
-        }
-        for code, values in zip(data["lines"], data["values"], strict=True)
-        for step, value in zip(data["steps"], values, strict=True)
-        if value is not None
-    ]
+    rows = []
+    for code, values in zip(data["lines"], data["values"], strict=True):
+        groups = {column: data["levels"][i][code[i]] for i, column in enumerate(data["columns"])}
+        points = zip(data["steps"], values, strict=True)
+        rows += [{"step": step, **groups, "value": value} for step, value in points if value is not None]
     return pd.DataFrame(rows)
 
 

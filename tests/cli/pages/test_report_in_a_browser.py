@@ -42,24 +42,31 @@ def loss_at(step, seed, i=0):
     return 8.0 - np.log10(step + 1) + 0.1 * seed + 0.01 * i
 
 
+COLUMNS = ["quantity", "site", "upos", "word", "value"]
+
+
+def report_of(folder, rows_by_step, columns=COLUMNS, seed=None, size=8):
+    """A run that was observed."""
+    store = ObservationStore(folder / "observations" / "words", f"{__name__}.Words", {})
+    for step, rows in rows_by_step.items():
+        tokens = 50 * step + 10 * seed if seed else None
+        store.write(step, pd.DataFrame(rows, columns=columns).assign(step=step, tokens=tokens))
+    if seed:
+        model = {"class_path": "my.LSTM", "init_args": {"size": size}}
+        config = {"seed_everything": seed, "model": model, "data": {"class_path": "my.Text"}}
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    return folder
+
+
 def observe(run, seed, size=8):
-    store = ObservationStore(run / "observations" / "words", f"{__name__}.Words", {})
+    found = {}
     for step in STEPS:
         rows = [("loss", None, None, None, loss_at(step, seed)), ("loss_error", None, None, None, 0.25)]
-        rows += [
-            ("loss", None, tag, None, loss_at(step, seed, i)) for i, tag in enumerate([*TAGS, HOSTILE], 1)
-        ]
+        tags = enumerate([*TAGS, HOSTILE], 1)
+        rows += [("loss", None, tag, None, loss_at(step, seed, i)) for i, tag in tags]
         rows += [("norm", site, None, None, k + 0.001 * step) for k, site in enumerate(("h1", "h2"))]
-        rows += [("hit", None, None, f"word{i}", 1.0) for i in range(50)]
-        table = pd.DataFrame(rows, columns=["quantity", "site", "upos", "word", "value"])
-        store.write(step, table.assign(step=step, tokens=50 * step))
-    config = {
-        "seed_everything": seed,
-        "model": {"class_path": "my.LSTM", "init_args": {"size": size}},
-        "data": {"class_path": "my.Text"},
-    }
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
-    return run
+        found[step] = [*rows, *(("hit", None, None, f"word{i}", 1.0) for i in range(50))]
+    return report_of(run, found, COLUMNS, seed, size)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +144,7 @@ def test_levels_are_chosen_whatever_they_are_called(visit):
 def test_a_table_of_what_is_drawn(visit):
     table = read_csv(visit("one"))
     assert table["step"].tolist() == STEPS
-    assert table["tokens"].tolist() == [50 * step for step in STEPS]
+    assert table["tokens"].tolist() == [50 * step + 10 for step in STEPS]
     assert table["value"].to_numpy() == pytest.approx([loss_at(step, 1) for step in STEPS], rel=1e-5)
     assert (table["high"] - table["low"]).to_numpy() == pytest.approx([0.5] * 5)
 
@@ -154,17 +161,6 @@ def test_several_runs_are_overlaid_with_their_spread(visit):
     choose(page, "runs", "=lm_2")
     assert set(read_csv(page)["run"]) == {"lm_2"}
     assert page.locator("[data-chart]").count() == 5  # and one of each run
-
-
-def report_of(folder, rows_by_step, columns, seed=None):
-    store = ObservationStore(folder / "observations" / "words", f"{__name__}.Words", {})
-    for step, rows in rows_by_step.items():
-        table = pd.DataFrame(rows, columns=columns)
-        store.write(step, table.assign(step=step, tokens=10 * seed if seed else None))
-    if seed:
-        config = {"seed_everything": seed, "model": {"class_path": "my.LSTM"}}
-        (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    return folder
 
 
 @pytest.mark.parametrize("values", [[1.0, 1.0], [1e308, -1e308], [1.7e308, 1.7e308], [5e-324, 0.0]])
@@ -193,7 +189,7 @@ def test_runs_without_a_common_step_have_no_mean(visit, reports, tmp_path):
     choose(page, "quantity", "norm")
     table = read_csv(page)
     assert set(table["run"]) == {"lm, mean of 3, here of 2"}
-    assert (table["value"].tolist(), table["tokens"].tolist()) == ([1.5, 2.5], [15, 15])
+    assert (table["value"].tolist(), table["tokens"].tolist()) == ([1.5, 2.5], [15, 65])
 
 
 @pytest.mark.parametrize("column", ["__proto__", 'x"]\\'])
