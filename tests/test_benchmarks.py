@@ -2,10 +2,7 @@
 
 import json
 import os
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -60,18 +57,3 @@ def test_the_kit_for_a_gpu(tmp_path, interpreter):
     assert again.returncode == 0
     assert again.stdout.count("done before") == len(steps) - 1
     assert "sweep_precision: done, " in again.stdout
-
-
-@pytest.mark.slow
-def test_an_interrupted_kit_says_how_to_go_on(tmp_path):
-    command = ["bash", str(FOLDER / "gpu.sh"), "--smoke", "--out", str(tmp_path), "--only", "sweep_precision"]
-    env = {**os.environ, "PYTHON": sys.executable}
-    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True) as kit:
-        while not list(tmp_path.glob("*.txt")):  # its first step has begun
-            assert kit.poll() is None
-            time.sleep(0.1)
-        os.killpg(kit.pid, signal.SIGINT)  # what a terminal does
-        _, said = kit.communicate(timeout=60)
-    assert kit.returncode == 130
-    assert said.splitlines()[-1] == "interrupted: steps that are done are kept, and the same command goes on"
-    assert "Traceback" not in said

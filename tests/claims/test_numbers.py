@@ -160,12 +160,8 @@ def test_which_observer():
 
 
 def test_observers_that_share_quantities_out_are_told_by_what_they_hold():
-    one = FakeRun(
-        observed={
-            "own": ("my.lab.Observer", {}, rows("x", CURVE, "h1")),
-            "other": ("my.lab.Observer", {}, rows("y", {0: 7.0}, "h1")),
-        }
-    )
+    tables = {"own": rows("x", CURVE, "h1"), "other": rows("y", {0: 7.0}, "h1")}
+    one = FakeRun(observed={name: ("my.lab.Observer", {}, table) for name, table in tables.items()})
     assert of(C.At(X), one).value == 0.4
     assert of(C.At(C.Rows("Observer", "y", "h1"), 0), one).value == 7.0
 

@@ -19,7 +19,6 @@ from lmdyn.cli.__main__ import main
 from lmdyn.cli.configurations import model_configurations
 from lmdyn.cli.pages import html_parts as web
 from lmdyn.cli.pages import observer_section
-from lmdyn.cli.pages.drawn_observations import drawn_steps
 from lmdyn.cli.report import write_report
 from lmdyn.runs.store import ObservationStore
 
@@ -441,15 +440,3 @@ def test_as_many_observations_are_drawn_as_there_is_room_for(many, tmp_path):
     ((drawn, _),) = called("figures")
     assert drawn["step"].tolist() == list(range(150))
     assert "Drawn are" not in (tmp_path / "all" / "index.html").read_text()
-
-
-def test_drawn_steps_are_those_of_all():
-    """A run of few observations is drawn whole, also where another observer has very many."""
-    steps = {"a": list(range(1000)), "b": [3, 998], "c": list(range(1, 1000, 2)), "d": []}
-    drawn = drawn_steps(steps, 10)
-    assert drawn["b"] == [3, 998]
-    assert drawn["d"] == []
-    assert {0, 3, 998, 999} < set(drawn["a"])
-    assert set(drawn["c"]) == set(drawn["a"]) & set(steps["c"]) | {1}
-    assert len(drawn["a"]) == 12
-    assert drawn_steps(steps, None) == steps

@@ -71,17 +71,6 @@ def test_a_curve_without_a_change_in_some_runs_has_no_place(other):
     assert (x.curve, x.place, x.runs, x.all_runs) == ("x", None, 1, 2)
 
 
-def test_the_command_says_what_it_found(seeds, capsys, tmp_path):
-    main(["phases", *map(str, seeds[:2]), "--resamplings", "39", "--out", str(tmp_path / "phases.parquet")])
-    printed = capsys.readouterr().out
-    places = [printed.index(f"curves/score/{name}") for name in ("early", "late")]
-    assert places == sorted(places)
-    assert "6 curves of single runs" in printed
-    written = pd.read_parquet(tmp_path / "phases.parquet")
-    assert set(written["phase"]) <= {"change", "smooth"}
-    assert written["run"].nunique() == 2
-
-
 def test_too_few_observations_are_said(tmp_path, capsys):
     run = run_with(tmp_path / "run", {"h": [1.0, 2.0, 3.0]}, steps=[1, 10, 100])
     main(["phases", str(run)])

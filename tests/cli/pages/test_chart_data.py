@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from lmdyn.cli.pages.chart_data import chart_data
-from lmdyn.cli.pages.final_numbers import FinalNumber, final_numbers
+from lmdyn.cli.pages.final_numbers import final_numbers
 from lmdyn.cli.pages.html_parts import page, part
 from lmdyn.cli.pages.linked_pages import CLAIMS_PAGE, linked, renew, write_verdicts
 from lmdyn.cli.pages.observer_section import DrawnSection
-from lmdyn.cli.pages.overview import conditions, final_table, known_facts, run_names
+from lmdyn.cli.pages.overview import conditions, known_facts, run_names
 from lmdyn.runs.schema import Quantity
 
 # ------------------------------------------------------------------------------------------ charts
@@ -129,19 +129,6 @@ def test_a_first_observation_without_rows_has_no_numbers():
     rows = final(steps=[[("loss", "", "", 4.0)]]).assign(step=9)
     assert [(one.first, one.last) for one in final_numbers(rows, [loss], first_step=3)] == [(None, 4.0)]
     assert [(one.first, one.last) for one in final_numbers(rows, [loss], first_step=9)] == [(4.0, 4.0)]
-
-
-def test_means_say_of_how_many_runs_and_steps_they_are_and_mix_no_settings():
-    def last(step, value):
-        numbers = [FinalNumber("loss", "", None, value)] if value else []
-        return {"curves": DrawnSection(step, numbers=numbers)}
-
-    runs = {"a": last(100, 4.0), "b": last(1000, 2.0), "c": last(1000, None)}
-    of = dict.fromkeys(runs, "lm")
-    assert "<td>3 [2, 4], of 2, at steps 100 to 1,000</td>" in final_table(runs, of)
-    text = final_table(runs, of, {"curves"})
-    assert "<td>different settings</td>" in text
-    assert "[2, 4]" not in text
 
 
 def run(folder, seed, **arguments):
