@@ -274,9 +274,8 @@ def test_two_ranks_observe_what_one_observes(two, one, name):
     exact = {"rtol": 0, "atol": tolerance.get(name, 0)}
     if name == "handwriting":  # regressions of float32 states, whose condition is far from 1
         exact = {"rtol": 1e-2, "atol": 1e-3}
-    if (
-        name in PAIRS
-    ):  # sums of instances are added in another order, and threads split float32 products otherwise
+    # sums of instances are added in another order, and threads split float32 products otherwise
+    if name in PAIRS:
         exact = {"rtol": 1e-7, "atol": 0}
     pd.testing.assert_frame_equal(ranks[0], one[name], **exact)
 

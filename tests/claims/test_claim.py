@@ -8,24 +8,21 @@ from dataclasses import dataclass, replace
 import pytest
 
 from lmdyn import claims as C
+from lmdyn.claims import Above, At, Part, Rows
 
-X = C.At(C.Rows("Observer", "x", C.Layer("last"), where=(("role", "target"),)))
+X = At(Rows("Observer", "x", C.Layer("last"), where=(("role", "target"),)))
 Y = C.Tested("accuracy")
 
 
 def claim(**about):
-    given = {"name": "rises", "says": "x rises", "where": "figure 1", "parts": (C.Part(X, C.Above(0.1)),)}
-    return C.Claim(**{**given, "floor": C.Change(C.Rows("Observer", "floor")), **about})
+    given = {"name": "rises", "says": "x rises", "where": "figure 1", "parts": (Part(X, Above(0.1)),)}
+    return C.Claim(**{**given, "floor": C.Change(Rows("Observer", "floor")), **about})
 
 
 def test_regions():
-    assert [str(r) for r in (C.Above(1), C.Below(-0.5), C.Within(-0.1, 0.1))] == [
-        "≥ 1",
-        "≤ -0.5",
-        "-0.1 … 0.1",
-    ]
+    assert [str(r) for r in (Above(1), C.Below(-0.5), C.Within(-0.1, 0.1))] == ["≥ 1", "≤ -0.5", "-0.1 … 0.1"]
     for region, inside, outside in (
-        (C.Above(1), 1.0, 0.9),
+        (Above(1), 1.0, 0.9),
         (C.Below(-0.5), -1, 0),
         (C.Within(-0.1, 0.1), 0, 0.2),
     ):
@@ -34,17 +31,17 @@ def test_regions():
 
 
 def test_what_a_claim_refuses():
-    claim(void_unless=(C.Condition("the tagger is above chance", Y, C.Above(0.5)),))  # the control
-    circular = C.Condition("x is large", C.Difference(Y, X), C.Above(0))
+    claim(void_unless=(C.Condition("the tagger is above chance", Y, Above(0.5)),))  # the control
+    circular = C.Condition("x is large", C.Difference(Y, X), Above(0))
     for make, said in (
         (lambda: claim(void_unless=(circular,)), "reads Observer/x, by which the claim is judged"),
         (lambda: claim(parts=()), "one or more"),
         (lambda: claim(floor=""), "reason why there is none"),
-        (lambda: C.Part(X, C.Above(1.5), scale="fisher"), "on scale 'fisher'"),
+        (lambda: Part(X, Above(1.5), scale="fisher"), "on scale 'fisher'"),
         (lambda: claim(combine="some"), "'any'"),
         (lambda: C.Study("saphra2019_x", "", "", (claim(), claim())), "several claims called rises"),
         (lambda: C.Within(1, 0), "low < high"),
-        (lambda: C.Above("much"), "expected a number"),
+        (lambda: Above("much"), "expected a number"),
     ):
         with pytest.raises((TypeError, ValueError), match=said):
             make()
@@ -55,20 +52,20 @@ def test_a_fingerprint_is_of_what_decides():
     assert claim().fingerprint == known
     words = dict.fromkeys(("says", "where", "matters", "question", "variant", "measured_by"), "other words")
     assert claim(**words, published=C.published_share(0.5, 10)).fingerprint == known
-    assert claim(parts=(C.Part(X, C.Above(0.1), label="other"),)).fingerprint == known
-    condition = C.Condition("accurate", Y, C.Above(0.5))
+    assert claim(parts=(Part(X, Above(0.1), label="other"),)).fingerprint == known
+    condition = C.Condition("accurate", Y, Above(0.5))
     changed = [
-        claim(parts=(C.Part(X, C.Above(0.2)),)),
-        claim(parts=(C.Part(X, C.Below(0.1)),)),
-        claim(parts=(C.Part(X, C.Above(0.1), scale="fisher"),)),
-        claim(parts=(C.Part(replace(X, step="first"), C.Above(0.1)),)),
-        claim(parts=(C.Part(replace(X, step=1), C.Above(0.1)),)),
-        claim(parts=(C.Part(replace(X, step=1.0), C.Above(0.1)),)),
+        claim(parts=(Part(X, Above(0.2)),)),
+        claim(parts=(Part(X, C.Below(0.1)),)),
+        claim(parts=(Part(X, Above(0.1), scale="fisher"),)),
+        claim(parts=(Part(replace(X, step="first"), Above(0.1)),)),
+        claim(parts=(Part(replace(X, step=1), Above(0.1)),)),
+        claim(parts=(Part(replace(X, step=1.0), Above(0.1)),)),
         claim(combine="any"),
         claim(floor="there is none"),
         claim(floor=X),
         claim(void_unless=(condition,)),
-        claim(void_unless=(replace(condition, region=C.Above(0.6)),)),
+        claim(void_unless=(replace(condition, region=Above(0.6)),)),
     ]
     assert len({known, *(c.fingerprint for c in changed)}) == len(changed) + 1
     same = claim(void_unless=(replace(condition, says="in other words"),))
@@ -78,18 +75,18 @@ def test_a_fingerprint_is_of_what_decides():
 
 @dataclass(frozen=True)
 class Own(C.Number):
-    rows: C.Rows
+    rows: Rows
 
     def of(self, runs):
         return C.Estimate(0.0)
 
 
 def test_a_number_of_ones_own_has_revisions(monkeypatch):
-    own = claim(parts=(C.Part(Own(X.rows), C.Above(0)),))
+    own = claim(parts=(Part(Own(X.rows), Above(0)),))
     assert own.reads() == {"Observer/x"}
     before = own.fingerprint
     monkeypatch.setattr(Own, "revision", 1)
-    assert claim(parts=(C.Part(Own(X.rows), C.Above(0)),)).fingerprint != before
+    assert claim(parts=(Part(Own(X.rows), Above(0)),)).fingerprint != before
 
 
 def test_fingerprints_are_equal_in_each_process_and_need_no_torch():

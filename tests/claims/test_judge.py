@@ -10,11 +10,12 @@ from scipy import stats
 
 from lmdyn import claims as C
 from lmdyn.analysis.statistics.multiplicity import holm
+from lmdyn.claims import Above, At, Part, Rows
 from lmdyn.claims.among_seeds import AmongSeeds
 from lmdyn.claims.judge import judge
 from tests.helpers.observed_runs import FakeRun, rows
 
-X = C.At(C.Rows("Observer", "x"))
+X = At(Rows("Observer", "x"))
 
 
 def claim(*parts, name="claim", **about):
@@ -45,7 +46,7 @@ def verdict(parts, observed, **about):
 def test_from_five_seeds_it_is_students_interval():
     values = [0.3, 0.1, 0.25, 0.4, 0.2]
     oracle = stats.ttest_1samp(values, 0.0)
-    row = verdict([C.Part(X, C.Above(0))], runs(values))
+    row = verdict([Part(X, Above(0))], runs(values))
     (part,) = row.parts
     assert row.verdict == "holds"
     assert part.interval == pytest.approx(tuple(oracle.confidence_interval(0.95)))
@@ -55,20 +56,20 @@ def test_from_five_seeds_it_is_students_interval():
     assert (part.mean, part.range, part.n) == (pytest.approx(0.25), (0.1, 0.4), 5)
     assert part.of_this_text
     assert part.text_interval is None
-    assert verdict([C.Part(X, C.Above(0.5))], runs(values)).verdict == "fails"
-    assert verdict([C.Part(X, C.Below(0))], runs(values)).verdict == "fails"
-    assert verdict([C.Part(X, C.Above(0.2))], runs(values)).verdict == "undecided"
-    assert verdict([C.Part(X, C.Within(0, 0.5))], runs(values)).verdict == "holds"
-    assert verdict([C.Part(X, C.Within(-0.1, 0.2))], runs(values)).verdict == "undecided"
-    assert verdict([C.Part(X, C.Within(-0.1, 0.1))], runs(values)).verdict == "fails"
-    undecided = verdict([C.Part(X, C.Above(0.2))], runs(values))
+    assert verdict([Part(X, Above(0.5))], runs(values)).verdict == "fails"
+    assert verdict([Part(X, C.Below(0))], runs(values)).verdict == "fails"
+    assert verdict([Part(X, Above(0.2))], runs(values)).verdict == "undecided"
+    assert verdict([Part(X, C.Within(0, 0.5))], runs(values)).verdict == "holds"
+    assert verdict([Part(X, C.Within(-0.1, 0.2))], runs(values)).verdict == "undecided"
+    assert verdict([Part(X, C.Within(-0.1, 0.1))], runs(values)).verdict == "fails"
+    undecided = verdict([Part(X, Above(0.2))], runs(values))
     assert "is partly in ≥ 0.2" in undecided.reasons[0]
 
 
 def test_another_text_is_added_and_does_not_shrink():
     errors = 0.2
-    number = C.At(C.Rows("Observer", "x", error="x_error"))
-    row = verdict([C.Part(number, C.Above(0))], runs([0.3, 0.1, 0.25, 0.4, 0.2], errors))
+    number = At(Rows("Observer", "x", error="x_error"))
+    row = verdict([Part(number, Above(0))], runs([0.3, 0.1, 0.25, 0.4, 0.2], errors))
     (part,) = row.parts
     assert row.verdict == "undecided"  # without it, it holds: see above
     assert not row.of_this_text
@@ -79,21 +80,21 @@ def test_another_text_is_added_and_does_not_shrink():
 
 def test_three_and_four_seeds_need_each_ones_own_interval():
     """A wide error over texts of one seed, though the interval of the mean is on one side."""
-    number = C.At(C.Rows("Observer", "x", error="x_error"))
+    number = At(Rows("Observer", "x", error="x_error"))
     close = [run(s, {"x": 1.0 + s / 100}, {"x": 0.1}) for s in (2, 3, 4)]
-    assert verdict([C.Part(number, C.Above(0))], close).verdict == "holds"
+    assert verdict([Part(number, Above(0))], close).verdict == "holds"
     wide = [*close[:2], run(4, {"x": 1.04}, {"x": 0.6})]
-    row = verdict([C.Part(number, C.Above(0))], wide)
+    row = verdict([Part(number, Above(0))], wide)
     assert row.verdict == "undecided"
     # all on one side, and scattered: the range says so and the interval does not
-    scattered = verdict([C.Part(X, C.Above(0))], runs([0.1, 0.9, 2.0]))
+    scattered = verdict([Part(X, Above(0))], runs([0.1, 0.9, 2.0]))
     assert scattered.verdict == "undecided"
-    assert verdict([C.Part(X, C.Above(0))], runs([0.1, 0.9, 2.0, 1.0, 1.1])).verdict == "holds"
+    assert verdict([Part(X, Above(0))], runs([0.1, 0.9, 2.0, 1.0, 1.1])).verdict == "holds"
 
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_below_three_nothing_is_decided(n):
-    row = verdict([C.Part(X, C.Above(0))], runs([1.0, 1.0][:n]))
+    row = verdict([Part(X, Above(0))], runs([1.0, 1.0][:n]))
     assert row.verdict == "undecided"
     assert row.p is None
     assert f"{n} seed" in row.reasons[0]
@@ -103,7 +104,7 @@ def test_below_three_nothing_is_decided(n):
 
 def test_equal_shares_have_a_width():
     """Three networks without chaos do not say that there is none."""
-    part = C.Part(C.At(C.Rows("Observer", "ended_share")), C.Above(0.05))
+    part = Part(At(Rows("Observer", "ended_share")), Above(0.05))
 
     def of(n, value=0.0, name="ended_share"):
         return [run(s, {name: value}) for s in range(2, 2 + n)]
@@ -113,19 +114,19 @@ def test_equal_shares_have_a_width():
     assert row.parts[0].interval == pytest.approx((0.0, 1 - 0.025 ** (1 / 3)))
     assert verdict([part], of(40)).verdict == "undecided"  # 0.95^40 = 0.13
     assert verdict([part], of(75)).verdict == "fails"  # 0.95^75 = 0.02
-    half = [C.Part(C.At(C.Rows("Observer", "ended_share")), C.Below(0.5))]
+    half = [Part(At(Rows("Observer", "ended_share")), C.Below(0.5))]
     assert verdict(half, of(5)).verdict == "undecided"
     assert verdict(half, of(6)).verdict == "holds"  # 2^-6 = 0.016
-    apart = C.Difference(C.At(C.Rows("Observer", "ended_share")), C.At(C.Rows("Observer", "a_share")))
+    apart = C.Difference(At(Rows("Observer", "ended_share")), At(Rows("Observer", "a_share")))
     paired = [run(s, {"ended_share": 1.0, "a_share": 1.0}) for s in (2, 3, 4, 5, 6)]
     rest = 1 - 0.025**0.2
-    assert verdict([C.Part(apart, C.Below(0.9))], paired).parts[0].interval == pytest.approx((-rest, rest))
+    assert verdict([Part(apart, C.Below(0.9))], paired).parts[0].interval == pytest.approx((-rest, rest))
     mixed = [run(s, {"ended_share": v}) for s, v in zip((2, 3, 4), (0.0, 0.1, 0.6), strict=True)]
     assert verdict([part], mixed).parts[0].interval[0] == 0.0  # a share ends there
     percent = [run(s, {"ended_share": 38.5}) for s in (2, 3, 4)]
     # whatever it is, it is no share
     assert verdict([part], percent).parts[0].interval == (-math.inf, math.inf)
-    logit = C.Part(C.At(C.Rows("Observer", "ended_share")), C.Below(0.99), scale="logit")
+    logit = Part(At(Rows("Observer", "ended_share")), C.Below(0.99), scale="logit")
     high = verdict([logit], of(3, 0.5)).parts[0].interval[1]
     assert high == pytest.approx(0.5 + 0.5 * (1 - 0.025 ** (1 / 3)))
 
@@ -134,31 +135,31 @@ def test_equal_shares_have_a_width():
 def test_a_declared_range_bounds_equal_seeds(name):
     """F1 and correlations are bounded too: their observers declare it."""
     observer = {"f1": "EdgeProbe", "rho_gradient": "Sparsity"}[name]
-    low, high = C.Rows(observer, name).between()
+    low, high = Rows(observer, name).between()
     assert (low, high) == {"f1": (0, 1), "rho_gradient": (-1, 1)}[name]
     observed = {"o": (f"lmdyn.callbacks.{observer}", {}, rows(name, {100: 0.75}))}
     seeds = [FakeRun(f"run_{s}", C.SeedPair(s, s), observed=observed) for s in range(2, 8)]
     rest = 1 - 0.025 ** (1 / 6)
-    (part,) = verdict([C.Part(C.At(C.Rows(observer, name)), C.Above(0.5))], seeds).parts
+    (part,) = verdict([Part(At(Rows(observer, name)), Above(0.5))], seeds).parts
     assert part.interval == pytest.approx((0.75 - (0.75 - low) * rest, 0.75 + (high - 0.75) * rest))
     assert part.verdict == "undecided"
-    assert C.Rows("LearningCurves", "loss").between() is None
+    assert Rows("LearningCurves", "loss").between() is None
 
 
 def test_equal_seeds_of_any_number_are_judged_by_the_sign_test():
     """Five equal seeds are undecided, six decide; the control differs by a millionth."""
     for n in (3, 4, 5):
-        row = verdict([C.Part(X, C.Above(0.0))], runs([0.5] * n))
+        row = verdict([Part(X, Above(0.0))], runs([0.5] * n))
         assert row.verdict == "undecided"
         assert row.p == pytest.approx(2 * 2.0**-n)
         assert row.reasons[0] == f"the same in all of {n} seeds: 6 or more decide, by the sign test"
-    six = verdict([C.Part(X, C.Above(0.0))], runs([0.5] * 6))
+    six = verdict([Part(X, Above(0.0))], runs([0.5] * 6))
     assert (six.verdict, six.p, six.parts[0].interval) == ("holds", 2 / 64, (0.5, 0.5))
-    assert verdict([C.Part(X, C.Below(0.4))], runs([0.5] * 6)).verdict == "fails"
-    assert verdict([C.Part(X, C.Above(0.0))], runs([0.5, 0.5, 0.5, 0.5, 0.500001])).verdict == "holds"
-    text = C.At(C.Rows("Observer", "x", error="x_error"))
-    assert verdict([C.Part(text, C.Above(0.0))], runs([0.5] * 5, 0.01)).verdict == "undecided"
-    assert verdict([C.Part(text, C.Above(0.0))], runs([0.5] * 6, 0.4)).verdict == "undecided"
+    assert verdict([Part(X, C.Below(0.4))], runs([0.5] * 6)).verdict == "fails"
+    assert verdict([Part(X, Above(0.0))], runs([0.5, 0.5, 0.5, 0.5, 0.500001])).verdict == "holds"
+    text = At(Rows("Observer", "x", error="x_error"))
+    assert verdict([Part(text, Above(0.0))], runs([0.5] * 5, 0.01)).verdict == "undecided"
+    assert verdict([Part(text, Above(0.0))], runs([0.5] * 6, 0.4)).verdict == "undecided"
 
 
 def test_differences_are_paired_by_seed():
@@ -170,8 +171,8 @@ def test_differences_are_paired_by_seed():
             run(s, {"x": b + 0.1 + e}, condition={"data.k": 4}, name=f"a_{s}"),
             run(s, {"x": b}, condition={"data.k": 2}, name=f"b_{s}"),
         ]
-    a, b = (C.At(C.Rows("Observer", "x", run=(("k", k),))) for k in (4, 2))
-    row = verdict([C.Part(C.Difference(a, b), C.Above(0))], both)
+    a, b = (At(Rows("Observer", "x", run=(("k", k),))) for k in (4, 2))
+    row = verdict([Part(C.Difference(a, b), Above(0))], both)
     assert row.verdict == "holds"
     oracle = stats.ttest_rel(base + 0.1 + noise, base)
     assert row.p == pytest.approx(oracle.pvalue)
@@ -182,82 +183,82 @@ def test_differences_are_paired_by_seed():
 def test_runs_of_several_conditions_are_refused():
     observed = [run(2, {"x": 1.0}, condition={"data.k": 4}), run(3, {"x": 1.0}, condition={"data.k": 5})]
     with pytest.raises(ValueError, match=r"several conditions have .*: data.k: 4 in run_2_None, 5 in run_3"):
-        verdict([C.Part(X, C.Above(0))], observed)
+        verdict([Part(X, Above(0))], observed)
     settings = [run(2, {"x": 1.0}), run(3, {"x": 1.0})]
     for one, tokens, probe_set in zip(settings, (5, 6), "ab", strict=True):
         about = {"max_tokens": tokens, "probe_set": probe_set}
         one.observed["o"] = ("my.Observer", about, one.observed["o"][2])
     with pytest.raises(ValueError, match=r"max_tokens: 5 in o of run_2"):
-        verdict([C.Part(X, C.Above(0))], settings)
+        verdict([Part(X, Above(0))], settings)
 
 
 def test_a_run_that_is_not_finished_is_left_out():
     curve = {0: 0.0, 100: 0.5, 1000: 1.0}
     observed = [run(s, {"x": {step: v + s / 100 for step, v in curve.items()}}) for s in range(2, 7)]
-    assert verdict([C.Part(X, C.Above(0.9))], observed).verdict == "holds"
+    assert verdict([Part(X, Above(0.9))], observed).verdict == "holds"
     killed = [*observed, run(7, {"x": {0: 0.0, 100: 0.5}})]
-    row = verdict([C.Part(X, C.Above(0.9))], killed)
+    row = verdict([Part(X, Above(0.9))], killed)
     assert (row.verdict, row.parts[0].n) == ("holds", 5)
     assert row.reasons[0] == "seed 7: observed until step 100, others until 1000: it is not finished"
     nearly = [*observed, run(7, {"x": {0: 0.0, 950: 1.0}})]  # the control
-    assert verdict([C.Part(X, C.Above(0.9))], nearly).parts[0].n == 6
+    assert verdict([Part(X, Above(0.9))], nearly).parts[0].n == 6
 
 
 def test_a_tagger_without_a_seed_of_order_is_with_its_language_model():
     models = [run(s, {"x": 1.0 + s / 50}, order=s) for s in range(2, 7)]
     taggers = [FakeRun(f"tagger_{s}", C.SeedPair(s), tested={"accuracy": 0.9}) for s in range(2, 7)]
-    accurate = C.Condition("the tagger is above chance", C.Tested("accuracy"), C.Above(0.5))
-    row = verdict([C.Part(X, C.Above(0))], [*models, *taggers], void_unless=(accurate,))
+    accurate = C.Condition("the tagger is above chance", C.Tested("accuracy"), Above(0.5))
+    row = verdict([Part(X, Above(0))], [*models, *taggers], void_unless=(accurate,))
     assert (row.verdict, len(row.runs)) == ("holds", 10)
-    assert verdict([C.Part(X, C.Above(0))], models, void_unless=(accurate,)).verdict == "not measured"
+    assert verdict([Part(X, Above(0))], models, void_unless=(accurate,)).verdict == "not measured"
 
 
 def test_void_not_measured_and_which_line_would_measure_it():
-    accurate = C.Condition("the tagger is above chance", C.Tested("accuracy"), C.Above(0.5))
+    accurate = C.Condition("the tagger is above chance", C.Tested("accuracy"), Above(0.5))
     good = [run(s, {"x": 1.0 + s / 9}, tested={"accuracy": 0.9}) for s in (2, 3, 4, 5, 6)]
-    assert verdict([C.Part(X, C.Above(0))], good, void_unless=(accurate,)).verdict == "holds"
+    assert verdict([Part(X, Above(0))], good, void_unless=(accurate,)).verdict == "holds"
     good[2].tested = {"accuracy": 0.4}
-    row = verdict([C.Part(X, C.Above(0))], good, void_unless=(accurate,))
+    row = verdict([Part(X, Above(0))], good, void_unless=(accurate,))
     assert (row.verdict, row.after_holm) == ("void", "void")
     assert row.reasons == ("seed 4: the tagger is above chance: 0.4 is not ≥ 0.5",)
     assert row.p is None
     # NaN is no number
-    row = verdict([C.Part(X, C.Above(0))], [*good[:2], run(4, {"x": math.nan})])
+    row = verdict([Part(X, Above(0))], [*good[:2], run(4, {"x": math.nan})])
     assert row.verdict == "void"
     # nor is infinity, of either sign, nor does it stop what else is judged
     infinite = [*good[:2], run(4, {"x": math.inf}), run(5, {"x": -math.inf})]
     told = ("seed 4: a part is infinite", "seed 5: a part is infinite")
-    assert verdict([C.Part(X, C.Above(0))], infinite).reasons == told
+    assert verdict([Part(X, Above(0))], infinite).reasons == told
     crossed = [
         run(i, {"x": 1.0 + i / 9 if i == j else math.inf}, order=j) for i in (2, 3, 4) for j in (2, 3, 4)
     ]
-    assert verdict([C.Part(X, C.Above(0))], crossed, floor=X).verdict == "holds"
+    assert verdict([Part(X, Above(0))], crossed, floor=X).verdict == "holds"
     with pytest.raises(ValueError, match=r"claim 'claim': scale 'fisher' requires .* -1.0 to 1.0, got 2.0"):
-        verdict([C.Part(X, C.Above(0), scale="fisher")], runs([0.1, 0.2, 2.0]))
+        verdict([Part(X, Above(0), scale="fisher")], runs([0.1, 0.2, 2.0]))
     # nothing there: the line; some there: judged by those, and said
-    other = C.At(C.Rows("Interdependence", "rho"))
-    row = verdict([C.Part(other, C.Above(0))], good, measured_by="lmdyn analyze RUN --config configs/x.yaml")
+    other = At(Rows("Interdependence", "rho"))
+    row = verdict([Part(other, Above(0))], good, measured_by="lmdyn analyze RUN --config configs/x.yaml")
     assert row.verdict == "not measured"
     assert "Interdependence" in row.reasons[0]
     assert row.reasons[-1] == "measured by: lmdyn analyze RUN --config configs/x.yaml"
-    assert "Interdependence" in verdict([C.Part(other, C.Above(0))], good).reasons[-1]
-    assert verdict([C.Part(other, C.Above(0))], []).verdict == "not measured"
+    assert "Interdependence" in verdict([Part(other, Above(0))], good).reasons[-1]
+    assert verdict([Part(other, Above(0))], []).verdict == "not measured"
     some = [*runs([1.0, 1.1, 1.2, 1.3, 1.4]), FakeRun("empty", C.SeedPair(9, None))]
-    row = verdict([C.Part(X, C.Above(0))], some)
+    row = verdict([Part(X, Above(0))], some)
     assert (row.verdict, row.parts[0].n) == ("holds", 5)
     assert "seed 9: no run has observations of Observer" in row.reasons[0]
 
 
 def test_a_claim_that_its_floor_bears_too():
     observed = [run(s, {"x": 1.0 + s / 100, "y": 0.5 + s / 100, "z": 0.3 * s - 1}) for s in range(2, 7)]
-    x, y, z = (C.At(C.Rows("Observer", q)) for q in "xyz")
-    assert verdict([C.Part(x, C.Above(0))], observed, floor=y).floor_too
-    assert not verdict([C.Part(x, C.Above(0))], observed, floor=z).floor_too  # partly in the region
-    assert not verdict([C.Part(x, C.Above(0.9))], observed, floor=y).floor_too
-    assert not verdict([C.Part(x, C.Below(0))], observed, floor=y).floor_too
-    assert not verdict([C.Part(x, C.Above(0))], observed).floor_too
+    x, y, z = (At(Rows("Observer", q)) for q in "xyz")
+    assert verdict([Part(x, Above(0))], observed, floor=y).floor_too
+    assert not verdict([Part(x, Above(0))], observed, floor=z).floor_too  # partly in the region
+    assert not verdict([Part(x, Above(0.9))], observed, floor=y).floor_too
+    assert not verdict([Part(x, C.Below(0))], observed, floor=y).floor_too
+    assert not verdict([Part(x, Above(0))], observed).floor_too
     # whose is it?
-    assert not verdict([C.Part(x, C.Above(0)), C.Part(x, C.Above(0.1))], observed, floor=y).floor_too
+    assert not verdict([Part(x, Above(0)), Part(x, Above(0.1))], observed, floor=y).floor_too
 
 
 def test_all_and_any():
@@ -269,11 +270,11 @@ def test_all_and_any():
     observed = [
         run(s, {"x": a, "y": b, "z": c}) for s, (a, b, c) in enumerate(zip(good, y, z, strict=True), 2)
     ]
-    px, py, pz = (C.Part(C.At(C.Rows("Observer", q)), C.Above(0), label=q) for q in "xyz")
+    px, py, pz = (Part(At(Rows("Observer", q)), Above(0), label=q) for q in "xyz")
     assert verdict([px, py], observed).verdict == "holds"  # each at its level
     assert verdict([px, py], observed).p == pytest.approx(p)
     assert verdict([px, pz], observed).verdict == "undecided"
-    below = [C.Part(part.number, C.Below(0), label=part.label) for part in (px, py, pz)]
+    below = [Part(part.number, C.Below(0), label=part.label) for part in (px, py, pz)]
     assert verdict([below[1]], observed).verdict == "fails"
     both = verdict(below[1:], observed)
     assert both.verdict == "undecided"  # one of two fails it at half the level: p doubled
@@ -292,8 +293,8 @@ def test_holm_over_all_that_were_tested():
         for q, shift in zip("abc", (0, 2, -0.2), strict=True)
     }
     observed = [run(s, {q: v[i] for q, v in values.items()}) for i, s in enumerate(range(2, 7))]
-    claims = [claim(C.Part(C.At(C.Rows("Observer", q)), C.Above(0)), name=q) for q in "abc"]
-    claims.append(claim(C.Part(C.At(C.Rows("Nobody", "x")), C.Above(0)), name="missing"))
+    claims = [claim(Part(At(Rows("Observer", q)), Above(0)), name=q) for q in "abc"]
+    claims.append(claim(Part(At(Rows("Nobody", "x")), Above(0)), name="missing"))
     judged = judge(C.Study("s2000_s", "", "", tuple(claims)), observed)
     assert [r.verdict for r in judged] == ["holds", "holds", "undecided", "not measured"]
     assert [r.after_holm for r in judged] == ["undecided", "holds", "undecided", "not measured"]
@@ -304,7 +305,7 @@ def test_holm_over_all_that_were_tested():
 
 
 def test_exploratory():
-    one = claim(C.Part(X, C.Above(0)))
+    one = claim(Part(X, Above(0)))
     study = C.Study("s2000_s", "", "", (one,), inspected=(1,))
     known = {"s2000_s": {"claim": one.fingerprint}}
     said = [run(s, {"x": 1.0 + s / 9}, registered=known) for s in range(2, 7)]
@@ -318,7 +319,7 @@ def test_exploratory():
 
 
 def test_runs_that_were_seen_do_not_count_where_there_are_enough_others():
-    one = claim(C.Part(X, C.Above(0)))
+    one = claim(Part(X, Above(0)))
     known = {"s2000_s": {"claim": one.fingerprint}}
     runs = [run(s, {"x": 1.0 + s / 9}, registered=known) for s in range(1, 8)]
     study = C.Study("s2000_s", "", "", (one,), inspected=(1,))
@@ -343,7 +344,7 @@ def test_runs_that_were_seen_do_not_count_where_there_are_enough_others():
 class MeanPair(AmongSeeds):
     """The mean product of two seeds' numbers."""
 
-    number: C.At = X
+    number: At = X
 
     def read(self, runs):
         """One number a seed."""
@@ -361,7 +362,7 @@ class MeanPair(AmongSeeds):
 
 def test_numbers_of_several_seeds_at_once_are_of_those_that_count():
     """Seeds that were seen would pull the pseudo-values of the others."""
-    one = claim(C.Part(MeanPair(), C.Above(0.5)))
+    one = claim(Part(MeanPair(), Above(0.5)))
     known = {"s2000_s": {"claim": one.fingerprint}}
     new = [run(s, {"x": 1.0 + s / 99}, registered=known) for s in range(4, 9)]
     seen = [run(s, {"x": -9.0}, registered=known) for s in (1, 2, 3)]
@@ -372,7 +373,7 @@ def test_numbers_of_several_seeds_at_once_are_of_those_that_count():
 
 
 def test_a_longer_run_that_was_seen_makes_no_new_one_unfinished():
-    one = claim(C.Part(X, C.Above(0)))
+    one = claim(Part(X, Above(0)))
     known = {"s2000_s": {"claim": one.fingerprint}}
     study = C.Study("s2000_s", "", "", (one,), inspected=(1, 2, 3))
     new = [run(s, {"x": -1.0 - s / 99}, registered=known) for s in range(4, 10)]
@@ -393,7 +394,7 @@ def test_a_run_of_an_unknown_seed_may_be_one_that_was_seen():
 
 
 def test_a_time_that_was_not_reached():
-    level = C.Part(C.Reaches(C.Rows("Observer", "x"), level=0.5), C.Above(1))
+    level = Part(C.Reaches(Rows("Observer", "x"), level=0.5), Above(1))
     late = {0: 0.0, 10: 0.1, 100: 0.2, 1000: 0.3}
     early = {0: 0.0, 1: 0.2, 2: 0.6, 3: 0.7}
     reached = {0: 0.0, 100: 0.2, 150: 0.6}
@@ -419,14 +420,14 @@ def test_a_time_that_was_not_reached():
 
 def test_scales():
     values = [0.9, 0.95, 0.97, 0.93, 0.99]
-    (part,) = verdict([C.Part(X, C.Above(0.9), scale="fisher")], runs(values)).parts
+    (part,) = verdict([Part(X, Above(0.9), scale="fisher")], runs(values)).parts
     low, high = stats.ttest_1samp(np.arctanh(values), 0).confidence_interval(0.95)
     assert part.interval == pytest.approx((np.tanh(low), np.tanh(high)))
     assert part.mean == pytest.approx(np.tanh(np.arctanh(values).mean()))
-    (part,) = verdict([C.Part(X, C.Above(0.9), scale="logit")], runs(values)).parts
+    (part,) = verdict([Part(X, Above(0.9), scale="logit")], runs(values)).parts
     low, high = stats.ttest_1samp(np.log(values) - np.log1p(-np.array(values)), 0).confidence_interval(0.95)
     assert part.interval == pytest.approx((1 / (1 + np.exp(-low)), 1 / (1 + np.exp(-high))))
-    (part,) = verdict([C.Part(X, C.Above(0.9), scale="fisher")], runs([*values[:4], 1.0])).parts
+    (part,) = verdict([Part(X, Above(0.9), scale="fisher")], runs([*values[:4], 1.0])).parts
     assert part.scale == "plain"  # a correlation of 1 has no z
 
 
@@ -435,7 +436,7 @@ def test_a_crossed_design_gives_components_and_its_diagonal_the_verdict():
     observed = [
         run(i + 2, {"x": a + b}, order=j + 2) for i, a in enumerate(inits) for j, b in enumerate(orders)
     ]
-    row = verdict([C.Part(X, C.Above(-10))], observed)
+    row = verdict([Part(X, Above(-10))], observed)
     (part,) = row.parts
     assert row.seeds == tuple(C.SeedPair(s, s) for s in (2, 3, 4))
     assert part.n == 3
@@ -443,9 +444,9 @@ def test_a_crossed_design_gives_components_and_its_diagonal_the_verdict():
     assert part.components.rows == pytest.approx(inits.var(ddof=1))
     assert part.components.columns == pytest.approx(orders.var(ddof=1))
     assert part.components.rest == pytest.approx(0, abs=1e-15)
-    assert verdict([C.Part(X, C.Above(-10))], observed[:-1]).parts[0].components is None
+    assert verdict([Part(X, Above(-10))], observed[:-1]).parts[0].components is None
     (more,) = verdict(
-        [C.Part(X, C.Above(-10))], [*observed, run(5, {"x": 9.0}, order=5), run(6, {"x": 8.0}, order=6)]
+        [Part(X, Above(-10))], [*observed, run(5, {"x": 9.0}, order=5), run(6, {"x": 8.0}, order=6)]
     ).parts
     assert more.n == 5  # seeds of their own decide with the diagonal, and are not of the crossed ones
     assert more.components == part.components
@@ -453,12 +454,12 @@ def test_a_crossed_design_gives_components_and_its_diagonal_the_verdict():
 
 def test_the_floor_and_the_published_number():
     observed = [run(s, {"x": 1.0 + s / 9, "floor": 0.1 * s}) for s in range(2, 7)]
-    part = C.Part(X, C.Above(0))
-    floor, published = C.At(C.Rows("Observer", "floor")), C.published_correlation(0.5, 28)
+    part = Part(X, Above(0))
+    floor, published = At(Rows("Observer", "floor")), C.published_correlation(0.5, 28)
     row = verdict([part], observed, floor=floor, published=published)
     assert row.floor.mean == pytest.approx(0.4)
     assert row.floor.interval[0] < 0.4 < row.floor.interval[1]
     assert row.claim.published.interval()[0] == pytest.approx(0.156, abs=1e-3)
-    row = verdict([part], observed, floor=C.At(C.Rows("Observer", "none")))
+    row = verdict([part], observed, floor=At(Rows("Observer", "none")))
     assert row.verdict == "holds"
     assert row.reasons == ("the floor is not measured: o of run_2_None holds no rows of 'none'",)

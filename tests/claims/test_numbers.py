@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from lmdyn import claims as C
+from lmdyn.claims import At, Rows
 from lmdyn.claims.numbers import Estimate
 from tests.helpers.observed_runs import FakeRun, rows
 
@@ -25,27 +26,27 @@ def of(number, *runs):
     return number.of(runs or [run(rows("x", CURVE, "h1"))])
 
 
-X = C.Rows("Observer", "x", "h1")
+X = Rows("Observer", "x", "h1")
 
 
 def test_at_a_step():
-    assert of(C.At(X)).value == 0.4
-    assert of(C.At(X, "first")).value == 0.1
-    assert of(C.At(X, 10)).value == 0.5
-    assert of(C.At(X, 0.08)).value == 0.5  # a fraction of 100 updates: step 8, nearest is 10
-    assert of(C.At(X, 1.0)).value == 0.4
+    assert of(At(X)).value == 0.4
+    assert of(At(X, "first")).value == 0.1
+    assert of(At(X, 10)).value == 0.5
+    assert of(At(X, 0.08)).value == 0.5  # a fraction of 100 updates: step 8, nearest is 10
+    assert of(At(X, 1.0)).value == 0.4
     with pytest.raises(C.NotMeasured, match="did not observe step 7"):
-        of(C.At(X, 7))
+        of(At(X, 7))
     with pytest.raises(C.NotMeasured, match="within a tenth of training of step 50"):
-        of(C.At(X, 0.5))
+        of(At(X, 0.5))
     with pytest.raises(ValueError, match="a fraction of at most"):
-        C.At(X, 7.0)
+        At(X, 7.0)
 
 
 def test_change_difference_mean_largest_smallest():
     assert of(C.Change(X)).value == pytest.approx(0.3)
     assert of(C.Change(X, since=10)).value == pytest.approx(-0.1)
-    low, high = C.At(X, 0), C.At(X, 10)
+    low, high = At(X, 0), At(X, 10)
     assert of(C.Difference(high, low)).value == pytest.approx(0.4)
     assert of(C.Mean((low, high))).value == pytest.approx(0.3)
     assert of(C.Largest((low, high))).value == 0.5
@@ -58,18 +59,16 @@ def test_change_difference_mean_largest_smallest():
 
 def test_errors_over_texts_add():
     tables = [rows("x", CURVE, "h1"), rows("x_error", dict.fromkeys(CURVE, 0.03), "h1")]
-    number = C.At(C.Rows("Observer", "x", "h1", error="x_error", df=9))
+    number = At(Rows("Observer", "x", "h1", error="x_error", df=9))
     found = of(number, run(*tables))
     assert (found.error, found.df) == (pytest.approx(0.03), 9)
-    difference = of(
-        C.Difference(number, C.At(C.Rows("Observer", "x", "h1", error="x_error"), 0)), run(*tables)
-    )
+    difference = of(C.Difference(number, At(Rows("Observer", "x", "h1", error="x_error"), 0)), run(*tables))
     assert difference.error == pytest.approx(0.03 * math.sqrt(2))
     assert difference.df == pytest.approx(4 * 9)  # Satterthwaite: (2 v)^2 / (v^2 / 9)
     assert of(C.Mean((number, number)), run(*tables)).error == pytest.approx(0.03 / math.sqrt(2))
-    assert of(C.Difference(number, C.At(X)), run(*tables)).error is None  # the control: one is unknown
+    assert of(C.Difference(number, At(X)), run(*tables)).error is None  # the control: one is unknown
     ends = [rows("x_low", {s: v - 0.1 for s, v in CURVE.items()}, "h1"), rows("x_high", CURVE, "h1")]
-    found = of(C.At(C.Rows("Observer", "x", "h1", error=("x_low", "x_high"))), run(tables[0], *ends))
+    found = of(At(Rows("Observer", "x", "h1", error=("x_low", "x_high"))), run(tables[0], *ends))
     assert found.error == pytest.approx(0.1 / 2 / 1.96, rel=1e-4)
     assert of(number).error is None  # an older run has the value alone
 
@@ -107,68 +106,67 @@ def test_what_is_not_named_is_missing():
         rows("rho", {0: 9.0}, "h1", role="target", pos="open"),
         rows("rho", {0: 8.0}, "h1", role="input", pos=""),
     ]
-    target = C.Rows("Observer", "rho", "h1", where=(("role", "target"),))
-    assert of(C.At(target, 0), run(*tables)).value == 0.1
-    opened = C.Rows("Observer", "rho", "h1", where=(("role", "target"), ("pos", "open")))
-    assert of(C.At(opened, 0), run(*tables)).value == 9.0
-    whole = C.Rows("Observer", "rho", "h1", where=(("role", "input"), ("pos", "")))
-    assert of(C.At(whole, 0), run(*tables)).value == 8.0  # an empty text and none are one
-    assert of(C.At(replace(whole, where=(("role", "target"), ("pos", ""))), 0), run(*tables)).value == 0.1
+    target = Rows("Observer", "rho", "h1", where=(("role", "target"),))
+    assert of(At(target, 0), run(*tables)).value == 0.1
+    opened = Rows("Observer", "rho", "h1", where=(("role", "target"), ("pos", "open")))
+    assert of(At(opened, 0), run(*tables)).value == 9.0
+    whole = Rows("Observer", "rho", "h1", where=(("role", "input"), ("pos", "")))
+    assert of(At(whole, 0), run(*tables)).value == 8.0  # an empty text and none are one
+    assert of(At(replace(whole, where=(("role", "target"), ("pos", ""))), 0), run(*tables)).value == 0.1
     with pytest.raises(ValueError, match=r"several rows of 'rho' per step.*role: 'target', 'input'"):
-        of(C.At(C.Rows("Observer", "rho", "h1")), run(*tables))
+        of(At(Rows("Observer", "rho", "h1")), run(*tables))
     with pytest.raises(C.NotMeasured, match=r"no rows of 'rho' at site 'h2'.*there are site \['h1'\]"):
-        of(C.At(C.Rows("Observer", "rho", "h2")), run(*tables))
+        of(At(Rows("Observer", "rho", "h2")), run(*tables))
     with pytest.raises(C.NotMeasured, match="no column 'tag'"):
-        of(C.At(C.Rows("Observer", "rho", "h1", where=(("tag", 1),))), run(*tables))
+        of(At(Rows("Observer", "rho", "h1", where=(("tag", 1),))), run(*tables))
 
 
 def test_hidden_layers_of_any_model():
     names = ["embedding", "block_00", "block_01", "norm", "logits"]
     tables = [rows("x", {0: float(i)}, site) for i, site in enumerate(names)]
     value = {
-        which: of(C.At(C.Rows("Observer", "x", C.Layer(which))), run(*tables)).value
+        which: of(At(Rows("Observer", "x", C.Layer(which))), run(*tables)).value
         for which in ("first", "last")
     }
     assert value == {"first": 1.0, "last": 2.0}
     sites = {"embedding": "e", "top": "a", "base": "b"}  # settings have an order that rows need not have
     tables = [rows("x", {0: 1.0}, "base"), rows("x", {0: 2.0}, "top")]
     assert (
-        of(C.At(C.Rows("Observer", "x", C.Layer("last"))), run(*tables, settings={"sites": sites})).value
-        == 1.0
+        of(At(Rows("Observer", "x", C.Layer("last"))), run(*tables, settings={"sites": sites})).value == 1.0
     )
     shared = [rows("x", {0: float(i)}, f"block@{i}") for i in range(12)]
     one_site = run(*shared, settings={"sites": {"block": "b"}})
-    assert of(C.At(C.Rows("Observer", "x", C.Layer("last"))), one_site).value == 11
+    assert of(At(Rows("Observer", "x", C.Layer("last"))), one_site).value == 11
     with pytest.raises(C.NotMeasured, match="no hidden layer"):
-        of(C.At(C.Rows("Observer", "x", C.Layer("last"))), run(rows("x", {0: 1.0}, "embedding")))
+        of(At(Rows("Observer", "x", C.Layer("last"))), run(rows("x", {0: 1.0}, "embedding")))
 
 
 def test_which_observer():
     tables = {"published": rows("x", {0: 1.0}), "released": rows("x", {0: 2.0})}
     observed = {name: ("my.Observer", {"variant": name, "pair": {"n": 3}}, t) for name, t in tables.items()}
     both = FakeRun(observed=observed)
-    assert of(C.At(C.Rows("Observer", "x", name="released")), both).value == 2.0
-    assert of(C.At(C.Rows("Observer", "x", settings=(("variant", "published"),))), both).value == 1.0
+    assert of(At(Rows("Observer", "x", name="released")), both).value == 2.0
+    assert of(At(Rows("Observer", "x", settings=(("variant", "published"),))), both).value == 1.0
     with pytest.raises(ValueError, match="several observers Observer: published, released; give `name`"):
-        of(C.At(C.Rows("Observer", "x")), both)
+        of(At(Rows("Observer", "x")), both)
     with pytest.raises(ValueError, match="several observers"):
-        of(C.At(C.Rows("Observer", "x", settings=(("pair.n", 3),))), both)
+        of(At(Rows("Observer", "x", settings=(("pair.n", 3),))), both)
     own_name = {**observed, "observer": ("my.Observer", {"variant": "own"}, rows("x", {0: 3.0}))}
-    assert of(C.At(C.Rows("Observer", "x")), FakeRun(observed=own_name)).value == 3.0
+    assert of(At(Rows("Observer", "x")), FakeRun(observed=own_name)).value == 3.0
     with pytest.raises(C.NotMeasured, match=r"Observer \(variant: 'other'\); there are, run: Observer"):
-        of(C.At(C.Rows("Observer", "x", settings=(("variant", "other"),))), both)
+        of(At(Rows("Observer", "x", settings=(("variant", "other"),))), both)
 
 
 def test_observers_that_share_quantities_out_are_told_by_what_they_hold():
     tables = {"own": rows("x", CURVE, "h1"), "other": rows("y", {0: 7.0}, "h1")}
     one = FakeRun(observed={name: ("my.lab.Observer", {}, table) for name, table in tables.items()})
-    assert of(C.At(X), one).value == 0.4
-    assert of(C.At(C.Rows("Observer", "y", "h1"), 0), one).value == 7.0
+    assert of(At(X), one).value == 0.4
+    assert of(At(Rows("Observer", "y", "h1"), 0), one).value == 7.0
 
 
 def test_a_run_of_one_of_several_conditions():
     def asked(values):
-        return C.At(C.Rows("Observer", "x", "h1", run=(("width", C.OneOf(values)),)))
+        return At(Rows("Observer", "x", "h1", run=(("width", C.OneOf(values)),)))
 
     wide = run(rows("x", CURVE, "h1"), condition={"model.width": 96})
     assert of(asked((64, 96)), wide).value == 0.4
@@ -183,17 +181,17 @@ def test_which_run_of_a_seed():
         for known in (True, False) for k in (2, 4)
     ]  # fmt: skip
     number = C.Difference(
-        C.At(C.Rows("Observer", "x", run=(("familiar", True), ("data.length", 4)))),
-        C.At(C.Rows("Observer", "x", run=(("familiar", False), ("length", 2), ("side", "out")))),
+        At(Rows("Observer", "x", run=(("familiar", True), ("data.length", 4)))),
+        At(Rows("Observer", "x", run=(("familiar", False), ("length", 2), ("side", "out")))),
     )
     assert of(number, *runs).value == 3.0
     with pytest.raises(ValueError, match=r"runs of one seed.*length: 2 in familiar_2, 4 in familiar_4"):
-        of(C.At(C.Rows("Observer", "x", run=(("familiar", True),))), *runs)
+        of(At(Rows("Observer", "x", run=(("familiar", True),))), *runs)
     with pytest.raises(C.NotMeasured, match="length: 8"):
-        of(C.At(C.Rows("Observer", "x", run=(("length", 8),))), *runs)
+        of(At(Rows("Observer", "x", run=(("length", 8),))), *runs)
     runs[0].condition |= {"model.length": 9}
     with pytest.raises(ValueError, match=r"could be data\.length or model\.length"):
-        of(C.At(C.Rows("Observer", "x", run=(("length", 2),))), *runs)
+        of(At(Rows("Observer", "x", run=(("length", 2),))), *runs)
 
 
 def test_a_test():
@@ -216,16 +214,16 @@ def test_a_folder_of_version_0_1(tmp_path):
     assert not any("seed" in name.rpartition(".")[2].split("_")[:1] for name in folder.condition)
     assert folder.registered == {}
     assert folder.tested == {}
-    rho = C.At(C.Rows("Sparsity", "rho_gradient", "h1", where=(("role", "target"),)))
+    rho = At(Rows("Sparsity", "rho_gradient", "h1", where=(("role", "target"),)))
     assert -1 <= rho.of([folder]).value <= 1
-    last = C.Rows("Sparsity", "rho_gradient", C.Layer("last"), where=(("role", "target"),))
-    second = C.Rows("Sparsity", "rho_gradient", "h2", where=(("role", "target"),))
-    assert C.At(last).of([folder]).value == C.At(second).of([folder]).value
+    last = Rows("Sparsity", "rho_gradient", C.Layer("last"), where=(("role", "target"),))
+    second = Rows("Sparsity", "rho_gradient", "h2", where=(("role", "target"),))
+    assert At(last).of([folder]).value == At(second).of([folder]).value
     assert folder.settings("learning_curves")["labels"] == "aligned"
-    curves = C.Rows("LearningCurves", "loss", settings=(("labels", "aligned"),))
-    assert C.At(curves).of([folder]).value > 0
+    curves = Rows("LearningCurves", "loss", settings=(("labels", "aligned"),))
+    assert At(curves).of([folder]).value > 0
     with pytest.raises(C.NotMeasured, match="no run has observations of Interdependence"):
-        C.At(C.Rows("Interdependence", "x")).of([folder])
+        At(Rows("Interdependence", "x")).of([folder])
 
 
 def test_seeds_of_published_models(tmp_path):

@@ -165,9 +165,8 @@ def test_a_later_list_of_callbacks_replaces_and_a_plus_appends(config, tmp_path,
     sparsity = {"class_path": "Sparsity", "init_args": {"min_count": 2}}
     own = [("ScheduledCheckpoint", None), ("Sparsity", None)]
     assert callbacks({"max_steps": 3}) == own
-    assert callbacks({"callbacks": [sparsity]}) == [
-        ("Sparsity", 120)
-    ]  # the default again, not the earlier file's
+    # the default again, not the earlier file's
+    assert callbacks({"callbacks": [sparsity]}) == [("Sparsity", 120)]
     named = {**sparsity, "init_args": {"name": "more"}}
     assert callbacks({"callbacks+": [named]}) == [*own, ("Sparsity", 120)]
 
