@@ -71,15 +71,11 @@ def run_example(name: str, folder: Path, text: object) -> Path:
     "ignore:.*litlogger.*", "ignore:.*litmodels.*", "ignore:.*does not have many workers.*"
 )
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("hugging_face", "the cat sat on the mat and the dog did not\n" * 40),
-        ("nanogpt", b"the cat sat on the mat, the dog did not. " * 60),
-    ],
-)
+@pytest.mark.parametrize("name", ["hugging_face", "nanogpt"])
 @pytest.mark.slow
-def test_example_runs(name, text, tmp_path):
+def test_example_runs(name, tmp_path):
+    text = "the cat sat on the mat, the dog did not.\n" * 50
+    text = text if name == "hugging_face" else text.encode()
     found = run_example(name, tmp_path, text)
     curves = pd.read_parquet(found / "learning_curves")
     assert sorted(curves["step"].unique()) == [0, 1, 2, 3]
@@ -88,9 +84,9 @@ def test_example_runs(name, text, tmp_path):
     sparsity = pd.read_parquet(found / "sparsity")
     assert {"embedding", "block_00", "block_01", "norm", "logits"} == set(sparsity["site"]) - {""}
     # samples can be too small
-    of_all = sparsity["quantity"].eq("rho_gradient") & sparsity["pos_class"].eq("")
-    assert of_all.any()
-    assert sparsity.loc[of_all, "value"].notna().all()
+    of_all = sparsity.query("quantity == 'rho_gradient' and pos_class == ''")["value"]
+    assert of_all.size
+    assert of_all.notna().all()
     labels = {"hugging_face": "next", "nanogpt": "aligned"}[name]
     assert ObservationStore(found / "learning_curves").about()["settings"]["labels"] == labels
 

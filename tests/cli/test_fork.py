@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from torch.optim.lr_scheduler import ExponentialLR, LambdaLR
 
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.training.optimizers import change_optimizers
@@ -242,10 +243,13 @@ def test_a_run_that_keeps_the_newest_only_says_so(tmp_path, capsys):
     assert "config.yaml is missing" in capsys.readouterr().err
 
 
+RULES = {ExponentialLR: 0.5, LambdaLR: lambda step: min(1.0, step / 3)}
+
+
 class Scheduled(L.LightningModule):
     """An optimizer of two groups with a schedule, in the forms that Lightning takes."""
 
-    def __init__(self, lr, momentum=0.0, kind=torch.optim.lr_scheduler.ExponentialLR, form=dict):
+    def __init__(self, lr, momentum=0.0, kind=ExponentialLR, form=dict):
         super().__init__()
         self.one, self.two = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
         self.lr, self.momentum, self.kind, self.form = lr, momentum, kind, form
@@ -253,13 +257,9 @@ class Scheduled(L.LightningModule):
     def configure_optimizers(self):
         groups = [{"params": self.one.parameters()}, {"params": self.two.parameters(), "lr": self.lr / 2}]
         self.optimizer = torch.optim.SGD(groups, lr=self.lr, momentum=self.momentum)
-        if self.kind is torch.optim.lr_scheduler.LambdaLR:
-            self.scheduler = self.kind(self.optimizer, lambda step: min(1.0, step / 3))
-        else:
-            self.scheduler = self.kind(self.optimizer, 0.5)
-        if self.form is dict:
-            return {"optimizer": self.optimizer, "lr_scheduler": {"scheduler": self.scheduler}}
-        return [self.optimizer], [self.scheduler]
+        self.scheduler = self.kind(self.optimizer, RULES[self.kind])
+        named = {"optimizer": self.optimizer, "lr_scheduler": {"scheduler": self.scheduler}}
+        return named if self.form is dict else ([self.optimizer], [self.scheduler])
 
     def rates(self, steps):
         found = []
@@ -270,7 +270,7 @@ class Scheduled(L.LightningModule):
         return found
 
 
-@pytest.mark.parametrize("kind", [torch.optim.lr_scheduler.ExponentialLR, torch.optim.lr_scheduler.LambdaLR])
+@pytest.mark.parametrize("kind", RULES)
 @pytest.mark.parametrize("form", [dict, list])
 def test_schedules_go_on_from_the_other_rate(kind, form):
     """As if the run had had this rate from the start, by torch's own schedulers."""
@@ -279,9 +279,8 @@ def test_schedules_go_on_from_the_other_rate(kind, form):
     for module in modules:
         module.configure_optimizers()
     run.rates(2)
-    checkpoint = {
-        "optimizer_states": [run.optimizer.state_dict()], "lr_schedulers": [run.scheduler.state_dict()]
-    }  # fmt: skip
+    checkpoint = {"optimizer_states": [run.optimizer.state_dict()]}
+    checkpoint["lr_schedulers"] = [run.scheduler.state_dict()]
     lines = change_optimizers(checkpoint, there, here)
     assert any("learning rate" in line for line in lines)
     here.optimizer.load_state_dict(checkpoint["optimizer_states"][0])

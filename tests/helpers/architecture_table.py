@@ -64,8 +64,7 @@ OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
     "ScaffoldRule": lambda: {"instances": 10, "context": 4},
     "TokenLearning": lambda: {"max_words": 20, "probe": D.SpanCorpus(pieces(), tasks=[])},
     "EdgeProbe": lambda: {
-        "train_tokens": 150,
-        "classifier": EdgeClassifier(max_updates=10, evaluate_every=10),
+        "train_tokens": 150, "classifier": EdgeClassifier(max_updates=10, evaluate_every=10),
         "probe": D.SpanCorpus(pieces()),
     },
     "WorldKnowledge": lambda: {"probe": D.FactCorpus(D.GrammarFacts(pieces()))},
@@ -77,9 +76,7 @@ OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
     "LoopConvergence": lambda: {"horizon": 4, "max_tokens": 100},
     "DepthPerformance": lambda: {"times": [0, 2], "training": HeadTraining(updates=3), "batch_rows": 4},
     "Handwriting": lambda: {"starts": 4, "lengths": 12, "probe": tasks()},
-    "TowerPreference": lambda: {
-        "training": HeadTraining(updates=3), "batch_rows": 4, "min_count": 1, "top": 10,
-    },
+    "TowerPreference": lambda: {"training": HeadTraining(updates=3), "batch_rows": 4, "min_count": 1, "top": 10},
     "Induction": lambda: {"sequences": 20, "max_tokens": 200},
     "WordClusters": lambda: {"words": 30, "components": 3, "matrix_words": 10},
     "Landscape": lambda: {"reference": {}, "plane": "random", "plane_size": 3, "max_tokens": 60},

@@ -81,29 +81,28 @@ def publish_wikipedia(hub: Hub, documents: Sequence[str]) -> None:
     half = len(documents) // 2
     for i, part in enumerate((documents[:half], documents[half:])):
         names = [str(12 + i * half + k) for k in range(len(part))]
-        columns = {
-            "id": names,
-            "url": [f"https://en.wikipedia.org/wiki/{n}" for n in names],
-            "title": names,
-            "text": list(part),
-        }
+        urls = [f"https://en.wikipedia.org/wiki/{n}" for n in names]
+        columns = {"id": names, "url": urls, "title": names, "text": list(part)}
         _write(folder / "20231101.en" / f"train-{40 * i:05d}-of-00041.parquet", columns)
     _card(folder, {"20231101.en": ["train"]})
 
 
+def _converted(hub: Hub, name: str, texts: Sequence[str]) -> None:
+    """Texts in the branch that the hub converts to; main has a script only."""
+    (hub.folder("datasets", name) / f"{name.partition('/')[2]}.py").write_text("# it runs no longer\n")
+    folder = hub.folder("datasets", name, "refs/convert/parquet")
+    _write(folder / "plain_text" / "train" / "0000.parquet", {"text": list(texts)})
+
+
 def publish_openwebtext(hub: Hub, documents: Sequence[str]) -> None:
-    """``Skylion007/openwebtext``: text, in the branch that the hub converts to; main has a script only."""
-    (hub.folder("datasets", "Skylion007/openwebtext") / "openwebtext.py").write_text("# it runs no longer\n")
-    folder = hub.folder("datasets", "Skylion007/openwebtext", "refs/convert/parquet")
-    _write(folder / "plain_text" / "train" / "0000.parquet", {"text": list(documents)})
+    """``Skylion007/openwebtext``: text."""
+    _converted(hub, "Skylion007/openwebtext", documents)
 
 
 def publish_books(hub: Hub, documents: Sequence[str]) -> None:
-    """``bookcorpus/bookcorpus``: a sentence a row, in the branch that the hub converts to; main has a script only."""
-    (hub.folder("datasets", "bookcorpus/bookcorpus") / "bookcorpus.py").write_text("# it runs no longer\n")
-    folder = hub.folder("datasets", "bookcorpus/bookcorpus", "refs/convert/parquet")
+    """``bookcorpus/bookcorpus``: a sentence a row."""
     sentences = [f"{s.strip().lower()} ." for text in documents for s in text.split(".") if s.strip()]
-    _write(folder / "plain_text" / "train" / "0000.parquet", {"text": sentences})
+    _converted(hub, "bookcorpus/bookcorpus", sentences)
 
 
 def publish_gutenberg(hub: Hub, documents: Sequence[str]) -> None:
@@ -170,12 +169,8 @@ def publish_glue(hub: Hub, data: Path, tasks: Sequence[str] = tuple(_GLUE), rows
         features = Features(
             {**dict.fromkeys(columns, Value("string")), "label": label, "idx": Value("int32")}
         )
-        files = {"train": "train"}
-        files |= {
-            f"{split}{part}": file
-            for split, file in (("validation", "dev"), ("test", "test"))
-            for part in parts
-        }
+        held_out = (("validation", "dev"), ("test", "test"))
+        files = {"train": "train", **{f"{split}{part}": file for split, file in held_out for part in parts}}
         for split, file in files.items():
             with (data / "STS-B" / f"{file}.tsv").open(encoding="utf-8") as lines:
                 read = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
@@ -185,9 +180,8 @@ def publish_glue(hub: Hub, data: Path, tasks: Sequence[str] = tuple(_GLUE), rows
                 column: [row[given] for row in pairs] for column, given in zip(columns, _PAIR, strict=False)
             }
             # labels of test sets are not published: -1
-            classes = [
-                -1 if score < 0 else min(len(names) - 1, int(score * len(names) / 5)) for score in scores
-            ]
+            n = len(names)
+            classes = [-1 if score < 0 else min(n - 1, int(score * n / 5)) for score in scores]
             table |= {"label": classes if names else scores, "idx": list(range(len(pairs)))}
             path = folder / task / f"{split}-00000-of-00001.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -220,13 +214,8 @@ def _write(path: Path, columns: dict[str, list[Any]]) -> None:
 
 def _card(folder: Path, configs: dict[str, list[str]], files: str = "{name}/{split}-*") -> None:
     """README.md, whose header says which files are which split."""
-    entries = [
-        {
-            "config_name": name,
-            "data_files": [
-                {"split": split, "path": files.format(name=name, split=split)} for split in splits
-            ],
-        }
-        for name, splits in configs.items()
-    ]
+    entries = []
+    for name, splits in configs.items():
+        paths = [{"split": split, "path": files.format(name=name, split=split)} for split in splits]
+        entries.append({"config_name": name, "data_files": paths})
     (folder / "README.md").write_text(f"---\nconfigs: {json.dumps(entries)}\n---\n")

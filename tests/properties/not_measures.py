@@ -8,35 +8,28 @@ import lmdyn.analysis
 
 _WHY = {
     "find, call and describe modules: no numbers are measured": """
-        boundary.takes_arrays
-        geometry.rectifiers.find_rectifiers geometry.rectifiers.is_rectifier
-        dynamics.encoder_map.EncoderMap dynamics.synchronized_map.SynchronizedMap
-        dynamics.synchronized_map.synchronized_map interdependence.coalitions.reading_of
-        inspection.activations.* inspection.attention_weights.* inspection.attributes.*
-        inspection.batches.* inspection.blocks.*
-        inspection.forward.Renamed inspection.forward.StopForward
-        inspection.forward.call_module inspection.forward.called_module inspection.forward.device_of
-        inspection.forward.dotted inspection.forward.function_of inspection.forward.limit_imports
-        inspection.forward.logits_of
-        inspection.forward_trace.* inspection.predictions.* inspection.sites.* inspection.transformer.*
-        dynamics.maps.copies.* dynamics.maps.core.* dynamics.maps.passage.* dynamics.maps.steps.*
-        dynamics.maps.texts.* probing.state_decoder.StateDecoder probing.state_decoder.States
-        words.frequency_cells.* words.word_masks.* interdependence.lstm.LSTMLayer interdependence.lstm.lstm_layers""",
+        boundary.takes_arrays geometry.rectifiers.{find_rectifiers,is_rectifier} dynamics.encoder_map.EncoderMap
+        dynamics.synchronized_map.{SynchronizedMap,synchronized_map} interdependence.coalitions.reading_of
+        inspection.activations.* inspection.attention_weights.* inspection.attributes.* inspection.batches.*
+        inspection.blocks.* inspection.forward.{Renamed,StopForward,call_module,called_module,device_of,dotted}
+        inspection.forward.{function_of,limit_imports,logits_of} inspection.forward_trace.* inspection.predictions.*
+        inspection.sites.* inspection.transformer.* dynamics.maps.copies.* dynamics.maps.core.*
+        dynamics.maps.passage.* dynamics.maps.steps.* dynamics.maps.texts.*
+        probing.state_decoder.{StateDecoder,States} words.frequency_cells.* words.word_masks.*
+        interdependence.lstm.{LSTMLayer,lstm_layers}""",
     "measured on a whole model, with tests of their own: inspection, parameters, words, probing in tests/analysis": """
-        attention.head_ablation.* attention.token_path.*
-        parameters.at_point.* parameters.head_matrices.* parameters.linear_weight.* parameters.loss_gradient.*
-        weights.matrices.* weights.spectra.head_spectra
+        attention.head_ablation.* attention.token_path.* parameters.at_point.* parameters.head_matrices.*
+        parameters.linear_weight.* parameters.loss_gradient.* weights.matrices.* weights.spectra.head_spectra
         inspection.label_convention.* inspection.token_effects.* words.surprisal.*
-        probing.depth_heads.head_scores probing.depth_heads.pooled_states probing.depth_heads.states_at
-        probing.state_decoder.RetrainedDecoder probing.state_decoder.retrain_decoders
-        probing.tower_heads.* dynamics.horizon.Horizon dynamics.horizon.ends""",
+        probing.depth_heads.{head_scores,pooled_states,states_at}
+        probing.state_decoder.{RetrainedDecoder,retrain_decoders} probing.tower_heads.*
+        dynamics.horizon.{Horizon,ends}""",
     "shares of parameters in a change of the loss, with tests of their own in tests/analysis/landscape": """
-        landscape.applications.* landscape.class_slopes.* landscape.followed_path.*
-        landscape.line_integral.* landscape.linear_head.* landscape.loss_change.* landscape.text_line.*""",
+        landscape.applications.* landscape.class_slopes.* landscape.followed_path.* landscape.line_integral.*
+        landscape.linear_head.* landscape.loss_change.* landscape.text_line.*""",
     "training of probes, whose inputs `edge_probes` and `diagnostic_probe` check": """
         probing.probe_training.* probing.edge_probe_training.* probing.warmup_decay.warmup_decay_factor
-        probing.depth_heads.ReadoutTraining probing.edge_probes.EdgeData probing.edge_probes.EdgeProbeResult
-        probing.edge_probes.edge_probes""",
+        probing.depth_heads.ReadoutTraining probing.edge_probes.{EdgeData,EdgeProbeResult,edge_probes}""",
     "readouts of windows, against solvers and closed forms in tests/analysis/dynamics": """
         dynamics.window_readouts.* dynamics.window_regressions.* dynamics.window_sums.*""",
     "of a loss at other weights, and of curves over training, against closed forms in landscape and phases": """
@@ -46,31 +39,24 @@ _WHY = {
         phases.training_map.*""",
     "parts of measures that have a row": """
         geometry.effective_dimension.participation_ratio geometry.group_cells.GroupCells
-        geometry.sampled_rows.SampledRows
-        similarity.scatter.Axes similarity.scatter.Pair similarity.scatter.Side similarity.kernels.structure_of
-        similarity.kernels.subsample similarity.block_covariances.* similarity.block_similarity.*
+        geometry.sampled_rows.SampledRows similarity.scatter.{Axes,Pair,Side}
+        similarity.kernels.{structure_of,subsample} similarity.block_covariances.* similarity.block_similarity.*
         similarity.block_jackknife.value_or_nan similarity.divergence.DivergenceSums similarity.sweep.known_measures
-        words.frequency_matching.matched_samples words.sparsity.mean_entropies words.sparsity.sample_correlations
-        words.sparsity.word_classes interdependence.coalition_sums.PairValues
-        interdependence.coalition_sums.drawn_means interdependence.coalition_sums.exact_sums
-        interdependence.coalition_sums.norms_of_all interdependence.pair_statistics.pair_statistics
-        interdependence.coalitions.Game interdependence.coalitions.Outputs interdependence.coalitions.games_of
-        interdependence.coalitions.named_outputs interdependence.lstm.initial_state interdependence.lstm.run_layers
-        interdependence.lstm.real_steps interdependence.shapley.size_weights
-        orbits.followed_orbits.* orbits.lyapunov.derivative orbits.lyapunov.random_perturbation
-        orbits.lyapunov.rescaled orbits.lyapunov.tangent_window orbits.lyapunov.unit_perturbation
-        orbits.lyapunov.window orbits.trajectories.exact_products orbits.trajectories.part_of
-        orbits.trajectories.power_at orbits.trajectories.repeat preference.tower_predictions.means_of
-        statistics.precision.*
-        statistics.correlation.unit_values statistics.distributed.* statistics.hashing.splitmix64
-        statistics.bootstrap.draw_blocks
-        statistics.mean_over_seeds.Bounds statistics.mean_over_seeds.EqualSeeds inspection.weights_audit.WeightsAudit
-        inspection.weights_audit.audit_weights""",
+        words.frequency_matching.matched_samples words.sparsity.{mean_entropies,sample_correlations,word_classes}
+        interdependence.coalition_sums.{PairValues,drawn_means,exact_sums,norms_of_all}
+        interdependence.pair_statistics.pair_statistics
+        interdependence.coalitions.{Game,Outputs,games_of,named_outputs}
+        interdependence.lstm.{initial_state,run_layers,real_steps} interdependence.shapley.size_weights
+        orbits.followed_orbits.* orbits.lyapunov.{derivative,random_perturbation,rescaled,tangent_window}
+        orbits.lyapunov.{unit_perturbation,window} orbits.trajectories.{exact_products,part_of,power_at,repeat}
+        preference.tower_predictions.means_of statistics.precision.* statistics.correlation.unit_values
+        statistics.distributed.* statistics.hashing.splitmix64 statistics.bootstrap.draw_blocks
+        statistics.mean_over_seeds.{Bounds,EqualSeeds} inspection.weights_audit.{WeightsAudit,audit_weights}""",
     "checks, which raise or do nothing, and errors": """
-        dynamics.synchronization.check_floor inspection.forward.check_labels interdependence.lstm.check_decoder
-        interdependence.lstm.check_inputs interdependence.shapley.check_baseline interdependence.shapley.check_output
-        orbits.lyapunov.check_windows orbits.lyapunov_spectrum.ResolutionError orbits.trajectories.check_precision
-        orbits.trajectories.check_steps preference.independent_components.UnusableEmbeddingsError""",
+        dynamics.synchronization.check_floor inspection.forward.check_labels
+        interdependence.lstm.{check_decoder,check_inputs} interdependence.shapley.{check_baseline,check_output}
+        orbits.lyapunov.check_windows orbits.lyapunov_spectrum.ResolutionError
+        orbits.trajectories.{check_precision,check_steps} preference.independent_components.UnusableEmbeddingsError""",
     "what a measure answers": """
         attention.attention_scores.HeadPatterns statistics.clustered.ClusteredMeans statistics.jackknife.Jackknifed
         statistics.rank_blocks.RankCorrelation statistics.variance_components.VarianceComponents
@@ -78,11 +64,10 @@ _WHY = {
         words.frequency_matching.MatchedSamples""",
     "functions of a setting, a text or a tree: nothing in them can be NaN": """
         attention.induction_scores.uniform_attention attention.repeated_tokens.repeated_tokens
-        words.sparsity.expected_concentration words.sparsity.without_structure
-        statistics.multiplicity.simultaneous_confidence
-        preference.word_clusters.cluster_name preference.word_clusters.cluster_number
-        probing.task_metrics.exact_match probing.task_metrics.normalized_answer probing.task_metrics.span_metrics
-        probing.task_metrics.task_score probing.task_metrics.token_f1 interdependence.trees.*""",
+        words.sparsity.{expected_concentration,without_structure} statistics.multiplicity.simultaneous_confidence
+        preference.word_clusters.{cluster_name,cluster_number}
+        probing.task_metrics.{exact_match,normalized_answer,span_metrics,task_score} probing.task_metrics.token_f1
+        interdependence.trees.*""",
 }
 
 
@@ -99,9 +84,10 @@ def public_names() -> set[str]:
 
 
 def no_measures() -> set[str]:
-    """Those that are none; a star stands for all names of a module."""
+    """Those that are none; a star stands for all names of a module, braces for some."""
     names, found = public_names(), set()
-    for entry in " ".join(_WHY.values()).split():
+    parts = [entry.rpartition(".") for entry in " ".join(_WHY.values()).split()]
+    for entry in (f"{home}.{name}" for home, _, last in parts for name in last.strip("{}").split(",")):
         of_module = {name for name in names if name.rpartition(".")[0] == entry[:-2]}
         found |= of_module if entry.endswith(".*") else {entry}
         assert of_module or not entry.endswith(".*"), f"no longer there: {entry}"
