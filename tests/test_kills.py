@@ -42,13 +42,9 @@ def data_of(kind, stream):
         return {"class_path": "GrammarCorpus", "init_args": {**S.GRAMMAR, **settings}}
     files = {"path": "parquet", "data_files": str(stream / "*.parquet")}
     text = {"dataset": files, "tokenizer": str(stream / "tokenizer"), "epoch_batches": 12, "block_rows": 12}
-    rows = {
-        "sequence_length": 24,
-        "batch_size": 4,
-        "num_workers": 2,
-        "corpus": {"class_path": "GrammarCorpus", "init_args": S.PIECES},
-        "stream": {"class_path": "StreamedText", "init_args": text},
-    }
+    rows = {"sequence_length": 24, "batch_size": 4, "num_workers": 2}
+    rows["corpus"] = {"class_path": "GrammarCorpus", "init_args": S.PIECES}
+    rows["stream"] = {"class_path": "StreamedText", "init_args": text}
     return {"class_path": "PretrainingCorpus", "init_args": rows}
 
 
@@ -130,14 +126,12 @@ def processes_of(kind, words, folder, cache):
         return [ranks.start(folder / "log.txt", run, words, False, **of)]
     of |= {
         **ranks.TORCHRUN,
-        "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(ranks.free_port()),
+        "MASTER_ADDR": "127.0.0.1",
         "WORLD_SIZE": "2",
     }
-    return [
-        ranks.start(folder / f"log{rank}.txt", run, words, False, **of, RANK=str(rank), LOCAL_RANK=str(rank))
-        for rank in range(2)
-    ]
+    each = [{**of, "RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
+    return [ranks.start(folder / f"log{one['RANK']}.txt", run, words, False, **one) for one in each]
 
 
 # ---------------------------------------------------------------- what has to hold
@@ -168,7 +162,7 @@ def whole(tmp_path_factory, stream):
             began = time.monotonic()
             words = command(kind, folder, "whole", stream)
             processes = processes_of(kind, words, folder, folder / "cache")
-            logs = ("log0.txt", "log1.txt") if kind == "two ranks" else ("log.txt",)
+            logs = ["log0.txt", "log1.txt"] if kind == "two ranks" else ["log.txt"]
             ranks.finish(processes, [folder / log for log in logs], 180)
             made[kind] = folder / "whole", time.monotonic() - began
         return made[kind]

@@ -183,14 +183,9 @@ def test_foreseen_memory_is_what_is_held(in_tmp):
     watch = compared.watch(built.module, 0)
     with observing(built.module):
         probe_pass(built.module, compared.probe_set, [watch])
-    tensors = [
-        x
-        for _, blocks in watch.consumer._sums.of("covariances")
-        for c in blocks._parts.values()
-        for x in tree_leaves(vars(c._sums))
-        if isinstance(x, torch.Tensor)
-    ]
-    held = sum(x.numel() * x.element_size() for x in tensors)
+    sums = [c._sums for _, of in watch.consumer._sums.of("covariances") for c in of._parts.values()]
+    leaves = [leaf for one in sums for leaf in tree_leaves(vars(one)) if isinstance(leaf, torch.Tensor)]
+    held = sum(x.numel() * x.element_size() for x in leaves)
     assert held / 2 <= cost.memory <= 2 * held
 
 

@@ -20,10 +20,8 @@ CURVES = "observations/learning_curves"
 def run(tmp_path):
     store = ObservationStore(tmp_path / "run" / CURVES, "lmdyn.callbacks.LearningCurves", {"by": []})
     for step in (0, 10, 20):
-        rows = pd.DataFrame(
-            {"step": step, "tokens": step, "quantity": ["loss", "accuracy"], "value": [3.0, 0.5]}
-        )
-        store.write(step, rows.assign(site="", by="", group=""))
+        rows = pd.DataFrame({"step": step, "quantity": ["loss", "accuracy"], "value": [3.0, 0.5]})
+        store.write(step, rows.assign(tokens=step, site="", by="", group=""))
     shutil.copytree(tmp_path / "run" / CURVES, tmp_path / "run" / "observations" / "sound")
     return tmp_path / "run"
 

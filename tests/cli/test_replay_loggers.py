@@ -64,11 +64,11 @@ def observed(folder, steps=(0, 2, 4), name="learning_curves"):
     """Each scalar of the observations by its tag and step."""
     tables = {s: pd.read_parquet(Path(folder) / "observations" / name / f"{s:09d}.parquet") for s in steps}
     cls = {"learning_curves": LearningCurves, "sparsity": Sparsity}[name]
-    tags = {
-        s: scalar_tags(name, t[cls.is_scalar(t) & t["quantity"].ne("learning_rate")])
-        for s, t in tables.items()
-    }
-    return {(tag, step): value for step, found in tags.items() for tag, value in found.items()}
+    found = {}
+    for step, table in tables.items():
+        tags = scalar_tags(name, table[cls.is_scalar(table) & table["quantity"].ne("learning_rate")])
+        found |= {(tag, step): value for tag, value in tags.items()}
+    return found
 
 
 def in_csv(path):

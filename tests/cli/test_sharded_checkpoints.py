@@ -5,7 +5,7 @@ import io
 import json
 import pickle
 import shutil
-from pathlib import Path, PosixPath
+from pathlib import PosixPath
 from types import SimpleNamespace
 
 import numpy as np
@@ -109,9 +109,8 @@ def test_ranks_of_the_whole_module_cannot_go_on_from_it(runs, tmp_path, capsys):
 
 @pytest.fixture
 def checkpoint(runs, tmp_path):
-    return Path(
-        shutil.copytree(runs / "run" / "resume" / "step=000000003.ckpt", tmp_path / "step=000000003.ckpt")
-    )
+    name = "step=000000003.ckpt"
+    return shutil.copytree(runs / "run" / "resume" / name, tmp_path / name)
 
 
 def rewrite_index(checkpoint, content):
