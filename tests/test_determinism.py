@@ -11,30 +11,28 @@ from unittest import mock
 import pytest
 
 from lmdyn.cli.__main__ import main
-from tests import test_configs as shipped
+from tests import test_configs as S
 
 pytestmark = pytest.mark.slow
 
 
 def kind(path: Path) -> tuple[str, ...]:
     """What decides which code makes a run: its model, family or tower, data and observers."""
-    model = shipped.base_document(path)["model"]
-    own = model["init_args"] | shipped.document(path).get("model", {}).get("init_args", {})
-    observed = {
-        part: shipped.document(path).get("trainer", {}).get(part) for part in ("callbacks", "callbacks+")
-    }
+    model = S.base_document(path)["model"]
+    own = model["init_args"] | S.document(path).get("model", {}).get("init_args", {})
+    observed = {part: S.document(path).get("trainer", {}).get(part) for part in ("callbacks", "callbacks+")}
     classes = sorted({*re.findall(r"'class_path': '(\w+)'", str(observed))} - {"ScheduledCheckpoint"})
     return (
         str(model["class_path"]),
         str(own.get("family")),
         str(own.get("tower")),
-        shipped.data_class(path),
+        S.data_class(path),
         *classes,
     )
 
 
 # whose classes overlays/similarity.yaml has, too
-FOUND = [path for path in shipped.MADE if path.stem not in ("quickstart", "sparsity")]
+FOUND = [path for path in S.MADE if path.stem not in ("quickstart", "sparsity")]
 ORGANISMS = list({kind(path): path for path in reversed(FOUND)}.values())  # the first of each kind
 
 
@@ -46,15 +44,11 @@ def train_all(folder: Path, order: int) -> None:
     publish = mock.patch("lmdyn.callbacks.observing.recording.publish")
     report = mock.patch("lmdyn.cli.report.write_report")
     for path in ORGANISMS[::order]:
-        here = folder / shipped.name(path)
+        here = folder / S.name(path)
         here.mkdir(parents=True)
         os.chdir(here)
         os.environ["LMDYN_CACHE"] = str(here / "cache")
-        arguments = [
-            *shipped.small_files_of(path, here),
-            *shipped.small_arguments(path),
-            *shipped.own_vocabulary(path),
-        ]
+        arguments = [*S.small_files_of(path, here), *S.small_arguments(path), *S.own_vocabulary(path)]
         main(["prepare", *arguments, "--tokenizer", "tokenizer"])
         with publish, nullcontext() if path.stem == "similarity" else report:
             main(["fit", *arguments, "--trainer.max_steps=10", "--trainer.log_every_n_steps=1"])
@@ -69,7 +63,7 @@ def trained(tmp_path_factory):
         (1, {"PYTHONHASHSEED": "1", "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}),
         (-1, {"PYTHONHASHSEED": "2", "RAYON_NUM_THREADS": "3", "TOKENIZERS_PARALLELISM": "true"}),
     ):
-        environment = {**os.environ, "PYTHONPATH": str(shipped.ROOT), "OMP_NUM_THREADS": "1", **settings}
+        environment = {**os.environ, "PYTHONPATH": str(S.ROOT), "OMP_NUM_THREADS": "1", **settings}
         command = [sys.executable, __file__, str(folder / str(number)), str(number)]
         with (folder / f"{number}.log").open("w", encoding="utf-8") as log:
             processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
@@ -99,9 +93,9 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("path", ORGANISMS, ids=shipped.name)
+@pytest.mark.parametrize("path", ORGANISMS, ids=S.name)
 def test_two_processes_write_the_same_files(trained, path):
-    one, two = (files(folder / shipped.name(path)) for folder in trained)
+    one, two = (files(folder / S.name(path)) for folder in trained)
     assert one.keys() == two.keys()
     assert [file for file in one if one[file] != two[file]] == []
     # checkpoints; configuration; tokenizer; encoded text; counts
