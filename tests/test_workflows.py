@@ -258,7 +258,7 @@ def test_observers_of_an_organism_observe_its_model(study, place, tmp_path):
     """Chains of the same observers on all models of the study, in other sizes: tests/test_paper_profiles.py."""
     _, runs, chain = place(f"{study}/organism")
     here = tiny_configs(ROOT / "configs", tmp_path) / study / "organism"
-    fit(here, "lm", *options("data.init_args.corpus.init_args", SPLITS))
+    fit(here, "lm", *TRAINER, *options("data.init_args.corpus.init_args", SPLITS))
     few = {**SPLITS, "n_train": 60, "n_evaluation": 40}
     observers = with_little(here / "observers.yaml", tmp_path, sizes=few)
     asked = yaml.safe_load(observers.read_text(encoding="utf-8"))["trainer"]["callbacks"]
