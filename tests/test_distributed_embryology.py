@@ -39,8 +39,7 @@ SIZES = {
 BATCH = 3
 OBSERVERS = (
     "token_learning", "edge_probe", "world_knowledge", "attention_patterns", "downstream", "tower_preference",
-    "word_clusters", "encoder_dynamics", "depth_performance", "handwriting", "loop_convergence",
-    "geometry",
+    "word_clusters", "encoder_dynamics", "depth_performance", "handwriting", "loop_convergence", "geometry",
 )  # fmt: skip
 # ranks take every other sentence of a list
 BY_NUMBER = ("encoder_dynamics", "depth_performance", "handwriting")

@@ -40,16 +40,11 @@ def data_of(kind, batch_size, workers, short_share):
     )
     if kind == "bptt":
         return corpus
-    stream = StreamedText(
-        {"path": "json", "data_files": str(TEXT / "text.jsonl")},
-        tokenizer=tokenizer,
-        epoch_batches=10,
-        block_rows=12,
-    )
+    files = {"path": "json", "data_files": str(TEXT / "text.jsonl")}
+    stream = StreamedText(files, tokenizer=tokenizer, epoch_batches=10, block_rows=12)
     return PretrainingCorpus(
         corpus, stream if kind == "stream" else None, sequence_length=24, batch_size=batch_size, num_workers=workers,
-        pairs="order", short_share=short_share,
-        masking=Masking(whole_words=False),
+        pairs="order", short_share=short_share, masking=Masking(whole_words=False),
     )  # fmt: skip
 
 

@@ -186,6 +186,16 @@ def test_another_optimizer_is_refused(run, tmp_path, capsys):
         assert ("lmdyn fork" in said) == ("optimizer" in change)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_report")
+def test_other_settings_that_act_are_said(run, tmp_path, warnings_of):
+    words = ["fit", "--config", str(S.configuration(tmp_path, "run")), "--trainer.max_steps", "6"]
+    main([*words, "--ckpt_path", "last", "--trainer.gradient_clip_val=0.1", "--data.init_args.seed=9"])
+    (said,) = [w for w in warnings_of if "resumes with settings other than" in w]
+    assert "trainer.gradient_clip_val" in said
+    assert "data.seed: " in said
+
+
 # ---------------------------------------------------------------- observations and names
 
 

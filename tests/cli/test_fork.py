@@ -152,11 +152,8 @@ def test_rows_are_drawn_in_another_order(tmp_path, monkeypatch, stream):
     """Until the fork the same weights, afterwards others; by the same seed the run itself."""
     monkeypatch.setenv("LMDYN_CACHE", str(tmp_path / "cache"))
     content = configuration(tmp_path, max_steps=8, max_epochs=-1, limit_val_batches=0, num_sanity_val_steps=0)
-    rows = {
-        "sequence_length": 24,
-        "batch_size": 4,
-        "corpus": {"class_path": "GrammarCorpus", "init_args": PIECES},
-    }
+    rows = {"sequence_length": 24, "batch_size": 4}
+    rows["corpus"] = {"class_path": "GrammarCorpus", "init_args": PIECES}
     if stream:
         stream_files(tmp_path)
         rows["stream"] = {"class_path": "StreamedText", "init_args": {
