@@ -22,13 +22,8 @@ def kind(path: Path) -> tuple[str, ...]:
     own = model["init_args"] | S.document(path).get("model", {}).get("init_args", {})
     observed = {part: S.document(path).get("trainer", {}).get(part) for part in ("callbacks", "callbacks+")}
     classes = sorted({*re.findall(r"'class_path': '(\w+)'", str(observed))} - {"ScheduledCheckpoint"})
-    return (
-        str(model["class_path"]),
-        str(own.get("family")),
-        str(own.get("tower")),
-        S.data_class(path),
-        *classes,
-    )
+    parts = [str(own.get(part)) for part in ("family", "tower")]
+    return str(model["class_path"]), *parts, S.data_class(path), *classes
 
 
 # whose classes overlays/similarity.yaml has, too

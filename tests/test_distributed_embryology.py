@@ -263,13 +263,8 @@ def test_two_ranks_observe_what_one_observes(two, one, name):
     ranks = [pd.read_pickle(two / f"{name}{rank}.pickle") for rank in (0, 1)]
     pd.testing.assert_frame_equal(*ranks, check_exact=True)
     # sums of attention, and gradients of heads, are added in another order; dynamics amplify what rounding differs
-    tolerance = {
-        "attention_patterns": 1e-12,
-        "loop_convergence": 1e-12,
-        "geometry": 1e-8,
-        "tower_preference": 1e-9,
-    }
-    tolerance |= dict.fromkeys(BY_NUMBER, 1e-6)
+    tolerance = dict.fromkeys(("attention_patterns", "loop_convergence"), 1e-12)
+    tolerance |= {"geometry": 1e-8, "tower_preference": 1e-9, **dict.fromkeys(BY_NUMBER, 1e-6)}
     exact = {"rtol": 0, "atol": tolerance.get(name, 0)}
     if name == "handwriting":  # regressions of float32 states, whose condition is far from 1
         exact = {"rtol": 1e-2, "atol": 1e-3}

@@ -124,12 +124,8 @@ def processes_of(kind, words, folder, cache):
     of = {"LMDYN_CACHE": str(cache)}
     if kind != "two ranks":
         return [ranks.start(folder / "log.txt", run, words, False, **of)]
-    of |= {
-        **ranks.TORCHRUN,
-        "MASTER_PORT": str(ranks.free_port()),
-        "MASTER_ADDR": "127.0.0.1",
-        "WORLD_SIZE": "2",
-    }
+    of |= {**ranks.TORCHRUN, "MASTER_PORT": str(ranks.free_port())}
+    of |= {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
     each = [{**of, "RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
     return [ranks.start(folder / f"log{one['RANK']}.txt", run, words, False, **one) for one in each]
 

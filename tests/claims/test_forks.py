@@ -78,13 +78,8 @@ def test_other_claims_are_about_the_run_and_not_about_its_forks():
 
 
 def test_a_fork_says_in_its_condition_from_where_it_went_on():
-    about = {
-        "run": "runs/s/organism/lm_3",
-        "step": 3112,
-        "rate": 0.25,
-        "changes": {"a": "b"},
-        "data_seed": None,
-    }
+    about = {"run": "runs/s/organism/lm_3", "step": 3112, "rate": 0.25}
+    about |= {"changes": {"a": "b"}, "data_seed": None}
     callbacks = [
         {"class_path": "ModelSummary"},
         {"class_path": "lmdyn.callbacks.ForkedFrom", "init_args": about},

@@ -56,12 +56,8 @@ def make_run(folder, seed=2, order=None, length=4, groups=True):
     }
     curves = ObservationStore(folder / "observations" / "sparsity", "lmdyn.callbacks.Sparsity", settings)
     worded = ObservationStore(folder / "observations" / "worded", public_name(Worded), {"n": seed})
-    rows = [
-        ("rho_gradient", "h1", None),
-        ("rho_gradient", "e", None),
-        ("chi_gradient", "h1", "a"),
-        ("chi_gradient", "h1", "b"),
-    ]
+    rows = [("rho_gradient", "h1", None), ("rho_gradient", "e", None)]
+    rows += [("chi_gradient", "h1", word) for word in "ab"]
     for step in (0, 10, 20):
         table = pd.DataFrame(rows, columns=["quantity", "site", "word"])
         table.insert(0, "step", step)
@@ -140,15 +136,9 @@ def test_nothing_of_the_machine_is_kept(runs, tmp_path):
     for private in ("/home", "anna", "/tmp", str(tmp_path), f'"{socket.gethostname()}"', '"host"'):
         assert private not in text
     assert '"…/in.yaml"' in text  # the control: what is left of it
-    given = [
-        "--config=~/a/b.yaml",
-        "C:\\Users\\anna\\x.txt",
-        "https://host/a/b",
-        "configs/a/b.yaml",
-        "NN/NNS",
-        "/",
-    ]
-    assert without_machine(given) == ["--config=…/b.yaml", "…/x.txt", *given[2:]]
+    public = ["https://host/a/b", "configs/a/b.yaml", "NN/NNS", "/"]
+    private = ["--config=~/a/b.yaml", "C:\\Users\\anna\\x.txt"]
+    assert without_machine([*private, *public]) == ["--config=…/b.yaml", "…/x.txt", *public]
     assert b"/tmp" not in b"".join(files(tmp_path / "out").values())
 
 

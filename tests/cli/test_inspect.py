@@ -284,6 +284,7 @@ def test_the_yaml_of_a_folder_replays(name, here, capsys, of_text):
     assert {"LearningCurves", "Sparsity", "Similarity"} <= set(in_yaml(path))
     curves = pd.read_parquet(here / "out" / "observations" / "learning_curves")
     assert curves["step"].unique().tolist() == [0]
+    assert "# WorldKnowledge: " in path.read_text()  # comments say what does not run, with the reason
 
 
 @pytest.mark.slow

@@ -27,15 +27,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-PRELOADED = (
-    "lmdyn.cli.fit",
-    "lmdyn.cli.report",
-    "lmdyn.callbacks",
-    "lmdyn.claims",
-    "lmdyn.datamodules",
-    "lmdyn.models",
-    "pandas",
-)
+PARTS = ("cli.fit", "cli.report", "callbacks", "claims", "datamodules", "models")
+PRELOADED = (*(f"lmdyn.{part}" for part in PARTS), "pandas")
 
 # The executable: hands over what it was started with, passes signals on, and ends as the command ends.
 _CLIENT = """#!{python} -IS

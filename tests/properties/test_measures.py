@@ -24,14 +24,8 @@ EXAMPLES = int(os.environ.get("LMDYN_EXAMPLES", "2"))
 samples = st.builds(
     M.Sample, seed=st.integers(0, 10**6), n=st.integers(14, 24), d1=st.integers(2, 4), d2=st.integers(2, 4)
 )
-some = settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+STEADY = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": list(HealthCheck)}
+some = settings(max_examples=EXAMPLES, phases=[Phase.generate], **STEADY)
 
 
 def every(rows=TABLE, names="measure", **drawn):
@@ -95,12 +89,8 @@ def test_the_table_can_fail():
     with pytest.raises(AssertionError, match="an error of a library's"):
         M.check(accident, bad, M.Refused("."), (x,))
     with pytest.raises(AssertionError, match="Regex"):
-        M.check(
-            M.Measure("mine", A.cca, lambda s: (x,)),
-            (bad[0][:, None], bad[0][:, None]),
-            M.Refused("empty"),
-            (x,),
-        )
+        mine, column = M.Measure("mine", A.cca, lambda s: (x,)), bad[0][:, None]
+        M.check(mine, (column, column), M.Refused("empty"), (x,))
     with pytest.raises(AssertionError, match="above"):
         M.in_range(M.Measure("range", A.cca, lambda s: (x,), high=1.0), torch.tensor([1.5]))
 
