@@ -39,14 +39,17 @@ class Worded(Observer):
         return observations[last | observations["word"].isna()]
 
 
-def make_run(folder, seed=2, order=None, length=4, groups=True):
+def make_run(folder, seed=2, order=None, steps=(0, 10, 20), length=4, groups=True):
     """A run's folder, without a training."""
     random = np.random.default_rng(seed)
     data = {"length": length, "path": f"/home/anna/text/{length}/train.txt"}
-    data |= {} if order is None else {"order_seed": order}
-    model = {"class_path": "lmdyn.models.LSTMLanguageModel", "init_args": {"hidden_size": 8}}
-    config = {"seed_everything": seed, "model": model, "trainer": {"max_epochs": 1}}
-    config["data"] = {"class_path": "lmdyn.datamodules.BPTTCorpus", "init_args": data}
+    config = {
+        "seed_everything": seed,
+        "model": {"class_path": "lmdyn.models.LSTMLanguageModel", "init_args": {"hidden_size": 8}},
+        "data": {"class_path": "lmdyn.datamodules.BPTTCorpus",
+                 "init_args": data | ({} if order is None else {"order_seed": order})},
+        "trainer": {"max_epochs": 1},
+    }  # fmt: skip
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     settings = {
@@ -56,20 +59,22 @@ def make_run(folder, seed=2, order=None, length=4, groups=True):
     }
     curves = ObservationStore(folder / "observations" / "sparsity", "lmdyn.callbacks.Sparsity", settings)
     worded = ObservationStore(folder / "observations" / "worded", public_name(Worded), {"n": seed})
-    rows = [("rho_gradient", "h1", None), ("rho_gradient", "e", None)]
-    rows += [("chi_gradient", "h1", word) for word in "ab"]
-    for step in (0, 10, 20):
-        table = pd.DataFrame(rows, columns=["quantity", "site", "word"])
-        table.insert(0, "step", step)
-        table.insert(1, "tokens", pd.array([step * 70] * 4, dtype="Int64"))
+    for step in steps:
+        table = pd.DataFrame({"step": step, "tokens": pd.array([step * 70] * 4, dtype="Int64"),
+                              "quantity": ["rho_gradient", "rho_gradient", "chi_gradient", "chi_gradient"],
+                              "site": ["h1", "e", "h1", "h1"], "role": ["target"] * 4,
+                              "word": [None, None, "a", "b"], "value": random.normal(size=4)})  # fmt: skip
         if groups:
             table["bin"] = pd.array([1, None, 2, 3], dtype="Int64")
-        curves.write(step, table.assign(value=random.normal(size=4)))
-        words = {"step": step, "quantity": "share", "site": "", "word": [None, "a", "b"]}
-        worded.write(step, pd.DataFrame({**words, "value": random.normal(size=3)}))
+            table = table[["step", "tokens", "quantity", "site", "role", "word", "bin", "value"]]
+        curves.write(step, table)
+        words = pd.DataFrame({"step": step, "quantity": "share", "site": "", "word": [None, "a", "b"],
+                              "value": random.normal(size=3)})  # fmt: skip
+        worded.write(step, words)
     begin_session(folder, ["lmdyn", "fit", "--config", str(folder / "in.yaml")], "cpu")
-    tested = {"test_accuracy": 0.5 + seed / 100, "checkpoint": str(folder / "last.ckpt")}
-    write_json(folder / "test.json", tested)
+    write_json(
+        folder / "test.json", {"test_accuracy": 0.5 + seed / 100, "checkpoint": str(folder / "last.ckpt")}
+    )
     return folder
 
 
