@@ -202,7 +202,7 @@ WANDB = {
 
 def test_a_named_class_keeps_what_the_configuration_says_of_it(tmp_path):
     (grouped,) = moved(tmp_path, {**WANDB, "dict_kwargs": {"group": "g"}}, shard=(1, 4))
-    assert grouped["dict_kwargs"] == {"entity": "lab", "tags": ["a"], "job_type": "replay", "group": "g"}
+    assert grouped["dict_kwargs"] == {"job_type": "replay", "group": "g"}
     csv = {"class_path": "CSVLogger", "init_args": {"save_dir": "runs", "prefix": "own"}}
     over = {"class_path": "CSVLogger", "init_args": {"save_dir": "runs", "prefix": "over"}}
     (wandb,) = moved(tmp_path, [csv, WANDB], named=["WandbLogger"])
