@@ -182,7 +182,7 @@ def tidy(measured: pd.DataFrame, at: Progress) -> pd.DataFrame:
         table = pd.concat([table, rate], ignore_index=True)
     table = table[["quantity", "site", *groups, "value"]].reset_index(drop=True)
     table.insert(0, "step", at.step)
-    table.insert(1, "tokens", pd.Series([at.tokens] * len(table), dtype="Int64"))
+    table.insert(1, "tokens", pd.Series(at.tokens, index=table.index, dtype="Int64"))
     return table
 
 

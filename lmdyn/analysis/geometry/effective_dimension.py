@@ -51,7 +51,7 @@ def effective_dimension(x: Float[Tensor, "samples dims"]) -> Float[Tensor, ""]:
         columns = exact_float(part)
         mean = columns.mean(0)
         squares += mean.square().sum()
-        scatter += scatter_matrix((columns - mean).T)
+        scatter_matrix((columns - mean).T, out=scatter)
     return participation_ratio(scatter, n * squares, x.dtype)
 
 

@@ -55,20 +55,22 @@ class _FusedAttention(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the function."""
         kwargs = kwargs or {}
-        with torch.no_grad():
-            weights = _weights_of_call(func, args, kwargs) if self._running else None
-        if weights is not None and weights.ndim == 4:
-            self._running[-1][1].append(weights)
+        if func in _FUSED and self._running:  # of thousands of functions
+            with torch.no_grad():
+                weights = _weights_of_call(func, args, kwargs)
+            if weights.ndim == 4:
+                self._running[-1][1].append(weights)
         return func(*args, **kwargs)
 
 
-def _weights_of_call(func: Any, args: Any, kwargs: Any) -> Tensor | None:
+_FUSED = {F.scaled_dot_product_attention, F.multi_head_attention_forward}
+
+
+def _weights_of_call(func: Any, args: Any, kwargs: Any) -> Tensor:
     if func is F.scaled_dot_product_attention:
         return _fused_weights(*args, **kwargs)
-    if func is not F.multi_head_attention_forward:
-        return None
     given = inspect.signature(func).bind(*args, **kwargs).arguments
-    found: Tensor | None = func(**{**given, "need_weights": True, "average_attn_weights": False})[1]
+    found: Tensor = func(**{**given, "need_weights": True, "average_attn_weights": False})[1]
     return found
 
 

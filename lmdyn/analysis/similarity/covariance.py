@@ -319,7 +319,7 @@ class _Sums:
         a = torch.stack([part.square().sum(1) for part in v.split(self.widths, 1)])
         self.n += len(v)
         self.v += v.sum(0)
-        self.vv += scatter_matrix(v)
+        scatter_matrix(v, out=self.vv)
         self.aa += a @ a.T
         self.av += a @ v
 
@@ -337,17 +337,24 @@ class _Sums:
         """Return the sums of two of the representations."""
         if len(self.widths) == 2 and (i, j) == (0, 1):
             return self
-        d = torch.cat([torch.arange(len(self.centre)).split(self.widths)[k] for k in (i, j)])
-        d, k = d.to(self.v.device), torch.tensor([i, j], device=self.v.device)
+        chosen = [self.places()[k] for k in (i, j)]
+
+        def of(x: Tensor) -> Tensor:  # slices, which are copied several times as fast as by index
+            return torch.cat([x[..., place] for place in chosen], -1)
+
         return _Sums(
-            self.centre[d],
+            of(self.centre),
             (self.widths[i], self.widths[j]),
             self.n,
-            self.v[d],
-            self.vv[d[:, None], d],
-            self.aa[k[:, None], k],
-            self.av[k[:, None], d],
+            of(self.v),
+            torch.cat([of(self.vv[place]) for place in chosen]),
+            self.aa[[[i], [j]], [i, j]],
+            of(self.av[[i, j]]),
         )
+
+    def places(self) -> list[slice]:
+        """Return where each representation is in v."""
+        return [slice(*ends) for ends in pairwise(accumulate(self.widths, initial=0))]
 
     def mean(self) -> Tensor:
         """Mean of the samples, (d,)."""
@@ -369,15 +376,13 @@ class _Sums:
         a = torch.stack([block.sum() for block in self.vv.diagonal().split(self.widths)])
         Dv, Dvv = with_delta(self.v), with_delta(self.vv).T
         one_sided = 2 * with_delta(self.av) + torch.outer(a + 2 * Dv, q)
+        half = torch.outer(self.v + self.n / 2 * delta, delta)
         return _Sums(
             centre,
             self.widths,
             self.n,
             self.v + self.n * delta,
-            self.vv
-            + torch.outer(self.v, delta)
-            + torch.outer(delta, self.v)
-            + self.n * torch.outer(delta, delta),
+            (half + half.T).add_(self.vv),  # symmetric to the bit
             self.aa + one_sided + one_sided.T + 4 * with_delta(Dvv) + self.n * torch.outer(q, q),
             self.av + 2 * Dvv + torch.outer(a + 2 * Dv, delta) + torch.outer(q, self.v + self.n * delta),
         )
@@ -389,7 +394,7 @@ class _Sides:
     def __init__(self, sums: _Sums, names: Sequence[str]) -> None:
         self._names, self._mean = names, sums.mean()
         self._centred = sums.about(self._mean)
-        self._places = [slice(*ends) for ends in pairwise(accumulate(sums.widths, initial=0))]
+        self._places = sums.places()
         self._known: dict[int, Side] = {}
 
     def pair(self, i: int, j: int) -> Pair:

@@ -154,9 +154,10 @@ class Side:
         if 0 in x.shape:
             raise ValueError(f"{name} is empty: shape {tuple(x.shape)}")
         if dtype == torch.float32:
-            x = unit_size(x.detach().to(at_least_float32(x))).to(dtype)  # its range is small
-            mean = x.mean(0)
-            samples = x - mean
+            x = x.detach().to(at_least_float32(x))
+            unit = unit_size(x).to(dtype)  # its range is small
+            mean = unit.mean(0)
+            samples = unit - mean if unit is x else unit.sub_(mean)
             samples -= samples.mean(0)  # the mean is rounded
             return cls(name, len(x), mean=mean, samples=samples)
         x = exact_float(x)

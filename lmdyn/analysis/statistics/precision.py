@@ -1,5 +1,6 @@
 """The precision of sums and matrix products."""
 
+import math
 from itertools import pairwise
 
 import torch
@@ -66,21 +67,34 @@ def unit_size(x: Tensor, dim: int | None = None) -> Tensor:
     """
     if not x.numel():
         return x
-    largest = x.abs().max() if dim is None else x.abs().amax(dim, keepdim=True)
+    ends = x.aminmax() if dim is None else x.aminmax(dim=dim, keepdim=True)  # without a copy, unlike abs
+    largest = torch.maximum(-ends.min, ends.max)
     exponent = torch.where(largest.isfinite(), -torch.frexp(largest).exponent, 0)
     if not bool(exponent.any()):
         return x
-    half = exponent // 2  # the whole power may be out of range; products are faster than ldexp of all numbers
+    if int(exponent.abs().max()) < math.frexp(torch.finfo(x.dtype).max)[1] - 1:
+        return x * torch.ldexp(torch.ones_like(largest), exponent)
+    half = exponent // 2
     first, second = (torch.ldexp(torch.ones_like(largest), part) for part in (half, exponent - half))
     return (x * first).mul_(second)
 
 
-def scatter_matrix(v: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
-    """Compute vᵀv, symmetric to the bit: only upper blocks are multiplied, 5/8 of the work for large d."""
+def scatter_matrix(v: Float[Tensor, "n d"], out: Float[Tensor, "d d"] | None = None) -> Float[Tensor, "d d"]:
+    """Compute vᵀv, symmetric to the bit: only upper blocks are multiplied, 9/16 of the work for large d.
+
+    Args:
+        v: rows.
+        out: symmetric matrix to which it is added in place; None for zeros.
+    """
     d = v.shape[1]
-    edges = [d * i // 4 for i in range(5)] if d >= 128 else [0, d]
-    out = v.new_zeros(d, d)
-    for rows in v.split(1024):  # these stay in the cache from block to block
+    blocks = 8 if d >= 512 else 4 if d >= 128 else 1
+    edges = [d * i // blocks for i in range(blocks + 1)]
+    out = v.new_zeros(d, d) if out is None else out
+    for rows in v.split(512):  # these stay in the cache from block to block
         for low, high in pairwise(edges):
             out[:high, low:high].addmm_(rows[:, :high].T, rows[:, low:high])
-    return out.triu_().add_(out.triu(1).T)
+    for low, high in pairwise(edges):
+        out[low:high, :low] = out[:low, low:high].T
+        diagonal = out[low:high, low:high]
+        diagonal.copy_(diagonal.triu() + diagonal.triu(1).T)
+    return out

@@ -1,5 +1,6 @@
 """Norms and ranks of matrices from their singular values, and of products of matrices from their factors."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,7 @@ _OF_SINGULAR_VALUES = {
     "median": "median_singular_value",
     "variance": "singular_value_variance",
 }
+_SQUARED = 1e-10  # ratio of eigenvalues, of which float64 has 16 digits
 _ROWS = 8  # rows of a step of the QR decomposition, in multiples of the columns
 
 
@@ -141,7 +143,11 @@ def head_spectra(heads: HeadMatrices) -> dict[str, MatrixSpectrum]:
 
 
 def singular_values(w: Float[Tensor, "*batch rows cols"]) -> Float[Tensor, "*batch k"]:
-    """Compute all singular values in float64, descending; a matrix with many more rows than columns is reduced by QR.
+    """Compute all singular values in float64, descending.
+
+    They are roots of the eigenvalues of WᵀW if its entries have fewer digits than float64 and the smallest is at least
+    1e-5 of the largest: errors are then at most some 1e-6 of a value. Else, a matrix with many more rows than columns
+    is reduced by QR, of which the values are computed directly.
 
     Returns:
         Tensor of shape (*batch, min(rows, cols)); NaN for a matrix that is not finite.
@@ -153,7 +159,16 @@ def singular_values(w: Float[Tensor, "*batch rows cols"]) -> Float[Tensor, "*bat
         >>> singular_values(torch.tensor([[0.0, 2.0], [0.0, 0.0]]))
         tensor([2., 0.], dtype=torch.float64)
     """
-    r, scale = _reduced(w if w.shape[-2] >= w.shape[-1] else w.mT)
+    tall = w if w.shape[-2] >= w.shape[-1] else w.mT
+    if _epsilon(w) > torch.finfo(torch.float64).eps:
+        exact, scale = _scaled(tall)
+        gram = torch.stack([part.mT @ part for part in map(exact, _parts(tall))]).sum(0)
+        broken = ~gram.isfinite().all(-1).all(-1)
+        squares = torch.linalg.eigvalsh(torch.where(broken[..., None, None], 0.0, gram)).flip(-1)
+        if bool((broken | (squares[..., -1] > _SQUARED * squares[..., 0])).all()):
+            values = squares.clamp_min(0).sqrt()
+            return torch.where(broken[..., None], torch.nan, values) * scale[..., None]
+    r, scale = _reduced(tall)
     return _finite_values(r) * scale[..., None]
 
 
@@ -167,24 +182,30 @@ def _reduced(w: Tensor, most: int = 2) -> tuple[Tensor, Tensor]:
     The matrix is divided by a power of two so that squares neither overflow nor underflow; a matrix that is not finite
     is NaN. Rows are converted to float64 and reduced step by step: memory does not grow with their number.
     """
-    rows, columns = w.shape[-2:]
-    if not rows or not columns:
-        raise ValueError(f"expected matrices with at least one row and column, got shape {tuple(w.shape)}")
-    largest = exact_float(w.detach().abs().amax((-2, -1)))
-    exponent = torch.frexp(largest).exponent
-    scale = torch.ldexp(torch.ones_like(largest), torch.where(largest.isfinite(), exponent, 0))
-
-    def exact(part: Tensor) -> Tensor:
-        return exact_float(part) / scale[..., None, None]
-
-    if rows <= most * columns:
+    exact, scale = _scaled(w)
+    if w.shape[-2] <= most * w.shape[-1]:
         return exact(w), scale
     reduced: Tensor | None = None
-    for part in w.split(_ROWS * columns, dim=-2):
+    for part in _parts(w):
         stacked = exact(part) if reduced is None else torch.cat([reduced, exact(part)], dim=-2)
         reduced = torch.linalg.qr(stacked, mode="r").R
     assert reduced is not None
     return reduced, scale
+
+
+def _parts(w: Tensor) -> Sequence[Tensor]:
+    found: Sequence[Tensor] = w.split(_ROWS * w.shape[-1], dim=-2)
+    return found
+
+
+def _scaled(w: Tensor) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """Return a function that divides rows of matrices by powers of two, in float64, and these powers."""
+    if not w.shape[-2] or not w.shape[-1]:
+        raise ValueError(f"expected matrices with at least one row and column, got shape {tuple(w.shape)}")
+    largest = exact_float(w.detach().abs().amax((-2, -1)))
+    exponent = torch.frexp(largest).exponent
+    scale = torch.ldexp(torch.ones_like(largest), torch.where(largest.isfinite(), exponent, 0))
+    return lambda part: exact_float(part) / scale[..., None, None], scale
 
 
 def _finite_values(w: Tensor) -> Tensor:

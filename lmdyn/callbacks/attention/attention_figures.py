@@ -53,34 +53,35 @@ def _square(rows: pd.DataFrame) -> "np.ndarray[Any, Any]":
 def _maps(last: pd.DataFrame, sites: Sequence[str]) -> Figure:
     """Draw the maps of all heads at one step, on one logarithmic scale."""
     rows = select(last, quantity="map")
-    heads = int(rows["head"].max()) + 1
+    heads, size = (int(rows[c].max()) + 1 for c in ("head", "query"))
     across = len(sites) > heads  # layers from left to right if there are more layers than heads
-    lines, columns = (heads, len(sites)) if across else (len(sites), heads)
-    panels = fig.new_panels(lines * columns, 1, 1, most=columns, margin=(1.8, 1.0))
-    grid = panels.grid.T if across else panels.grid
-    for i, site in enumerate(sites):
-        for head, ax in enumerate(grid[i]):
-            ax.set(xticks=[], yticks=[])
-            of_head = select(rows, site=site, head=head)
-            if len(of_head):
-                image = _map(ax, of_head)
-            if head == 0:
-                (ax.set_title if across else ax.set_ylabel)(fig.site_label(site), fontsize=8, loc="center")
-            if i == 0:
-                (ax.set_ylabel if across else ax.set_title)(f"head {head}", fontsize=8, loc="center")
-    _colour_bar(panels, image)
-    panels.figure.suptitle(
-        f"mean attention at step {int(last['step'].iloc[0]):,}: query positions 0–{int(rows['query'].max())} "
+    names = [fig.site_label(site) for site in sites], [f"head {head}" for head in range(heads)]
+    down, right = names[::-1] if across else names
+    step = size + max(1, size // 10)  # white between two maps
+    whole = np.full((len(down) * step, len(right) * step), np.nan)
+    places: Any = rows.groupby(["site", "head"], sort=False)
+    for (site, head), one in places:
+        line, column = (head, sites.index(site)) if across else (sites.index(site), head)
+        square = _square(one)
+        whole[line * step :, column * step :][: len(square), : square.shape[1]] = square
+    figure, ax = fig.new_figure(len(right) + 1.8, len(down) + 1.0)
+    image = fig.show_image(ax, whole[: size - step, : size - step], norm=_SCALE, cmap="magma")
+    for axis, labels in ((ax.xaxis, right), (ax.yaxis, down)):
+        axis.set_ticks(np.arange(len(labels)) * step + (size - 1) / 2, labels, fontsize=8)
+        axis.set_tick_params(length=0)
+    ax.xaxis.tick_top()
+    ax.spines[:].set_visible(False)
+    _colour_bar(ax, image)
+    figure.suptitle(
+        f"mean attention at step {int(last['step'].iloc[0]):,}: query positions 0–{size - 1} "
         "downwards, key positions to the right",
         wrap=True,
     )  # fmt: skip
-    return panels.figure
+    return figure
 
 
-def _colour_bar(panels: fig.Panels, image: Any) -> None:
-    panels.figure.colorbar(
-        image, ax=panels.grid, label="mean attention weight", extend="min", shrink=0.9, aspect=30
-    )
+def _colour_bar(axes: Any, image: Any) -> None:
+    image.figure.colorbar(image, ax=axes, label="mean attention weight", extend="min", shrink=0.9, aspect=30)
 
 
 @fig.in_style
@@ -123,7 +124,7 @@ class _DiagonalFrames(Sequence[Figure]):
             ax.set_title(f"{fig.site_label(site)}, head {head}", loc="center")
             ax.set_xlabel("key position")
         panels.set_ylabel("query position")
-        _colour_bar(panels, self._images[-1])
+        _colour_bar(panels.grid, self._images[-1])
 
     def __len__(self) -> int:
         return len(self._maps)

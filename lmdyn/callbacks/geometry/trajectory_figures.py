@@ -83,7 +83,7 @@ def _picture(rows: pd.DataFrame, kind: str, title: str) -> Figure:
         notes = [f", stress {one.stress:.2f}" for one in found]
     lines = wrap(title, _LETTERS * min(len(steps), 4))
     margin = (1.1 if any(parents) else 0.1, 0.2 + 0.2 * len(lines))
-    panels = fig.new_panels(len(steps), 2.6, 2.75, most=4, margin=margin)
+    panels = fig.new_panels(len(steps), 2.6, 2.75, most=4, margin=margin, fixed=True)
     size = 1.25 * float(points.abs().max()) or 1.0
     looks = fig.line_styles(parents.unique())
     labels = []

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -16,6 +18,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import ScaledTranslation
 
 from lmdyn.analysis.inspection.transformer import layer_number
 from lmdyn.callbacks.observing.drawing.bands_and_labels import draw_band, error_band, label_points
@@ -37,6 +40,7 @@ __all__ = [
     "draw_band",
     "draw_lines",
     "error_band",
+    "for_cards",
     "from_zero",
     "in_style",
     "label_points",
@@ -72,7 +76,21 @@ MOST_LINES = len(COLOURS)
 _MOST_NAMES = 12  # in a column of a legend with two columns
 _LONG_NAME = 24  # letters; a legend with such a name has one column
 _WIDEST = 11.5  # inches of a grid of panels: in wider ones, letters are too small in a report
+_CARD = 350  # pixels of a TensorBoard card, which shows of a wider image every n-th pixel
+_LEAST = 55.0  # dots per inch at which letters are readable
 _MOST_DOTS = 200  # per line: more look like a thicker line, and increase the time and size of an SVG
+
+_for_cards = ContextVar("_for_cards", default=False)
+
+
+@contextmanager
+def for_cards() -> Iterator[None]:
+    """Create and render figures for TensorBoard's narrow cards: panels and legends below each other."""
+    before = _for_cards.set(True)
+    try:
+        yield
+    finally:
+        _for_cards.reset(before)
 
 
 @in_style
@@ -100,7 +118,8 @@ class Panels:
 
     def legend(self, *, of_all: bool = False, **legend: Any) -> None:
         """Add one :func:`outer_legend` for the top right panel's lines, or for those of all panels."""
-        outer_legend(self.grid[0, -1], of=list(self) if of_all else (), **legend)
+        at = self.grid[self.number - 1, 0] if _for_cards.get() else self.grid[0, -1]
+        outer_legend(at, of=list(self) if of_all else (self.grid[0, -1],), **legend)
 
 
 @in_style
@@ -111,6 +130,7 @@ def new_panels(
     *,
     most: int = 3,
     margin: tuple[float, float] = (0.0, 0.0),
+    fixed: bool = False,
     within: SubFigure | None = None,
     **subplots: Any,
 ) -> Panels:
@@ -122,9 +142,12 @@ def new_panels(
         height: height of each, inches.
         most: panels per row.
         margin: added to the width and to the height of the whole, for legends.
+        fixed: whether rows are kept :func:`for_cards`, which otherwise have one panel each.
         within: existing subfigure to draw in; None creates a figure.
         **subplots: see :meth:`matplotlib.figure.Figure.subplots`.
     """
+    if _for_cards.get() and not fixed and within is None:
+        most, margin = 1, (0.0, margin[1])
     columns = max(1, min(most, number))
     rows = max(1, -(-number // columns))
     width = min(width, (_WIDEST - margin[0]) / columns)
@@ -196,14 +219,32 @@ def show_heads(
 
 @in_style
 def outer_legend(axes: Axes, of: Sequence[Axes] = (), title: str | None = None) -> None:
-    """Add a legend to the right of ``axes``: each line of ``of`` (default: ``axes`` itself) once, by its label."""
+    """Add a legend to the right of ``axes``: each line of ``of`` (default: ``axes`` itself) once, by its label.
+
+    :func:`for_cards`, it is below them, and makes the figure higher.
+    """
     entries = {str(handle.get_label()): handle for panel in of or (axes,) for handle in _labelled(panel)}
-    if entries:
-        most = _MOST_NAMES if max(map(len, entries)) < _LONG_NAME else 2 * _MOST_NAMES
+    longest = max(map(len, entries), default=0)
+    if not entries:
+        return
+    if not _for_cards.get():
+        most = _MOST_NAMES if longest < _LONG_NAME else 2 * _MOST_NAMES
         axes.legend(
             entries.values(), entries.keys(), title=title, ncols=-(-len(entries) // most),
             loc="center left", bbox_to_anchor=(1.0, 0.5),
         )  # fmt: skip
+        return
+    figure: Any = axes.get_figure(root=True)
+    columns = max(1, min(len(entries), int((figure.get_figwidth() - 0.7) / (0.55 + 0.075 * longest))))
+    lines = -(-len(entries) // columns) + (title is not None)
+    figure.set_figheight(figure.get_figheight() + 0.18 * lines + 0.1)
+    above = len(axes.get_xlabel().splitlines()) + axes.xaxis.get_tick_params().get("labelbottom", True)
+    below = 0.08 + 0.17 * above  # inches, of the axis and its label
+    place = axes.transAxes + ScaledTranslation(0, -below, figure.dpi_scale_trans)
+    axes.legend(
+        entries.values(), entries.keys(), title=title, ncols=columns,
+        loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=place, borderaxespad=0,
+    )  # fmt: skip
 
 
 def _labelled(axes: Axes) -> Iterator[Any]:
@@ -277,10 +318,9 @@ def draw_lines(
         label: function that returns the legend label of a value of ``by``, if its style has no ``label``.
         **common: style of all lines.
     """
-    rows = rows.sort_values(x)
+    lines = dict(iter(rows.sort_values(x).groupby(by, observed=True, sort=False)))
     for name, look in looks.items():
-        line = rows[rows[by].eq(name)]
-        if len(line):
+        if (line := lines.get(name)) is not None:
             drawn = {"marker": ".", "label": label(name), **common, **look}
             if len(line) > _MOST_DOTS:
                 drawn["marker"] = ""
@@ -350,7 +390,10 @@ def of_run(run: str, name: str, several: bool) -> str:
 
 
 def pixels(figure: Figure) -> np.ndarray[Any, Any]:
-    """Render a figure once at its own resolution, as (height, width, 3) bytes."""
+    """Render a figure once, as (height, width, 3) bytes: :func:`for_cards` as wide as these, if it stays readable."""
+    resolution = _CARD / figure.get_figwidth()
+    if _for_cards.get() and _LEAST <= resolution < figure.dpi:
+        figure.set_dpi(resolution)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()

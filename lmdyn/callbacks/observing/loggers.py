@@ -4,21 +4,19 @@ import gc
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import pandas as pd
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 from matplotlib.figure import Figure
 
-from lmdyn.callbacks.observing.drawing.stacked_panels import stacked_pixels
 from lmdyn.callbacks.observing.drawing.tensorboard_charts import know_charts_of, log_charts, takes_charts
-from lmdyn.callbacks.observing.figures import MOST_STEPS, pixels, spread_out
+from lmdyn.callbacks.observing.figures import MOST_STEPS, for_cards, pixels, spread_out
 from lmdyn.callbacks.training.lightning_internals import logged_name
 from lmdyn.runs.schema import Quantity, declarations, group_columns, is_number_column
 from lmdyn.runs.store import ObservationStore
@@ -130,9 +128,13 @@ def draw(observer: Published, loggers: Sequence[Any], step: int) -> None:
         observations = observer.store.read(
             steps=frozenset(drawn), where=rows(drawn) if callable(rows) else rows
         )
-        for name, figure in observer.figures(observations, observer.settings).items():
-            with _survived(observer, f"figure {name!r}"):
-                log_figure(loggers, f"{observer.name}/{name}", figure, step)
+        for kind in (True, False):
+            chosen = [logger for logger in loggers if takes_images(logger) and has_cards(logger) == kind]
+            with for_cards() if kind else nullcontext():
+                figures = observer.figures(observations, observer.settings) if chosen else {}
+                for name, figure in figures.items():
+                    with _survived(observer, f"figure {name!r}"):
+                        log_figure(chosen, f"{observer.name}/{name}", figure, step)
 
 
 @contextmanager
@@ -203,30 +205,24 @@ def know_charts(observers: Sequence[Published], loggers: Sequence[Any]) -> None:
 
 def takes_images(logger: Any) -> bool:
     """Return whether :func:`log_figure` can send figures to a logger."""
-    return hasattr(logger, "log_image") or _add_image(logger) is not None
+    return hasattr(logger, "log_image") or has_cards(logger)
+
+
+def has_cards(logger: Any) -> bool:
+    """Return whether a logger shows images as TensorBoard does."""
+    return hasattr(getattr(logger, "experiment", None), "add_image")
 
 
 def log_figure(loggers: Sequence[Any], tag: str, figure: Figure, step: int) -> None:
-    """Send a figure to every logger of images: by TensorBoard's ``add_image``, or ``log_image``.
-
-    For TensorBoard, it is adapted to the width of its cards, see
-    :func:`~lmdyn.callbacks.observing.drawing.stacked_panels.stacked_pixels`.
-    """
-    stacked: np.ndarray[Any, Any] | None = None
-    picture: np.ndarray[Any, Any] | None = None
-    for logger in sorted(filter(takes_images, loggers), key=lambda logger: _add_image(logger) is not None):
-        if (add_image := _add_image(logger)) is not None:
-            stacked = stacked_pixels(figure) if stacked is None else stacked
-            add_image(tag, stacked, step, dataformats="HWC")
+    """Send a figure to loggers of images: by TensorBoard's ``add_image``, or ``log_image``."""
+    picture = pixels(figure)
+    for logger in loggers:
+        if has_cards(logger):
+            logger.experiment.add_image(tag, picture, step, dataformats="HWC")
         else:
-            picture = pixels(figure) if picture is None else picture
             # the slider of Weights & Biases over images counts calls: the caption contains the step
             caption = {"caption": [f"step {step}"]} if isinstance(logger, WandbLogger) else {}
             logger.log_image(key=tag, images=[picture], step=step, **caption)
-
-
-def _add_image(logger: Any) -> Callable[..., Any] | None:
-    return getattr(getattr(logger, "experiment", None), "add_image", None)
 
 
 def where_curves_are(logger: Any) -> str:

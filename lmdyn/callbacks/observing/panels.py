@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lmdyn.callbacks.observing import figures as fig
-from lmdyn.runs.schema import Quantity, declared, group_columns, is_number_column, last_step, select
+from lmdyn.runs.schema import Quantity, declared, group_columns, is_number_column, last_step, select, wide
 
 __all__ = ["standard_figures"]
 
@@ -75,8 +75,17 @@ def standard_figures(
         if over:
             figures |= _figures_over(finite, over, name)
         elif drawn:
-            figures |= _figures_of(observations, drawn, name, sites)
+            figures |= _figures_of(_involved(observations, drawn), drawn, name, sites)
     return figures
+
+
+def _involved(observations: pd.DataFrame, drawn: Mapping[str, Quantity]) -> pd.DataFrame:
+    """Return the rows that panels of these quantities show: a table may have many thousands of others."""
+    values = [f"{name}{end}" for name in drawn for end in ("", "_error", "_low", "_high")]
+    floors = [of.floor for of in drawn.values() if of.floor]
+    rows = select(observations, quantity=[*values, *floors, "learning_rate"])
+    # selecting among names in arrow takes several times as long
+    return rows.astype({c: object for c in rows if isinstance(rows[c].dtype, pd.StringDtype)})
 
 
 def _figures_over(finite: pd.DataFrame, drawn: Mapping[str, Quantity], name: str) -> dict[str, Figure]:
@@ -153,13 +162,14 @@ def _figure(observations: pd.DataFrame, facets: Sequence[_Facet]) -> Figure:
     width, most, margin = (3.6, 3, 1.5) if of_sites else (4.9, 2, 0.0)  # one legend, or one beside each panel
     panels = fig.new_panels(len(facets) + len(maps), width, 2.7, most=most, margin=(margin, 0))
     for ax, facet in zip(panels, facets, strict=False):
-        _draw_over_steps(ax, observations, facet)
+        _draw_over_steps(ax, observations, finite, facet)
     for ax, facet in zip([*panels][len(facets) :], maps, strict=True):
         last = last_step(facet.rows(finite))
         fig.show_heads(ax, last, [name for name in facet.lines if name in set(last["site"])])
         ax.set_title(f"{facet.title},\nstep {last['step'].iloc[0]:,}", fontsize=9)
-    for ax in [*panels][: max(0, min(len(facets), len([*panels]) - panels.grid.shape[1]))]:
-        ax.set_xlabel("")  # the same below
+    for ax in [*panels][: max(0, len(facets) - panels.grid.shape[1])]:
+        ax.set_xlabel("")
+        ax.tick_params(labelbottom=False)  # the same below
     if of_sites:
         panels.legend(of_all=True)
     else:  # other lines in each panel, in the same colours
@@ -168,22 +178,22 @@ def _figure(observations: pd.DataFrame, facets: Sequence[_Facet]) -> Figure:
     return panels.figure
 
 
-def _draw_over_steps(ax: Axes, observations: pd.DataFrame, facet: _Facet) -> None:
+def _draw_over_steps(ax: Axes, observations: pd.DataFrame, finite: pd.DataFrame, facet: _Facet) -> None:
     """Draw lines over steps, with gaps at NaN, their bands and floor; means over a column of numbers."""
-    finite = observations.dropna(subset="value")
     looks = fig.site_styles(facet.lines) if facet.by == "site" else fig.line_styles(facet.lines)
     rows = facet.rows(observations)
-    rows = rows[rows[facet.by].isin(facet.rows(finite)[facet.by])]
+    rows = rows[rows[facet.by].isin(rows[facet.by][rows["value"].notna()])]
     numbered = _numbered(rows.drop(columns=facet.by))
     means = rows.groupby([facet.by, "step"], observed=True, sort=False)["value"].mean().reset_index()
-    _draw_bands(ax, finite, facet, looks)
+    if numbered is None:  # else of one head, beside a mean
+        _draw_bands(ax, finite, facet, looks)
     of_none = "all" if len(looks) > 1 else ""  # of the row without a site
     fig.draw_lines(ax, means, facet.by, looks, label=lambda name: _line_label(facet.by, name) or of_none)
     _draw_floor(ax, finite, facet)
     ax.set_title(facet.title if numbered is None else f"{facet.title},\nmean over {numbered}", fontsize=9)
     ax.set_ylabel(facet.quantity.unit)
     _scale(ax, facet.quantity, rows["value"])
-    fig.set_step_axis(ax, rows["step"], rates=finite)
+    fig.set_step_axis(ax, observations["step"], rates=finite)  # the same for all panels
 
 
 def _line_label(column: str, name: Any) -> str:
@@ -199,21 +209,22 @@ def _draw_bands(ax: Axes, finite: pd.DataFrame, facet: _Facet, looks: Mapping[An
     """Draw intervals, or two standard errors to both sides: of correlations, those of Fisher's z."""
     of = facet.quantity
     scale = "fisher" if (of.low, of.high) == (-1, 1) else "plain"
-    ends = {end: facet.rows(finite, end) for end in ("", "_error", "_low", "_high")}
+    ends = {end: facet.rows(finite, end) for end in ("_error", "_low", "_high")}
+    if not any(map(len, ends.values())):
+        return
+    error, low, high = (wide(rows, facet.by) for rows in ends.values())
+    middle = wide(facet.rows(finite), facet.by)
     for name, look in looks.items():
-        line = {end: rows[rows[facet.by].eq(name)].set_index("step")["value"] for end, rows in ends.items()}
-        line = {end: values[~values.index.duplicated()] for end, values in line.items()}
-        if len(line["_low"]) and len(line["_high"]):
-            steps = line["_low"].index
-            low, high = line["_low"].to_numpy(), line["_high"].reindex(steps).to_numpy()
-        elif len(line["_error"]):
-            steps = line["_error"].index
-            middle = line[""].reindex(steps)
-            low, high = fig.error_band(middle, line["_error"], scale)
+        if name in low and name in high:
+            steps = low.index
+            both = low[name].to_numpy(), high[name].reindex(steps).to_numpy()
+        elif name in error:
+            steps = error.index
+            both = fig.error_band(middle[name].reindex(steps), error[name], scale)
         else:
             continue
-        low, high = (np.clip(end, of.low, of.high) for end in (low, high))
-        fig.draw_band(ax, steps, low, high, color=look["color"], alpha=0.2)
+        below, above = (np.clip(end, of.low, of.high) for end in both)
+        fig.draw_band(ax, steps, below, above, color=look["color"], alpha=0.2)
 
 
 def _draw_floor(ax: Axes, finite: pd.DataFrame, facet: _Facet) -> None:
@@ -225,6 +236,8 @@ def _draw_floor(ax: Axes, finite: pd.DataFrame, facet: _Facet) -> None:
 
 def _floors(finite: pd.DataFrame, of: Quantity, place: Mapping[str, Any]) -> list[pd.DataFrame]:
     """Return the courses of what a quantity is compared with, at its place where they have one."""
+    if not of.floor:
+        return []
     rows = select(finite, quantity=of.floor)
     for column, value in place.items():
         at = select(rows, **{column: value})

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -113,7 +114,7 @@ def tabulate(
             table[column] = table[column].astype("Int64")
         elif empty is not None:
             table[column] = empty if table[column].isna().all() else table[column].fillna(empty)
-    undefined = table["value"].map(lambda value: isinstance(value, str)).astype(bool)
+    undefined = np.array([isinstance(value, str) for value in table["value"].tolist()], dtype=bool)
     table["value"] = table["value"].mask(undefined, math.nan).astype("float64")
     if rank_and_world_size()[0] == 0:
         broken = list(dict.fromkeys(table["site"][table["value"].isna() & ~undefined]))

@@ -238,3 +238,19 @@ def test_rounding_of_the_stored_type_is_no_rank_and_costs_none():
     w = (left * values @ right.T).bfloat16()
     assert float(matrix_spectrum(w).numerical_rank) == 51
     assert float(matrix_spectrum(w.double()).numerical_rank) == 400  # the same numbers, meant as they are
+
+
+@pytest.mark.parametrize("smallest", [1e-3, 1e-7, 0.0])
+@pytest.mark.parametrize("shape", [(40, 12), (12, 40)])
+def test_values_of_single_precision_are_those_of_its_numbers_in_double(smallest, shape):
+    g = torch.Generator().manual_seed(0)
+    k = min(shape)
+    left, right = (torch.linalg.qr(torch.randn(n, k, generator=g, dtype=torch.float64)).Q for n in shape)
+    w = (
+        left * torch.logspace(0, -1, k, dtype=torch.float64).index_fill(0, torch.tensor([k - 1]), smallest)
+    ) @ right.T
+    expected = torch.linalg.svdvals(w.float().double())
+    torch.testing.assert_close(singular_values(w.float()), expected, rtol=2e-6, atol=1e-15)
+    torch.testing.assert_close(
+        singular_values(w.float() * 2.0**100) / 2.0**100, expected, rtol=2e-6, atol=1e-15
+    )

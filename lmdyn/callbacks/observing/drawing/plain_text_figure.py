@@ -9,6 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.spines import Spine
 from matplotlib.table import Table
 from matplotlib.text import Text
 from matplotlib.ticker import Formatter, LogFormatterMathtext
@@ -85,6 +86,8 @@ class PlainTextFigure(Figure):
         for artist in self.findobj():
             if isinstance(artist, Text):
                 artist.set_parse_math(False)
+            elif isinstance(artist, Spine):
+                artist.set_in_layout(False)  # the box of its axes has the same edges
             elif isinstance(artist, Table):  # its cells do not list their texts among their children
                 for cell in artist.get_celld().values():
                     cell.get_text().set_parse_math(False)
