@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -78,19 +79,16 @@ class PlainTextFigure(Figure):
     def as_it_is(self) -> Iterator[None]:
         """Apply the style, and parse no text as mathematics: neither existing texts nor ticks created meanwhile.
 
-        A context within another one changes nothing: searching all artists takes as long as drawing a panel.
+        A context within another one changes nothing.
         """
         if self._as_it_is:
             yield
             return
-        for artist in self.findobj():
+        for artist in _parts(self):
             if isinstance(artist, Text):
                 artist.set_parse_math(False)
             elif isinstance(artist, Spine):
                 artist.set_in_layout(False)  # the box of its axes has the same edges
-            elif isinstance(artist, Table):  # its cells do not list their texts among their children
-                for cell in artist.get_celld().values():
-                    cell.get_text().set_parse_math(False)
             elif isinstance(artist, Axis):
                 major, minor = artist.get_major_formatter(), artist.get_minor_formatter()
                 if isinstance(major, LogFormatterMathtext):
@@ -103,6 +101,19 @@ class PlainTextFigure(Figure):
                 yield
             finally:
                 self._as_it_is = False
+
+
+def _parts(artist: Artist) -> Iterator[Artist]:
+    """Yield all artists of a figure; of axes only the ticks that exist, since a list of them creates all others."""
+    yield artist
+    if isinstance(artist, Axis):
+        ticks = [tick for kind in ("majorTicks", "minorTicks") for tick in vars(artist).get(kind, ())]
+        yield from (artist.label, artist.offsetText, *(text for t in ticks for text in (t.label1, t.label2)))
+    elif isinstance(artist, Table):  # its cells do not list their texts among their children
+        yield from (cell.get_text() for cell in artist.get_celld().values())
+    else:
+        for child in artist.get_children():
+            yield from _parts(child)
 
 
 def lay_out(figure: Figure, dpi: float) -> None:
