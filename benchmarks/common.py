@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from tables import machine, spread, table
 
-from lmdyn.analysis.words.sparsity import CLOSED_CLASSES, OPEN_CLASSES
+from lmdyn.analysis.words.concentration import CLOSED_CLASSES, OPEN_CLASSES
 from lmdyn.datamodules.corpora.corpus import Corpus
 from lmdyn.datamodules.corpora.sentence import Document, Sentence
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer

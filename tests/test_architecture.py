@@ -12,7 +12,7 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from lmdyn.analysis.words.sparsity import concentration
+from lmdyn.analysis.words.concentration import concentration
 
 ROOT = Path(__file__).parents[1]
 

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from lmdyn.claims import STUDIES
-from lmdyn.claims.verdicts.page import write_summary
 from lmdyn.claims.verdicts.show import judge_profiles
+from lmdyn.claims.verdicts.verdict_page import write_summary
 from lmdyn.runs import provenance
 from lmdyn.runs.store import ObservationStore
 from tests.helpers.studied_runs import NAME, STUDY, make_run

@@ -50,12 +50,12 @@ from lmdyn.analysis.inspection.sites import FoundSites, find_sites, match_sites
 from lmdyn.analysis.interdependence.coalition_sums import PairwiseShapley
 from lmdyn.analysis.interdependence.coalitions import reading_of
 from lmdyn.analysis.interdependence.decomposition import Decomposition, contextual_decomposition
-from lmdyn.analysis.interdependence.interdependence import (
+from lmdyn.analysis.interdependence.lstm_layers import state_gradients
+from lmdyn.analysis.interdependence.pairwise import (
     PairwiseInterdependence,
     decompositional_interdependence,
     pairwise_interdependence,
 )
-from lmdyn.analysis.interdependence.lstm import state_gradients
 from lmdyn.analysis.interdependence.pairwise_shapley import pairwise_shapley_interaction
 from lmdyn.analysis.interdependence.shapley import ShapleyInteraction, shapley_interaction
 from lmdyn.analysis.interdependence.trees import dependency_distances, off_by_one_distances
@@ -95,6 +95,14 @@ from lmdyn.analysis.parameters.loss_gradient import LossGradient, loss_gradient
 from lmdyn.analysis.phases.change_points import ChangePoints, change_points
 from lmdyn.analysis.phases.map_controls import clumping_p_value, rotated_seeds, smooth_counterpart
 from lmdyn.analysis.phases.training_map import TrainingMap, training_map
+from lmdyn.analysis.preference.clustering import (
+    ClusteredWords,
+    Clustering,
+    Membership,
+    cluster_means,
+    typical_words,
+    word_clusters,
+)
 from lmdyn.analysis.preference.independent_components import (
     UnusableEmbeddingsError,
     amari_ica,
@@ -113,14 +121,6 @@ from lmdyn.analysis.preference.preference import (
 )
 from lmdyn.analysis.preference.preference_agreement import Agreement, compare_preferences, shuffled_within
 from lmdyn.analysis.preference.tower_predictions import Predictions, TowerPredictions
-from lmdyn.analysis.preference.word_clusters import (
-    ClusteredWords,
-    Clustering,
-    Membership,
-    cluster_means,
-    typical_words,
-    word_clusters,
-)
 from lmdyn.analysis.probing.probes import (
     DescriptionLength,
     DiagnosticClassifier,
@@ -147,14 +147,14 @@ from lmdyn.analysis.weights.alignment import TableAlignment, table_alignment
 from lmdyn.analysis.weights.distances import WeightDistance, weight_distance
 from lmdyn.analysis.weights.sparsity_of_entries import gini, hoyer
 from lmdyn.analysis.weights.spectra import MatrixSpectrum, matrix_spectrum, product_spectrum, singular_values
-from lmdyn.analysis.words.frequency_matching import MatchedSamples, match_frequency
-from lmdyn.analysis.words.sparsity import (
+from lmdyn.analysis.words.concentration import (
     attention_entropy,
     concentration,
     frequency_correlation,
     normalized_attention_entropy,
     word_tags,
 )
+from lmdyn.analysis.words.frequency_matching import MatchedSamples, match_frequency
 from lmdyn.analysis.words.surprisal import surprisals, word_surprisals
 
 __all__ = [

@@ -117,9 +117,11 @@ def _run(args: list[str]) -> None:
     elif command in _COMMANDS:
         if command in _MEASURE_MEMORY:  # torch's profiler writes to the terminal otherwise
             os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-        from lmdyn.cli.arguments import run_command
+        from lmdyn.cli.command_parser import run_command
 
-        module = importlib.import_module(f"lmdyn.{'claims' if command in _OF_CLAIMS else 'cli'}.commands")
+        module = importlib.import_module(
+            "lmdyn.claims.claim_commands" if command in _OF_CLAIMS else "lmdyn.cli.commands"
+        )
         run_command(str(command), getattr(module, str(command)), args[1:])
     elif str(command).startswith("-"):  # LightningCLI would name the Trainer's commands only
         raise ValueError(

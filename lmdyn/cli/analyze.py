@@ -22,9 +22,9 @@ from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.training.lightning_internals import callbacks_of
 from lmdyn.callbacks.training.resume import read_tokenizer
 from lmdyn.cli.replay.downloads import Downloads, KeepLimit
-from lmdyn.cli.replay.loggers import Destination, logger_settings, logging_to, make_loggers
-from lmdyn.cli.replay.reading import ReadAhead
+from lmdyn.cli.replay.read_ahead import ReadAhead
 from lmdyn.cli.replay.replay import Backlog, Replay
+from lmdyn.cli.replay.replay_loggers import Destination, logger_settings, logging_to, make_loggers
 from lmdyn.cli.replay.subject import Subject
 from lmdyn.cli.replay.weights_record import WeightsRecord
 from lmdyn.cli.replay.work import Work
@@ -91,8 +91,8 @@ def analyze(
         strict: whether to stop at the first failure.
         device: device on which to observe.
         loggers: classes of loggers, or ``none``; default: those of the configuration, see
-            :func:`~lmdyn.cli.replay.loggers.logger_settings`. Loggers named here also receive existing observations;
-            those of the configuration receive only new ones.
+            :func:`~lmdyn.cli.replay.replay_loggers.logger_settings`. Loggers named here also receive existing
+            observations; those of the configuration receive only new ones.
         keep: for a hub model, how many downloads of all workers may be in the cache at once, in addition to the first
             checkpoint; None removes nothing.
         command: words of the command line, for ``<out>/provenance.json``.

@@ -24,9 +24,9 @@ from lmdyn.analysis.inspection.forward import call_module, device_of, logits_of
 from lmdyn.callbacks.observing.amounts import parameter_bytes
 from lmdyn.callbacks.observing.findings import Cost, Finding, beyond_memory, expected
 from lmdyn.callbacks.observing.memory import free_disk, free_memory, in_time, in_words, most_allocated
+from lmdyn.callbacks.observing.module_reading import read_module
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet
-from lmdyn.callbacks.observing.reading import read_module
 from lmdyn.callbacks.observing.recording import check_names
 from lmdyn.callbacks.observing.reference import Checkpoint
 from lmdyn.callbacks.observing.requirements import foresee, silently

@@ -277,7 +277,7 @@ def surprisal(
         device: cpu, cuda, …; default: cuda if available
     """
     on = _device(device)
-    from lmdyn.cli.surprisal import write_surprisals
+    from lmdyn.cli.surprisal_tables import write_surprisals
 
     folder = write_surprisals(
         model,

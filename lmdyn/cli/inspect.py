@@ -16,10 +16,10 @@ from lmdyn.analysis.inspection.forward import Forward, device_of
 from lmdyn.analysis.inspection.label_convention import label_convention, model_reading
 from lmdyn.analysis.inspection.sites import find_sites
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
+from lmdyn.callbacks.observing.module_reading import declared_labels
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.protocols import objective_of
-from lmdyn.callbacks.observing.reading import declared_labels
 from lmdyn.callbacks.observing.reference import Itself
 from lmdyn.callbacks.observing.requirements import requirements, silently
 from lmdyn.callbacks.observing.run import Run

@@ -10,7 +10,7 @@ from lmdyn.datamodules.corpora.tagging import LexiconTagger, SpacyTagger, Tagger
 from lmdyn.datamodules.corpora.text import TextCorpus
 from lmdyn.datamodules.facts.facts import FactCorpus, FactSource, GrammarFacts, TrexFacts
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
-from lmdyn.datamodules.grammar.tasks import GrammarTasks
+from lmdyn.datamodules.grammar.grammar_tasks import GrammarTasks
 from lmdyn.datamodules.pretraining.masking import Masking
 from lmdyn.datamodules.pretraining.pretraining import PretrainingCorpus
 from lmdyn.datamodules.pretraining.streamed_text import StreamedText

@@ -27,7 +27,7 @@ from transformers import (
 from lmdyn.models.learning_rate_schedules import ScheduledModule
 from lmdyn.models.module import IGNORED, TokenMean, one_of, predict_labels
 from lmdyn.models.pretrained import PAIR_HEAD, check_size, hub_folder, load_model
-from lmdyn.models.pretraining import (
+from lmdyn.models.pretraining_tools import (
     Initialization,
     checkpoint_activations,
     draw_weights,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lmdyn.analysis.inspection.linear_cross_entropy import linear_cross_entropy, target_log_probabilities
 from lmdyn.models.learning_rate_schedules import ScheduledModule
 from lmdyn.models.module import IGNORED, one_of
-from lmdyn.models.pretraining import gather_labelled, labelled_positions
+from lmdyn.models.pretraining_tools import gather_labelled, labelled_positions
 from lmdyn.models.towers import LSTMTowers, TransformerTowers
 
 __all__ = ["TwoTowerLanguageModel", "TwoTowerOutput"]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Union, get_args, get_origin, get_type_hin
 import pytest
 
 from lmdyn.callbacks import DynamicsNumerics, LongTerm, ShortTerm
-from lmdyn.callbacks.observing.arguments import Above, From
+from lmdyn.callbacks.observing.checked_fields import Above, From
 from tests.helpers.recorded import exported
 from tests.helpers.refusals import assert_refused
 

@@ -139,7 +139,7 @@ def test_what_is_there_is_neither_observed_nor_read_again(series, observers, tmp
     assert pd.read_parquet(out / "weights_audit.parquet")["step"].tolist() == list(STEPS)
     read = []
     monkeypatch.setattr(
-        "lmdyn.cli.replay.reading.read_stored",
+        "lmdyn.cli.replay.read_ahead.read_stored",
         lambda path, fits: read.append(path) or read_stored(path, fits),
     )
     assert analyze(folder, **arguments) == 0

@@ -1,7 +1,7 @@
 import pytest
 from transformers import AutoTokenizer
 
-from lmdyn.cli.arguments import run_command
+from lmdyn.cli.command_parser import run_command
 from lmdyn.cli.commands import prepare
 
 SMALL = [

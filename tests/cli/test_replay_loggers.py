@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lmdyn.callbacks import LearningCurves, Sparsity
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.cli.__main__ import main
-from lmdyn.cli.replay.loggers import Destination, logger_settings, logging_to, make_loggers
+from lmdyn.cli.replay.replay_loggers import Destination, logger_settings, logging_to, make_loggers
 from tests.cli.tiny_run import at_steps, tiny_run, trained
 from tests.helpers.wandb_files import offline_runs
 
@@ -301,7 +301,7 @@ def scalars(run):
 
 def test_a_wandb_run_that_cannot_start_ends_the_replay_before_it_begins(run, tmp_path, monkeypatch, capsys):
     refused = mock.Mock(side_effect=ConnectionError("api_key not configured"))
-    monkeypatch.setattr("lmdyn.cli.replay.loggers.start_wandb_run", refused)
+    monkeypatch.setattr("lmdyn.cli.replay.replay_loggers.start_wandb_run", refused)
     with pytest.raises(SystemExit, match="1"):
         main(["analyze", str(run), "--out", str(tmp_path), "--logger", "WandbLogger"])
     said = capsys.readouterr().err

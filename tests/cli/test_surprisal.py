@@ -9,7 +9,7 @@ import torch
 from transformers import AlbertConfig, AlbertForMaskedLM, BertTokenizerFast, GPT2Config, GPT2LMHeadModel
 
 from lmdyn.cli.__main__ import main
-from lmdyn.cli.surprisal import write_surprisals
+from lmdyn.cli.surprisal_tables import write_surprisals
 from lmdyn.datamodules.corpora.tokenization import load_tokenizer, tokenizer_digest
 from lmdyn.models import PretrainedLM
 from tests.analysis.words.test_surprisal import TEXTS, albert_like

@@ -7,7 +7,7 @@ from transformers import AlbertForPreTraining, BertForPreTraining, ElectraForMas
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
 from lmdyn.models import LAMB, MaskedLanguageModel
 from lmdyn.models.learning_rate_schedules import warmup_decay
-from lmdyn.models.pretraining import checkpoint_activations
+from lmdyn.models.pretraining_tools import checkpoint_activations
 from tests.helpers.modules import quiet_trainer
 from tests.helpers.refusals import assert_refused
 from tests.helpers.small_runs import PIECES

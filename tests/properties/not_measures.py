@@ -16,7 +16,7 @@ _WHY = {
         inspection.sites.* inspection.transformer.* dynamics.maps.copies.* dynamics.maps.core.*
         dynamics.maps.passage.* dynamics.maps.steps.* dynamics.maps.texts.*
         probing.state_decoder.{StateDecoder,States} words.frequency_cells.* words.word_masks.*
-        interdependence.lstm.{LSTMLayer,lstm_layers}""",
+        interdependence.lstm_layers.{LSTMLayer,lstm_layers}""",
     "measured on a whole model, with tests of their own: inspection, parameters, words, probing in tests/analysis": """
         attention.head_ablation.* attention.token_path.* parameters.at_point.* parameters.head_matrices.*
         parameters.linear_weight.* parameters.loss_gradient.* weights.matrices.* weights.spectra.head_spectra
@@ -42,11 +42,11 @@ _WHY = {
         geometry.sampled_rows.SampledRows similarity.scatter.{Axes,Pair,Side}
         similarity.kernels.{structure_of,subsample} similarity.block_covariances.* similarity.block_similarity.*
         similarity.block_jackknife.value_or_nan similarity.divergence.DivergenceSums similarity.sweep.known_measures
-        words.frequency_matching.matched_samples words.sparsity.{mean_entropies,sample_correlations,word_classes}
+        words.frequency_matching.matched_samples words.concentration.{mean_entropies,sample_correlations,word_classes}
         interdependence.coalition_sums.{PairValues,drawn_means,exact_sums,norms_of_all}
         interdependence.pair_statistics.pair_statistics
         interdependence.coalitions.{Game,Outputs,games_of,named_outputs}
-        interdependence.lstm.{initial_state,run_layers,real_steps} interdependence.shapley.size_weights
+        interdependence.lstm_layers.{initial_state,run_layers,real_steps} interdependence.shapley.size_weights
         orbits.followed_orbits.* orbits.lyapunov.{derivative,random_perturbation,rescaled,tangent_window}
         orbits.lyapunov.{unit_perturbation,window} orbits.trajectories.{exact_products,part_of,power_at,repeat}
         preference.tower_predictions.means_of statistics.precision.* statistics.correlation.unit_values
@@ -54,7 +54,7 @@ _WHY = {
         statistics.mean_over_seeds.{Bounds,EqualSeeds} inspection.weights_audit.{WeightsAudit,audit_weights}""",
     "checks, which raise or do nothing, and errors": """
         dynamics.synchronization.check_floor inspection.forward.check_labels
-        interdependence.lstm.{check_decoder,check_inputs} interdependence.shapley.{check_baseline,check_output}
+        interdependence.lstm_layers.{check_decoder,check_inputs} interdependence.shapley.{check_baseline,check_output}
         orbits.lyapunov.check_windows orbits.lyapunov_spectrum.ResolutionError
         orbits.trajectories.{check_precision,check_steps} preference.independent_components.UnusableEmbeddingsError""",
     "what a measure answers": """
@@ -64,8 +64,8 @@ _WHY = {
         words.frequency_matching.MatchedSamples""",
     "functions of a setting, a text or a tree: nothing in them can be NaN": """
         attention.induction_scores.uniform_attention attention.repeated_tokens.repeated_tokens
-        words.sparsity.{expected_concentration,without_structure} statistics.multiplicity.simultaneous_confidence
-        preference.word_clusters.{cluster_name,cluster_number}
+        words.concentration.{expected_concentration,without_structure} statistics.multiplicity.simultaneous_confidence
+        preference.clustering.{cluster_name,cluster_number}
         probing.task_metrics.{exact_match,normalized_answer,span_metrics,task_score} probing.task_metrics.token_f1
         interdependence.trees.*""",
 }

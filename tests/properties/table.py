@@ -52,12 +52,12 @@ from lmdyn.analysis.statistics.multiplicity import holm
 from lmdyn.analysis.statistics.rank_blocks import RankCorrelations, blocks_of_clusters
 from lmdyn.analysis.statistics.scales import error_on_scale, from_scale, to_scale
 from lmdyn.analysis.statistics.variance_components import variance_components
-from lmdyn.analysis.words.learning_order import learning_order, rescaled
-from lmdyn.analysis.words.sparsity import (
+from lmdyn.analysis.words.concentration import (
     concentration_and_norm,
     frequency_correlation_error,
     unigram_entropy,
 )
+from lmdyn.analysis.words.learning_order import learning_order, rescaled
 from tests.properties import inputs as I
 from tests.properties.measures import (
     AS_USUAL,
@@ -189,26 +189,26 @@ SIMILARITY = [
 # ------------------------------------------------------------------------------------------------ words
 
 WORDS = [
-    Measure("words.sparsity.concentration", A.concentration, I.vectors, low=0, high=1, nan=SOME_NAN,
+    Measure("words.concentration.concentration", A.concentration, I.vectors, low=0, high=1, nan=SOME_NAN,
             invariant={0: "lengths scale sign units"}, empty=NOTHING, one=AS_USUAL),
-    Measure("words.sparsity.concentration", lambda v: A.concentration(0 * v), I.vectors, nan=NAN, constant=NAN,
+    Measure("words.concentration.concentration", lambda v: A.concentration(0 * v), I.vectors, nan=NAN, constant=NAN,
             empty=NOTHING, one=NAN, variant="zero"),
-    Measure("words.sparsity.concentration_and_norm", concentration_and_norm, I.vectors, low=0, nan=SOME_NAN,
+    Measure("words.concentration.concentration_and_norm", concentration_and_norm, I.vectors, low=0, nan=SOME_NAN,
             inf=AS_USUAL, invariant={0: "sign units"}, empty=NOTHING, one=AS_USUAL),
-    Measure("words.sparsity.attention_entropy", A.attention_entropy, lambda s: (I.distributions(s),), low=0,
+    Measure("words.concentration.attention_entropy", A.attention_entropy, lambda s: (I.distributions(s),), low=0,
             high=np.log(4), nan=SOME_NAN, inf=SAME_OR_NOT_FINITE, invariant={0: "units"}, empty=NOTHING, one=AS_USUAL,
             integers=NO_CASE),
-    Measure("words.sparsity.normalized_attention_entropy", A.normalized_attention_entropy,
+    Measure("words.concentration.normalized_attention_entropy", A.normalized_attention_entropy,
             lambda s: (I.attention(s),), low=0, high=1, nan=SOME_NAN, inf=SAME_OR_NOT_FINITE, invariant={0: "last"},
             empty=NOTHING, one=AS_USUAL, integers=NO_CASE),
-    Measure("words.sparsity.frequency_correlation", A.frequency_correlation, I.two_series, low=-1, high=1,
+    Measure("words.concentration.frequency_correlation", A.frequency_correlation, I.two_series, low=-1, high=1,
             nan={0: LEFT_OUT, 1: NAN}, inf=NAN, invariant={0: "shift scale", 1: "shift scale", "all": "rows"},
             symmetric=True, constant=NAN, one=NAN, empty=NAN),
-    Measure("words.sparsity.frequency_correlation_error", frequency_correlation_error, I.two_series, low=0,
+    Measure("words.concentration.frequency_correlation_error", frequency_correlation_error, I.two_series, low=0,
             nan={0: LEFT_OUT, 1: NAN}, inf=NAN, invariant={0: "shift scale", 1: "shift scale", "all": "rows"},
             symmetric=True, constant=NAN, one=NAN, empty=NAN, lengths=NO_CASE),
-    Measure("words.sparsity.unigram_entropy", lambda x: unigram_entropy((8 * x).abs().long()), lambda s: (I.normal(s,
-            s.n),),
+    Measure("words.concentration.unigram_entropy", lambda x: unigram_entropy((8 * x).abs().long()),
+            lambda s: (I.normal(s, s.n),),
             nan=NO_CASE, low=0, invariant={0: "rows sign"}, constant=AS_USUAL, empty=NAN, half=NONE, integers=NO_CASE),
     Measure("words.frequency_matching.match_frequency",
             lambda x, y: A.match_frequency(x.double().abs() + 1, y.double().abs() + 1, size=3, tolerance=9.0).means,
@@ -702,15 +702,15 @@ PREFERENCE = [
             low=0, high=1, nan=Refused("finite"), invariant={0: "scale sign units rows units_signs"},
             constant=AS_USUAL, zero=Refused("zeros"), empty=Refused("at least 1"), one=Value(0),
             rows=lambda args, k: (args[0][:k, :k],)),
-    Measure("preference.word_clusters.word_clusters preference.word_clusters.ClusteredWords "
-            "preference.word_clusters.Clustering",
+    Measure("preference.clustering.word_clusters preference.clustering.ClusteredWords "
+            "preference.clustering.Clustering",
             lambda x: A.word_clusters(x, A.Clustering(components=2, learning_rate=0.1,
             max_iterations=100)).values.abs(),
             embeddings, constant=Refused("got rank [01]"), invariant={0: "shift scale"}, tolerance=1e-4, **_unusable),
-    Measure("preference.word_clusters.cluster_means preference.word_clusters.typical_words "
-            "preference.word_clusters.Membership", members, lambda s: (I.normal(s, s.n),), nan=AS_USUAL, inf=AS_USUAL,
+    Measure("preference.clustering.cluster_means preference.clustering.typical_words "
+            "preference.clustering.Membership", members, lambda s: (I.normal(s, s.n),), nan=AS_USUAL, inf=AS_USUAL,
             constant=AS_USUAL, one=AS_USUAL, empty=AS_USUAL),
-    Measure("preference.preference.most_frequent_tag words.sparsity.word_tags",
+    Measure("preference.preference.most_frequent_tag words.concentration.word_tags",
             lambda c: (A.most_frequent_tag((4 * c).abs().long()),
                        A.word_tags((4 * c).abs().long(), (4 * c).abs().long().sum(1), min_count=1)),
             lambda s: (I.normal(s, s.n, 3),), low=-1, high=2, nan=NO_CASE, constant=AS_USUAL, one=AS_USUAL,
@@ -881,14 +881,14 @@ INTERDEPENDENCE = [
             lambda x: A.contextual_decomposition(LSTM, x, side(x, 1)).relevant, words, nan=SAME_OR_NAN,
             inf=SAME_OR_NOT_FINITE,
             empty=Refused("at least one word"), one=AS_USUAL, half=NONE, integers=Refused("float")),
-    Measure("interdependence.interdependence.decompositional_interdependence",
+    Measure("interdependence.pairwise.decompositional_interdependence",
             lambda x: A.decompositional_interdependence(LSTM, x, side(x, 0), side(x, 2)), words, low=0, nan=SAME_OR_NAN,
             empty=Refused("at least one word"), one=AS_USUAL, half=NONE, integers=Refused("float")),
-    Measure("interdependence.interdependence.pairwise_interdependence "
-            "interdependence.interdependence.PairwiseInterdependence",
+    Measure("interdependence.pairwise.pairwise_interdependence "
+            "interdependence.pairwise.PairwiseInterdependence",
             lambda x: A.pairwise_interdependence(LSTM, x, 2).hidden, words, low=0, nan=SAME_OR_NAN, inf=AS_USUAL,
             empty=Refused("at least one word"), one=AS_USUAL, half=NONE, integers=Refused("float")),
-    Measure("interdependence.lstm.state_gradients",
+    Measure("interdependence.lstm_layers.state_gradients",
             lambda x: A.state_gradients(LSTM, DECODER, x, torch.zeros(x.shape[:2], dtype=torch.int64)), words,
             nan=SAME_OR_NAN, inf=AS_USUAL, empty=Refused("at least one word"), one=AS_USUAL, half=NONE,
             integers=Refused("float")),

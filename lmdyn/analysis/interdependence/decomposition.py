@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lmdyn.analysis.interdependence.lstm import (
+from lmdyn.analysis.interdependence.lstm_layers import (
     LSTMLayer,
     State,
     check_inputs,
@@ -85,7 +85,7 @@ def contextual_decomposition(
     all words together leave an irrelevant part.
 
     Args:
-        lstm: an ``nn.LSTM`` or a stack of them: see :func:`~lmdyn.analysis.interdependence.lstm.lstm_layers`.
+        lstm: an ``nn.LSTM`` or a stack of them: see :func:`~lmdyn.analysis.interdependence.lstm_layers.lstm_layers`.
         inputs: word vectors, always batch first, whatever the module's ``batch_first``.
         focus: whether each word is in focus, (batch, time), or (masks, batch, time) for several sets at once.
         state: the state before the first word, as ``nn.LSTM`` takes it, or a pair for each layer. All of it is

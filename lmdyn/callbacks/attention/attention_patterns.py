@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lmdyn.analysis.attention.attention_scores import AttentionPatternSums
 from lmdyn.analysis.inspection.transformer import attention_sites
 from lmdyn.callbacks.attention.attention_figures import diagonal_animation, map_figures
-from lmdyn.callbacks.observing.arguments import From
+from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.probe import ObservedBatch
 from lmdyn.callbacks.observing.streaming_observer import Sites, StreamingObserver, Watched
 from lmdyn.callbacks.observing.sums import Row, Sums

@@ -29,7 +29,7 @@ from lmdyn.callbacks.attention.induction_passes import (
     repeated_batch,
     row_lengths,
 )
-from lmdyn.callbacks.observing.arguments import From
+from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, Watch, probe_pass, to_device

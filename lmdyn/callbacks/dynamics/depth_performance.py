@@ -30,7 +30,7 @@ from lmdyn.analysis.probing.state_decoder import RetrainedDecoder, StateDecoder,
 from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.analysis.statistics.grouped import GroupedMeans
-from lmdyn.callbacks.observing.arguments import From
+from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, TrainingPart, to_device

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import torch
 
 from lmdyn.analysis.dynamics.synchronization import THRESHOLD, DeviationVariant
-from lmdyn.callbacks.observing.arguments import Above, From, check_fields
+from lmdyn.callbacks.observing.checked_fields import Above, From, check_fields
 
 __all__ = ["DynamicsNumerics", "FromTwo", "LongTerm", "ShortTerm", "flat_settings"]
 

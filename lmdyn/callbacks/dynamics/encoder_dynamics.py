@@ -25,7 +25,7 @@ from lmdyn.callbacks.dynamics.dynamics_settings import (
 )
 from lmdyn.callbacks.dynamics.encoder_dynamics_figures import dynamics_figures, dynamics_tables
 from lmdyn.callbacks.dynamics.encoder_runs import EncoderRuns
-from lmdyn.callbacks.observing.arguments import From
+from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.panels import standard_figures

@@ -20,7 +20,7 @@ from lmdyn.analysis.orbits.trajectories import exact_products
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.dynamics.handwriting_figures import handwriting_figures
 from lmdyn.callbacks.dynamics.letter_paths import pen_velocity
-from lmdyn.callbacks.observing.arguments import Above, From
+from lmdyn.callbacks.observing.checked_fields import Above, From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import FineTuningTasks

@@ -15,7 +15,7 @@ from lmdyn.analysis.inspection.batches import text_of
 from lmdyn.analysis.inspection.forward import device_of, logits_of
 from lmdyn.analysis.orbits.trajectories import exact_products
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.callbacks.observing.arguments import Above, From
+from lmdyn.callbacks.observing.checked_fields import Above, From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.panels import standard_figures

@@ -17,7 +17,7 @@ from lmdyn.analysis.geometry.spectrum import power_law, white_noise_rank
 from lmdyn.analysis.geometry.vector_sums import VectorGeometry, VectorSums
 from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.callbacks.observing.amounts import count_tokens, site_widths
-from lmdyn.callbacks.observing.arguments import From
+from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.probe import ObservedBatch, to_device, token_vectors
 from lmdyn.callbacks.observing.run import report

@@ -18,7 +18,7 @@ from lmdyn.analysis.geometry.group_variance import GroupSums, GroupVectors, grou
 from lmdyn.analysis.inspection.batches import text_of
 from lmdyn.callbacks.geometry.trajectory_figures import pictured_rows, pictures
 from lmdyn.callbacks.observing.amounts import site_widths
-from lmdyn.callbacks.observing.arguments import From
+from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
 from lmdyn.callbacks.observing.run import report

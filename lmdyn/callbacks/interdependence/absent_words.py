@@ -12,7 +12,7 @@ from lmdyn.analysis.inspection.activations import capture, observing, resolve_si
 from lmdyn.analysis.inspection.forward import Forward, call_module, device_of, logits_of
 from lmdyn.analysis.inspection.sites import find_sites
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
-from lmdyn.callbacks.interdependence.sentence_pairs import SentencePairs
+from lmdyn.callbacks.interdependence.word_pairs import SentencePairs
 
 __all__ = ["MEAN", "Absence", "AbsentWords", "Space", "absent_token"]
 

@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.analysis.interdependence.coalitions import Reading, reading_of
 from lmdyn.analysis.interdependence.decomposition import Variant
-from lmdyn.analysis.interdependence.interdependence import pairwise_interdependence
 from lmdyn.analysis.interdependence.pair_statistics import pair_statistics
+from lmdyn.analysis.interdependence.pairwise import pairwise_interdependence
 from lmdyn.analysis.interdependence.pairwise_shapley import pairwise_shapley_interaction
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks.interdependence.absent_words import Absence, AbsentWords, Space, absent_token
 from lmdyn.callbacks.interdependence.interdependence_figures import interdependence_figures
 from lmdyn.callbacks.interdependence.lstm_parts import LSTMParts
-from lmdyn.callbacks.interdependence.sentence_pairs import SentencePairs, TokenBatch
-from lmdyn.callbacks.observing.arguments import From
+from lmdyn.callbacks.interdependence.word_pairs import SentencePairs, TokenBatch
+from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import AnnotatedText, Sentence

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.forward import Forward, call_module, logits_of
-from lmdyn.analysis.interdependence.lstm import check_decoder, initial_state, lstm_layers, run_layers
+from lmdyn.analysis.interdependence.lstm_layers import check_decoder, initial_state, lstm_layers, run_layers
 
 __all__ = ["LSTMParts"]
 

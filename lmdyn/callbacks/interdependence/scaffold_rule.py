@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.predictions import hits
 from lmdyn.analysis.interdependence.decomposition import Variant, contextual_decomposition
-from lmdyn.analysis.interdependence.interdependence import relative_norm
-from lmdyn.analysis.interdependence.lstm import initial_state, lstm_layers, run_layers, state_gradients
+from lmdyn.analysis.interdependence.lstm_layers import initial_state, lstm_layers, run_layers, state_gradients
+from lmdyn.analysis.interdependence.pairwise import relative_norm
 from lmdyn.analysis.statistics.clustered import clustered_means
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks.interdependence.lstm_parts import LSTMParts
 from lmdyn.callbacks.interdependence.scaffold_figures import scaffold_figures
-from lmdyn.callbacks.observing.arguments import From
+from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import RuleInstances, offers
 from lmdyn.callbacks.observing.sums import Row, tabulate

@@ -16,7 +16,7 @@ from lmdyn.analysis.landscape.hessian import Hessian
 from lmdyn.analysis.landscape.next_update import next_update
 from lmdyn.analysis.parameters.at_point import at_point
 from lmdyn.analysis.parameters.loss_gradient import LossGradient, loss_gradient, losses_of, mean_loss
-from lmdyn.callbacks.observing.arguments import Above, From
+from lmdyn.callbacks.observing.checked_fields import Above, From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import Reader

@@ -24,7 +24,7 @@ from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.callbacks.landscape.landscape_figures import landscape_figures
 from lmdyn.callbacks.observing import figures as fig
 from lmdyn.callbacks.observing.amounts import parameter_bytes
-from lmdyn.callbacks.observing.arguments import Above, From
+from lmdyn.callbacks.observing.checked_fields import Above, From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ObservedBatch, Reader, Watch, probe_pass, to_device

@@ -21,8 +21,8 @@ from lmdyn.analysis.landscape.followed_path import AllocationSums, FollowedPath
 from lmdyn.analysis.landscape.linear_head import splits_at
 from lmdyn.analysis.landscape.text_line import TextOnLines
 from lmdyn.analysis.parameters.at_point import parameter_values, running_statistics
-from lmdyn.analysis.words.sparsity import CLOSED_CLASSES, OPEN_CLASSES, word_tags
-from lmdyn.callbacks.observing.arguments import From
+from lmdyn.analysis.words.concentration import CLOSED_CLASSES, OPEN_CLASSES, word_tags
+from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device

@@ -15,19 +15,19 @@ from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.forward import Renamed, device_of
 from lmdyn.analysis.inspection.label_convention import LabelConvention
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
-from lmdyn.callbacks.observing.arguments import From, check_fields, recording_arguments
+from lmdyn.callbacks.observing.checked_fields import From, check_fields, recording_arguments
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, raise_or_warn
 from lmdyn.callbacks.observing.loggers import LogFigures
-from lmdyn.callbacks.observing.panels import standard_figures
-from lmdyn.callbacks.observing.probe import ProbeSet
-from lmdyn.callbacks.observing.protocols import require
-from lmdyn.callbacks.observing.reading import (
+from lmdyn.callbacks.observing.module_reading import (
     Labels,
     SiteChoice,
     choose_sites,
     declared_labels,
     read_module,
 )
+from lmdyn.callbacks.observing.panels import standard_figures
+from lmdyn.callbacks.observing.probe import ProbeSet
+from lmdyn.callbacks.observing.protocols import require
 from lmdyn.callbacks.observing.recording import Passes, check_names, finish_figures, observe_due
 from lmdyn.callbacks.observing.reference import Reference
 from lmdyn.callbacks.observing.run import (
@@ -94,11 +94,10 @@ class Observer(L.Callback, ABC):
         ValueError: for an unknown split or label convention, or a name that is not a valid folder name.
     """
 
-    if TYPE_CHECKING:  # class attributes, which may depend on arguments
+    if TYPE_CHECKING:  # a class attribute, which may depend on arguments
         figure_rows: Any = None
-        reads_data: bool = True
     else:
-        figure_rows, reads_data = None, True
+        figure_rows = None
     """Rows that :meth:`figures` requires, as a ``pyarrow.compute`` expression over the columns; None for all.
 
     A function of the drawn steps that returns one, if the rows depend on them.
@@ -196,6 +195,11 @@ class Observer(L.Callback, ABC):
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
         """Return which rows are sent to the loggers as scalars: all by default."""
         return pd.Series(True, index=observations.index)
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether it reads its probe set."""
+        return True
 
     def prepare(self) -> None:
         """Check the configuration before training; called when the run and the probe set are known."""

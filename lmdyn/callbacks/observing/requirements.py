@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.callbacks.observing.findings import Cost, Finding, ForeseenError, What
 from lmdyn.callbacks.observing.memory import most_allocated
+from lmdyn.callbacks.observing.module_reading import read_module
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, probe_pass
 from lmdyn.callbacks.observing.protocols import UnmetNeedsError
-from lmdyn.callbacks.observing.reading import read_module
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.callbacks.training.resume import token_counts_of, tokenizer_of

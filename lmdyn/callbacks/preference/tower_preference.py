@@ -30,7 +30,7 @@ from lmdyn.analysis.preference.tower_predictions import Predictions
 from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.analysis.statistics.correlation import pearson, spearman
 from lmdyn.callbacks.observing.amounts import count_types, site_widths
-from lmdyn.callbacks.observing.arguments import From
+from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import TrainingPart

@@ -11,19 +11,19 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.preference.independent_components import Nonlinearity, UnusableEmbeddingsError, Whiten
-from lmdyn.analysis.preference.word_clusters import (
+from lmdyn.analysis.preference.clustering import (
     ClusteredWords,
     Clustering,
     Method,
     cluster_name,
     word_clusters,
 )
+from lmdyn.analysis.preference.independent_components import Nonlinearity, UnusableEmbeddingsError, Whiten
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.callbacks.observing.arguments import Above, From
+from lmdyn.callbacks.observing.checked_fields import Above, From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen
+from lmdyn.callbacks.observing.module_reading import choose_sites
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.reading import choose_sites
 from lmdyn.callbacks.observing.reference import has_module
 from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.sums import Row, tabulate

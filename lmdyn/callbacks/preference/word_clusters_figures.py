@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from lmdyn.analysis.preference.word_clusters import (
+from lmdyn.analysis.preference.clustering import (
     Membership,
     cluster_means,
     cluster_name,

@@ -20,7 +20,7 @@ from lmdyn.analysis.probing.probes import (
 )
 from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
 from lmdyn.callbacks.observing.amounts import count_labels, count_tokens, site_widths
-from lmdyn.callbacks.observing.arguments import Above, From
+from lmdyn.callbacks.observing.checked_fields import Above, From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ObservedBatch, ProbeSet, Watch, probe_pass, token_vectors

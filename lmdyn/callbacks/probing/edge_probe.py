@@ -20,7 +20,7 @@ from lmdyn.analysis.probing.edge_probe_training import EdgeClassifier
 from lmdyn.analysis.probing.edge_probes import EdgeData, edge_probes
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.amounts import site_widths
-from lmdyn.callbacks.observing.arguments import Above, From
+from lmdyn.callbacks.observing.checked_fields import Above, From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, to_device, token_vectors

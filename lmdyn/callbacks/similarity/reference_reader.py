@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import capture, resolve_sites
 from lmdyn.analysis.inspection.forward import is_sharded
+from lmdyn.callbacks.observing.module_reading import choose_sites
 from lmdyn.callbacks.observing.probe import ObservedBatch, Reader
-from lmdyn.callbacks.observing.reading import choose_sites
 from lmdyn.callbacks.observing.reference import Itself, Reference, has_module
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 

@@ -20,7 +20,7 @@ from lmdyn.analysis.similarity.divergence import DivergenceSums
 from lmdyn.analysis.similarity.sweep import MEASURES, SAMPLED, measure_of
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.amounts import count_tokens, parameter_bytes, site_widths
-from lmdyn.callbacks.observing.arguments import Above, From
+from lmdyn.callbacks.observing.checked_fields import Above, From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.probe import ObservedBatch, Watch, token_vectors
 from lmdyn.callbacks.observing.reference import Itself, Reference, named_references

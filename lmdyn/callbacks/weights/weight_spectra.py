@@ -28,7 +28,7 @@ from lmdyn.analysis.weights.matrices import (
     token_tables,
 )
 from lmdyn.analysis.weights.spectra import MatrixSpectrum, head_spectra, matrix_spectrum
-from lmdyn.callbacks.observing.arguments import From
+from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.figures import short_names
 from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
@@ -134,8 +134,12 @@ class WeightSpectra(Observer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.reads_data = self.gradients
         self.compared = references_or_own_past(self.reference)
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether gradients are computed, which alone read data."""
+        return self.gradients
 
     def prepare(self) -> None:
         """Check the given references; say which of the run's own checkpoints are the default ones."""

@@ -14,9 +14,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
 from lmdyn.analysis.statistics.grouped import GroupedMeans
-from lmdyn.analysis.words.frequency_cells import FrequencyCells, frequency_samples, word_rows
-from lmdyn.analysis.words.frequency_matching import matched_samples
-from lmdyn.analysis.words.sparsity import (
+from lmdyn.analysis.words.concentration import (
     CLOSED_CLASSES,
     OPEN_CLASSES,
     concentration_and_norm,
@@ -25,6 +23,8 @@ from lmdyn.analysis.words.sparsity import (
     without_structure,
     word_classes,
 )
+from lmdyn.analysis.words.frequency_cells import FrequencyCells, frequency_samples, word_rows
+from lmdyn.analysis.words.frequency_matching import matched_samples
 from lmdyn.callbacks.observing.amounts import count_types
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors

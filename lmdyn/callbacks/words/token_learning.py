@@ -16,7 +16,7 @@ from lmdyn.analysis.inspection.predictions import hits, logits_at
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.analysis.words.word_masks import BatchWords, masked_copies, number_words, word_hash, words_right
-from lmdyn.callbacks.observing.arguments import From
+from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device

@@ -20,7 +20,7 @@ __all__ = ["ALLOCATION", "LAYERS", "LEARNED", "RUN"]
 
 OPEN_CLASSES = ("ADJ", "ADV", "INTJ", "NOUN", "PROPN", "VERB")
 CLOSED_CLASSES = ("ADP", "AUX", "CCONJ", "DET", "PART", "PRON", "SCONJ")
-"""As in ``lmdyn.analysis.words.sparsity``, which imports torch."""
+"""As in ``lmdyn.analysis.words.concentration``, which imports torch."""
 
 FASTER = round(math.log10(1 / 1.1), 4)
 TOGETHER, SHARE, NINE = 0.25, 0.05, 0.9

@@ -64,12 +64,12 @@ def show_claims(
     for one in judged:
         _print(one, measured_elsewhere(one, judged))
     if markdown is not None:
-        from lmdyn.claims.verdicts.page import write_summary
+        from lmdyn.claims.verdicts.verdict_page import write_summary
 
         write_summary(study, judged, given, markdown)
         log.info("summary: %s", markdown)
     if out is not None:
-        from lmdyn.claims.verdicts.page import write_page
+        from lmdyn.claims.verdicts.verdict_page import write_page
 
         log.info("page: %s", write_page(study, judged, out))
 

@@ -16,9 +16,9 @@ import lmdyn.datamodules
 from lmdyn.analysis.inspection.attributes import read_attribute
 from lmdyn.analysis.inspection.forward import Forward, device_of, dotted
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
+from lmdyn.callbacks.observing.module_reading import read_module
 from lmdyn.callbacks.observing.probe import ProbeSet
 from lmdyn.callbacks.observing.protocols import HasTokenizer, offers
-from lmdyn.callbacks.observing.reading import read_module
 from lmdyn.callbacks.observing.requirements import silently
 from lmdyn.callbacks.observing.run import split_loader
 from lmdyn.cli.inspecting.inspected_model import Subject, check_arguments, instantiate

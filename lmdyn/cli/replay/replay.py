@@ -15,7 +15,7 @@ from rich.progress import Progress as Bar
 from lmdyn.callbacks.observing.loggers import know_charts, publish
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.recording import Passes
-from lmdyn.cli.replay.reading import ReadAhead
+from lmdyn.cli.replay.read_ahead import ReadAhead
 from lmdyn.cli.replay.weights_record import WeightsRecord
 from lmdyn.cli.replay.work import Task, Work
 from lmdyn.runs.atomic_files import UnwritableError

@@ -13,7 +13,9 @@ from lmdyn.datamodules.loading.global_batch import accumulated_batches
 from lmdyn.datamodules.loading.loader import SplitLoaders
 from lmdyn.datamodules.pretraining.masking import Masking
 from lmdyn.datamodules.pretraining.row_loader import RowLoader
-from lmdyn.datamodules.pretraining.sentence_pairs import (
+from lmdyn.datamodules.pretraining.stream_loader import StreamLoaderOfRows
+from lmdyn.datamodules.pretraining.streamed_text import StreamedText
+from lmdyn.datamodules.pretraining.text_rows import (
     Objective,
     Pairs,
     RowFormat,
@@ -21,8 +23,6 @@ from lmdyn.datamodules.pretraining.sentence_pairs import (
     ordinary_ids,
     special_ids,
 )
-from lmdyn.datamodules.pretraining.stream_loader import StreamLoaderOfRows
-from lmdyn.datamodules.pretraining.streamed_text import StreamedText
 
 __all__ = ["PretrainingCorpus"]
 

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from lmdyn.datamodules.corpora.encoding import EncodedSplit
 from lmdyn.datamodules.corpora.tokenization import digest
 from lmdyn.datamodules.loading.loader import IndexedLoader, in_workers
-from lmdyn.datamodules.pretraining.sentence_pairs import RowMaker, row_generator, rows_of
+from lmdyn.datamodules.pretraining.text_rows import RowMaker, row_generator, rows_of
 
 __all__ = ["RowLoader"]
 

@@ -17,9 +17,9 @@ from transformers import PreTrainedTokenizerFast
 from lmdyn.datamodules.corpora.tokenization import trained_here
 from lmdyn.datamodules.loading.global_batch import GlobalBatch, ResumeError
 from lmdyn.datamodules.loading.loader import in_workers
-from lmdyn.datamodules.pretraining.sentence_pairs import RowMaker
 from lmdyn.datamodules.pretraining.stream_reader import START, RowReader
 from lmdyn.datamodules.pretraining.streamed_text import StreamedText
+from lmdyn.datamodules.pretraining.text_rows import RowMaker
 
 __all__ = ["Deal", "StreamLoaderOfRows"]
 

@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.tokenization import plain_backend, trained_here
 from lmdyn.datamodules.files.data_sets import read_rows
-from lmdyn.datamodules.pretraining.sentence_pairs import RowMaker, StreamBlock, row_generator
 from lmdyn.datamodules.pretraining.streamed_text import StreamedText
+from lmdyn.datamodules.pretraining.text_rows import RowMaker, StreamBlock, row_generator
 
 __all__ = ["START", "RowReader", "documents_of"]
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lmdyn.analysis import state_gradients
-from lmdyn.analysis.interdependence.lstm import LSTMLayer, lstm_layers, real_steps
+from lmdyn.analysis.interdependence.lstm_layers import LSTMLayer, lstm_layers, real_steps
 from lmdyn.models import StackedLSTM
 from tests.analysis.interdependence.lstm_oracle import (
     as_one,

@@ -6,11 +6,7 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from lmdyn.analysis.preference.independent_components import (
-    IndependentComponents,
-    principal_components,
-)
-from lmdyn.analysis.preference.word_clusters import (
+from lmdyn.analysis.preference.clustering import (
     Clustering,
     Membership,
     _clustered,
@@ -19,6 +15,10 @@ from lmdyn.analysis.preference.word_clusters import (
     cluster_number,
     typical_words,
     word_clusters,
+)
+from lmdyn.analysis.preference.independent_components import (
+    IndependentComponents,
+    principal_components,
 )
 
 UNKNOWN = (ValueError, TypeCheckError)  # under test, annotations speak first

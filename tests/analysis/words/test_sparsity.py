@@ -16,7 +16,7 @@ from lmdyn.analysis import (
     normalized_attention_entropy,
     word_tags,
 )
-from lmdyn.analysis.words.sparsity import (
+from lmdyn.analysis.words.concentration import (
     concentration_and_norm,
     expected_concentration,
     frequency_correlation_error,

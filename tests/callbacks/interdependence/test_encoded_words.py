@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.callbacks.interdependence.sentence_pairs import SentencePairs
+from lmdyn.callbacks.interdependence.word_pairs import SentencePairs
 from lmdyn.datamodules import Sentence
 
 

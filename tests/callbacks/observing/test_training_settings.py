@@ -17,8 +17,8 @@ from lmdyn.callbacks import (
     Steps,
     observe_together,
 )
-from lmdyn.callbacks.observing import reading
-from lmdyn.models.pretraining import checkpoint_activations
+from lmdyn.callbacks.observing import module_reading
+from lmdyn.models.pretraining_tools import checkpoint_activations
 from tests.helpers.modules import Own, quiet_trainer
 
 pytestmark = [  # the second: torch.jit's own, as torch.compile is first used
@@ -133,8 +133,8 @@ def test_observation_is_invisible_and_live_equals_replayed(setting, tmp_path):
 def test_several_observers_read_the_module_and_the_probe_set_once(tmp_path, monkeypatch):
     """Also those that read weights of attention, in a part of the probe set; their numbers are those of each alone."""
     decided, passes = [], []
-    original = reading.label_convention
-    monkeypatch.setattr(reading, "label_convention", lambda *a: decided.append(a) or original(*a))
+    original = module_reading.label_convention
+    monkeypatch.setattr(module_reading, "label_convention", lambda *a: decided.append(a) or original(*a))
     module, several = Transformer(), observers()
     several[3] = AttentionPatterns(size=4, max_tokens=13, probe=several[0].probe)
     for observer in several:

@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 from torch import nn
 
-from lmdyn.analysis.words.sparsity import OPEN_CLASSES
+from lmdyn.analysis.words.concentration import OPEN_CLASSES
 from lmdyn.callbacks import LearningCurves, Run, Sparsity
 from lmdyn.runs.schema import select
 from tests.helpers.recorded import check_elsewhere

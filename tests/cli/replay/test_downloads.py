@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from lmdyn.cli.arguments import run_command
+from lmdyn.cli.command_parser import run_command
 from lmdyn.cli.commands import analyze
 from lmdyn.cli.replay.downloads import Downloads, KeepLimit, _files, parse_keep
 from lmdyn.runs.hub_checkpoints import HubCheckpoints

@@ -17,7 +17,7 @@ import torch
 
 from lmdyn.callbacks import ObservationStore
 from lmdyn.cli.__main__ import main
-from lmdyn.cli.replay import reading
+from lmdyn.cli.replay import read_ahead
 from tests.cli.tiny_run import FEW_WORDS, at_steps, tiny_run, trained
 from tests.helpers import ranks
 
@@ -50,13 +50,13 @@ def run(tmp_path_factory):
 
 def work(words, seconds):
     """The command, where each checkpoint takes so many seconds to read."""
-    read = reading.read_checkpoint
+    read = read_ahead.read_checkpoint
 
     def slowly(path):
         time.sleep(seconds)
         return read(path)
 
-    reading.read_checkpoint = slowly
+    read_ahead.read_checkpoint = slowly
     main(words)
 
 

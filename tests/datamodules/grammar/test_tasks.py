@@ -8,7 +8,7 @@ import pytest
 from lmdyn.datamodules.corpora.sentence import Sentence
 from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
-from lmdyn.datamodules.grammar.tasks import RULES, GrammarTasks, corruptions, judged, rated
+from lmdyn.datamodules.grammar.grammar_tasks import RULES, GrammarTasks, corruptions, judged, rated
 
 SMALL = {
     "n_nouns": 120, "n_verbs": 60, "n_adjectives": 40, "n_adverbs": 20, "n_names": 40, "n_facts": 20,

@@ -8,14 +8,14 @@ import pytest
 
 from lmdyn.datamodules import PretrainingCorpus, StreamedText
 from lmdyn.datamodules.corpora.tokenization import load_tokenizer, subword_tokenizer
-from lmdyn.datamodules.pretraining.sentence_pairs import (
+from lmdyn.datamodules.pretraining.stream_reader import _Gatherer
+from lmdyn.datamodules.pretraining.text_rows import (
     RowFormat,
     RowMaker,
     ordinary_ids,
     row_generator,
     special_ids,
 )
-from lmdyn.datamodules.pretraining.stream_reader import _Gatherer
 from tests.datamodules.pretraining.test_pretraining import cache as cache
 from tests.datamodules.pretraining.test_pretraining import make
 

@@ -8,7 +8,7 @@ from lmdyn.claims.chains.made_by import made_by
 from lmdyn.claims.claim import Study
 from lmdyn.claims.judge import ClaimJudgement
 from lmdyn.claims.rendering import as_html, render
-from lmdyn.claims.verdicts.figures import question_figure
+from lmdyn.claims.verdicts.question_figures import question_figure
 from lmdyn.claims.verdicts.tables import (
     Judged,
     count,

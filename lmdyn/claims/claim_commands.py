@@ -120,8 +120,8 @@ def phases(
     Raises:
         SystemExit: with status 3 if a training map is asked for and void.
     """
-    from lmdyn.claims.phases.page import write_phases_page, write_table
     from lmdyn.claims.phases.phases import not_tested, order_table, phases_of, read_curves, tested_words
+    from lmdyn.claims.phases.phases_page import write_phases_page, write_table
 
     curves = read_curves(runs, select)
     found = phases_of(curves, most=most, level=level, resamplings=resamplings)

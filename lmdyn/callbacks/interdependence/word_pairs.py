@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lmdyn.analysis.interdependence.trees import dependency_distances, off_by_one_distances
-from lmdyn.analysis.words.sparsity import CLOSED_CLASSES, OPEN_CLASSES
+from lmdyn.analysis.words.concentration import CLOSED_CLASSES, OPEN_CLASSES
 from lmdyn.callbacks.observing.protocols import Sentence
 
 __all__ = ["SentencePairs", "TokenBatch"]

@@ -14,7 +14,7 @@ from lmdyn.analysis.interdependence.decomposition import (
     contextual_decomposition,
     squash,
 )
-from lmdyn.analysis.interdependence.lstm import (
+from lmdyn.analysis.interdependence.lstm_layers import (
     LSTMLayer,
     State,
     check_decoder,
@@ -147,7 +147,7 @@ def pairwise_interdependence(
     for very small interdependence, use float64.
 
     Args:
-        lstm: see :func:`~lmdyn.analysis.interdependence.lstm.lstm_layers`.
+        lstm: see :func:`~lmdyn.analysis.interdependence.lstm_layers.lstm_layers`.
         inputs: word vectors.
         max_distance: maximum distance r - l of the words of a pair, at least 1.
         mask: whether each step holds a word; padding is on the right.
