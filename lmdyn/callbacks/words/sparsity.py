@@ -80,12 +80,11 @@ def _quantities() -> Iterator[Quantity]:
             )  # fmt: skip
             error = "Its standard error over blocks of sentences."
             yield Quantity(f"{name}_types_error", error, unit, low=0.0, tags=of_class)
-        rho, tags = f"rho_{name.removeprefix('chi_')}", (at, *of_class)
+        rho, tags, of = f"rho_{name.removeprefix('chi_')}", (at, *of_class), what.partition(";")[0]
+        meaning = f"Pearson's correlation over word types of {of} with frequency: all words, a POS class or a sample."
         yield Quantity(
-            rho,
-            f"Pearson's correlation over word types of {what.partition(';')[0]} with frequency: all words, a POS class "
-            "or a sample.",
-            low=-1.0, high=1.0, tags=tags, panel="rho_by_site", lines="site", where=(("pos_class", ("",)),),
+            rho, meaning, low=-1.0, high=1.0, tags=tags, panel="rho_by_site", lines="site",
+            where=(("pos_class", ("",)),),
         )  # fmt: skip
         yield Quantity(f"{rho}_error", "Its standard error over word types (jackknife).", low=0.0, tags=tags)
     what = "Number of words for a correlation, or in a band of training frequency."
@@ -231,9 +230,8 @@ class Sparsity(StreamingObserver):
             yield expected(what, str(words), "use more text (`max_tokens`, `probe`), or lower `min_count`")
         number = len(self.paths("sites")) * (3 if self.gradients else 1) + len(self.paths("attention_sites"))
         size = 2 * 2 * 8 * number * len(self.counts)  # roles, sum and count, float64
-        yield Cost(
-            f"sums of {number} quantities of {len(self.counts):,} words", size, "observe fewer `sites`"
-        )
+        what = f"sums of {number} quantities of {len(self.counts):,} words"
+        yield Cost(what, size, "observe fewer `sites`")
 
     def sums(self) -> Mapping[str, Callable[[], Any]]:
         """Return means by word in both roles and by band of frequency, and the widths of sites."""
