@@ -118,7 +118,7 @@ class Panels:
 
     def legend(self, *, of_all: bool = False, **legend: Any) -> None:
         """Add one :func:`outer_legend` for the top right panel's lines, or for those of all panels."""
-        at = self.grid[self.number - 1, 0] if _for_cards.get() else self.grid[0, -1]
+        at = self.grid[(self.number - 1) // self.grid.shape[1], 0] if _for_cards.get() else self.grid[0, -1]
         outer_legend(at, of=list(self) if of_all else (self.grid[0, -1],), **legend)
 
 
@@ -186,34 +186,23 @@ def show_image(axes: Axes, values: Any, **image: Any) -> Any:
     return axes.imshow(values, **image)
 
 
-def show_heads(
-    axes: Axes,
-    rows: pd.DataFrame,
-    sites: Sequence[str],
-    *,
-    name: Callable[[str], str] | None = None,
-    label: str = "",
-    **image: Any,
-) -> None:
+def show_heads(axes: Axes, rows: pd.DataFrame, sites: Sequence[str], label: str = "") -> None:
     """Draw the values of all heads at one step: a line for each site, a column for each head, with a colour bar.
 
     Args:
         axes: axes to draw in.
         rows: one value for each ``site`` and ``head``.
         sites: sites, from top to bottom.
-        name: function that returns the label of a site; :func:`site_label` by default.
         label: label of the colour bar.
-        **image: see :meth:`matplotlib.axes.Axes.imshow`.
     """
-    if not len(rows):
-        say_why_empty(axes, "no values")
-        return
     heads = range(int(rows["head"].max()) + 1)
-    values = wide(rows, "head", "site").reindex(index=list(sites), columns=heads)
-    drawn = show_image(axes, values.to_numpy(dtype=float), **{"aspect": "auto", "cmap": "viridis", **image})
+    values = wide(rows, "head", "site").reindex(index=list(sites), columns=heads).to_numpy(dtype=float)
+    low, high = np.nanmin(values), np.nanmax(values)
+    high = high if high > low else low + 1  # one value has the lowest colour
+    drawn = show_image(axes, values, aspect="auto", cmap="viridis", vmin=low, vmax=high)
     axes.set_xlabel("head")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-    axes.set_yticks(range(len(sites)), [(name or site_label)(site) for site in sites], fontsize=8)
+    axes.set_yticks(range(len(sites)), [site_label(site) for site in sites], fontsize=8)
     axes.figure.colorbar(drawn, ax=axes, label=label)
 
 
@@ -238,8 +227,9 @@ def outer_legend(axes: Axes, of: Sequence[Axes] = (), title: str | None = None) 
     columns = max(1, min(len(entries), int((figure.get_figwidth() - 0.7) / (0.55 + 0.075 * longest))))
     lines = -(-len(entries) // columns) + (title is not None)
     figure.set_figheight(figure.get_figheight() + 0.18 * lines + 0.1)
-    above = len(axes.get_xlabel().splitlines()) + axes.xaxis.get_tick_params().get("labelbottom", True)
-    below = 0.08 + 0.17 * above  # inches, of the axis and its label
+    ticks = getattr(axes.xaxis.get_major_formatter(), "lines", 1)
+    ticks = ticks if axes.xaxis.get_tick_params().get("labelbottom", True) else 0
+    below = 0.08 + 0.17 * (ticks + len(axes.get_xlabel().splitlines()))  # inches
     place = axes.transAxes + ScaledTranslation(0, -below, figure.dpi_scale_trans)
     axes.legend(
         entries.values(), entries.keys(), title=title, ncols=columns,

@@ -159,19 +159,20 @@ def _figure(observations: pd.DataFrame, facets: Sequence[_Facet]) -> Figure:
     finite = observations.dropna(subset="value")
     maps = [facet for facet in facets if _numbered(facet.rows(finite)) == "head"]
     of_sites = facets[0].by == "site"
-    width, most, margin = (3.6, 3, 1.5) if of_sites else (4.9, 2, 0.0)  # one legend, or one beside each panel
+    width, most, margin = (3.6, 3, 1.5) if of_sites else (4.9, 2, 0.0)
     panels = fig.new_panels(len(facets) + len(maps), width, 2.7, most=most, margin=(margin, 0))
     for ax, facet in zip(panels, facets, strict=False):
         _draw_over_steps(ax, observations, finite, facet)
     for ax, facet in zip([*panels][len(facets) :], maps, strict=True):
         last = last_step(facet.rows(finite))
-        fig.show_heads(ax, last, [name for name in facet.lines if name in set(last["site"])])
-        ax.set_title(f"{facet.title},\nstep {last['step'].iloc[0]:,}", fontsize=9)
+        sites = [name for name in facet.lines if name in set(last["site"])]
+        fig.show_heads(ax, last, sites, label=facet.quantity.unit)
+        ax.set_title(f"{facet.title},\nstep {last['step'].iloc[0]:,}", fontsize=9, y=1)
     for ax in [*panels][: max(0, len(facets) - panels.grid.shape[1])]:
         ax.set_xlabel("")
         ax.tick_params(labelbottom=False)  # the same below
-    if of_sites:
-        panels.legend(of_all=True)
+    if of_sites or len({tuple(facet.lines) for facet in facets}) == 1:
+        replace(panels, number=len(facets)).legend(of_all=True)
     else:  # other lines in each panel, in the same colours
         for ax in [*panels][: len(facets)]:
             fig.outer_legend(ax)
@@ -190,7 +191,10 @@ def _draw_over_steps(ax: Axes, observations: pd.DataFrame, finite: pd.DataFrame,
     of_none = "all" if len(looks) > 1 else ""  # of the row without a site
     fig.draw_lines(ax, means, facet.by, looks, label=lambda name: _line_label(facet.by, name) or of_none)
     _draw_floor(ax, finite, facet)
-    ax.set_title(facet.title if numbered is None else f"{facet.title},\nmean over {numbered}", fontsize=9)
+    title = facet.title if numbered is None else f"{facet.title},\nmean over {numbered}"
+    # the search for what is above takes a tenth of the time: it can only be the power of ten of the axis
+    power = not 1e-4 < rows["value"].abs().max() < 1e5
+    ax.set_title(title, fontsize=9, y=1, pad=16 if power else None)
     ax.set_ylabel(facet.quantity.unit)
     _scale(ax, facet.quantity, rows["value"])
     fig.set_step_axis(ax, observations["step"], rates=finite)  # the same for all panels
@@ -248,14 +252,17 @@ def _floors(finite: pd.DataFrame, of: Quantity, place: Mapping[str, Any]) -> lis
 
 
 def _scale(ax: Axes, quantity: Quantity, values: "pd.Series[float]") -> None:
-    magnitudes = values[values != 0].abs()
-    bounded = quantity.low is not None and quantity.high is not None
+    magnitudes, low, high = values[values != 0].abs(), quantity.low, quantity.high
+    bounded = low is not None and high is not None
     if not bounded and magnitudes.max() > _WIDE * magnitudes.median():
         if values.min() > 0:
             ax.set_yscale("log")
         else:
             ax.set_yscale("symlog", linthresh=10.0 ** math.floor(math.log10(magnitudes.median())))
-    elif quantity.low is not None and quantity.low >= 0:
+    elif low is not None and high is not None and values.min() == values.max():
+        room = 0.03 * (high - low)
+        ax.set_ylim(low - room, high + room)
+    elif low is not None and low >= 0:
         fig.from_zero(ax)
     elif values.min() < 0 < values.max():
         fig.zero_line(ax)

@@ -15,10 +15,8 @@ from lmdyn.analysis.attention.head_divergence import HeadDivergenceSums
 from lmdyn.analysis.geometry.sampled_rows import SampledRows
 from lmdyn.analysis.similarity.block_covariances import BlockCovariances
 from lmdyn.analysis.similarity.block_similarity import block_similarity, value_or_reason
-from lmdyn.analysis.similarity.covariance import CrossCovariance
 from lmdyn.analysis.similarity.divergence import DivergenceSums
 from lmdyn.analysis.similarity.sweep import MEASURES, SAMPLED, measure_of
-from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.amounts import count_tokens, parameter_bytes, site_widths
 from lmdyn.callbacks.observing.checked_fields import Above, From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
@@ -290,7 +288,6 @@ class Similarity(StreamingObserver):
         for (reference, *sites), covariances in sums.of("covariances"):
             for i, j in combinations(range(len(sites)), 2):
                 pair, parts = (reference, sites[i], sites[j]), covariances.between(i, j)
-                self._check_samples(pair, parts, sums.step)
                 values[pair] = block_similarity(
                     parts, self._streaming, bootstrap=self.bootstrap, jackknife=self.jackknife > 0,
                     confidence=self.confidence, seed=self.seed, least=LEAST_BLOCKS,
@@ -308,15 +305,6 @@ class Similarity(StreamingObserver):
                 for name, head, value, error in sums["heads", *place].result().named():
                     found = {f"attention_{name}": value, f"attention_{name}_error": error}
                     yield {**_place(place), "head": head}, found
-
-    def _check_samples(self, pair: tuple[str, ...], parts: Sequence[CrossCovariance], step: int) -> None:
-        """Warn about few tokens, for which correlations are 1 for any data."""
-        n, widths = sum(part.n for part in parts), max((part.widths for part in parts), default=(0, 0))
-        if "cca" in " ".join(self._streaming) and 0 < n - 1 < sum(widths) and rank_and_world_size()[0] == 0:
-            log.warning(
-                "%s at step %d: %d tokens for %s dimensions (%s): up to %d correlations are 1 for any data: use more",
-                self.name, step, n, widths, ", ".join(pair), sum(widths) - n + 1,
-            )  # fmt: skip
 
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:

@@ -468,7 +468,7 @@ class _Encoder:
 
     def finish(self) -> None:
         if not self._seen:
-            raise ValueError("it has no sentence")
+            raise ValueError("it has no sentence: its files are empty, or all of their lines were left out")
         meta = {
             "num_tokens": self._tokens.length,
             "num_sentences": self._seen,

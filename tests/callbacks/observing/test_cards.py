@@ -9,7 +9,14 @@ import pytest
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lmdyn.callbacks.observing.figures import for_cards, new_figure, new_panels, outer_legend, pixels
+from lmdyn.callbacks.observing.figures import (
+    for_cards,
+    new_figure,
+    new_panels,
+    outer_legend,
+    pixels,
+    set_step_axis,
+)
 from lmdyn.callbacks.observing.loggers import draw
 
 COLOURS = np.array([[200, 0, 0], [0, 160, 0], [0, 0, 220]])
@@ -100,3 +107,23 @@ def test_other_loggers_get_the_whole_figure(tmp_path):
     assert event.width == 350
     assert event.height > 400
     assert images.shapes == [(330, 880)]
+
+
+def test_a_grid_that_stays_has_its_legend_below_the_last_row():
+    with for_cards():
+        found = panels(3, most=2, fixed=True)
+        found.legend()
+        pixels(found.figure)
+        assert found.grid[1, 0].get_legend() is not None
+
+
+def test_a_legend_is_below_steps_and_tokens():
+    with for_cards():
+        found = new_panels(1, 4.0, 3.0)
+        (ax,) = found
+        ax.plot([0, 9], [0, 1], label="a")
+        rows = pd.DataFrame({"step": [0, 9], "tokens": [0, 900], "quantity": "loss", "value": 1.0})
+        set_step_axis(ax, rows["step"], rates=rows)
+        outer_legend(ax)
+        pixels(found.figure)
+        assert ax.xaxis.label.get_window_extent().y0 >= ax.get_legend().get_window_extent().y1

@@ -67,6 +67,8 @@ def _show_points(axes: Axes) -> None:
 class _AndTokens(Around):
     """A formatter that adds, below the output of another one, the number of tokens seen at this step."""
 
+    lines = 2
+
     def __init__(self, formatter: Formatter, known: pd.DataFrame) -> None:
         super().__init__(
             UnicodePowers(formatter) if isinstance(formatter, LogFormatterMathtext) else formatter

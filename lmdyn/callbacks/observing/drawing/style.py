@@ -34,7 +34,6 @@ STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.titlelocation": "left",
     "axes.titlesize": 10.0,
-    "axes.titley": 1.0,  # the search for ticks above takes a tenth of the time; none of our titles has any
     "figure.titlesize": 10.5,
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
