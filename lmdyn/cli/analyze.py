@@ -160,7 +160,7 @@ def analyze(
         try:
             bounded = (fetched.done,) if isinstance(fetched, Downloads) else ()
             with ReadAhead(fetched, fits, known, *bounded) as reading:
-                Replay(work, reading, module, own_loggers, backlog, weights, stamps).run()
+                Replay(work, reading, module, own_loggers, backlog, weights, stamps, first).run()
         finally:
             if isinstance(fetched, Downloads):
                 fetched.close()

@@ -106,9 +106,7 @@ class CausalTransformer(ScheduledModule):
         return self.model
 
     def forward(
-        self,
-        input_ids: Int[Tensor, "batch time"],
-        attention_mask: Int[Tensor, "batch time"] | None = None,
+        self, input_ids: Int[Tensor, "batch time"], attention_mask: Int[Tensor, "batch time"] | None = None
     ) -> CausalOutput:
         """Compute logits at each position, from the tokens up to and including it.
 

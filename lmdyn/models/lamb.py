@@ -78,11 +78,7 @@ class LAMB(Optimizer):
         grads: list[Any] = [p.grad for p in params]
         for p in params:
             if not self.state[p]:
-                self.state[p] = {
-                    "step": 0,
-                    "exp_avg": torch.zeros_like(p),
-                    "exp_avg_sq": torch.zeros_like(p),
-                }
+                self.state[p] = {"step": 0, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
             self.state[p]["step"] += 1
         first: list[Any] = [self.state[p]["exp_avg"] for p in params]
         second: list[Any] = [self.state[p]["exp_avg_sq"] for p in params]

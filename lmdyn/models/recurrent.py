@@ -192,10 +192,7 @@ class RecurrentModule(LanguageModule):
         """
         if self._carried is None:
             return {}
-        return {
-            "h": torch.cat([h for h, _ in self._carried]),
-            "c": torch.cat([c for _, c in self._carried]),
-        }
+        return {"h": torch.cat([h for h, _ in self._carried]), "c": torch.cat([c for _, c in self._carried])}
 
     @staticmethod
     def redistribute_resume_state(

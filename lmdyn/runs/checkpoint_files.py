@@ -15,13 +15,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.runs.atomic_files import compare_checksums
-from lmdyn.runs.hub_checkpoints import (
-    StoredNames,
-    is_pretrained,
-    name_step,
-    read_pretrained,
-    read_stored,
-)
+from lmdyn.runs.hub_checkpoints import StoredNames, is_pretrained, name_step, read_pretrained, read_stored
 from lmdyn.runs.sharded_checkpoints import is_sharded_checkpoint, read_sharded
 
 __all__ = [

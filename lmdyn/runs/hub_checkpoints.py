@@ -19,6 +19,7 @@ from lmdyn.analysis.inspection.forward import dotted
 __all__ = [
     "HubCheckpoints",
     "StoredNames",
+    "check_same_model",
     "is_pretrained",
     "name_step",
     "read_pretrained",
@@ -35,6 +36,28 @@ MODULE = "lmdyn.models.PretrainedLM"
 def is_pretrained(path: Path) -> bool:
     """Return whether a folder contains one model in Hugging Face's format."""
     return (path / "config.json").is_file()
+
+
+def check_same_model(path: Path, first: Path) -> None:
+    """Check that a checkpoint's configuration is that of another one, with which the model was built.
+
+    Raises:
+        ValueError: if both have Hugging Face's format, and their configurations differ in what may change numbers.
+    """
+    if path == first or not (is_pretrained(path) and is_pretrained(first)):
+        return
+    from transformers import AutoConfig
+
+    ours, theirs = (AutoConfig.from_pretrained(folder).to_dict() for folder in (path, first))
+    keys = [k for k in sorted({*ours, *theirs} - _NO_NUMBERS) if ours.get(k) != theirs.get(k)]
+    if keys:
+        said = ", ".join(f"{k} {ours.get(k)} instead of {theirs.get(k)}" for k in keys[:3])
+        raise ValueError(
+            f"{path} is of another model than {first}, as which it is observed: {said}: analyze it alone"
+        )
+
+
+_NO_NUMBERS = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "architectures"}
 
 
 def name_step(name: str) -> int | None:

@@ -190,3 +190,11 @@ def test_end_tokens_that_others_models_may_not_know_are_said():
     )
     assert not end_tokens([GrammarCorpus(eos=False), PretrainingCorpus(GrammarCorpus()), [{"input_ids": 1}]])
     assert end_tokens([PretrainingCorpus(GrammarCorpus(), objective="causal")])
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_told(run, tmp_path, capsys):
+    folder = shutil.copytree(run, tmp_path / "run")
+    saved = folder / "checkpoints"
+    (saved / "step=000000004.ckpt").rename(saved / "step=000000003.ckpt")
+    main(["analyze", str(folder), "--logger", "none"])
+    assert "holds step 4, but is observed as step 3" in capsys.readouterr().err

@@ -369,3 +369,13 @@ def test_a_replay_builds_one_model(series, tmp_path, monkeypatch):
     table = pd.read_parquet(tmp_path / "observations" / "weight_spectra")
     assert {"initial", "previous"} <= set(table["reference"])
     assert len(built) == 1
+
+
+def test_a_checkpoint_of_another_model_is_not_observed_as_the_first(series, observers, tmp_path, capsys):
+    shutil.copytree(series / "gpt2", tmp_path / "two")
+    path = tmp_path / "two" / f"checkpoint-{STEPS[-1]}" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "n_head": 2}))
+    with pytest.raises(SystemExit):
+        main(["analyze", str(tmp_path / "two"), "--config", str(observers), "--out", str(tmp_path / "out")])
+    assert "n_head 2 instead of 1" in capsys.readouterr().err
+    assert sorted(losses(tmp_path / "out")) == list(STEPS[:-1])

@@ -111,9 +111,7 @@ def deviation_floor(
 
 
 def synchronization_offset(
-    deviations: Float[Tensor, "times batch"],
-    floor: Float[Tensor, ""] | float,
-    threshold: float = THRESHOLD,
+    deviations: Float[Tensor, "times batch"], floor: Float[Tensor, ""] | float, threshold: float = THRESHOLD
 ) -> Int[Tensor, "batch"]:
     """Return the first t with D(t) < threshold; −1 for none among the times. NaN is not below it.
 

@@ -55,7 +55,7 @@ class _FusedAttention(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the function."""
         kwargs = kwargs or {}
-        if func in _FUSED and self._running:  # of thousands of functions
+        if func in _FUSED and self._running and not (args[0] if args else kwargs["query"]).is_nested:
             with torch.no_grad():
                 weights = _weights_of_call(func, args, kwargs)
             if weights.ndim == 4:
@@ -70,7 +70,9 @@ def _weights_of_call(func: Any, args: Any, kwargs: Any) -> Tensor:
     if func is F.scaled_dot_product_attention:
         return _fused_weights(*args, **kwargs)
     given = inspect.signature(func).bind(*args, **kwargs).arguments
-    found: Tensor = func(**{**given, "need_weights": True, "average_attn_weights": False})[1]
+    found: Tensor = func(**{**given, "need_weights": True, "average_attn_weights": False, "training": False})[
+        1
+    ]
     return found
 
 
@@ -84,7 +86,14 @@ def _fused_weights(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Compute the weights of ``scaled_dot_product_attention``, (batch, heads, query, key); 0 without a visible key."""
+    """Compute the weights of ``scaled_dot_product_attention``, (batch, heads, query, key); 0 without a visible key.
+
+    Scores of half precision are computed in float32, as within the fused attention.
+    """
+    if query.dtype in (torch.float16, torch.bfloat16):
+        mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.float()
+        with torch.autocast(query.device.type, enabled=False):
+            return _fused_weights(query.float(), key.float(), value, mask, 0.0, is_causal, scale, enable_gqa)
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
     scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.mT

@@ -11,14 +11,7 @@ from torch import Tensor
 from lmdyn.analysis.interdependence.coalitions import Game, Outputs
 from lmdyn.analysis.interdependence.shapley import size_weights
 
-__all__ = [
-    "Norms",
-    "PairValues",
-    "PairwiseShapley",
-    "drawn_means",
-    "exact_sums",
-    "norms_of_all",
-]
+__all__ = ["Norms", "PairValues", "PairwiseShapley", "drawn_means", "exact_sums", "norms_of_all"]
 
 _BLOCKS = 16  # of draws; the standard error comes from their means
 

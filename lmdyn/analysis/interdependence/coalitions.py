@@ -136,12 +136,7 @@ class Outputs:
     """Outputs of forward at some positions of sentences with absent words."""
 
     def __init__(
-        self,
-        forward: Forward,
-        inputs: Tensor,
-        baseline: Tensor,
-        max_rows: int,
-        causal: bool,
+        self, forward: Forward, inputs: Tensor, baseline: Tensor, max_rows: int, causal: bool
     ) -> None:
         self.forward = forward
         self.inputs = inputs

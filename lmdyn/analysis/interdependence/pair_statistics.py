@@ -22,11 +22,7 @@ _Found = tuple[RankCorrelation, RankCorrelations]
 
 
 def pair_statistics(
-    table: pd.DataFrame,
-    min_pairs: int,
-    *,
-    without_unknown: bool = False,
-    controls: bool = False,
+    table: pd.DataFrame, min_pairs: int, *, without_unknown: bool = False, controls: bool = False
 ) -> pd.DataFrame:
     """Return means with intervals and counts for each stratum, and rank correlations within distances.
 

@@ -10,12 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.interdependence.coalition_sums import (
-    PairValues,
-    drawn_means,
-    exact_sums,
-    norms_of_all,
-)
+from lmdyn.analysis.interdependence.coalition_sums import PairValues, drawn_means, exact_sums, norms_of_all
 from lmdyn.analysis.interdependence.coalitions import Forward, Outputs, Reading, games_of
 from lmdyn.analysis.interdependence.shapley import check_baseline
 

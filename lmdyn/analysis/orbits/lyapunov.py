@@ -14,14 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lmdyn.analysis.orbits.trajectories import (
-    Map,
-    check_precision,
-    check_steps,
-    power_at,
-    repeat,
-    state_norm,
-)
+from lmdyn.analysis.orbits.trajectories import Map, check_precision, check_steps, power_at, repeat, state_norm
 from lmdyn.analysis.statistics.hashing import splitmix64
 
 __all__ = [

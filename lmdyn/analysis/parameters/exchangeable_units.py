@@ -10,14 +10,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.parameters.at_point import at_point
 
-__all__ = [
-    "Permutations",
-    "UnitAxis",
-    "UnitGroup",
-    "exchange_error",
-    "permuted_units",
-    "random_permutations",
-]
+__all__ = ["Permutations", "UnitAxis", "UnitGroup", "exchange_error", "permuted_units", "random_permutations"]
 
 
 @dataclass(frozen=True)

@@ -194,10 +194,7 @@ class Clustering:
                 raise ValueError(f"{name} must be positive, got {size}")
 
 
-def word_clusters(
-    embeddings: Float[Tensor, "n d"],
-    clustering: Clustering = Clustering(),
-) -> ClusteredWords:
+def word_clusters(embeddings: Float[Tensor, "n d"], clustering: Clustering = Clustering()) -> ClusteredWords:
     """Cluster words by their static embeddings: principal components, independent components, a threshold.
 
     Args:

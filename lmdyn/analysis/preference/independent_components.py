@@ -233,10 +233,7 @@ def amari_ica(
 
 
 def fast_ica(
-    p: Float[Tensor, "n k"],
-    max_iterations: int = 20_000,
-    tolerance: float = FASTICA_TOLERANCE,
-    seed: int = 0,
+    p: Float[Tensor, "n k"], max_iterations: int = 20_000, tolerance: float = FASTICA_TOLERANCE, seed: int = 0
 ) -> IndependentComponents:
     """Compute independent components by FastICA: scikit-learn's, symmetric, with the log cosh negentropy.
 

@@ -32,10 +32,7 @@ Metrics = Literal["chiang2020", "glue"]
 """The convention of scores: that of Chiang, Huang & Lee 2020, or of GLUE."""
 
 _SCORES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "chiang2020": {
-        "MRPC": ("f1",),
-        "QQP": ("f1",),
-    },
+    "chiang2020": {"MRPC": ("f1",), "QQP": ("f1",)},
     "glue": {
         "CoLA": ("matthews",),
         "acceptability": ("matthews",),

@@ -123,7 +123,7 @@ class CrossCovariance:
         elif self._sums.widths != widths:
             raise ValueError(f"expected samples of {self._sums.widths} dimensions as before, got {widths}")
         self._sums.add(v)
-        self._pair = self._sides = None
+        self._pair = self._sides = self._of = None
 
     def between(self, i: int, j: int) -> "CrossCovariance":
         """Return the covariance of the i-th and the j-th of the representations of :meth:`update_all`, from 0.
@@ -166,7 +166,7 @@ class CrossCovariance:
         # a broadcast, as a sum of which all terms except one are 0
         centre = all_reduce_sum(sums.centre if rank == source else torch.zeros_like(sums.centre))
         self._sums = sums.about(centre).reduced()
-        self._pair = self._sides = None
+        self._pair = self._sides = self._of = None
 
     @classmethod
     def combine(
@@ -201,7 +201,7 @@ class CrossCovariance:
             raise ValueError("none of the parts has samples")
         if len({sums.widths for sums, _ in drawn}) > 1:
             raise ValueError(f"parts of different dimensions: {sorted({sums.widths for sums, _ in drawn})}")
-        combined = cls()
+        combined = cls(parts[0]._names)
         first, count = drawn[0]
         combined._sums = first.times(count)
         for sums, count in drawn[1:]:
@@ -234,7 +234,7 @@ class CrossCovariance:
             raise ValueError(f"expected a part of {sums.widths} dimensions, got {theirs.widths}")
         if part.n >= self.n:
             raise ValueError(f"leaving out {part.n} samples of {self.n} leaves none")
-        rest = CrossCovariance()
+        rest = CrossCovariance(self._names)
         rest._sums = (
             sums.times(1) if theirs is None else sums.plus(theirs.about(sums.centre).times(-1))
         )  # `times` copies
@@ -335,8 +335,6 @@ class _Sums:
 
     def part(self, i: int, j: int) -> "_Sums":
         """Return the sums of two of the representations."""
-        if len(self.widths) == 2 and (i, j) == (0, 1):
-            return self
         chosen = [self.places()[k] for k in (i, j)]
 
         def of(x: Tensor) -> Tensor:  # slices, which are copied several times as fast as by index
@@ -345,7 +343,7 @@ class _Sums:
         return _Sums(
             of(self.centre),
             (self.widths[i], self.widths[j]),
-            self.n,
+            self.n.clone(),
             of(self.v),
             torch.cat([of(self.vv[place]) for place in chosen]),
             self.aa[[[i], [j]], [i, j]],

@@ -19,15 +19,7 @@ from lmdyn.analysis.statistics.precision import (
     unit_size,
 )
 
-__all__ = [
-    "RANK_TOLERANCE",
-    "WELL_CONDITIONED",
-    "Axes",
-    "Cut",
-    "Pair",
-    "Side",
-    "kept_directions",
-]
+__all__ = ["RANK_TOLERANCE", "WELL_CONDITIONED", "Axes", "Cut", "Pair", "Side", "kept_directions"]
 
 RANK_TOLERANCE = 1e-6
 """Directions with at most this share of the largest singular value count as absent, everywhere."""
@@ -112,13 +104,7 @@ class Side:
     """
 
     def __init__(
-        self,
-        name: str,
-        n: int,
-        *,
-        mean: Tensor,
-        scatter: Tensor | None = None,
-        samples: Tensor | None = None,
+        self, name: str, n: int, *, mean: Tensor, scatter: Tensor | None = None, samples: Tensor | None = None
     ) -> None:
         self.name, self.n, self.samples = name, n, samples
         if scatter is not None:

@@ -205,6 +205,7 @@ def _scaled(w: Tensor) -> tuple[Callable[[Tensor], Tensor], Tensor]:
     largest = exact_float(w.detach().abs().amax((-2, -1)))
     exponent = torch.frexp(largest).exponent
     scale = torch.ldexp(torch.ones_like(largest), torch.where(largest.isfinite(), exponent, 0))
+    scale = scale.where(largest.isfinite(), torch.nan)  # LAPACK's QR can lose NaN
     return lambda part: exact_float(part) / scale[..., None, None], scale
 
 

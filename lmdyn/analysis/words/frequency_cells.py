@@ -11,13 +11,7 @@ from torch import Tensor
 
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 
-__all__ = [
-    "BLOCKS",
-    "FrequencyCells",
-    "frequency_ranks",
-    "frequency_samples",
-    "word_rows",
-]
+__all__ = ["BLOCKS", "FrequencyCells", "frequency_ranks", "frequency_samples", "word_rows"]
 
 BLOCKS = 64
 """Blocks of sentences, over which numbers have errors."""
@@ -28,12 +22,7 @@ LEAST_BLOCKS = 5
 _TOP = 20
 _LEAST = 100
 _EDGES = (10, 30, 100, 300, 1000, 3000)
-_BANDS = {
-    "0-9": (0,),
-    "10-99": (1, 2),
-    "100-999": (3, 4),
-    "1000+": (5, 6),
-}
+_BANDS = {"0-9": (0,), "10-99": (1, 2), "100-999": (3, 4), "1000+": (5, 6)}
 """Bands of training frequency, and the half-decades of each."""
 _HALVES = {f"{a}-{b - 1}": i for i, (a, b) in enumerate(pairwise(_EDGES), 1)} | {
     f"{_EDGES[-1]}+": len(_EDGES)

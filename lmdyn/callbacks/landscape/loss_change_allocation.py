@@ -30,12 +30,7 @@ from lmdyn.callbacks.observing.reference import Previous
 from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, Sites
 from lmdyn.callbacks.observing.sums import Row, tabulate
-from lmdyn.callbacks.observing.token_groups import (
-    FrequencySource,
-    check_bands,
-    frequency_bands,
-    gold_layers,
-)
+from lmdyn.callbacks.observing.token_groups import FrequencySource, check_bands, frequency_bands, gold_layers
 from lmdyn.callbacks.training.updates import updates
 from lmdyn.runs.schema import Quantity
 

@@ -22,10 +22,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from lmdyn.analysis.inspection.transformer import layer_number
 from lmdyn.callbacks.observing.drawing.bands_and_labels import draw_band, error_band, label_points
-from lmdyn.callbacks.observing.drawing.plain_text_figure import (
-    PlainTextFigure,
-    lay_out,
-)
+from lmdyn.callbacks.observing.drawing.plain_text_figure import PlainTextFigure, lay_out
 from lmdyn.callbacks.observing.drawing.step_axis import mark_rate_drops, set_step_axis
 from lmdyn.callbacks.observing.drawing.style import COLOURS, in_style
 from lmdyn.runs.schema import wide

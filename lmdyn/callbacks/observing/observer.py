@@ -39,21 +39,12 @@ from lmdyn.callbacks.observing.run import (
     snake_case,
     split_loader,
 )
-from lmdyn.callbacks.training.lightning_internals import (
-    callbacks_of,
-    shards_weights,
-    tree_leaves,
-)
+from lmdyn.callbacks.training.lightning_internals import callbacks_of, shards_weights, tree_leaves
 from lmdyn.callbacks.training.resume import at_epoch_start
 from lmdyn.callbacks.training.updates import count_updates, updates
 from lmdyn.runs.schedule import Progress, Steps
 from lmdyn.runs.schema import Quantity, tidy
-from lmdyn.runs.store import (
-    UNDECIDED,
-    ObservationStore,
-    plain_setting,
-    public_name,
-)
+from lmdyn.runs.store import UNDECIDED, ObservationStore, plain_setting, public_name
 
 __all__ = ["Observer"]
 

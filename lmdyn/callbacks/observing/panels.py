@@ -193,7 +193,7 @@ def _draw_over_steps(ax: Axes, observations: pd.DataFrame, finite: pd.DataFrame,
     _draw_floor(ax, finite, facet)
     title = facet.title if numbered is None else f"{facet.title},\nmean over {numbered}"
     # the search for what is above takes a tenth of the time: it can only be the power of ten of the axis
-    power = not 1e-4 < rows["value"].abs().max() < 1e5
+    power = not 2e-4 < means["value"].abs().max() < 1e5
     ax.set_title(title, fontsize=9, y=1, pad=16 if power else None)
     ax.set_ylabel(facet.quantity.unit)
     _scale(ax, facet.quantity, rows["value"])

@@ -108,7 +108,13 @@ def tabulate(
                 reasons.setdefault(one["value"], []).append(one)
             plain += found
     columns = ["quantity", "site", *groups, "value"]
-    table = pd.concat([pd.DataFrame(plain), *tables], ignore_index=True).reindex(columns=columns)
+    table = pd.concat([pd.DataFrame(plain), *tables], ignore_index=True)
+    if unknown := [str(c) for c in table.columns if c not in columns]:
+        raise ValueError(
+            f"{name}: its rows have {', '.join(unknown)}, which it does not declare: add them to `columns`, as in "
+            f"columns = {{{unknown[0]!r}: int}}"
+        )
+    table = table.reindex(columns=columns)
     for column, empty in {"site": "", **groups}.items():
         if empty is int:
             table[column] = table[column].astype("Int64")
@@ -117,7 +123,7 @@ def tabulate(
     undefined = np.array([isinstance(value, str) for value in table["value"].tolist()], dtype=bool)
     table["value"] = table["value"].mask(undefined, math.nan).astype("float64")
     if rank_and_world_size()[0] == 0:
-        broken = list(dict.fromkeys(table["site"][table["value"].isna() & ~undefined]))
+        broken = list(dict.fromkeys(table["site"][~np.isfinite(table["value"]) & ~undefined]))
         if why and broken:
             where = f" in {broken}" if any(broken) else ""
             log.warning("%s: not finite at step %d%s: %s", name, step, where, why)

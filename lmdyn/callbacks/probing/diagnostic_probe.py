@@ -280,10 +280,7 @@ class DiagnosticProbe(Observer):
         number = len(result.tasks)
         samples = {"accuracy": (result.accuracy, accuracy[..., :number])}
         if result.control_accuracy is not None:
-            samples["selectivity"] = (
-                result.selectivity,
-                accuracy[..., :number] - accuracy[..., number:],
-            )
+            samples["selectivity"] = (result.selectivity, accuracy[..., :number] - accuracy[..., number:])
         ends: dict[str, Tensor] = {}
         for quantity, (value, resampled) in samples.items():
             low, high = basic_interval(value.numpy(), resampled.numpy(), self.confidence)

@@ -100,9 +100,7 @@ def map_of(curves: Curves, *, most: int = 8, rotations: int = _ROTATIONS) -> See
     )
 
 
-def _table(
-    curves: Curves,
-) -> tuple[list[str], npt.NDArray[np.float64], npt.NDArray[np.float64], list[str]]:
+def _table(curves: Curves) -> tuple[list[str], npt.NDArray[np.float64], npt.NDArray[np.float64], list[str]]:
     """Return measures, steps, values (seeds, steps, measures), and sentences on what is left out."""
     names = dict.fromkeys(name for of in curves.values() for name in of)
     tables = {

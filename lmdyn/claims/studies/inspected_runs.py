@@ -13,7 +13,4 @@ SCAFFOLDS = (_MODEL, ("data", "ScaffoldCorpus"))
 def pretraining(model: str, **config: object) -> tuple[Case, Case]:
     """Return the conditions of models of a class and some sizes on both pretraining texts: grammar and WikiText-2."""
     of = (("model", model), *((f"model.config.{key}", value) for key, value in config.items()))
-    return (
-        (*of, ("data.corpus", "GrammarCorpus")),
-        (*of, ("data.corpus.train", "wikitext-2/train.txt")),
-    )
+    return ((*of, ("data.corpus", "GrammarCorpus")), (*of, ("data.corpus.train", "wikitext-2/train.txt")))

@@ -19,7 +19,8 @@ from lmdyn.cli.replay.read_ahead import ReadAhead
 from lmdyn.cli.replay.weights_record import WeightsRecord
 from lmdyn.cli.replay.work import Task, Work
 from lmdyn.runs.atomic_files import UnwritableError
-from lmdyn.runs.checkpoint_files import load_weights
+from lmdyn.runs.checkpoint_files import COUNTED, load_weights
+from lmdyn.runs.hub_checkpoints import check_same_model
 from lmdyn.runs.schedule import Progress
 
 __all__ = ["Backlog", "Replay"]
@@ -61,6 +62,7 @@ class Replay:
         backlog: existing observations that loggers also receive.
         weights: record of the checkpoints' weights.
         stamps: stamps of the checkpoints' files, by step.
+        first: the checkpoint with whose configuration the module was built.
     """
 
     work: Work
@@ -70,6 +72,7 @@ class Replay:
     backlog: Backlog
     weights: WeightsRecord
     stamps: Mapping[int, str]
+    first: Path
     _loaded: str | None = None  # digest of the weights that the module has, if known
     _bound: bool = False
 
@@ -116,12 +119,17 @@ class Replay:
             self._loaded = None
             try:
                 load_weights(self.module, read.content["state_dict"], read.path)
+                check_same_model(read.path, self.first)
             except Exception as error:
                 self.work.failed(step, error)
                 return
             self._loaded = digest
         self.work.read()
         about = read.content.get("lmdyn", {})
+        if about.items() >= COUNTED.items() and about.get("step") != step:
+            log.warning(
+                "%s holds step %s, but is observed as step %d, its name", read.path, about["step"], step
+            )
         at = Progress(step, about.get("tokens"), about.get("learning_rate"))
         del read  # so that at most one other is in memory
         met = self._meet(task)

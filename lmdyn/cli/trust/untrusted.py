@@ -22,8 +22,11 @@ __all__ = ["import_only", "imports_restored", "known_paths", "named_paths", "ref
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _OTHERS = (
     "lightning.LightningDataModule",
+    "lightning.pytorch.core.datamodule.LightningDataModule",  # jsonargparse compares also where a class is defined
     "lightning.pytorch.loggers.CSVLogger",
+    "lightning.pytorch.loggers.csv_logs.CSVLogger",
     "lightning.pytorch.loggers.TensorBoardLogger",
+    "lightning.pytorch.loggers.tensorboard.TensorBoardLogger",
 )
 _NOT = ("SpacyTagger",)  # imports the package of a model named in its arguments
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 import transformers
 from torch import nn
+from torch.nn import functional as F
 
 from lmdyn.analysis import capture, observing, resolve_sites
-from lmdyn.analysis.inspection.attention_weights import attention_as, switches_attention
+from lmdyn.analysis.inspection.attention_weights import _fused_weights, attention_as, switches_attention
 from lmdyn.analysis.inspection.transformer import attention_sites
 from tests.helpers.architectures import ARCHITECTURES, example_batch
 
@@ -263,3 +264,26 @@ def test_weights_of_fused_attention_are_those_of_eager(name):
         own, expected = (w.transpose(1, 2)[real] for w in (weights, eager[site]))
         torch.testing.assert_close(own, expected, atol=1e-6, rtol=0)
         assert not weights.isnan().any()
+
+
+def test_weights_of_attention_with_dropout_change_nothing():
+    module = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
+    x = torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    expected, after = module(x, x, x, need_weights=False)[0], torch.rand(1)
+    torch.manual_seed(0)
+    with capture(module, {}, attention_sites={"a": ""}) as seen:
+        torch.testing.assert_close(module(x, x, x, need_weights=False)[0], expected, atol=0, rtol=0)
+        assert torch.rand(1) == after
+        torch.testing.assert_close(seen.attentions["a"].sum(-1), torch.ones(1, 2, 4))
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.bfloat16, 0.01), (torch.float16, 0.001)])
+def test_weights_of_half_precision_are_as_exact_as_the_model_s_own(dtype, most):
+    g = torch.Generator().manual_seed(0)
+    q, k = (4 * torch.randn(1, 1, 12, 16, generator=g).to(dtype) for _ in range(2))
+    expected = (q.double() @ k.double().mT / 4).softmax(-1)
+    found = _fused_weights(q, k, k)
+    assert float((found - expected).abs().max()) < 1e-5
+    fused = F.scaled_dot_product_attention(q, k, torch.eye(12, dtype=dtype)[None, None])
+    assert float((fused - expected).abs().max()) < most

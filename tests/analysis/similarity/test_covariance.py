@@ -196,3 +196,18 @@ class TestSeveral:
         together = CrossCovariance(["x", "y", "z"])
         together.update_all([x, y, z / 0])
         torch.testing.assert_close(values(together.between(0, 1)), direct(x, y), atol=1e-10, rtol=0)
+
+    def test_a_pair_is_a_covariance_of_its_own(self):
+        x, y, z = self.parts()
+        together = CrossCovariance(["x", "y", "z"])
+        together.update_all([x[:200], y[:200], z[:200]])
+        before = values(together.between(0, 1))
+        pair = together.between(0, 1)
+        pair.update(x[200:], y[200:])
+        torch.testing.assert_close(values(pair), direct(x, y), atol=1e-10, rtol=0)
+        torch.testing.assert_close(values(together.between(0, 1)), before, atol=0, rtol=0)
+        assert together.n == 200
+        together.update_all([x[200:], y[200:], z[200:]])
+        assert pair.n == 400
+        whole = CrossCovariance.combine([together])
+        torch.testing.assert_close(values(whole.between(0, 2)), direct(x, z), atol=1e-10, rtol=0)

@@ -4,6 +4,7 @@ import logging
 import math
 
 import pandas as pd
+import pytest
 
 from lmdyn.callbacks.observing.sums import tabulate
 
@@ -24,3 +25,16 @@ def test_what_is_expected_to_be_undefined_is_not_told(caplog):
     table = tabulate([pd.DataFrame({"quantity": ["rho"], "site": "h1", "value": [""]})], {}, "sparsity", 3)
     assert table["value"].isna().all()
     assert not caplog.records
+
+
+def test_a_column_that_is_not_declared_is_refused():
+    with pytest.raises(
+        ValueError, match=r"norms: its rows have position, .* `columns`, as in columns = \{'position'"
+    ):
+        tabulate([({"site": "h1", "position": 0}, {"norm": 1.0})], {}, "norms", 3)
+
+
+def test_infinity_is_told(caplog):
+    table = tabulate([({"site": "h1"}, {"norm": math.inf})], {}, "norms", 3)
+    assert table["value"].tolist() == [math.inf]
+    assert "norms: not finite at step 3 in ['h1']" in caplog.text

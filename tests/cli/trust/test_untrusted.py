@@ -50,7 +50,7 @@ def test_a_run_that_names_what_it_may_is_observed_as_without(run):
     path = run / "observations" / "learning_curves" / "000000020.parquet"
     path.unlink()
     shutil.copytree(run, "trusted")
-    main(["analyze", str(run), "--untrusted", "--only", "learning_curves", "--logger", "none"])
+    main(["analyze", str(run), "--untrusted", "--only", "learning_curves"])
     main(["analyze", "trusted", "--only", "learning_curves", "--logger", "none"])
     there = "observations/learning_curves/000000020.parquet"
     pd.testing.assert_frame_equal(pd.read_parquet(run / there), pd.read_parquet(Path("trusted", there)))
