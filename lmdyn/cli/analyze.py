@@ -235,9 +235,12 @@ def _asked(
     last = max(subject.paths)
 
     def due(observer: Observer, step: int) -> bool:
-        return not scheduled or step in observer.schedule or (observer.schedule.last and step == last)
+        return step in observer.schedule or (observer.schedule.last and step == last)
 
-    return chosen, {step: [o for o in chosen if due(o, step)] for step in subject.paths}
+    asked = {step: [o for o in chosen if not scheduled or due(o, step)] for step in subject.paths}
+    if beside := sum(not due(o, step) for step, called in asked.items() for o in called):
+        log.info("all checkpoints are observed: %d observations are not in a schedule (--scheduled omits them)", beside)
+    return chosen, asked
 
 
 def _loggers(

@@ -48,7 +48,8 @@ class RunState(UpdateCount):
     """Make resuming exact, count updates and tokens, and save the tokenizer with the run. The CLI always attaches it.
 
     Full checkpoints contain the state of every random number generator and the module's carried recurrent state
-    (``module.resume_state()``), one entry per rank; both are restored in the first ``on_train_batch_start``.
+    (``module.resume_state()``), one entry per rank; both are restored in the first ``on_train_batch_start``. Loaders
+    continue within an epoch if they have ``state_dict`` and ``load_state_dict``, as lmdyn's; others begin it again.
     The tokenizer of the datamodule (or module) and its training counts are saved in ``<log_dir>/tokenizer/``, so that
     replay requires neither the training corpus nor its settings.
 
