@@ -38,17 +38,17 @@ def is_pretrained(path: Path) -> bool:
     return (path / "config.json").is_file()
 
 
-def check_same_model(path: Path, first: Path) -> None:
-    """Check that a checkpoint's configuration is that of another one, with which the model was built.
+def check_same_model(module: Any, path: Path, first: Path) -> None:
+    """Check that a checkpoint's configuration is that of the one as which a ``PretrainedLM`` was built.
 
     Raises:
         ValueError: if both have Hugging Face's format, and their configurations differ in what may change numbers.
     """
-    if path == first or not (is_pretrained(path) and is_pretrained(first)):
+    config = getattr(getattr(module, "model", None), "config", None)
+    if path == first or config is None or not (is_pretrained(path) and is_pretrained(first)):
         return
-    from transformers import AutoConfig
-
-    ours, theirs = (AutoConfig.from_pretrained(folder).to_dict() for folder in (path, first))
+    # the model's own class: not every folder names its kind
+    ours, theirs = (type(config).from_pretrained(str(folder)).to_dict() for folder in (path, first))
     keys = [k for k in sorted({*ours, *theirs} - _NO_NUMBERS) if ours.get(k) != theirs.get(k)]
     if keys:
         said = ", ".join(f"{k} {ours.get(k)} instead of {theirs.get(k)}" for k in keys[:3])

@@ -70,9 +70,8 @@ def _weights_of_call(func: Any, args: Any, kwargs: Any) -> Tensor:
     if func is F.scaled_dot_product_attention:
         return _fused_weights(*args, **kwargs)
     given = inspect.signature(func).bind(*args, **kwargs).arguments
-    found: Tensor = func(**{**given, "need_weights": True, "average_attn_weights": False, "training": False})[
-        1
-    ]
+    changed = {"need_weights": True, "average_attn_weights": False, "training": False}
+    found: Tensor = func(**{**given, **changed})[1]
     return found
 
 

@@ -165,7 +165,7 @@ def _figure(observations: pd.DataFrame, facets: Sequence[_Facet]) -> Figure:
         _draw_over_steps(ax, observations, finite, facet)
     for ax, facet in zip([*panels][len(facets) :], maps, strict=True):
         last = last_step(facet.rows(finite))
-        sites = [name for name in facet.lines if name in set(last["site"])]
+        sites = _ordered(facet.lines, list(last["site"].unique()))
         fig.show_heads(ax, last, sites, label=facet.quantity.unit)
         ax.set_title(f"{facet.title},\nstep {last['step'].iloc[0]:,}", fontsize=9, y=1)
     for ax in [*panels][: max(0, len(facets) - panels.grid.shape[1])]:
@@ -220,11 +220,11 @@ def _draw_bands(ax: Axes, finite: pd.DataFrame, facet: _Facet, looks: Mapping[An
     middle = wide(facet.rows(finite), facet.by)
     for name, look in looks.items():
         if name in low and name in high:
-            steps = low.index
-            both = low[name].to_numpy(), high[name].reindex(steps).to_numpy()
+            steps = low[name].dropna().index  # a line may have fewer steps than others
+            both = low[name][steps].to_numpy(), high[name].reindex(steps).to_numpy()
         elif name in error:
-            steps = error.index
-            both = fig.error_band(middle[name].reindex(steps), error[name], scale)
+            steps = error[name].dropna().index
+            both = fig.error_band(middle[name].reindex(steps), error[name][steps], scale)
         else:
             continue
         below, above = (np.clip(end, of.low, of.high) for end in both)

@@ -119,7 +119,7 @@ class Replay:
             self._loaded = None
             try:
                 load_weights(self.module, read.content["state_dict"], read.path)
-                check_same_model(read.path, self.first)
+                check_same_model(self.module, read.path, self.first)
             except Exception as error:
                 self.work.failed(step, error)
                 return

@@ -37,3 +37,16 @@ def test_lines_by_a_column_at_the_last_step_of_each_run():
     (figure,) = standard_figures(runs, [by_how]).values()
     for ax, scale in zip(figure.axes, (1, 2), strict=True):
         assert lines(ax) == {f"how {how}": ([1, 3], [11 * scale, 13 * scale]) for how in ("fixed", "own")}
+
+
+def test_the_band_of_a_line_with_fewer_steps_than_another_has_no_gaps():
+    rows = [(step, name, "often", 1.0) for step in range(4) for name in ("rho", "rho_error")]
+    rows += [(step, name, "seldom", 0.5) for step in (0, 2) for name in ("rho", "rho_error")]
+    table = pd.DataFrame(rows, columns=["step", "quantity", "site", "value"])
+    rho = Quantity("rho", "A number.", panel="rho", lines="site")
+    (figure,) = standard_figures(
+        table, [rho, Quantity("rho_error", "Its error.")], ["often", "seldom"]
+    ).values()
+    for band, steps in zip(figure.axes[0].collections, ({0, 1, 2, 3}, {0, 2}), strict=True):
+        (path,) = band.get_paths()
+        assert {x for x, _ in path.vertices} == steps
