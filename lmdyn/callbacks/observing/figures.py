@@ -72,6 +72,7 @@ MOST_LINES = len(COLOURS)
 
 _MOST_NAMES = 12  # in a column of a legend with two columns
 _LONG_NAME = 24  # letters; a legend with such a name has one column
+_MOST_TICKS = 5  # intervals of a vertical axis: each tick takes as long as several lines
 _WIDEST = 11.5  # inches of a grid of panels: in wider ones, letters are too small in a report
 _CARD = 350  # pixels of a TensorBoard card, which shows of a wider image every n-th pixel
 _LEAST = 55.0  # dots per inch at which letters are readable
@@ -150,6 +151,8 @@ def new_panels(
     width = min(width, (_WIDEST - margin[0]) / columns)
     place = within or PlainTextFigure(width * columns + margin[0], height * rows + margin[1])
     grid = place.subplots(rows, columns, squeeze=False, **subplots)
+    for ax in grid.flat[:number]:
+        ax.yaxis.get_major_locator().set_params(nbins=_MOST_TICKS)
     for ax in grid.flat[number:]:
         ax.set_axis_off()
     if number == 0:
@@ -378,6 +381,9 @@ def of_run(run: str, name: str, several: bool) -> str:
 
 def pixels(figure: Figure) -> np.ndarray[Any, Any]:
     """Render a figure once, as (height, width, 3) bytes: :func:`for_cards` as wide as these, if it stays readable."""
+    for axis in (axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)):
+        if not axis.get_label_text():
+            axis.set_label_coords(0, 0)  # else the boxes of all ticks decide where nothing is written
     resolution = _CARD / figure.get_figwidth()
     if _for_cards.get() and _LEAST <= resolution < figure.dpi:
         figure.set_dpi(resolution)

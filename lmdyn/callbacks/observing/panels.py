@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import groupby, product
 from typing import Any
 
 import numpy as np
@@ -173,9 +173,11 @@ def _figure(observations: pd.DataFrame, facets: Sequence[_Facet]) -> Figure:
         ax.tick_params(labelbottom=False)  # the same below
     if of_sites or len({tuple(facet.lines) for facet in facets}) == 1:
         replace(panels, number=len(facets)).legend(of_all=True)
-    else:  # other lines in each panel, in the same colours
-        for ax in [*panels][: len(facets)]:
-            fig.outer_legend(ax)
+    else:  # other lines in panels, in the same colours: one legend for equal ones below each other
+        one_column = panels.grid.shape[1] == 1
+        for _, run in groupby(enumerate(facets), lambda at: tuple(at[1].lines) if one_column else at[0]):
+            axes = [panels.grid.flat[i] for i, _ in run]
+            fig.outer_legend(axes[-1], of=axes)
     return panels.figure
 
 
