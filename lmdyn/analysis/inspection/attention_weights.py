@@ -24,25 +24,34 @@ def watch_attention(
     of those of these modules that ran within it.
     """
     running: list[tuple[nn.Module, list[Tensor]]] = []
+    fused = _FusedAttention(running)
 
     def begin(m: nn.Module, _: Any) -> None:
+        if not running:  # not around all that runs in this context: the mode slows every function of torch
+            fused.__enter__()
         running.append((m, []))
 
-    def end(m: nn.Module, _: Any, output: Any) -> None:
-        while running[-1][0] is not m:
-            running.pop()  # left by an error that the model caught
+    def end(m: nn.Module, _: Any, output: Any) -> None:  # also after an error, with None
+        if not running or running[-1][0] is not m:
+            return  # an error before `begin`
         within = running.pop()[1]
-        weights = attention_weights(output)
-        if running:
-            running[-1][1].extend(within if weights is None else [*within, weights])
-        see(m, output, weights, within)
+        if not running:
+            fused.__exit__(None, None, None)
+        if output is not None:
+            weights = attention_weights(output)
+            if running:
+                running[-1][1].extend(within if weights is None else [*within, weights])
+            see(m, output, weights, within)
 
     with ExitStack() as stack:
         for m in dict.fromkeys(modules):
             stack.callback(m.register_forward_pre_hook(begin).remove)
-            stack.callback(m.register_forward_hook(end).remove)
-        stack.enter_context(_FusedAttention(running))
-        yield
+            stack.callback(m.register_forward_hook(end, always_call=True).remove)
+        try:
+            yield
+        finally:
+            if running:  # interrupted
+                fused.__exit__(None, None, None)
 
 
 class _FusedAttention(TorchFunctionMode):

@@ -10,7 +10,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from lmdyn.analysis import capture, observing, resolve_sites
-from lmdyn.analysis.inspection.attention_weights import _fused_weights, attention_as, switches_attention
+from lmdyn.analysis.inspection.attention_weights import (
+    _fused_weights,
+    attention_as,
+    switches_attention,
+    watch_attention,
+)
 from lmdyn.analysis.inspection.transformer import attention_sites
 from tests.helpers.architectures import ARCHITECTURES, example_batch
 
@@ -276,6 +281,36 @@ def test_weights_of_attention_with_dropout_change_nothing():
         torch.testing.assert_close(module(x, x, x, need_weights=False)[0], expected, atol=0, rtol=0)
         assert torch.rand(1) == after
         torch.testing.assert_close(seen.attentions["a"].sum(-1), torch.ones(1, 2, 4))
+
+
+class Fails(nn.Module):
+    def forward(self, x):
+        raise ValueError("too long")
+
+
+class GoesOn(nn.Module):
+    """Attends after a module within it failed."""
+
+    def __init__(self):
+        super().__init__()
+        self.fast = Fails()
+
+    def forward(self, x):
+        try:
+            return self.fast(x)
+        except ValueError:
+            return F.scaled_dot_product_attention(x, x, x)
+
+
+def test_attention_after_an_error_within_is_that_of_the_module_that_goes_on():
+    model, seen = GoesOn(), []
+    x = torch.randn(1, 2, 4, 8, generator=torch.Generator().manual_seed(0))
+    with watch_attention([model, model.fast], lambda m, output, weights, within: seen.append((m, within))):
+        model(x)
+        F.scaled_dot_product_attention(x, x, x)  # of no module
+    ((module, (weights,)),) = seen
+    assert module is model
+    torch.testing.assert_close(weights, (x @ x.mT / 8**0.5).softmax(-1))
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.bfloat16, 0.01), (torch.float16, 0.001)])
