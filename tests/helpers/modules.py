@@ -52,3 +52,9 @@ def fit_four_steps(module, batches, folder, observers):
     saver = ScheduledCheckpoint(schedule=Steps(at=(0, 2)))
     quiet_trainer(folder, *observers, saver, max_steps=4).fit(module, DataLoader(batches, batch_size=None))
     return module
+
+
+def random_permutations(groups, seed=1):
+    """A permutation of the units of each group."""
+    generator = torch.Generator().manual_seed(seed)
+    return {group.name: torch.randperm(group.size, generator=generator) for group in groups}

@@ -47,7 +47,7 @@ _WHY = {
         interdependence.pair_statistics.pair_statistics
         interdependence.coalitions.{Game,Outputs,games_of,named_outputs}
         interdependence.lstm_layers.{initial_state,run_layers,real_steps} interdependence.shapley.size_weights
-        orbits.followed_orbits.* orbits.lyapunov.{derivative,random_perturbation,rescaled,tangent_window}
+        orbits.followed_orbits.* orbits.lyapunov.{derivative,random_perturbation,rescaled}
         orbits.lyapunov.{unit_perturbation,window} orbits.trajectories.{exact_products,part_of,power_at,repeat}
         preference.tower_predictions.means_of statistics.precision.* statistics.correlation.unit_values
         statistics.distributed.* statistics.hashing.splitmix64 statistics.bootstrap.draw_blocks

@@ -24,7 +24,6 @@ __all__ = [
     "local_lyapunov_exponents",
     "random_perturbation",
     "rescaled",
-    "tangent_window",
     "unit_perturbation",
     "window",
 ]
@@ -196,39 +195,6 @@ def window(
 
 
 @torch.no_grad()
-def tangent_window(
-    f: Map, x: Float[Tensor, "batch *state"], v: Float[Tensor, "batch *state"], tau: int
-) -> tuple[Float[Tensor, "batch *state"], Float[Tensor, "batch *state"], Float[Tensor, "batch"]]:
-    """Compute a window like :func:`window` for an infinitesimal perturbation: v is mapped by the derivative of f.
-
-    Args:
-        f: differentiable map of (batch, *state) to the same shape. Its operations require forward-mode derivatives
-            (attention in its eager form, not the fused one), and it must not disable gradients itself, as
-            :func:`repeat` does: its derivative would be 0.
-        x: (batch, *state) state.
-        v: (batch, *state) tangent vector of any nonzero norm.
-        tau: number of steps, at least 1.
-
-    Returns:
-        x' = f^τ(x); the tangent vector after τ steps, of norm 1; the log growth ln ‖D f^τ(x) v‖/‖v‖, (batch,) float64,
-        summed over the steps, after each of which v is scaled to norm 1. If f maps v to 0, the growth is −∞ and v
-        keeps its direction.
-
-    Reference: Benettin et al. 1980.
-
-    Example:
-        >>> logistic = lambda x: 4 * x * (1 - x)
-        >>> x = torch.full((1, 1), 0.75, dtype=torch.float64)  # a fixed point with slope -2
-        >>> tangent_window(logistic, x, torch.ones_like(x), 5)[2] / 5
-        tensor([0.6931], dtype=torch.float64)
-    """
-    check_precision(x)
-    if tau < 1:
-        raise ValueError(f"tau must be at least 1 step, got {tau}")
-    return _tangent([f] * tau, x, v)
-
-
-@torch.no_grad()
 def local_lyapunov_exponents(
     f: Map | Sequence[Map],
     x: Float[Tensor, "batch *state"],
@@ -251,7 +217,8 @@ def local_lyapunov_exponents(
 
     Args:
         f: map of (batch, *state) to the same shape; or a sequence of maps for models whose layers differ (time is
-            depth).
+            depth). With "tangent", its operations require forward-mode derivatives (attention in its eager form, not
+            the fused one), and it must not disable gradients itself: its derivative would be 0.
         x: (batch, *state) state at t = 0, float32 or float64.
         tau: number of steps in a window.
         steps: total number of steps, a multiple of τ.

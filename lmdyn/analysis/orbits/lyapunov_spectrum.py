@@ -69,8 +69,8 @@ def lyapunov_spectrum(
     ln T / T if the exponent is 0, and of the block standard error in chaos.
 
     Args:
-        f: differentiable map as in :func:`tangent_window`, or a sequence of them (time is depth). For the method
-            "perturbation", any map with independent rows.
+        f: differentiable map as for the method "tangent" of :func:`~lmdyn.analysis.local_lyapunov_exponents`, or a
+            sequence of them (time is depth). For the method "perturbation", any map with independent rows.
         x: (batch, *state) state at t = 0, float32 or float64; the factorization is computed in float64.
         k: number of exponents, at most the size of a row's state.
         steps: number of averaged steps.

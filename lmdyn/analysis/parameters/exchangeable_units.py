@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.parameters.at_point import at_point
 
-__all__ = ["Permutations", "UnitAxis", "UnitGroup", "exchange_error", "permuted_units", "random_permutations"]
+__all__ = ["Permutations", "UnitAxis", "UnitGroup", "exchange_error", "permuted_units"]
 
 
 @dataclass(frozen=True)
@@ -92,17 +92,6 @@ def _index(axis: UnitAxis, size: int, order: Tensor, length: int) -> Tensor:
     units = index[axis.start : end].clone().view(axis.blocks, size, axis.width)
     index[axis.start : end] = units[:, order].flatten()
     return index
-
-
-def random_permutations(groups: Sequence[UnitGroup], seed: int) -> dict[str, Int[Tensor, " units"]]:
-    """Draw a permutation for each group.
-
-    Example:
-        >>> sorted(random_permutations([UnitGroup("units", 3, ())], 0)["units"].tolist())
-        [0, 1, 2]
-    """
-    generator = torch.Generator().manual_seed(seed)
-    return {group.name: torch.randperm(group.size, generator=generator) for group in groups}
 
 
 @torch.no_grad()

@@ -181,7 +181,6 @@ class _Flow:
         self._parent: dict[_Key, _Key] = {}
         self._readers: set[_Key] = set()
         self._divided: set[_Key] = set()
-        self._where: dict[_Key, str] = {}
 
     def key(self, parameter: Tensor, axis: int) -> _Key:
         if id(parameter) not in self.names:

@@ -33,7 +33,6 @@ __all__ = [
     "MOST_STEPS",
     "Panels",
     "PlainTextFigure",
-    "cell_values",
     "draw_band",
     "draw_lines",
     "error_band",
@@ -320,16 +319,6 @@ def draw_lines(
 def zero_line(axes: Axes) -> None:
     """Draw a thin horizontal line at 0."""
     axes.axhline(0, color="0.4", lw=0.8, zorder=1)
-
-
-def cell_values(
-    axes: Axes, matrix: "np.ndarray[Any, Any]", bright: Callable[[float], bool], fontsize: float
-) -> None:
-    """Write the finite values of a heat map into its cells, in white if they are not ``bright``."""
-    for (i, j), value in np.ndenumerate(matrix):
-        if np.isfinite(value):
-            text, colour = f"{round(value, 2) + 0.0:.2f}", "k" if bright(value) else "w"
-            axes.text(j, i, text, ha="center", va="center", fontsize=fontsize, color=colour)
 
 
 def spread_out(items: Sequence[Any], most: int) -> list[Any]:

@@ -188,11 +188,6 @@ class ScaffoldCorpus(RandomWords):
         return torch.from_numpy(self._ids[words])
 
     @property
-    def close_id(self) -> int:
-        """The token id of ω."""
-        return int(self._ids[-1])
-
-    @property
     def _ids(self) -> npt.NDArray[np.int64]:
         """The token id of each word of the vocabulary."""
         known = self.tokenizer.get_vocab()

@@ -16,9 +16,9 @@ from lmdyn.analysis.parameters.exchangeable_units import (
     UnitGroup,
     exchange_error,
     permuted_units,
-    random_permutations,
 )
 from tests.analysis.landscape.recurrent_models import MODULES
+from tests.helpers.modules import random_permutations
 
 IDS = torch.tensor([[1, 4, 9, 3, 3, 7], [0, 10, 2, 5, 6, 8]])
 SIZES = {
@@ -114,7 +114,7 @@ def module(request, models):
 def test_permuted_units_compute_the_same(module):
     groups, values = unit_groups(module), parameter_values(module)
     expected = logits(module).detach()
-    drawn = random_permutations(groups, 1)
+    drawn = random_permutations(groups)
     for some in (drawn, *({name: order} for name, order in drawn.items())):  # all together, and each alone
         with at_point(module, permuted_units(values, groups, some)):
             torch.testing.assert_close(logits(module).detach(), expected, rtol=0, atol=1e-10)
@@ -142,7 +142,7 @@ def test_a_missing_axis_is_found(name, models):
 
 def test_a_permuted_copy_is_matched_exactly(module):
     groups, own = unit_groups(module), parameter_values(module)
-    other = permuted_units(own, groups, random_permutations(groups, 1))
+    other = permuted_units(own, groups, random_permutations(groups))
     found = match_units(own, other, groups)
     assert found.after == pytest.approx(1, abs=1e-12)
     assert found.before < 0.9

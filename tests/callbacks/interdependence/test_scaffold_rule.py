@@ -182,7 +182,7 @@ def test_many_instances_are_looked_at_in_batches(tmp_path, monkeypatch):
     monkeypatch.setattr(scaffold_rule, "_BATCH", 7)
     pd.testing.assert_frame_equal(attach(tmp_path, data, instances=30).observe(module, 0), whole, rtol=1e-12)
     rows = data.examples("in", 30, CONTEXT)
-    expected = module.eval()(rows[:, :-1]).logits[:, -1].softmax(-1)[:, data.close_id].mean().detach()
+    expected = module.eval()(rows[:, :-1]).logits[:, -1].softmax(-1)[:, rows[0, -1]].mean().detach()
     assert found(whole, "probability", "in") == pytest.approx(float(expected), rel=1e-12)
 
 

@@ -7,10 +7,10 @@ from torch.utils.data import DataLoader
 
 from lmdyn.analysis.landscape.unit_groups import unit_groups
 from lmdyn.analysis.parameters.at_point import parameter_values
-from lmdyn.analysis.parameters.exchangeable_units import permuted_units, random_permutations
+from lmdyn.analysis.parameters.exchangeable_units import permuted_units
 from lmdyn.callbacks import Itself, Landscape, Run, ScheduledCheckpoint, Steps
 from lmdyn.callbacks.observing.reference import Reference
-from tests.helpers.modules import Bigrams, Own, quiet_trainer
+from tests.helpers.modules import Bigrams, Own, quiet_trainer, random_permutations
 from tests.helpers.observing import assert_leaves_alone
 from tests.helpers.recorded import check_elsewhere
 from tests.helpers.refusals import assert_refused
@@ -88,7 +88,7 @@ def test_a_convex_model_has_no_barrier(tmp_path):
 def test_a_permuted_copy_has_a_barrier_that_vanishes_after_matching(tmp_path, model):
     groups = unit_groups(model)
     copy = Recurrent()
-    copy.load_state_dict(permuted_units(parameter_values(model), groups, random_permutations(groups, 1)))
+    copy.load_state_dict(permuted_units(parameter_values(model), groups, random_permutations(groups)))
     table = attached(tmp_path, reference={"copy": Other(copy)}, match=True).observe(model, 0)
     assert of(table, "barrier").item() > 0.3
     assert of(table, "barrier_low").item() > 0.1
@@ -117,7 +117,7 @@ def test_a_permuted_transformer_has_a_barrier_that_vanishes_after_matching(tmp_p
     module, copy = (Transformer(nn.Parameter(torch.zeros(9, 8))) for _ in range(2))
     trained(module, 30)
     groups = unit_groups(module)
-    copy.load_state_dict(permuted_units(parameter_values(module), groups, random_permutations(groups, 1)))
+    copy.load_state_dict(permuted_units(parameter_values(module), groups, random_permutations(groups)))
     observer = attached(tmp_path, reference={"copy": Other(copy)}, match=True, points=3, bootstrap=0)
     table = assert_leaves_alone(observer, module)
     assert of(table, "barrier").item() > 0.3

@@ -135,7 +135,6 @@ def test_the_encoded_stream_is_the_text(tmp_path):
     assert made.tokenizer.convert_ids_to_tokens(ids.tolist()) == words(made)
     assert made.tokenizer.eos_token_id not in ids
     assert made.tokenizer.unk_token_id not in ids
-    assert made.close_id == made.tokenizer.convert_tokens_to_ids(CLOSE)
     of_words = {*made.tokenizer.convert_tokens_to_ids(made.vocabulary)}
     assert len(of_words - {made.tokenizer.unk_token_id}) == 1002
     with_ends = ready(tmp_path, eos=True).encoded("train").tokens
