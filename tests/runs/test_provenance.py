@@ -5,12 +5,14 @@ import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import yaml
 
+import lmdyn
 from lmdyn.cli.__main__ import main
 from lmdyn.runs import provenance
 from lmdyn.runs.provenance import begin_session, end_session, read_provenance
@@ -66,6 +68,7 @@ def test_a_commit_is_that_of_a_checkout_and_dirty_where_the_package_differs_from
     package.mkdir()
     (package / "__init__.py").write_text("")
     nothing = {"commit": None, "dirty": None}
+    assert provenance._commit.__defaults__ == (Path(lmdyn.__file__).parent,)
     assert provenance._commit(package) == nothing  # no repository
 
     def git(*words):
