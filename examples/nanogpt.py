@@ -1,4 +1,4 @@
-"""Observers on nanoGPT as published: its `get_batch`, pairs (x, y); its forward, (logits, loss) of (idx, targets).
+"""Observers in nanoGPT's loop: its `get_batch`, pairs (x, y); its forward, (logits, loss) of (idx, targets).
 
 The model here is a small one of the same forward; put nanoGPT's own `GPT(GPTConfig(...))` in its place.
 """
@@ -6,13 +6,12 @@ The model here is a small one of the same forward; put nanoGPT's own `GPT(GPTCon
 import sys
 from pathlib import Path
 
-import lightning as L
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader
 
 # [readme]
+import lmdyn
 from lmdyn.callbacks import LearningCurves, Similarity, Sparsity, Steps
 
 # [end]
@@ -68,28 +67,12 @@ class GPT(nn.Module):
         return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
 
 
-class LitGPT(L.LightningModule):
-    """What Lightning asks for: a training step and an optimizer."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> torch.Tensor:
-        """The model's own loss."""
-        return self.model(*batch)[1]
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Your optimizer."""
-        return torch.optim.AdamW(self.parameters(), lr=3e-3)
-
-
 def main(folder: str = "runs/nanogpt", max_steps: int = 200, text: bytes | None = None) -> None:
     """Train on lmdyn's own sources, byte by byte."""
     if text is None:
         sources = sorted(Path(__file__).parents[1].glob("lmdyn/**/*.py"))
         text = b"\n".join(path.read_bytes() for path in sources)
-    L.seed_everything(1)
+    torch.manual_seed(1)
     ids = torch.tensor(list(text))
     parts = {"train": ids[: len(ids) * 9 // 10], "val": ids[len(ids) * 9 // 10 :]}
 
@@ -101,15 +84,21 @@ def main(folder: str = "runs/nanogpt", max_steps: int = 200, text: bytes | None 
         return x, y
 
     model = GPT(vocab_size=256, n_layer=2)
-    train = DataLoader(range(max_steps), batch_size=None, collate_fn=lambda _: get_batch("train"))  # type: ignore[arg-type]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     # [readme]
-    batches = [get_batch("val") for _ in range(20)]  # what to look at; by default the validation set
-    settings = {"probe": batches, "schedule": Steps(per_decade=4, every=100)}  # optimizer updates
-    observers = [Observer(**settings) for Observer in (LearningCurves, Sparsity, Similarity)]
-    trainer = L.Trainer(max_steps=max_steps, default_root_dir=folder, callbacks=observers)
-    trainer.fit(LitGPT(model), train)
+    probe = [get_batch("val") for _ in range(20)]  # what to look at
+    observers = [LearningCurves(), Sparsity(), Similarity()]
+    schedule = Steps(per_decade=4, every=100)
+    watcher = lmdyn.watch(model, observers, probe=probe, folder=folder, schedule=schedule)
+    for step in range(1, max_steps + 1):
+        _, loss = model(*get_batch("train"))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        watcher.step(step)  # optimizer updates done; nothing happens unless the schedule says so
+    watcher.close()
     # [end]
-    print(f"python -m lmdyn.cli report {trainer.log_dir}")  # noqa: T201
+    print(f"python -m lmdyn.cli report {folder}")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pandas as pd
 
+from lmdyn.runs.run_identity import identity_condition, read_identity
+
 __all__ = [
     "NotMeasured",
     "ObservedRun",
@@ -87,7 +89,9 @@ class ObservedRun(Protocol):
 
 
 class RunFolder:
-    r"""A run's folder: ``config.yaml``, ``provenance.json``, ``test.json`` and ``observations/``; each may be missing.
+    r"""A run's folder: ``config.yaml`` or ``run.json``, ``provenance.json``, ``test.json`` and ``observations/``.
+
+    Each may be missing.
 
     Args:
         path: the folder.
@@ -128,8 +132,12 @@ class RunFolder:
 
     @cached_property
     def seeds(self) -> SeedPair:
-        """Seeds in ``config.yaml``; without it, for a published model, the seed in its name."""
-        return seeds_of(self._config) if self._config else SeedPair(self._published_seed())
+        """Seeds in ``config.yaml``; without it, that in ``run.json``, or in the name of a published model."""
+        if self._config:
+            return seeds_of(self._config)
+        seed = read_identity(self.path).get("seed")
+        known = _whole(seed.get("value")) if isinstance(seed, Mapping) else None
+        return SeedPair(self._published_seed() if known is None else known)
 
     def _published_seed(self) -> int | None:
         """Return the seed of the analyzed model, from ``provenance.json``; None if sessions have none, or several."""
@@ -141,8 +149,8 @@ class RunFolder:
 
     @cached_property
     def condition(self) -> Mapping[str, Any]:
-        """The condition in ``config.yaml``."""
-        return condition_of(self._config)
+        """The condition in ``config.yaml``; without it, that in ``run.json``."""
+        return condition_of(self._config) if self._config else identity_condition(read_identity(self.path))
 
     @cached_property
     def registered(self) -> Mapping[str, Mapping[str, str]]:

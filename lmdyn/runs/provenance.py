@@ -15,7 +15,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["FILE", "begin_session", "end_session", "read_provenance", "unseen_claims", "write_json"]
+__all__ = [
+    "FILE",
+    "begin_session",
+    "device_name",
+    "end_session",
+    "package_versions",
+    "read_provenance",
+    "unseen_claims",
+    "write_json",
+]
 
 log = logging.getLogger(__name__)
 
@@ -154,10 +163,10 @@ def _begin(folder: Path, command: Sequence[str], device: str, of: Path | None) -
     session = {
         "command": list(command),
         "began": _now(),
-        "versions": _versions(),
+        "versions": package_versions(),
         **_commit(),
         "host": platform.node(),
-        "device": _device_name(device),
+        "device": device_name(device),
         "processor": _processor(),
         "threads": _threads(),
     }
@@ -224,7 +233,8 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
+    """Return the versions of Python, lmdyn and the packages on which numbers depend."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -234,7 +244,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _commit(package: Path = Path(__file__).parents[2]) -> dict[str, Any]:
+def _commit(package: Path = Path(__file__).parents[1]) -> dict[str, Any]:
     """Return the commit of lmdyn's checkout and whether files differ from it; None if it is not a checkout."""
     git: Callable[..., str] = lambda *words: subprocess.run(  # noqa: E731
         ["git", "-C", str(package), *words],
@@ -264,7 +274,8 @@ def _processor() -> str:
     return next(names, platform.processor() or platform.machine())
 
 
-def _device_name(device: str) -> str:
+def device_name(device: str) -> str:
+    """Return a device with the name of the GPU, if it is one."""
     if not device.startswith("cuda"):
         return device
     import torch

@@ -1,5 +1,6 @@
 """Schedules of observations over optimizer updates."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral
@@ -62,6 +63,23 @@ class Steps:
                 k += 1
             return due == step
         return False
+
+    def following(self, step: int) -> float:
+        """Return the first scheduled step after ``step``; infinity if there is none.
+
+        Example:
+            >>> Steps(per_decade=2, at=(0, 5)).following(3), Steps().following(0)
+            (5, inf)
+        """
+        found: list[float] = [at for at in self.at if at > step]
+        if self.every is not None:
+            found.append((step // self.every + 1) * self.every)
+        if self.per_decade is not None:
+            k = 0
+            while (due := round(10 ** (k / self.per_decade))) <= step:
+                k += 1
+            found.append(due)
+        return min(found, default=math.inf)
 
 
 @dataclass(frozen=True)

@@ -116,12 +116,12 @@ class LinearHead:
 
     def into(self, of_output: Tensor) -> Tensor:
         """Return the gradient of its input for one of its output."""
-        return of_output @ self.layer.weight.detach().to(of_output.dtype)
+        return (of_output @ self.layer.weight.detach().to(of_output.dtype)).to(self.input.dtype)
 
     def own_gradients(self, of_output: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return its parameters and their gradients for one of its output."""
-        rows = of_output.flatten(0, -2)
-        found = [(self.layer.weight, rows.T @ self.input.detach().flatten(0, -2))]
+        rows = of_output.flatten(0, -2).to(self.layer.weight.dtype)  # autocast computes in another one
+        found = [(self.layer.weight, rows.T @ self.input.detach().flatten(0, -2).to(rows.dtype))]
         return found if self.layer.bias is None else [*found, (self.layer.bias, rows.sum(0))]
 
 

@@ -16,7 +16,7 @@ from lmdyn.analysis.attention.copying import copying_scores
 from lmdyn.analysis.attention.head_ablation import ablated_heads, head_inputs
 from lmdyn.analysis.attention.induction_scores import SCORES, uniform_attention
 from lmdyn.analysis.attention.repeated_tokens import repeated_tokens, repetition_losses
-from lmdyn.analysis.inspection.forward import device_of
+from lmdyn.analysis.inspection.forward import call_module, device_of, logits_of
 from lmdyn.analysis.inspection.label_convention import model_reading
 from lmdyn.analysis.inspection.transformer import attention_sites, check_positions, is_encoder_decoder
 from lmdyn.callbacks.attention.induction_figures import induction_figures
@@ -86,7 +86,8 @@ class Induction(Observer):
         length: number of tokens of r; a row has two r, and at most two more tokens.
         sequences: number of rows. The standard error of each score is recorded, and is below 0.5 / √(sequences − 1).
         seed: seed of the rows and of the random heads.
-        vocab_size: draw from the ids below this number; None uses the tokenizer's size.
+        vocab_size: draw from the ids below this number; None uses the tokenizer's size, or without one the number of
+            the model's logits.
         attention_sites: path of an attention module by display name; ``auto`` finds those that return weights; None
             uses those of all layers. See :class:`~lmdyn.callbacks.AttentionPatterns`.
         early: first and last number of tokens of context of the early loss; None uses 5 % to 15 % of the median row.
@@ -99,7 +100,7 @@ class Induction(Observer):
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
-        ValueError: for numbers out of range, without a tokenizer and ``vocab_size``, for too few tokens to draw from,
+        ValueError: for numbers out of range, for too few tokens to draw from,
             or for a model with fewer positions than a row.
 
     Reference: Olsson et al. 2022 (prefix matching, in-context learning score, ablation); Elhage et al. 2021 (copying).
@@ -203,20 +204,8 @@ class Induction(Observer):
 
     def prepare(self) -> None:
         """Determine the tokens to draw from, and the contexts of early and late loss."""
-        tokenizer = self.run.tokenizer
-        if tokenizer is None and self.vocab_size is None:
-            raise ValueError(
-                f"{self.name} draws random tokens: expected a tokenizer of the run, or `vocab_size`, got neither; set "
-                "`vocab_size` to the number of token ids of the model"
-            )
-        special = set() if tokenizer is None else set(tokenizer.all_special_ids)
-        size = len(tokenizer) if self.vocab_size is None else self.vocab_size
-        self._ids = [i for i in range(size) if i not in special]
-        if len(self._ids) < self.length:
-            raise ValueError(
-                f"{self.name}: expected at least `length`, {self.length}, tokens that are not special, got "
-                f"{len(self._ids)}: lower `length`"
-            )
+        if self.vocab_size is not None or self.run.tokenizer is not None:
+            self._choose_ids(self.vocab_size or len(self.run.tokenizer))
         self._before = self._first_of("bos_token_id", "cls_token_id")
         lengths = [n for batch in self.probe_set.batches() for n in row_lengths(batch, self.name)]
         self._longest = max(lengths, default=0)
@@ -227,6 +216,16 @@ class Induction(Observer):
         # none if they overlap, or if no row is long enough
         self._windows = self._contexts if early[1] < late[0] < self._longest else []
 
+    def _choose_ids(self, size: int) -> None:
+        tokenizer = self.run.tokenizer
+        special = set() if tokenizer is None else set(tokenizer.all_special_ids)
+        self._ids = [i for i in range(size) if i not in special]
+        if len(self._ids) < self.length:
+            raise ValueError(
+                f"{self.name}: expected at least `length`, {self.length}, tokens that are not special, got "
+                f"{len(self._ids)}: lower `length`"
+            )
+
     def _first_of(self, *names: str) -> tuple[int, ...]:
         """Return the first special token that the tokenizer has, of these names."""
         found = (getattr(self.run.tokenizer, name, None) for name in names)
@@ -234,6 +233,13 @@ class Induction(Observer):
 
     def check_module(self, module: nn.Module) -> None:
         """Determine attention, kind of model and path from tokens to logits; check the length of rows."""
+        if (
+            self.vocab_size is None and self.run.tokenizer is None
+        ):  # the tokens are those that the model predicts
+            batch = to_device(next(self.probe_set.batches()), device_of(module))
+            with torch.no_grad():
+                logits = logits_of(call_module(module, batch, forward=self.forward))
+            self._choose_ids(logits.shape[-1])
         self._find_attention(module)
         batch = self._two(module)
         called_on(module, batch, self.forward)

@@ -35,6 +35,7 @@ from lmdyn.callbacks.observing.reference import (
     references_or_own_past,
     report_past,
 )
+from lmdyn.callbacks.observing.run import SAVE_WEIGHTS
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.observing.token_groups import BLOCKS, SentenceBlocks, enough_blocks
 from lmdyn.runs.schema import Quantity
@@ -140,8 +141,8 @@ class Landscape(Observer):
         """Raise an error for references that this run cannot provide; say which of its own are the default ones."""
         if self.reference is None and not report_past(self.name, "lines", self.run) and self.plane is None:
             raise ValueError(
-                f"{self.name}: lines lead to the run's own checkpoints, but none are saved: attach a "
-                "ScheduledCheckpoint, or give a `reference` or a `plane`"
+                f"{self.name}: lines lead to the run's own checkpoints, but none are saved: "
+                f"{SAVE_WEIGHTS}, or give a `reference` or a `plane`"
             )
         super().prepare()
         if self.plane == "course":

@@ -27,7 +27,7 @@ from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.reference import Previous
-from lmdyn.callbacks.observing.run import report
+from lmdyn.callbacks.observing.run import SAVE_WEIGHTS, report
 from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, Sites
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.observing.token_groups import FrequencySource, check_bands, frequency_bands, gold_layers
@@ -163,8 +163,8 @@ class LossChangeAllocation(Observer):
             )
         if self.allocation == "chord" and self.run.live and self.run.checkpoint_folder is None:
             raise ValueError(
-                f"{self.name}: allocation 'chord' starts at the run's preceding checkpoint, but none are saved: attach "
-                "a ScheduledCheckpoint, or set `allocation: path`"
+                f"{self.name}: allocation 'chord' starts at the run's preceding checkpoint, but none are saved: "
+                f"{SAVE_WEIGHTS}, or set `allocation: path`"
             )
         layers = gold_layers(self, "shares")
         names = self.probe_set.label_names
@@ -402,10 +402,28 @@ class LossChangeAllocation(Observer):
             self._path.follow(text, parameter_values(module), step)
         return self._path
 
-    def _follow(self, trainer: L.Trainer, module: nn.Module) -> None:
+    @property
+    def follows_updates(self) -> bool:
+        """Whether it follows each update."""
+        return self.allocation == "path"
+
+    def follow(self, module: nn.Module, step: int) -> None:
+        """Continue the path to the weights after an update."""
         self.ensure_bound(module)
         with observing(module):
-            self._followed(module, updates(trainer), self._text(module))
+            self._followed(module, step, self._text(module))
+
+    def path_state(self, module: nn.Module, step: int) -> dict[str, Any]:
+        """Return the sums of the path since the last observation, for :meth:`load_state_dict`."""
+        self.follow(module, step)
+        assert self._path is not None
+        with observing(module):
+            self._path.finish(self._text(module))
+        return self._path.state()
+
+    def begin_anew(self) -> None:
+        """Begin the path at the next update that is followed."""
+        self._path = self._saved = None
 
     @property
     def state_key(self) -> str:
@@ -415,14 +433,14 @@ class LossChangeAllocation(Observer):
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Forget the path of a previous fit; attach to the run."""
         if stage == "fit":
-            self._path = self._saved = None
+            self.begin_anew()
         super().setup(trainer, pl_module, stage)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Begin the path; observe the untrained model."""
-        if self.allocation == "path":
-            self._follow(trainer, pl_module)
+        if self.follows_updates:
             step = updates(trainer)
+            self.follow(pl_module, step)
             if step and trainer.strategy.broadcast(self.store.path(step).exists()):
                 assert self._path is not None
                 self._path.sums = self._sums()  # the checkpoint was saved before this observation
@@ -432,20 +450,17 @@ class LossChangeAllocation(Observer):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Follow an update; observe if the schedule contains this step."""
-        if self.allocation == "path":
-            self._follow(trainer, pl_module)
+        if self.follows_updates:
+            self.follow(pl_module, updates(trainer))
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def on_save_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Save the sums of the path since the last observation."""
-        if self.allocation == "path":
-            self._follow(trainer, pl_module)
-            assert self._path is not None
-            with observing(pl_module):
-                self._path.finish(self._text(pl_module))
-            checkpoint.setdefault("callbacks", {})[self.state_key] = self._path.state()
+        if self.follows_updates:
+            state = self.path_state(pl_module, updates(trainer))
+            checkpoint.setdefault("callbacks", {})[self.state_key] = state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue the path of a checkpoint."""

@@ -42,6 +42,7 @@ from lmdyn.callbacks.observing.run import (
 from lmdyn.callbacks.training.lightning_internals import callbacks_of, shards_weights, tree_leaves
 from lmdyn.callbacks.training.resume import at_epoch_start
 from lmdyn.callbacks.training.updates import count_updates, updates
+from lmdyn.runs.run_identity import write_identity
 from lmdyn.runs.schedule import Progress, Steps
 from lmdyn.runs.schema import Quantity, tidy
 from lmdyn.runs.store import UNDECIDED, ObservationStore, plain_setting, public_name
@@ -191,6 +192,11 @@ class Observer(L.Callback, ABC):
     def reads_data(self) -> bool:
         """Whether it reads its probe set."""
         return True
+
+    @property
+    def follows_updates(self) -> bool:
+        """Whether it must see the module after each update, by ``follow(module, step)``."""
+        return False
 
     def prepare(self) -> None:
         """Check the configuration before training; called when the run and the probe set are known."""
@@ -452,6 +458,15 @@ class Observer(L.Callback, ABC):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Observe the untrained model; after resuming, make an observation of this step that is missing."""
+        if (
+            trainer.is_global_zero and not (self.run.log_dir / "config.yaml").exists()
+        ):  # else the run is described
+            self.run.log_dir.mkdir(parents=True, exist_ok=True)
+            data = {"probe": self.data, "train": trainer.train_dataloader}
+            optimizer = trainer.optimizers[0] if trainer.optimizers else None
+            write_identity(
+                self.run.log_dir, pl_module, tokenizer=self.run.tokenizer, data=data, optimizer=optimizer
+            )
         for observer in _observers(trainer):
             observer.ensure_bound(pl_module)
         if (step := updates(trainer)) > 0 and trainer.strategy.broadcast(self.store.path(step).exists()):

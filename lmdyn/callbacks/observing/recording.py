@@ -15,9 +15,17 @@ from lmdyn.callbacks.training.resume import progress
 from lmdyn.callbacks.training.updates import updates
 from lmdyn.runs.schedule import Progress
 
-__all__ = ["Passes", "check_names", "finish_figures", "observe_due", "observe_together", "record"]
+__all__ = [
+    "Passes",
+    "Recording",
+    "check_names",
+    "finish_figures",
+    "observe_due",
+    "observe_together",
+    "record",
+]
 
-_FIGURES: WeakKeyDictionary[L.Trainer, LiveFigures] = WeakKeyDictionary()
+_RECORDINGS: "WeakKeyDictionary[L.Trainer, Recording]" = WeakKeyDictionary()
 
 
 class Recorded(Published, Protocol):
@@ -109,26 +117,63 @@ def record(
             write_out(loggers)  # the observation exists, so a resumed run does not repeat it
 
 
+class Recording:
+    """Records the observations of one training, whatever loop trains: Lightning, transformers' Trainer, or the user's.
+
+    Args:
+        loggers: loggers for scalars and figures.
+        writes: whether this process writes.
+    """
+
+    def __init__(self, loggers: Sequence[Any], writes: bool) -> None:
+        self.loggers = loggers
+        self._figures = LiveFigures() if writes else None
+
+    def observe(
+        self,
+        observers: Sequence[Any],
+        module: nn.Module,
+        step: int,
+        at: Callable[[], Progress],
+        due: Callable[[Any], bool],
+    ) -> None:
+        """Record with all observers that are due and have not seen this step. Every rank must call it.
+
+        Args:
+            observers: all attached observers.
+            module: the module.
+            step: optimizer updates done.
+            at: function that returns the progress, called if an observer is due.
+            due: whether an observer is due.
+        """
+        now = [o for o in observers if o.seen_step != step and due(o)]
+        if not now:
+            return
+        for observer in now:
+            observer.seen_step = step
+        record(now, module, at(), self.loggers, observers)
+        if self._figures is not None:
+            self._figures.observed(now, self.loggers, step)
+
+    def finish(self, observer: Recorded) -> None:
+        """Draw the figures of an observer at the end of training."""
+        if self._figures is not None:
+            self._figures.finish(observer, self.loggers)
+
+
 def observe_due(
     observers: Sequence[Any], trainer: L.Trainer, module: L.LightningModule, due: Callable[[Any], bool]
 ) -> None:
-    """Record with all observers that are due and have not seen this step; the first caller does it for all."""
-    step = updates(trainer)
-    now = [o for o in observers if o.seen_step != step and due(o)]
-    if not now:
-        return
-    for observer in now:
-        observer.seen_step = step
-    figures = _FIGURES.setdefault(trainer, LiveFigures())
-    record(now, module, progress(trainer), trainer.loggers, observers)
-    if trainer.is_global_zero:
-        figures.observed(now, trainer.loggers, step)
+    """Record with the observers of a trainer that are due; the first caller does it for all."""
+    recording = _RECORDINGS.setdefault(trainer, Recording(trainer.loggers, trainer.is_global_zero))
+    recording.loggers = trainer.loggers
+    recording.observe(observers, module, updates(trainer), lambda: progress(trainer), due)
 
 
 def finish_figures(observer: Recorded, trainer: L.Trainer) -> None:
     """Draw the figures of an observer at the end of training."""
-    if trainer.is_global_zero and trainer in _FIGURES:
-        _FIGURES[trainer].finish(observer, trainer.loggers)
+    if trainer in _RECORDINGS:
+        _RECORDINGS[trainer].finish(observer)
 
 
 def check_names(observers: Sequence[Recorded]) -> None:

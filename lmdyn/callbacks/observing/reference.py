@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.forward import Forward
-from lmdyn.callbacks.observing.run import Run, report, snake_case
+from lmdyn.callbacks.observing.run import SAVE_WEIGHTS, Run, report, snake_case
 from lmdyn.callbacks.training.lightning_internals import trainer_attributes, tree_leaves
 from lmdyn.callbacks.training.resume import read_tokenizer
 from lmdyn.runs.checkpoint_files import (
@@ -256,8 +256,8 @@ class _OwnPast(Reference):
         """Raise an error for a run that saves no weights."""
         if not self.optional and run.live and run.checkpoint_folder is None:
             raise ValueError(
-                f"reference {type(self).__name__} requires the run's own checkpoints, but none are saved: attach a "
-                "ScheduledCheckpoint"
+                f"reference {type(self).__name__} requires the run's own checkpoints, but none are saved: "
+                f"{SAVE_WEIGHTS}"
             )
 
 
@@ -356,7 +356,7 @@ def report_past(name: str, what: str, run: Run) -> bool:
     without_first = bool(run.checkpoints) and 0 not in (run.checkpoints or ())
     saved = without_first or not run.live or run.checkpoint_folder is not None
     first = "" if without_first else "the checkpoint of step 0 and "
-    left_out = "are left out: the run saves no checkpoints; attach a ScheduledCheckpoint"
+    left_out = f"are left out: the run saves no checkpoints; {SAVE_WEIGHTS}"
     report(name, f"{what} {f'are those from {first}the preceding one' if saved else left_out}")
     return saved
 

@@ -20,6 +20,7 @@ from lmdyn.runs.checkpoint_files import checkpoint_step
 from lmdyn.runs.hub_checkpoints import StoredNames
 
 __all__ = [
+    "SAVE_WEIGHTS",
     "Run",
     "check_name",
     "forget_reported",
@@ -29,6 +30,10 @@ __all__ = [
     "snake_case",
     "split_loader",
 ]
+
+
+SAVE_WEIGHTS = "attach a ScheduledCheckpoint (in lmdyn.watch, `checkpoints=True`)"
+"""How a run saves the weights that some observers read."""
 
 
 @dataclass(frozen=True)

@@ -352,7 +352,6 @@ def test_refusals(tmp_path):
     assert_refused(
         observe,
         ({"early": [5, 4]}, r"early is \[5, 4\]: expected the first and the last"),
-        ({"vocab_size": None}, "expected a tokenizer of the run, or `vocab_size`, got neither"),
         ({"vocab_size": 5}, "8, tokens that are not special, got 5: lower"),
         ({"probe": [{"labels": torch.zeros(2, 3)}]}, "expected batches with `input_ids`, got .*name them"),
         ({"length": 40}, r"repeated tokens of at most 64 tokens, .* got 80: lower `length`"),

@@ -1,0 +1,1 @@
+"""Observers outside Lightning: in any training loop, and in transformers' Trainer."""

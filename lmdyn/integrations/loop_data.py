@@ -1,0 +1,125 @@
+"""Data of training loops: probe sets and frequencies of tokens from what a user has at hand."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pandas as pd
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from lmdyn.analysis.inspection.batches import named_batch, text_of
+
+__all__ = ["counted_tokens", "data_of", "named_counts"]
+
+_ROWS = 8  # of a batch of a Dataset
+
+
+class _Probe(L.LightningDataModule):
+    """Data with a validation split only."""
+
+    def __init__(self, probe: Any) -> None:
+        super().__init__()
+        self._probe = probe
+
+    def val_dataloader(self) -> Any:
+        return [self._probe]  # a list of batches alone would look like several loaders
+
+
+class _ProbeAndTraining(_Probe):
+    """Data with both splits."""
+
+    def __init__(self, probe: Any, train: Any) -> None:
+        super().__init__(probe)
+        self._train = train
+
+    def train_dataloader(self) -> Any:
+        return [self._train]
+
+
+def data_of(probe: Any, train: Any = None) -> Any:
+    """Return a datamodule of loaders or Datasets; training texts are not batches; None without a probe set."""
+    if probe is None or isinstance(probe, L.LightningDataModule):
+        return probe
+    probe = _batches(probe)
+    if train is None or _are_texts(train):
+        return _Probe(probe)
+    return _ProbeAndTraining(probe, _batches(train))
+
+
+def _batches(data: Any) -> Any:
+    """Return a loader: for a Dataset, batches of its rows in their order."""
+    rows = hasattr(data, "__getitem__") and not isinstance(data, (list, tuple))
+    if not rows or isinstance(data, DataLoader):
+        return data
+    return DataLoader(data, batch_size=_ROWS, collate_fn=_stacked)
+
+
+def _stacked(rows: list[Any]) -> Any:
+    from transformers import default_data_collator
+
+    try:
+        return default_data_collator(rows)
+    except (ValueError, RuntimeError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"rows of the Dataset cannot be stacked ({reason}): pass `DataLoader(dataset, collate_fn=…)` with the "
+            "collator of the training"
+        ) from error
+
+
+def counted_tokens(train: Any, tokenizer: Any) -> pd.DataFrame:
+    """Count the tokens of training batches, or of texts; padding, according to ``attention_mask``, is not counted.
+
+    Returns:
+        A table with the columns ``token`` and ``count``, one row for each token id.
+
+    Raises:
+        ValueError: for texts without a tokenizer, or data without tokens.
+    """
+    counts = np.zeros(0, dtype=np.int64)
+    for ids in _token_ids(train, tokenizer):
+        found = np.bincount(ids, minlength=len(counts))
+        found[: len(counts)] += counts
+        counts = found
+    if not counts.sum():
+        raise ValueError("`train` has no tokens: expected training batches or texts")
+    return named_counts(dict(enumerate(counts.tolist())), tokenizer)
+
+
+def named_counts(counts: pd.DataFrame | Mapping[int, int], tokenizer: Any) -> pd.DataFrame:
+    """Return counts by token id as a table with the columns ``token`` and ``count``; a table is returned unchanged.
+
+    Example:
+        >>> named_counts({0: 5, 2: 1}, None)["count"].tolist()
+        [5, 0, 1]
+    """
+    if isinstance(counts, pd.DataFrame):
+        return counts
+    size = max(len(tokenizer) if hasattr(tokenizer, "__len__") else 0, max(counts, default=-1) + 1)
+    ids = list(range(size))
+    named = hasattr(tokenizer, "convert_ids_to_tokens")
+    tokens = [str(t) for t in tokenizer.convert_ids_to_tokens(ids)] if named else [str(i) for i in ids]
+    columns = {"token": tokens, "count": [int(counts.get(i, 0)) for i in ids]}
+    return pd.DataFrame(columns, index=pd.RangeIndex(size, name="id"))
+
+
+def _are_texts(train: Any) -> bool:
+    return isinstance(train, (list, tuple)) and bool(train) and all(isinstance(text, str) for text in train)
+
+
+def _token_ids(train: Any, tokenizer: Any) -> Iterable[Any]:
+    if _are_texts(train):
+        if tokenizer is None:
+            raise ValueError(
+                "`train` is text, and there is no tokenizer: pass `tokenizer`, or batches of token ids"
+            )
+        for text in train:
+            yield np.asarray(tokenizer(text)["input_ids"], dtype=np.int64)
+        return
+    for given in _batches(train):
+        batch = named_batch(given, None)
+        ids, mask = text_of(batch), batch.get("attention_mask")
+        ids = ids[mask.bool()] if isinstance(mask, Tensor) and mask.shape == ids.shape else ids
+        yield ids.reshape(-1).cpu().numpy()

@@ -1,0 +1,370 @@
+"""Observation of any training loop: ``lmdyn.watch``."""
+
+import logging
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pandas as pd
+import torch
+from torch import nn
+
+from lmdyn.analysis.inspection.forward import device_of, is_sharded
+from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.recording import Recording, check_names
+from lmdyn.callbacks.observing.run import Run
+from lmdyn.integrations.loop_data import counted_tokens, data_of, named_counts
+from lmdyn.integrations.writers import loggers_of
+from lmdyn.runs.atomic_files import write_file
+from lmdyn.runs.checkpoint_files import COUNTED, checkpoint_step
+from lmdyn.runs.folder_lock import FolderLock
+from lmdyn.runs.provenance import begin_session, end_session
+from lmdyn.runs.run_identity import write_identity
+from lmdyn.runs.schedule import Progress, Steps
+
+__all__ = ["Watcher", "watch"]
+
+log = logging.getLogger(__name__)
+
+_LATER = "later_steps"
+"""Folder within a run's folder for what a continued run makes anew."""
+
+
+class Watcher:
+    """Observes a model in any training loop; :func:`watch` creates it, and every rank must call its methods.
+
+    Args:
+        model: the trained module, unwrapped.
+        observers: observers, attached to the run.
+        recording: records their observations.
+        folder: the run's folder.
+        start: step at which the model stands.
+        checkpoints: steps of checkpoints; None for none.
+        about: entries of checkpoints.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        observers: Sequence[Observer],
+        recording: Recording,
+        folder: Path,
+        start: int,
+        checkpoints: Steps | None,
+        about: Mapping[str, Any],
+    ) -> None:
+        self.model, self.observers, self.folder = model, list(observers), folder
+        self._recording, self._checkpoints, self._about = recording, checkpoints, about
+        self._followers: list[Any] = [o for o in self.observers if o.follows_updates]
+        self._step = start
+        self._tokens: int | None = None
+        self._saved: int | None = None
+        self._open = True
+        self._writes = rank_and_world_size()[0] == 0
+        self._lock: FolderLock | None = None
+        self._session: int | None = None
+        self._next = float(start)
+
+    def _begin(self, lock: FolderLock | None, *, continued: bool) -> None:
+        """Record the state at which the model stands, unless a continued run has recorded it."""
+        self._lock = lock
+        if self._writes:
+            words = [Path(sys.argv[0]).name, *sys.argv[1:]]
+            self._session = begin_session(self.folder, words, str(device_of(self.model)))
+        for observer in self.observers if continued else ():
+            if gather(self._writes and observer.store.has(self._step))[0]:  # rank 0 sees the folder
+                observer.seen_step = self._step
+        for follower in self._followers:
+            follower.begin_anew()
+            follower.follow(self.model, self._step)
+        self._observe(lambda o: self._step in o.schedule)
+        self._save(self._checkpoints is not None and self._step in self._checkpoints)
+        self._plan()
+
+    def step(
+        self,
+        step: int,
+        *,
+        tokens: int | None = None,
+        learning_rate: float | None = None,
+        epoch_end: bool = False,
+    ) -> None:
+        """Note that ``step`` optimizer updates are done; observe if a schedule contains it, or passed a step of it.
+
+        Args:
+            step: optimizer updates done. It may repeat, as between the batches of one update, but not decrease.
+            tokens: tokens trained on so far, if known.
+            learning_rate: the current one, if known.
+            epoch_end: whether an epoch ends here.
+
+        Raises:
+            ValueError: if ``step`` is smaller than before, or the watcher is closed.
+        """
+        if step == self._step and not epoch_end:
+            return
+        if step < self._step or not self._open:
+            raise ValueError(
+                f"step {step} after step {self._step}: expected the number of optimizer updates done, which increases"
+                if self._open
+                else f"step {step} of a closed watcher: create another one by lmdyn.watch(…, step={self._step})"
+            )
+        before, self._step, self._tokens = self._step, step, tokens
+        self._rate = learning_rate
+        for follower in self._followers:
+            follower.follow(self.model, step)
+        if step >= self._next or epoch_end:
+            due: Callable[[Steps], bool] = lambda s: (  # noqa: E731
+                s.following(before) <= step or (epoch_end and s.epochs)
+            )
+            self._observe(lambda o: due(o.schedule))
+            self._save(self._checkpoints is not None and due(self._checkpoints))
+            self._plan()
+
+    _rate: float | None = None
+
+    def close(self) -> None:
+        """Observe the last step if it is scheduled, draw the figures, release the folder; may be repeated."""
+        if not self._open:
+            return
+        self._observe(lambda o: o.schedule.last)
+        self._save(self._checkpoints is not None and self._checkpoints.last)
+        self.release()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what observers have summed since their last observations, for exact resuming.
+
+        Only :class:`~lmdyn.callbacks.LossChangeAllocation` with ``allocation="path"`` has such sums.
+        """
+        return {o.name: o.path_state(self.model, self._step) for o in self._followers}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with the sums of :meth:`state_dict`; call it after :func:`watch` with the model at this step.
+
+        Raises:
+            ValueError: if an observer that follows each update is not in ``state``.
+        """
+        for follower in self._followers:
+            if follower.name not in state:
+                raise ValueError(
+                    f"{follower.name} is not in the state: expected that of a watcher with this observer"
+                )
+            if follower.seen_step != self._step:  # an observation begins new sums
+                follower.begin_anew()
+                follower.load_state_dict(state[follower.name])
+                follower.follow(self.model, self._step)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed or released."""
+        return not self._open
+
+    def release(self) -> None:
+        """Draw the figures and release the folder, without an observation; repeated calls do nothing."""
+        if not self._open:
+            return
+        self._open = False
+        for observer in self.observers:
+            self._recording.finish(observer)
+        for logger in self._recording.loggers:
+            logger.finalize("success")
+        if self._writes:
+            end_session(self.folder, self._session, step=self._step)
+            if self._lock is not None:
+                self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        self.release()  # the state after an error is no end of training
+
+    def _plan(self) -> None:
+        schedules = [o.schedule for o in self.observers]
+        schedules += [] if self._checkpoints is None else [self._checkpoints]
+        self._next = min((s.following(self._step) for s in schedules), default=float("inf"))
+
+    def _observe(self, due: Callable[[Observer], bool]) -> None:
+        at = Progress(self._step, self._tokens, self._rate)
+        self._recording.observe(self.observers, self.model, self._step, lambda: at, due)
+
+    def _save(self, due: bool) -> None:
+        """Write the weights, in the form of Lightning's checkpoints; rank 0 does it."""
+        if not due or self._saved == self._step:
+            return
+        self._saved = self._step
+        path = self.folder / "checkpoints" / f"step={self._step:09d}.ckpt"
+        if self._writes and not path.exists():
+            about = {"step": self._step, "tokens": self._tokens, "learning_rate": self._rate, **COUNTED}
+            content = {
+                "state_dict": self.model.state_dict(),
+                "global_step": self._step,
+                "lmdyn": {**about, **self._about},
+            }
+            path.parent.mkdir(exist_ok=True)
+            write_file(path, lambda unfinished: torch.save(content, unfinished))
+
+
+def watch(
+    model: nn.Module,
+    observers: Iterable[Observer],
+    *,
+    probe: Any,
+    folder: str | Path,
+    tokenizer: Any = None,
+    schedule: Steps | None = None,
+    seed: int | None = None,
+    checkpoints: bool | Steps = False,
+    step: int | None = None,
+    train: Any = None,
+    token_counts: pd.DataFrame | Mapping[int, int] | None = None,
+    logger: Any = "tensorboard",
+    optimizer: torch.optim.Optimizer | None = None,
+) -> Watcher:
+    """Attach observers to a model that any loop trains; the training itself does not change.
+
+    Observations, TensorBoard's curves and checkpoints are written to ``folder``, which ``lmdyn report`` reads. The
+    state at which the model stands is observed at once.
+
+    Args:
+        model: the model; wrappers of ``DistributedDataParallel`` and Accelerate are removed.
+        observers: observers, with the arguments that they have under Lightning.
+        probe: batches to observe: a list of batches, a DataLoader, or a Dataset, whose rows are stacked.
+        folder: folder of the run, created if it does not exist.
+        tokenizer: the tokenizer of the model; it is saved with the run.
+        schedule: schedule of each observer that has none of its own, and of ``checkpoints=True``.
+        seed: seed of the training, for comparison of runs; by default the one set by Lightning's ``seed_everything``.
+        checkpoints: whether to write weights to ``folder/checkpoints``, or the steps at which to write them.
+        step: optimizer updates that the model has behind it, for a continued run: later observations and checkpoints
+            in the folder are moved to ``later_steps``. By default 0, and such a folder is refused.
+        train: training batches or texts, counted once for observers that need the frequencies of tokens.
+        token_counts: these frequencies, by token id, instead of ``train``.
+        logger: ``tensorboard``; an object with ``add_scalar``, such as a ``SummaryWriter``; a run of Weights & Biases
+            or trackio (an object with ``log``); a logger of Lightning; None.
+        optimizer: the optimizer, to note it with the run.
+
+    Returns:
+        A watcher: call its :meth:`~Watcher.step` after each update and :meth:`~Watcher.close` at the end, or use it as
+        a context.
+
+    Raises:
+        ValueError: if two observers have one name, if the folder holds later steps or is in use, if an observer does
+            not support sharded weights, or if an observer cannot read the model.
+
+    Example:
+        >>> import tempfile
+        >>> from lmdyn.callbacks import LearningCurves
+        >>> model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 10))
+        >>> ids = torch.arange(8).view(2, 4)
+        >>> probe = [{"input_ids": ids, "labels": ids}]
+        >>> folder = Path(tempfile.mkdtemp()) / "run"
+        >>> with watch(model, [LearningCurves(labels="next")], probe=probe, folder=folder, logger=None) as watcher:
+        ...     for step in range(1, 3):
+        ...         watcher.step(step)  # after optimizer.step()
+        >>> sorted(path.name for path in (folder / "observations" / "learning_curves").glob("*.parquet"))
+        ['000000000.parquet', '000000002.parquet']
+    """
+    model, observers, folder = unwrapped(model), list(observers), Path(folder)
+    check_names(observers)
+    if is_sharded(model) and (untested := [o.name for o in observers if not o.sharded]):
+        raise ValueError(
+            f"{', '.join(untested)}: not tested with sharded weights (no `sharded = True` in its class): remove it, "
+            "and observe checkpoints instead"
+        )
+    rank, ranks = rank_and_world_size()
+    with ExitStack() as undo:
+        lock = FolderLock(folder)
+        refused = _refused(lock, folder, step) if rank == 0 else None
+        undo.callback(lock.release)
+        if reason := gather(refused)[0]:
+            raise ValueError(reason)
+        for observer in observers:
+            if schedule is not None and observer.schedule == Steps():
+                observer.schedule = schedule
+        saving = (schedule or Steps(per_decade=4)) if checkpoints is True else checkpoints or None
+        counts = named_counts(token_counts, tokenizer) if token_counts is not None else None
+        if counts is None and train is not None:
+            counts = counted_tokens(train, tokenizer)
+        run = Run(
+            log_dir=folder,
+            tokenizer=tokenizer,
+            token_counts=counts,
+            datamodule=data_of(probe, train),
+            checkpoint_folder=None if saving is None else folder / "checkpoints",
+        )
+        for observer in observers:
+            observer.seen_step = None
+            observer.attach(run, rank_zero=rank == 0, barrier=lambda: _wait(ranks))
+            observer.ensure_bound(model)
+        if rank == 0:
+            _save_tokenizer(folder / "tokenizer", tokenizer, counts)
+            data = {"probe": probe, "train": train}
+            write_identity(folder, model, tokenizer=tokenizer, seed=seed, data=data, optimizer=optimizer)
+        loggers = loggers_of(logger, folder, step) if rank == 0 else []
+        about = {"tokenizer": "tokenizer"} if tokenizer is not None else {}
+        watcher = Watcher(model, observers, Recording(loggers, rank == 0), folder, step or 0, saving, about)
+        watcher._begin(lock, continued=step is not None)
+        undo.pop_all()
+    return watcher
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the module within ``DistributedDataParallel`` and ``DataParallel``, whose forward passes synchronize.
+
+    Example:
+        >>> inner = nn.Linear(2, 2)
+        >>> unwrapped(nn.DataParallel(inner)) is inner
+        True
+    """
+    while isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        model = model.module
+    return model
+
+
+def _refused(lock: FolderLock, folder: Path, step: int | None) -> str | None:
+    """Lock the folder and move later steps of a continued run aside; return why not, if that is refused."""
+    try:
+        lock.acquire()
+    except ValueError as error:
+        return str(error)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [*folder.glob("observations/*/*.parquet"), *folder.glob("checkpoints/step=*.ckpt")]
+    steps = {p: int(p.stem) if p.stem.isdecimal() else checkpoint_step(p) for p in files}
+    later = sorted(p for p, at in steps.items() if at is not None and at > (step or 0))
+    if later and step is None:
+        return (
+            f"{folder} holds {later[-1].relative_to(folder)}, which is later than step 0: choose another folder, or, "
+            "if the training continues, say at which step the model stands: lmdyn.watch(…, step=…)"
+        )
+    if later:
+        names = (f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}{f'_{i}' if i else ''}" for i in count())
+        aside = next(p for p in (folder / _LATER / name for name in names) if not p.exists())
+        for path in later:
+            to = aside / path.relative_to(folder)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(path, to)
+        log.warning("%d files of steps after %d were moved to %s", len(later), step, aside)
+    return None
+
+
+def _save_tokenizer(folder: Path, tokenizer: Any, counts: pd.DataFrame | None) -> None:
+    if hasattr(tokenizer, "save_pretrained"):
+        tokenizer.save_pretrained(str(folder))
+    if counts is not None:
+        folder.mkdir(exist_ok=True)
+        write_file(folder / "token_counts.parquet", counts.to_parquet)
+
+
+def _wait(ranks: int) -> None:
+    if ranks > 1:
+        torch.distributed.barrier()

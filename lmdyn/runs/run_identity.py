@@ -1,0 +1,169 @@
+"""``run.json``: which model was trained, by which optimizer, on which data, with which seed."""
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lmdyn.runs.provenance import device_name, package_versions, write_json
+
+__all__ = ["FILE", "identity_condition", "read_identity", "write_identity"]
+
+FILE = "run.json"
+"""Name of the file in a run's folder."""
+
+_GIT_S = 5.0
+_NO_SETTING = {"_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype"}
+
+
+def write_identity(
+    folder: Path,
+    model: Any,
+    *,
+    tokenizer: Any = None,
+    seed: int | None = None,
+    data: Mapping[str, Any] | None = None,
+    optimizer: Any = None,
+) -> None:
+    """Write ``<folder>/run.json``, once: an existing file is kept.
+
+    Args:
+        folder: the run's folder.
+        model: the trained module.
+        tokenizer: its tokenizer.
+        seed: the seed, if the user has given it; otherwise that of Lightning's ``seed_everything``.
+        data: data by their use (``probe``, ``train``).
+        optimizer: the optimizer.
+    """
+    if (folder / FILE).is_file():
+        return
+    write_json(
+        folder / FILE,
+        {
+            "model": _model(model),
+            "optimizer": None if optimizer is None else _optimizer(optimizer),
+            "data": {use: _data(of) for use, of in (data or {}).items() if of is not None},
+            "tokenizer": None if tokenizer is None else _tokenizer(tokenizer),
+            "seed": _seed(seed),
+            "versions": package_versions(),
+            "device": device_name(str(next(iter(model.parameters())).device)),
+            "commit": _commit(Path.cwd()),
+        },
+    )
+
+
+def read_identity(folder: Path) -> dict[str, Any]:
+    """Return the content of ``run.json``; empty if there is none.
+
+    Raises:
+        ValueError: if the file contains something else.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read ({error}): remove it") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} does not describe a run: remove it")
+    return content
+
+
+def identity_condition(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return model, optimizer and data of a ``run.json`` by dotted names, equal for runs that differ in their seed.
+
+    Example:
+        >>> identity_condition({"model": {"class": "my.GPT", "configuration": {"layers": 2}}, "seed": {"value": 1}})
+        {'model': 'GPT', 'model.layers': 2}
+    """
+    found: dict[str, Any] = {}
+    model, optimizer, data = (content.get(part) or {} for part in ("model", "optimizer", "data"))
+    of = data.get("train") or data.get("probe") or {}
+    groups = optimizer.get("groups") or [{}]
+    for name, about, settings in (
+        ("model", model, model.get("configuration")),
+        ("model.optimizer", optimizer, groups[0]),
+        ("data", of, of),
+    ):
+        if "class" in about:
+            found[name] = str(about["class"]).rpartition(".")[2]
+            plain = {
+                k: v for k, v in (settings or {}).items() if isinstance(v, (str, int, float)) and k != "class"
+            }
+            found |= {f"{name}.{key}": value for key, value in plain.items()}
+    return found
+
+
+def _model(model: Any) -> dict[str, Any]:
+    parameters = list(model.parameters())
+    configs = (getattr(m, "config", None) for m in model.modules())
+    config: Any = next((c for c in configs if hasattr(c, "to_diff_dict")), None)  # of transformers
+    configuration = getattr(model, "hparams", None) or getattr(
+        getattr(model, "config", None), "__dict__", None
+    )
+    if config is not None:
+        configuration = {k: v for k, v in config.to_diff_dict().items() if k not in _NO_SETTING}
+    return {
+        "class": f"{type(model).__module__}.{type(model).__qualname__}",
+        "parameters": sum(p.numel() for p in parameters),
+        "trainable": sum(p.numel() for p in parameters if p.requires_grad),
+        "configuration": _plain(dict(configuration or {})),
+    }
+
+
+def _optimizer(optimizer: Any) -> dict[str, Any]:
+    groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    return {"class": type(optimizer).__qualname__, "groups": _plain(groups)}
+
+
+def _data(data: Any) -> dict[str, Any]:
+    dataset = getattr(data, "dataset", data)
+    about: dict[str, Any] = {"class": type(dataset).__qualname__}
+    with contextlib.suppress(TypeError):  # raised by a stream
+        about["size"] = len(dataset)
+    named = {
+        "name": getattr(getattr(dataset, "info", None), "dataset_name", None),  # of Hugging Face
+        "split": getattr(dataset, "split", None),
+        "fingerprint": getattr(dataset, "fingerprint", None) or getattr(dataset, "_fingerprint", None),
+    }
+    return about | {key: str(value) for key, value in named.items() if value is not None}
+
+
+def _tokenizer(tokenizer: Any) -> dict[str, Any]:
+    size = len(tokenizer) if hasattr(tokenizer, "__len__") else None
+    return {
+        "class": type(tokenizer).__qualname__,
+        "name": getattr(tokenizer, "name_or_path", None),
+        "size": size,
+    }
+
+
+def _seed(given: int | None) -> dict[str, Any] | None:
+    if given is not None:
+        return {"value": given, "known_from": "seed"}
+    found = os.environ.get("PL_GLOBAL_SEED", "")
+    return {"value": int(found), "known_from": "seed_everything"} if found.isdecimal() else None
+
+
+def _commit(folder: Path) -> str | None:
+    """Return the commit of the repository in which the training runs, if any."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_GIT_S,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in JSON's types; other objects as text."""
+    return json.loads(json.dumps(value, default=str))

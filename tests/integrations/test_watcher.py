@@ -1,0 +1,407 @@
+"""Observers in a loop of the user's own: what they record is what they record under Lightning."""
+
+import json
+import time
+
+import lightning as L
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+import lmdyn
+from lmdyn.callbacks import (
+    AttentionPatterns,
+    Geometry,
+    Induction,
+    Landscape,
+    LearningCurves,
+    LossChangeAllocation,
+    Sparsity,
+    Steps,
+    WeightSpectra,
+)
+from lmdyn.runs.observed_run import RunFolder
+from lmdyn.runs.schema import group_columns
+from lmdyn.runs.store import ObservationStore
+from tests.helpers.modules import quiet_trainer
+from tests.helpers.ranks import run_ranks
+from tests.helpers.refusals import assert_refused
+
+TYPES, SCHEDULE = 17, Steps(per_decade=3)
+
+
+class Bigrams(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.hidden, self.out = nn.Embedding(TYPES, 8), nn.Linear(8, 8), nn.Linear(8, TYPES)
+
+    def forward(self, input_ids):
+        return self.out(self.hidden(self.embedding(input_ids)).tanh())
+
+
+class Module(L.LightningModule):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, input_ids):
+        return self.net(input_ids)
+
+    def training_step(self, batch, batch_idx):
+        return loss_of(self.net, batch)
+
+    def validation_step(self, batch, batch_idx):
+        raise AssertionError("not called")
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.5)
+
+
+def loss_of(net, batch):
+    ids = batch["input_ids"]
+    return F.cross_entropy(net(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+def batches(number, seed):
+    drawn = torch.randint(TYPES, (number, 4, 9), generator=torch.Generator().manual_seed(seed))
+    return [{"input_ids": ids, "labels": ids} for ids in drawn]
+
+
+TRAIN, PROBE = batches(12, 1), batches(3, 2)
+
+
+def observers():
+    return [LearningCurves(), Geometry(max_samples=40), WeightSpectra()]
+
+
+def train(net, watcher=None, start=0, end=None):
+    """A loop of the user's own, with dropout's random numbers in between."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    torch.manual_seed(3)
+    drawn = []
+    for step, batch in enumerate(TRAIN[start:end], start + 1):
+        optimizer.zero_grad()
+        loss_of(net, batch).backward()
+        optimizer.step()
+        drawn.append(float(torch.rand(1)))
+        if watcher is not None:
+            watcher.step(step)
+    return drawn
+
+
+def tables(folder):
+    found = {}
+    for path in sorted((folder / "observations").iterdir()):
+        table = ObservationStore(path).read()
+        table = table[table["quantity"] != "learning_rate"].drop(columns="tokens")
+        table["site"] = table["site"].astype(str).str.removeprefix("net.")
+        keys = [c for c in table if c not in ("value",)]
+        found[path.name] = table.sort_values(keys).reset_index(drop=True)
+    return found
+
+
+def watch(net, folder, **options):
+    return lmdyn.watch(net, options.pop("observers", observers()), **{
+        "probe": PROBE, "folder": folder, "schedule": SCHEDULE, "logger": None, **options,
+    })  # fmt: skip
+
+
+def test_numbers_are_those_of_lightning_and_the_training_is_unchanged(tmp_path):
+    net, plain = Bigrams(), Bigrams()
+    with watch(net, tmp_path / "loop") as watcher:
+        drawn = train(net, watcher)
+    assert drawn == train(plain)
+    for ours, theirs in zip(net.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+        assert torch.equal(ours.grad, theirs.grad)
+    assert net.training
+
+    module, under = Module(Bigrams()), [type(o)(schedule=SCHEDULE, **_own(o)) for o in observers()]
+    trainer = quiet_trainer(tmp_path / "lightning", *under, max_steps=len(TRAIN), limit_val_batches=0)
+    trainer.fit(module, DataLoader(TRAIN, batch_size=None), DataLoader(PROBE, batch_size=None))
+    expected = tables(tmp_path / "lightning")
+    found = tables(tmp_path / "loop")
+    assert found.keys() == expected.keys()
+    for name, table in found.items():
+        assert list(table["step"].unique()) == [0, 1, 2, 5, 10, 12]
+        pd.testing.assert_frame_equal(table, expected[name], check_like=True, rtol=1e-6)
+
+
+def _own(observer):
+    return {"max_samples": 40} if isinstance(observer, Geometry) else {}
+
+
+def test_a_killed_loop_continues_and_nothing_is_lost(tmp_path):
+    whole, cut = Bigrams(), Bigrams()
+    with watch(whole, tmp_path / "whole", checkpoints=True) as watcher:
+        train(whole, watcher)
+    folder = tmp_path / "cut"
+    with pytest.raises(KeyboardInterrupt), watch(cut, folder, checkpoints=True) as watcher:
+        train(cut, watcher, end=7)
+        raise KeyboardInterrupt  # the checkpoint is that of step 5
+    cut.load_state_dict(torch.load(folder / "checkpoints" / "step=000000005.ckpt")["state_dict"])
+    watched = cut.state_dict()["hidden.weight"].clone()
+    with pytest.raises(ValueError, match=r"holds .*000000005.*, which is later than step 0: .* step=…"):
+        watch(cut, folder)
+    with watch(cut, folder, checkpoints=True, step=5) as watcher:
+        assert torch.equal(cut.state_dict()["hidden.weight"], watched)
+        train(cut, watcher, start=5)
+    for name, table in tables(tmp_path / "whole").items():
+        pd.testing.assert_frame_equal(tables(folder)[name], table)
+    saved = sorted(p.name for p in (folder / "checkpoints").iterdir())
+    assert saved == sorted(p.name for p in (tmp_path / "whole" / "checkpoints").iterdir())
+
+    earlier = (folder / "observations" / "geometry" / "000000010.parquet").read_bytes()
+    with watch(cut, folder, step=5):
+        pass
+    (aside,) = (folder / "later_steps").iterdir()
+    assert (aside / "observations" / "geometry" / "000000010.parquet").read_bytes() == earlier
+    assert RunFolder(folder).read("geometry")["step"].max() == 5
+
+
+def test_what_follows_each_update_continues_by_its_state(tmp_path):
+    def path():
+        return [LossChangeAllocation(allocation="path", sites={"embedding": "embedding", "out": "out"})]
+
+    whole, cut = Bigrams(), Bigrams()
+    with watch(whole, tmp_path / "whole", observers=path(), schedule=Steps(every=4)) as watcher:
+        train(whole, watcher, end=8)
+    folder = tmp_path / "cut"
+    watcher = watch(cut, folder, observers=path(), schedule=Steps(every=4, last=False))
+    train(cut, watcher, end=6)
+    state = watcher.state_dict()
+    watcher.close()
+    watcher = watch(cut, folder, observers=path(), schedule=Steps(every=4), step=6)
+    with pytest.raises(ValueError, match="loss_change_allocation is not in the state"):
+        watcher.load_state_dict({})
+    watcher.load_state_dict(state)
+    train(cut, watcher, start=6, end=8)
+    watcher.close()
+    for name, table in tables(tmp_path / "whole").items():
+        pd.testing.assert_frame_equal(tables(folder)[name], table, rtol=1e-6)
+
+
+def test_a_schedule_fires_when_a_step_is_reached_or_passed(tmp_path):
+    with watch(
+        Bigrams(), tmp_path, observers=[LearningCurves()], schedule=Steps(every=4, epochs=True)
+    ) as watcher:
+        for step, ends in ((1, False), (3, False), (6, False), (6, False), (7, True), (9, False)):
+            watcher.step(step, tokens=10 * step, learning_rate=0.5, epoch_end=ends)
+        with pytest.raises(ValueError, match="step 8 after step 9: expected the number of optimizer updates"):
+            watcher.step(8)
+    table = RunFolder(tmp_path).read("learning_curves")
+    assert list(table["step"].unique()) == [0, 6, 7, 9]
+    assert table[table["step"] == 7]["tokens"].eq(70).all()
+    with pytest.raises(ValueError, match=r"step 10 of a closed watcher: .* step=9"):
+        watcher.step(10)
+
+
+def test_refusals_leave_the_folder_free(tmp_path):
+    class Rows(Dataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, i):
+            ids = list(range(3 + i))
+            return {"input_ids": ids, "labels": ids}
+
+    assert_refused(
+        lambda **options: watch(Bigrams(), tmp_path, **options),
+        ({"observers": [LearningCurves(), LearningCurves()]}, "2 observers have the name 'learning_curves'"),
+        ({"probe": None}, "learning_curves has no data"),
+        ({"probe": iter(PROBE)}, "can be iterated over again, got an iterator"),
+        ({"probe": Rows()}, r"rows of the Dataset cannot be stacked .*collate_fn"),
+        ({"logger": 3}, "logger is 3: expected 'tensorboard', an object with"),
+        ({"train": ["the cat"]}, "`train` is text, and there is no tokenizer"),
+        ({"train": [{"input_ids": torch.zeros(1, 0, dtype=torch.long)}]}, "`train` has no tokens"),
+    )
+    with watch(Bigrams(), tmp_path), pytest.raises(ValueError, match="is written by process"):
+        watch(Bigrams(), tmp_path)
+    assert not list(tmp_path.parent.glob(".*.lock"))
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c_q, self.c_k, self.c_v, self.c_proj = (nn.Linear(16, 16, bias=False) for _ in range(4))
+
+    def forward(self, x):
+        q, k, v = (map_(x).unflatten(-1, (2, 8)).transpose(1, 2) for map_ in (self.c_q, self.c_k, self.c_v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.c_proj(y.transpose(1, 2).flatten(-2))
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attn, self.mlp = Attention(), nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+
+    def forward(self, x):
+        x = x + self.attn(F.rms_norm(x, (16,)))
+        return x + self.mlp(F.rms_norm(x, (16,)))
+
+
+class GPT(nn.Module):
+    """Of nanoGPT's form: `idx, targets`, and the logits of the last position only without targets."""
+
+    def __init__(self, dtype=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.wte, self.wpe = nn.Embedding(TYPES, 16), nn.Embedding(32, 16)
+        self.h, self.lm_head = nn.ModuleList(Block() for _ in range(2)), nn.Linear(16, TYPES, bias=False)
+        self.dtype = dtype
+
+    def forward(self, idx, targets=None):
+        with torch.autocast("cpu", dtype=self.dtype or torch.bfloat16, enabled=self.dtype is not None):
+            x = self.wte(idx) + self.wpe(torch.arange(idx.shape[1]))
+            for block in self.h:
+                x = block(x)
+            if targets is None:
+                return self.lm_head(x[:, [-1]]), None
+            logits = self.lm_head(x).float()
+        return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_a_loop_of_nanogpt_s_form_and_one_in_half_precision(tmp_path, dtype):
+    """Two optimizers, as nanochat's; accumulation; observers that need checkpoints, counts, attention, a vocabulary."""
+    model = GPT(dtype)
+    text = torch.randint(TYPES, (12, 4, 21), generator=torch.Generator().manual_seed(0))
+    x, y = text[:, :, :-1], text[:, :, 1:]
+    kinds = [
+        LearningCurves(), Sparsity(), AttentionPatterns(), WeightSpectra(),
+        Induction(length=8, sequences=4, top=0), LossChangeAllocation(), Landscape(),
+    ]  # fmt: skip
+    tables_ = [model.wte.weight, model.wpe.weight, model.lm_head.weight]
+    optimizers = [torch.optim.SGD(tables_, lr=0.1), torch.optim.AdamW(model.h.parameters(), lr=1e-2)]
+    watcher = lmdyn.watch(
+        model, kinds, probe=[*zip(x[:2], y[:2], strict=True)], train=[*zip(x, y, strict=True)], folder=tmp_path,
+        schedule=Steps(every=2), checkpoints=True, logger=None, seed=7,
+    )  # fmt: skip
+    for micro in range(8):
+        model(x[micro], y[micro])[1].backward()
+        if micro % 2:
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        watcher.step((micro + 1) // 2)
+    watcher.close()
+    run = RunFolder(tmp_path)
+    assert set(run.observers()) == {o.name for o in kinds}
+    assert run.seeds.init == 7
+    curves = run.read("learning_curves", quantities=["loss"])
+    last = curves[(curves["step"] == 4) & curves[group_columns(curves)].replace("", None).isna().all(axis=1)]
+    with torch.no_grad():
+        expected = sum(model(a, b)[1] for a, b in zip(x[:2], y[:2], strict=True)) / 2
+    assert float(last["value"].iloc[0]) == pytest.approx(float(expected), rel=1e-5)
+    heads = run.read("attention_patterns", quantities=["entropy"])
+    assert heads["value"].between(0, 3.1).all()
+    assert set(heads["head"]) == {0, 1}
+
+
+def test_curves_go_where_the_user_looks(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    class Run:
+        """What Weights & Biases and trackio have."""
+
+        def __init__(self):
+            self.logged = []
+
+        def log(self, values):
+            self.logged.append(values)
+
+    class Writer:
+        def __init__(self):
+            self.points = []
+
+        def add_scalar(self, tag, value, step):
+            self.points.append((tag, step))
+
+    run, writer = Run(), Writer()
+    for logger in ("tensorboard", run, writer):
+        folder = tmp_path / type(logger).__name__
+        for net, options in ((Bigrams(), {}), (Bigrams(), {"step": 2})):  # killed, and continued
+            kinds = [LearningCurves(log_figures=False)]
+            with watch(
+                net, folder, observers=kinds, schedule=Steps(every=1), logger=logger, **options
+            ) as watcher:
+                train(net, watcher, start=options.get("step", 0), end=3)
+    shown = EventAccumulator(str(tmp_path / "str")).Reload().Scalars("learning_curves/loss")
+    assert [point.step for point in shown] == [0, 1, 2, 3]
+    assert ("learning_curves/loss", 3) in writer.points
+    logged = [values for values in run.logged if "lmdyn/learning_curves/loss" in values]
+    assert [values["lmdyn/step"] for values in logged] == [0, 1, 2, 3, 3]
+
+
+def test_nothing_costs_nothing_between_observations(tmp_path):
+    with watch(Bigrams(), tmp_path, schedule=Steps(at=(0, 10**9), last=False)) as watcher:
+        fastest = []
+        for part in range(5):
+            began = time.perf_counter()
+            for step in range(1000 * part + 1, 1000 * part + 1001):
+                watcher.step(step)
+            fastest.append(time.perf_counter() - began)
+    assert min(fastest) / 1000 < 20e-6
+
+
+def test_a_run_says_what_it_is(tmp_path):
+    net = Bigrams()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    with watch(net, tmp_path, seed=4, optimizer=optimizer, observers=[LearningCurves()]):
+        pass
+    about = json.loads((tmp_path / "run.json").read_text())
+    assert about["model"]["parameters"] == sum(p.numel() for p in net.parameters())
+    assert about["model"]["class"].endswith("Bigrams")
+    assert about["optimizer"]["class"] == "SGD"
+    assert about["optimizer"]["groups"][0]["lr"] == 0.5
+    assert about["seed"] == {"value": 4, "known_from": "seed"}
+    assert RunFolder(tmp_path).seeds.init == 4
+
+
+def test_a_loop_of_accelerate(tmp_path):
+    from accelerate import Accelerator
+
+    accelerator, net, plain = Accelerator(cpu=True), Bigrams(), Bigrams()
+    model, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.5))
+    watcher = watch(model, tmp_path)
+    for step, batch in enumerate(TRAIN, 1):
+        optimizer.zero_grad()
+        accelerator.backward(loss_of(model, batch))
+        optimizer.step()
+        watcher.step(step)
+    watcher.close()
+    with watch(plain, tmp_path / "plain") as watcher:
+        train(plain, watcher)
+    for name, table in tables(tmp_path / "plain").items():
+        pd.testing.assert_frame_equal(tables(tmp_path)[name], table)
+
+
+@pytest.mark.slow
+def test_two_ranks_give_the_numbers_of_one(tmp_path):
+    net = Bigrams()
+    with watch(net, tmp_path / "one") as watcher:
+        train(net, watcher, end=5)
+    run_ranks(__file__, tmp_path, tmp_path / "cache")
+    for name, table in tables(tmp_path / "one").items():
+        pd.testing.assert_frame_equal(tables(tmp_path / "two")[name], table, rtol=1e-5)
+
+
+def rank_main(folder):
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
+    net = nn.parallel.DistributedDataParallel(Bigrams())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    with watch(net, folder / "two") as watcher:
+        for step, batch in enumerate(TRAIN[:5], 1):
+            optimizer.zero_grad()
+            loss_of(net, {"input_ids": batch["input_ids"][2 * rank : 2 * rank + 2]}).backward()
+            optimizer.step()
+            watcher.step(step)
+    with pytest.raises(ValueError, match="later than step 0"):  # on both ranks
+        watch(net, folder / "two")
+    torch.distributed.destroy_process_group()
