@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from jaxtyping import TypeCheckError
+from beartype import beartype
+from jaxtyping import Float, TypeCheckError, jaxtyped
 
 from lmdyn.analysis.words.concentration import concentration
 
@@ -93,6 +94,18 @@ def test_rooms_are_small():
 def test_annotations_of_the_mathematics_are_checked_here():
     with pytest.raises(TypeCheckError):
         concentration(torch.ones(3, dtype=torch.int64))  # annotated as Float
+
+
+def test_what_is_returned_is_checked_against_the_arguments():
+    def half(x: Float[torch.Tensor, "n d"], keep: bool) -> Float[torch.Tensor, "d"]:
+        return x[0] if keep else x[0, 1:]
+
+    checked = jaxtyped(typechecker=beartype)(half)
+    assert checked(torch.ones(3, 2), True).tolist() == [1, 1]
+    with pytest.raises(TypeCheckError, match="return value"):
+        checked(torch.ones(3, 2), False)
+    with pytest.raises(TypeCheckError, match="parameters"):
+        checked(torch.ones(3), True)
 
 
 @pytest.mark.parametrize("package", ["analysis", "callbacks", "datamodules", "models"])
