@@ -31,17 +31,20 @@ def test_import_contracts_hold():
     assert "0 broken" in result.stdout
 
 
+BREAKS = [
+    ("analysis/words/sparsity.py", "import lightning"),
+    ("callbacks/words/sparsity.py", "from lmdyn.models import LSTMLanguageModel"),
+    ("callbacks/words/sparsity.py", "import lmdyn.callbacks.similarity.similarity"),
+    ("runs/store.py", "import lmdyn.callbacks.words.sparsity"),
+    ("cli/fit.py", "import lmdyn.claims.claim"),
+    ("analysis/words/sparsity.py", "import lmdyn.analysis.similarity.cca"),
+    ("datamodules/corpora/corpus.py", "import lmdyn.datamodules.grammar.tree"),
+]
+
+
+# the slow tier breaks each
 @pytest.mark.parametrize(
-    ("file", "line"),
-    [
-        ("analysis/words/sparsity.py", "import lightning"),
-        ("callbacks/words/sparsity.py", "from lmdyn.models import LSTMLanguageModel"),
-        ("callbacks/words/sparsity.py", "import lmdyn.callbacks.similarity.similarity"),
-        ("runs/store.py", "import lmdyn.callbacks.words.sparsity"),
-        ("cli/fit.py", "import lmdyn.claims.claim"),
-        ("analysis/words/sparsity.py", "import lmdyn.analysis.similarity.cca"),
-        ("datamodules/corpora/corpus.py", "import lmdyn.datamodules.grammar.tree"),
-    ],
+    ("file", "line"), [BREAKS[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in BREAKS[1:])]
 )
 def test_import_contracts_can_break(file, line, tmp_path):
     """The control: one import against the direction is found."""
