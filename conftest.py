@@ -4,6 +4,7 @@ At the root, so that it also holds for the doctests below lmdyn/.
 """
 
 import ast
+import inspect
 import logging
 import os
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS
 
 import torch
 import yaml
-from jaxtyping import _import_hook, install_import_hook
+from jaxtyping import _decorator, _import_hook, install_import_hook
 
 torch.set_num_threads(1)
 yaml.safe_load = lambda text: yaml.load(text, yaml.CSafeLoader)  # ten times as fast; `read_yaml` has its own
@@ -43,6 +44,20 @@ def _decorate_shaped(self: Any, node: ast.FunctionDef) -> Any:
 
 
 _import_hook.JaxtypingTransformer.visit_FunctionDef = _decorate_shaped  # type: ignore[method-assign]
+_function_with = _decorator._make_fn_with_signature
+
+
+def _function_of_its_answer(
+    name: str, qualname: str, module: str, signature: inspect.Signature, output: bool
+) -> Any:
+    """Arguments are checked once, before the call; what is returned, against the sizes that they gave to the names."""
+    if output:
+        unnamed = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+        signature = signature.replace(parameters=unnamed)
+    return _function_with(name, qualname, module, signature, output)
+
+
+_decorator._make_fn_with_signature = _function_of_its_answer
 # annotations of the mathematics are checked while testing, and only then; the spaces: no files of older transformations
 _hook = install_import_hook("lmdyn.analysis", "beartype.beartype   ")
 

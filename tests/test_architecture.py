@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from jaxtyping import TypeCheckError
+from beartype import beartype
+from jaxtyping import Float, TypeCheckError, jaxtyped
 
 from lmdyn.analysis.words.concentration import concentration
 
@@ -30,17 +31,20 @@ def test_import_contracts_hold():
     assert "0 broken" in result.stdout
 
 
+BREAKS = [
+    ("analysis/words/sparsity.py", "import lightning"),
+    ("callbacks/words/sparsity.py", "from lmdyn.models import LSTMLanguageModel"),
+    ("callbacks/words/sparsity.py", "import lmdyn.callbacks.similarity.similarity"),
+    ("runs/store.py", "import lmdyn.callbacks.words.sparsity"),
+    ("cli/fit.py", "import lmdyn.claims.claim"),
+    ("analysis/words/sparsity.py", "import lmdyn.analysis.similarity.cca"),
+    ("datamodules/corpora/corpus.py", "import lmdyn.datamodules.grammar.tree"),
+]
+
+
+# the slow tier breaks each
 @pytest.mark.parametrize(
-    ("file", "line"),
-    [
-        ("analysis/words/sparsity.py", "import lightning"),
-        ("callbacks/words/sparsity.py", "from lmdyn.models import LSTMLanguageModel"),
-        ("callbacks/words/sparsity.py", "import lmdyn.callbacks.similarity.similarity"),
-        ("runs/store.py", "import lmdyn.callbacks.words.sparsity"),
-        ("cli/fit.py", "import lmdyn.claims.claim"),
-        ("analysis/words/sparsity.py", "import lmdyn.analysis.similarity.cca"),
-        ("datamodules/corpora/corpus.py", "import lmdyn.datamodules.grammar.tree"),
-    ],
+    ("file", "line"), [BREAKS[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in BREAKS[1:])]
 )
 def test_import_contracts_can_break(file, line, tmp_path):
     """The control: one import against the direction is found."""
@@ -93,6 +97,18 @@ def test_rooms_are_small():
 def test_annotations_of_the_mathematics_are_checked_here():
     with pytest.raises(TypeCheckError):
         concentration(torch.ones(3, dtype=torch.int64))  # annotated as Float
+
+
+def test_what_is_returned_is_checked_against_the_arguments():
+    def half(x: Float[torch.Tensor, "n d"], keep: bool) -> Float[torch.Tensor, "d"]:
+        return x[0] if keep else x[0, 1:]
+
+    checked = jaxtyped(typechecker=beartype)(half)
+    assert checked(torch.ones(3, 2), True).tolist() == [1, 1]
+    with pytest.raises(TypeCheckError, match="return value"):
+        checked(torch.ones(3, 2), False)
+    with pytest.raises(TypeCheckError, match="parameters"):
+        checked(torch.ones(3), True)
 
 
 @pytest.mark.parametrize("package", ["analysis", "callbacks", "datamodules", "models"])

@@ -177,14 +177,19 @@ def options(prefix, values):
     return [f"--{prefix}.{name}={value}" for name, value in values.items()]
 
 
-def with_little(path, folder, by_class=None, sizes=None):
-    """A copy of a file of observers, with these arguments by class, and these sizes wherever they are set."""
+def with_little(path, folder, by_class=None, sizes=None, without=()):
+    """A copy of a file of observers, with these arguments by class, and these sizes wherever they are set.
+
+    References to taggers that were left out are left out.
+    """
 
     def shrink(value):
         for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
             shrink(part)
         if isinstance(value, dict):
             value |= {name: size for name, size in (sizes or {}).items() if name in value}
+            if "names" in value:
+                value["names"] = [n for n in value["names"] if n.removeprefix("shuffled_") not in without]
 
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     shrink(document)
@@ -213,8 +218,14 @@ def report_of(runs, folder):
 
 
 def test_the_organism_in_miniature(place, tmp_path, monkeypatch):
-    """Every run of the chain by its commands, in one process: tokenizer, models, taggers, observations, report."""
-    here, runs, chain = place("saphra2019_svcca/organism")
+    """Every kind of run of the chain by its command, in one process: tokenizer, models, taggers, observations, report.
+
+    Of taggers that differ from these by labels, text or optimizer only, the commands are read.
+    """
+    here, runs, whole = place("saphra2019_svcca/organism")
+    tiny = tiny_configs(ROOT / "configs", tmp_path) / "saphra2019_svcca" / "organism"
+    chain = yaml.safe_load((tiny / "config.yaml").read_text(encoding="utf-8"))["config"]
+    assert set(chain["taggers"]) == {"upos", "xpos", "semtag"}
     main(["prepare", "--config", str(here / "lm.yaml"), *SMALL, "--data.init_args.tokenizer=null", "--tokenizer",
           str(runs / "tokenizer")])  # fmt: skip
     partner = ["--config", str(here / "partner.yaml"), "--seed_everything=102"]
@@ -223,20 +234,29 @@ def test_the_organism_in_miniature(place, tmp_path, monkeypatch):
     taggers = [f"{known}_next" for known in chain["taggers"]]
     taggers += [f"{known}_current" for known in chain["current"]]
     taggers += [f"shuffled_{known}_next" for known in chain["shuffled"]]
-    for name in taggers:
+
+    def settings_of(name):
         known, _, target = name.removeprefix("shuffled_").rpartition("_")
-        file, *changes = chain["taggers"][known].split()
-        settings = [
+        file, *changes = whole["taggers"][known].split()
+        return [
             "--config", str(here / file), *changes, *SMALL, f"--model.init_args.target={target}",
             f"--model.init_args.shuffled_labels={name.startswith('shuffled_')}", "--data.init_args.order_seed=2",
             f"--trainer.logger.init_args.version={name}_2",
         ]  # fmt: skip
+
+    left_out = whole["taggers"].keys() - chain["taggers"].keys()
+    assert "topic_adam" in left_out
+    for known in sorted(left_out):
+        with pytest.raises(SystemExit, match=r"^0$"):
+            main(["fit", *settings_of(f"{known}_next"), "--print_config"])
+    for name in taggers:
+        settings = settings_of(name)
         main(["fit", *settings])
-        if known == "upos":
+        if name.endswith("upos_next"):  # of each target the same: tests/models/test_tagger.py
             weights = max((runs / "taggers" / f"{name}_2" / "checkpoints").glob("*.ckpt"))
             main(["test", *settings, f"--ckpt_path={weights}"])
     few = {**SPLITS, "epochs": 1, "train_tokens": 1000}
-    observers = with_little(here / "observers.yaml", tmp_path, sizes=few)
+    observers = with_little(here / "observers.yaml", tmp_path, sizes=few, without=left_out)
     monkeypatch.setenv("LMDYN_SEED", "2")
     there = observe(runs / "lm_2", observers)
     some = [runs / "taggers" / f"{name}_2" for name in ("upos_next", "shuffled_upos_next")]

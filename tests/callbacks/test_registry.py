@@ -29,7 +29,10 @@ from tests.golden.runs import object_of as built
 from tests.helpers.figure_faults import figure_faults
 from tests.helpers.recorded import UNITS, check_tags, check_values, exported, is_elsewhere
 
-SCHEDULE = {"at": [0, 3], "epochs": True}
+BATCHES = 8  # of an epoch of the LSTM
+# of the LSTM: at the start, within an epoch and at the end of one, after which training goes on
+SCHEDULE = {"at": [0, 3, BATCHES], "last": False}
+EPOCHS = {"at": [0, 3], "epochs": True}  # of one of its observers, and of checkpoints
 SHORT = {"at": [0, 3], "last": False}  # of what the slow tier trains
 
 # Arguments with which each observer looks at the tiny models below: a new observer has to be entered there.
@@ -80,7 +83,7 @@ def language_of(name: str) -> str:
 
 
 def fit(folder: Path, callbacks: list[dict], language: str = "recurrent", figures: bool = False) -> Path:
-    checkpoint = built("ScheduledCheckpoint", schedule=SCHEDULE)
+    checkpoint = built("ScheduledCheckpoint", schedule=EPOCHS)
     drawn = {"log_figures": "every" if figures else False}
     callbacks = [{**c, "init_args": {**c["init_args"], **drawn}} for c in callbacks]
     logger = built("TensorBoardLogger", save_dir=str(folder), name=None, version="run")
@@ -89,6 +92,7 @@ def fit(folder: Path, callbacks: list[dict], language: str = "recurrent", figure
         **LANGUAGES[language],
         "trainer": {
             "max_epochs": 2 if language == "recurrent" else 1,
+            "max_steps": BATCHES + 2 if language == "recurrent" else -1,
             "accelerator": "cpu",
             "enable_progress_bar": False,
             "enable_model_summary": False,
@@ -126,9 +130,10 @@ class Runs(dict):
 
 
 def observers_of(language: str) -> list[dict]:
-    schedule = SCHEDULE if language == "recurrent" else SHORT
+    schedules = {"LearningCurves": EPOCHS} if language == "recurrent" else {}
+    usual = SCHEDULE if language == "recurrent" else SHORT
     return [
-        built(name, **OBSERVERS[name], schedule=schedule)
+        built(name, **OBSERVERS[name], schedule=schedules.get(name, usual))
         for name in exported()
         if language_of(name) == language
     ]
@@ -248,7 +253,8 @@ def test_observations_are_tidy(observed, name):
     assert list(table.columns[:4]) == ["step", "tokens", "quantity", "site"]
     assert table.columns[-1] == "value"
     steps = sorted(table["step"].unique())
-    assert steps == ([0, 3, steps[-1] // 2, steps[-1]] if language == "recurrent" else [0, 3])
+    expected = [0, 3, BATCHES] if language == "recurrent" else [0, 3]
+    assert steps == expected + [BATCHES + 2] * (name == "LearningCurves")
     tokens = table.groupby("step")["tokens"].unique()
     assert tokens[0].tolist() == [0]
     assert tokens[3].tolist() == [labels_of(language, 3)]
@@ -262,16 +268,25 @@ def test_live_equals_replayed(observed, tmp_path_factory, name):
     observed = observed[language]
     out = observed.parent / "replayed"
     if not out.exists():
-        few = [] if language == "recurrent" else ["--scheduled"]
-        main(["analyze", str(observed), "--out", str(out), *few])
+        main(["analyze", str(observed), "--out", str(out), "--scheduled"])
     live, replayed = (pd.read_parquet(folder_of(root, name)) for root in (observed, out))
+    again = live["step"].isin(replayed["step"])
+    # `--scheduled` knows of no epochs
+    ends = {BATCHES} if language == "recurrent" and name == "LearningCurves" else set()
+    assert set(live.loc[~again, "step"]) == ends
+    live = live[again].reset_index(drop=True)
     pd.testing.assert_frame_equal(live, replayed, check_exact=True)
 
 
+@pytest.fixture(scope="module")
+def events(observed) -> Runs:
+    """What TensorBoard got of a run."""
+    return Runs(lambda language: EventAccumulator(str(observed[language])).Reload())
+
+
 @pytest.mark.parametrize("name", EACH)
-def test_logged_tags_are_the_declared_ones(observed, name):
-    observed = observed[language_of(name)]
-    events = EventAccumulator(str(observed)).Reload()
+def test_logged_tags_are_the_declared_ones(observed, events, name):
+    events, observed = events[language_of(name)], observed[language_of(name)]
     snake = folder_of(observed, name).name
     logged = {tag for tag in events.Tags()["scalars"] if tag.startswith(f"{snake}/")}
     assert logged

@@ -241,6 +241,7 @@ def test_the_trainer_may_have_counted_tokens(series, observers, tmp_path):
     assert table.loc[table["step"] == 20, "tokens"].isna().all()
 
 
+@pytest.mark.slow
 def test_references_read_such_checkpoints_too(series, tmp_path):
     path = newest_checkpoint(str(series / "albert"))
     assert path.name == "checkpoint-40"

@@ -172,6 +172,7 @@ def test_a_run_that_was_stopped_before_its_first_full_checkpoint_begins_again(
     S.assert_same_observations(*map(S.observations_of, (trained, run)))
 
 
+@pytest.mark.slow
 def test_another_optimizer_is_refused(run, tmp_path, capsys):
     words = ["fit", "--config", str(S.configuration(tmp_path, "run")), "--trainer.max_steps", "6"]
     copied = shutil.copy(run / "resume" / "step=000000004.ckpt", tmp_path / "copied.ckpt")
@@ -199,6 +200,7 @@ def test_other_settings_that_act_are_said(run, tmp_path, warnings_of):
 # ---------------------------------------------------------------- observations and names
 
 
+@pytest.mark.slow
 def test_a_long_name_and_folders_elsewhere(tmp_path, capsys):
     config = str(S.configuration(tmp_path, "run"))
     said = S.says(["fit", "--config", config, f"--trainer.callbacks.name={'x' * 300}"], capsys)

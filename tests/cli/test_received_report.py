@@ -57,6 +57,7 @@ def test_a_table_replaces_a_link(tmp_path):
     assert pd.read_csv(tmp_path / "a.csv")["x"].tolist() == [1.5]
 
 
+@pytest.mark.slow
 def test_observations_on_another_disk_are_read_and_written(run, tmp_path):
     shutil.move(run / "observations", tmp_path / "scratch")
     (run / "observations").symlink_to(tmp_path / "scratch")

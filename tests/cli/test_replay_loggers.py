@@ -299,6 +299,7 @@ def scalars(run):
     }
 
 
+@pytest.mark.slow
 def test_a_wandb_run_that_cannot_start_ends_the_replay_before_it_begins(run, tmp_path, monkeypatch, capsys):
     refused = mock.Mock(side_effect=ConnectionError("api_key not configured"))
     monkeypatch.setattr("lmdyn.cli.replay.replay_loggers.start_wandb_run", refused)

@@ -426,6 +426,7 @@ def many(tmp_path, monkeypatch):
     return tmp_path / "run"
 
 
+@pytest.mark.slow
 def test_as_many_observations_are_drawn_as_there_is_room_for(many, tmp_path):
     page = write_report([many], tmp_path / "out").read_text()
     ((drawn, _),) = called("figures")

@@ -9,6 +9,7 @@ from torch import nn
 
 from lmdyn.analysis import pairwise_shapley_interaction, reading_of, shapley_interaction
 
+SLOW_BIDIRECTIONAL = pytest.param("bidirectional", marks=pytest.mark.slow)
 TIME = 6
 ONES, ZERO = torch.ones(1, TIME, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
 
@@ -110,7 +111,7 @@ class TestGames:
 
 
 class TestAgainstEnumeration:
-    @pytest.mark.parametrize("reading", ["causal", "bidirectional"])
+    @pytest.mark.parametrize("reading", ["causal", SLOW_BIDIRECTIONAL])
     def test_every_pair(self, reading):
         ids, forward = sentences(), recurrent(reading)
         found = pairwise_shapley_interaction(forward, ids, 3, baseline=0, reading=reading)
@@ -170,7 +171,7 @@ class TestAgainstEnumeration:
 
 
 class TestDraws:
-    @pytest.mark.parametrize("reading", ["causal", "bidirectional"])
+    @pytest.mark.parametrize("reading", ["causal", SLOW_BIDIRECTIONAL])
     def test_stated_error_is_that_of_repetitions_and_covers(self, reading):
         ids, forward, seeds = sentences(1, 7), recurrent(reading), 60
 

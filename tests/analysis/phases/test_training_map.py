@@ -137,7 +137,8 @@ def test_rotated_seeds_keep_mean_and_covariance_over_steps_and_measures():
     assert np.abs(other - values).max() > 0.1
 
 
-def test_seeds_that_differ_gradually_are_not_clumped_and_forks_are():
+@pytest.mark.slow
+def test_seeds_that_differ_gradually_are_not_clumped():
     """Of five Gaussian processes, 0.25 expected at a level of 5 %; at most one (p = 0.023 for two or more)."""
     gradual = 0
     for seed in range(5):
@@ -146,6 +147,9 @@ def test_seeds_that_differ_gradually_are_not_clumped_and_forks_are():
         values = level + 0.1 * generator.standard_normal((20, 6, 1))
         gradual += clumping_p_value(values, most=2, rotations=19, seed=seed) <= 0.05
     assert gradual <= 1
+
+
+def test_forks_are_clumped():
     fork = np.where(np.arange(20) % 2, 1.0, -1.0)[:, None, None] * np.ones((6, 1))
     fork = fork + 0.1 * np.random.default_rng(0).standard_normal(fork.shape)
     assert clumping_p_value(fork, most=2, rotations=19) == 0.05

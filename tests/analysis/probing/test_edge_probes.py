@@ -141,8 +141,11 @@ def naive(parts, site, task, training):
     [
         TRAINING,
         dataclasses.replace(TRAINING, loss="sigmoid"),
-        dataclasses.replace(
-            TRAINING, kind="tenney", hidden_size=8, max_updates=24, evaluate_every=6, learning_rate=0.02
+        pytest.param(
+            dataclasses.replace(
+                TRAINING, kind="tenney", hidden_size=8, max_updates=24, evaluate_every=6, learning_rate=0.02
+            ),
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["softmax", "sigmoid", "tenney"],

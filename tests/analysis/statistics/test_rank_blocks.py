@@ -66,6 +66,7 @@ def test_within_strata_equals_ranking_each_of_them():
     assert found.value != pytest.approx(RankCorrelations(columns[:2], blocks).of(0, 1).value, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_the_error_is_that_of_another_text():
     """Of 300 texts; values of one sentence hang together, so that an error without blocks is far too small."""
 

@@ -261,6 +261,7 @@ def test_fine_tuned_copies_have_t_layers(tmp_path, data, tasks):
     assert observer.fine_tuning_settings().updates == 6
 
 
+@pytest.mark.slow
 def test_readouts_of_states_that_are_all_the_same(tmp_path, data, tasks):
     """Gains and biases of 0: nothing is left of the sentences, and the correlation is 0 by definition, not NaN."""
     module = model(data)
