@@ -1,6 +1,7 @@
 """Observation of any training loop: ``lmdyn.watch``."""
 
 import logging
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -65,6 +66,7 @@ class Watcher:
         self._followers: list[Any] = [o for o in self.observers if o.follows_updates]
         self._step = start
         self._tokens: int | None = None
+        self._rate: float | None = None
         self._saved: int | None = None
         self._open = True
         self._writes = rank_and_world_size()[0] == 0
@@ -115,8 +117,7 @@ class Watcher:
                 if self._open
                 else f"step {step} of a closed watcher: create another one by lmdyn.watch(…, step={self._step})"
             )
-        before, self._step, self._tokens = self._step, step, tokens
-        self._rate = learning_rate
+        before, self._step, self._tokens, self._rate = self._step, step, tokens, learning_rate
         for follower in self._followers:
             follower.follow(self.model, step)
         if step >= self._next or epoch_end:
@@ -126,8 +127,6 @@ class Watcher:
             self._observe(lambda o: due(o.schedule))
             self._save(self._checkpoints is not None and due(self._checkpoints))
             self._plan()
-
-    _rate: float | None = None
 
     def close(self) -> None:
         """Observe the last step if it is scheduled, draw the figures, release the folder; may be repeated."""
@@ -281,6 +280,10 @@ def watch(
             f"{', '.join(untested)}: not tested with sharded weights (no `sharded = True` in its class): remove it, "
             "and observe checkpoints instead"
         )
+    if is_sharded(model) and checkpoints:
+        raise ValueError(
+            "checkpoints of sharded weights are not written: save them in your loop, and leave this out"
+        )
     rank, ranks = rank_and_world_size()
     with ExitStack() as undo:
         lock = FolderLock(folder)
@@ -319,16 +322,20 @@ def watch(
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the module within ``DistributedDataParallel`` and ``DataParallel``, whose forward passes synchronize.
+    """Return the module within ``torch.compile`` and wrappers of parallel training, whose forward passes synchronize.
 
     Example:
         >>> inner = nn.Linear(2, 2)
-        >>> unwrapped(nn.DataParallel(inner)) is inner
+        >>> unwrapped(nn.DataParallel(torch.compile(inner))) is inner
         True
     """
-    while isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-        model = model.module
-    return model
+    while True:
+        if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
 
 
 def _refused(lock: FolderLock, folder: Path, step: int | None) -> str | None:
@@ -336,6 +343,10 @@ def _refused(lock: FolderLock, folder: Path, step: int | None) -> str | None:
     try:
         lock.acquire()
     except ValueError as error:
+        if f"process {os.getpid()} on" in str(error):
+            return (
+                f"{folder} is watched by this process: call close() or release() of the other watcher first"
+            )
         return str(error)
     folder.mkdir(parents=True, exist_ok=True)
     files = [*folder.glob("observations/*/*.parquet"), *folder.glob("checkpoints/step=*.ckpt")]

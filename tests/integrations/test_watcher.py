@@ -219,7 +219,10 @@ def test_refusals_leave_the_folder_free(tmp_path):
         ({"train": ["the cat"]}, "`train` is text, and there is no tokenizer"),
         ({"train": [{"input_ids": torch.zeros(1, 0, dtype=torch.long)}]}, "`train` has no tokens"),
     )
-    with watch(Bigrams(), tmp_path), pytest.raises(ValueError, match="is written by process"):
+    with (
+        watch(Bigrams(), tmp_path),
+        pytest.raises(ValueError, match=r"is watched by this process: call close\(\)"),
+    ):
         watch(Bigrams(), tmp_path)
     assert not list(tmp_path.parent.glob(".*.lock"))
 
@@ -379,6 +382,14 @@ def test_a_loop_of_accelerate(tmp_path):
         train(plain, watcher)
     for name, table in tables(tmp_path / "plain").items():
         pd.testing.assert_frame_equal(tables(tmp_path)[name], table)
+
+
+def test_a_compiled_model_is_observed_and_saved_as_it_is_uncompiled(tmp_path):
+    net = Bigrams()
+    with watch(torch.compile(net, backend="eager"), tmp_path, checkpoints=True) as watcher:
+        assert watcher.model is net
+    saved = torch.load(tmp_path / "checkpoints" / "step=000000000.ckpt")
+    assert saved["state_dict"].keys() == net.state_dict().keys()
 
 
 @pytest.mark.slow
