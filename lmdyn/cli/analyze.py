@@ -4,6 +4,7 @@ import fnmatch
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from inspect import isabstract
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import pyarrow as pa
 import torch
 from huggingface_hub import constants
 
+from lmdyn import callbacks
+from lmdyn.analysis.inspection.attributes import did_you_mean
 from lmdyn.callbacks.observing.findings import raise_or_warn
 from lmdyn.callbacks.observing.loggers import draw
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import HasTokenizer, offers
 from lmdyn.callbacks.observing.recording import check_names
-from lmdyn.callbacks.observing.run import Run
+from lmdyn.callbacks.observing.run import Run, snake_case
 from lmdyn.callbacks.training.lightning_internals import callbacks_of
 from lmdyn.callbacks.training.resume import read_tokenizer
 from lmdyn.cli.replay.downloads import Downloads, KeepLimit
@@ -53,6 +56,7 @@ def analyze(
     revisions: str | None = None,
     configs: Sequence[Path] = (),
     only: Sequence[str] = (),
+    observe: Sequence[str] = (),
     out: Path | None = None,
     shard: tuple[int, int] = (0, 1),
     scheduled: bool = False,
@@ -78,12 +82,14 @@ def analyze(
     Args:
         run: run folder with ``config.yaml``; a folder of ``checkpoint-*``, or of one model written by
             ``save_pretrained``; or the name of a hub model.
-        checkpoints: folder or glob; default: ``<run>/checkpoints``.
+        checkpoints: folder or glob, also relative to the run; or a step, ``5``, or steps, ``5:100``; default:
+            ``<run>/checkpoints``.
         revisions: revisions of a hub model, see :class:`~lmdyn.runs.hub_checkpoints.HubCheckpoints`.
         configs: yaml files applied on top of the run's configuration. For Hugging Face checkpoints they are the only
             configuration: observers under ``trainer.callbacks``, each with a ``probe:``, or ``data:`` whose validation
             set they share.
-        only: names of the configured observers to run, with ``*`` for any text; default: all.
+        only: names of the configured observers to run, or of their classes, with ``*`` for any text; default: all.
+        observe: observers of lmdyn, by class or name, that run with default arguments instead of the configured ones.
         out: folder that receives ``observations/``; default: the run's folder.
         shard: (i, n): this is the i-th of n workers, whose share is every n-th checkpoint from the i-th.
         scheduled: whether to call each observer only at the steps of its schedule; otherwise all observers are called
@@ -118,7 +124,8 @@ def analyze(
         make_writable(existing if existing.exists() else out, "choose another folder with --out")
     config = subject.config()
     settings = [] if status else _loggers(config, configs, loggers, Destination(out, folder.name, shard))
-    cli = _instantiate(config, subject.overlays(configs), out, allowed)
+    overlays = [*subject.overlays(configs), *([_observing(observe)] if observe else [])]
+    cli = _instantiate(config, overlays, out, allowed)
     observers, asked = _asked(subject, cli, only, scheduled=scheduled)
     if status:
         check_names(observers)
@@ -226,12 +233,13 @@ def _asked(
     if not observers:
         raise ValueError("no observer is configured: add one under trainer.callbacks, e.g. with --config")
     names = [observer.name for observer in observers]
+    called = {observer: (observer.name, type(observer).__name__) for observer in observers}
     for pattern in only:
-        if not fnmatch.filter(names, pattern):
+        if not any(fnmatch.filter(of_one, pattern) for of_one in called.values()):
             raise ValueError(
                 f"--only: no observer {pattern!r} is configured; configured observers: {', '.join(names)}"
             )
-    chosen = [o for o in observers if not only or any(fnmatch.fnmatchcase(o.name, p) for p in only)]
+    chosen = [o for o in observers if not only or any(fnmatch.filter(called[o], p) for p in only)]
     last = max(subject.paths)
 
     def due(observer: Observer, step: int) -> bool:
@@ -244,6 +252,21 @@ def _asked(
             beside,
         )
     return chosen, asked
+
+
+def _observing(observe: Sequence[str]) -> dict[str, Any]:
+    """Return a configuration of observers of lmdyn with their default arguments.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    there = ((name, cls) for name, cls in vars(callbacks).items() if isinstance(cls, type))
+    classes = [name for name, cls in there if issubclass(cls, Observer) and not isabstract(cls)]
+    names = {snake_case(name): name for name in classes} | {name: name for name in classes}
+    for name in observe:
+        if name not in names:
+            raise ValueError(f"--observe: lmdyn has no observer {name!r}{did_you_mean(name, classes)}")
+    return {"trainer": {"callbacks": [{"class_path": f"lmdyn.callbacks.{names[name]}"} for name in observe]}}
 
 
 def _loggers(

@@ -1,5 +1,6 @@
 """lmdyn's own commands: each function is one, and its signature and docstring are its command line."""
 
+import glob
 import logging
 import os
 import shlex
@@ -21,6 +22,7 @@ def analyze(
     revisions: str | None = None,
     config: Sequence[Path] = (),
     only: tuple[str, ...] = (),
+    observe: tuple[str, ...] = (),
     out: Path | None = None,
     shard: str | None = None,
     scheduled: bool = False,
@@ -34,14 +36,16 @@ def analyze(
     """Replay observers over checkpoints. Existing observations are skipped.
 
     Args:
-        run: run folder, whose config.yaml defines model, data and observers; or a folder of checkpoint-*; or a folder
-            written by save_pretrained; or a hub model. All but the first require --config and --out.
+        run: run folder, whose config.yaml defines model, data and observers, or one of its checkpoints (.ckpt); or a
+            folder of checkpoint-*; or a folder written by save_pretrained; or a hub model. The last three require
+            --config and --out.
         words: the command line.
-        checkpoints: folder or glob of checkpoints; default: RUN/checkpoints
+        checkpoints: steps, 5 or 5:100; or folder or glob of checkpoints, also relative to RUN; default: RUN/checkpoints
         revisions: revisions of a hub model: step0,step1000, or a pattern such as 'step*', or all; if the name contains
             {}, which stands for each of several models: the values of {}, e.g. 0k,20k
         config: yaml applied on top of the run's, e.g. other observers under trainer.callbacks (`callbacks+:` appends)
-        only: run only these of the configured observers; the name of an observer's folder, * matches any text
+        only: run only these of the configured observers: names of folders or classes, * matches any text
+        observe: run these observers of lmdyn with their default arguments instead of the configured ones
         out: folder that receives observations/; default: RUN
         shard: i/n: this is worker i of n (i from 0): first checkpoints i, i+n, …, then what is missing of the others';
             default: that of torchrun's or SLURM's environment, else 0/1
@@ -67,12 +71,17 @@ def analyze(
         )
     if status and shard:
         raise ValueError("--status shows all shares: omit --shard")
+    if (
+        run.endswith(".ckpt") and checkpoints is None
+    ):  # one checkpoint of a run, which is the folder around its folder
+        run, checkpoints = str(Path(run).absolute().parents[1]), glob.escape(str(Path(run).absolute()))
     replay.analyze(
         run,
         checkpoints=checkpoints,
         revisions=revisions,
         configs=config,
         only=only,
+        observe=observe,
         out=out,
         scheduled=scheduled,
         untrusted=untrusted,
@@ -144,7 +153,7 @@ def report(
     """Draw the figures and tables of all observations on one page, with PNG, SVG and CSV files.
 
     Args:
-        run: run folder, which contains observations/
+        run: run folder, which contains observations/, or a folder with only one run in it
         out: folder of the report; default: RUN/report; required for several runs
         config: yaml that names your own observers, as given to analyze, if a run's config.yaml does not name them
         untrusted: do not trust the runs: classes named in their config.yaml are not imported; only numbers are drawn
@@ -156,8 +165,9 @@ def report(
     if len(run) > 1 and out is None:
         raise ValueError("a report of several runs requires its own folder: give --out DIR")
     from lmdyn.cli.recorded_observers import import_configured
-    from lmdyn.cli.report import write_report
+    from lmdyn.cli.report import only_run, write_report
 
+    run = [only_run(folder) for folder in run]
     for path in config:
         import_configured(path)
     page = write_report(run, out or run[0] / "report", untrusted=untrusted, every_step=all)

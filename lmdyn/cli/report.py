@@ -30,12 +30,31 @@ from lmdyn.cli.trust.folders import check_folder
 from lmdyn.runs.atomic_files import make_writable, write_file
 from lmdyn.runs.yaml_files import read_yaml
 
-__all__ = ["write_report"]
+__all__ = ["only_run", "write_report"]
 
 _NO_SETTINGS = ("probe_set", "train_set", "references", "previous")
 _FEWEST_VALUES = 10_000  # minimum for the chart of an observer of one of many runs
 
 _Shared = Mapping[Path, DrawnObservations]  # the observations of each run by one observer
+
+
+def only_run(folder: Path) -> Path:
+    """Return a folder of a run; of a folder without observations, the only run in it, up to three folders down.
+
+    Raises:
+        ValueError: if it contains several runs.
+    """
+    if any((folder / name).exists() for name in ("observations", "config.yaml", "test.json")):
+        return folder
+    below = sorted(
+        {p.parent for depth in ("*", "*/*", "*/*/*") for p in folder.glob(f"{depth}/observations")}
+    )
+    if len(below) > 1:
+        more = f" and {len(below) - 5} more" if len(below) > 5 else ""
+        raise ValueError(
+            f"{folder} contains {len(below)} runs: give those to draw, such as {', '.join(map(str, below[:5]))}{more}"
+        )
+    return below[0] if below else folder
 
 
 @many_objects()

@@ -174,7 +174,8 @@ class Watcher:
         for logger in self._recording.loggers:
             logger.finalize("success")
         if self._writes:
-            end_session(self.folder, self._session, step=self._step)
+            parameters = sum(p.numel() for p in self.model.parameters())
+            end_session(self.folder, self._session, step=self._step, parameters=parameters)
             if self._lock is not None:
                 self._lock.release()
 

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import pandas as pd
 import pytest
@@ -68,6 +69,40 @@ def test_the_yaml_of_a_training_gives_its_observers(run, tmp_path, capsys, kind)
     assert "; left out: ckpt_path, model, data, " in line
     main(["analyze", *command, "--status"])
     assert "learning_curves" in capsys.readouterr().out
+
+
+def test_what_is_observed_and_where_is_said_in_the_command(run, tmp_path, capsys):
+    def steps(out, *words, observer="weight_spectra"):
+        main(["analyze", *words, "--out", str(tmp_path / out), "--logger=none"])
+        names = sorted(p.name for p in (tmp_path / out / "observations").iterdir())
+        assert names == [observer]
+        return sorted(int(p.stem) for p in (tmp_path / out / "observations" / observer).glob("*.parquet"))
+
+    few = ["--observe", "WeightSpectra"]
+    assert steps("all", str(run), *few) == [0, 2, 4]
+    assert steps("one", str(run), *few, "--checkpoints", "2") == [2]
+    assert steps("from", str(run), "--observe", "weight_spectra", "--checkpoints", "1:4") == [2, 4]
+    assert steps("named", str(run), *few, "--checkpoints", "step=*4.ckpt") == [4]
+    assert steps("file", str(run / "checkpoints" / "step=000000002.ckpt"), *few) == [2]
+    assert steps("class", str(run), "--only", "LearningCurves", observer="learning_curves") == [0, 2, 4]
+    for words, said in (
+        ([*few, "--checkpoints", "7"], "there are checkpoints of the steps 0, 2, 4"),
+        (["--observe", "WeightSpectrum"], "has no observer 'WeightSpectrum', did you mean 'WeightSpectra'?"),
+    ):
+        with pytest.raises(SystemExit, match="1"):
+            main(["analyze", str(run), "--out", str(tmp_path / "none"), *words])
+        assert said in capsys.readouterr().err
+
+
+def test_a_report_of_the_folder_around_a_run(run, tmp_path, capsys):
+    shutil.copytree(run, tmp_path / "runs" / "mine")
+    with mock.patch("lmdyn.cli.report.write_report") as write:
+        main(["report", str(tmp_path)])
+    assert write.call_args.args == ([tmp_path / "runs" / "mine"], tmp_path / "runs" / "mine" / "report")
+    shutil.copytree(run, tmp_path / "runs" / "other")
+    with pytest.raises(SystemExit, match="1"):
+        main(["report", str(tmp_path)])
+    assert "contains 2 runs: give those to draw, such as" in capsys.readouterr().err
 
 
 def test_prepare_reads_a_saved_configuration_of_other_devices(run, tmp_path, capsys):

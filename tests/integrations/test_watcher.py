@@ -23,6 +23,7 @@ from lmdyn.callbacks import (
     Steps,
     WeightSpectra,
 )
+from lmdyn.cli.pages.overview import conditions, known_facts
 from lmdyn.runs.observed_run import RunFolder
 from lmdyn.runs.schema import group_columns
 from lmdyn.runs.store import ObservationStore
@@ -352,18 +353,26 @@ def test_nothing_costs_nothing_between_observations(tmp_path):
     assert min(fastest) / 1000 < 20e-6
 
 
-def test_a_run_says_what_it_is(tmp_path):
-    net = Bigrams()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-    with watch(net, tmp_path, seed=4, optimizer=optimizer, observers=[LearningCurves()]):
-        pass
-    about = json.loads((tmp_path / "run.json").read_text())
+def test_a_run_says_what_it_is_and_runs_of_several_seeds_are_one_condition(tmp_path):
+    for seed, rate in ((4, 0.5), (5, 0.5), (6, 0.1)):
+        net = Bigrams()
+        optimizer = torch.optim.SGD(net.parameters(), lr=rate)
+        folder = tmp_path / str(seed)
+        with watch(net, folder, seed=seed, optimizer=optimizer, observers=[LearningCurves()], train=TRAIN):
+            pass
+    about = json.loads((tmp_path / "4" / "run.json").read_text())
     assert about["model"]["parameters"] == sum(p.numel() for p in net.parameters())
     assert about["model"]["class"].endswith("Bigrams")
-    assert about["optimizer"]["class"] == "SGD"
-    assert about["optimizer"]["groups"][0]["lr"] == 0.5
     assert about["seed"] == {"value": 4, "known_from": "seed"}
-    assert RunFolder(tmp_path).seeds.init == 4
+    runs = {path.name: path for path in sorted(tmp_path.iterdir())}
+    assert [RunFolder(path).seeds.init for path in runs.values()] == [4, 5, 6]
+    alike = conditions(runs)
+    assert alike["4"] == alike["5"] != alike["6"]
+    facts = known_facts(tmp_path / "4", [])
+    assert facts["model"] == "Bigrams"
+    assert facts["optimizer"].startswith("SGD (lr 0.5")
+    assert facts["data"] == "list (size 12)"
+    assert facts["seed"] == "4"
 
 
 def test_a_loop_of_accelerate(tmp_path):

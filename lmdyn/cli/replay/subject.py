@@ -1,5 +1,6 @@
 """The subject of a replay: a run of lmdyn, or Hugging Face checkpoints; its checkpoints and its configuration."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,13 @@ class Subject:
 def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Mapping[int, Path]:
     """Return the checkpoints to replay over, by step."""
     folder = Path(run)
+    if checkpoints is not None and revisions is None:
+        if (steps := re.fullmatch(r"(\d+)|(\d*):(\d*)", checkpoints)) and not Path(checkpoints).exists():
+            return _between(_checkpoints(run, None, None), checkpoints, steps)
+        around = (folder, folder / "checkpoints")
+        found = (str(place / checkpoints) for place in around if any(place.glob(checkpoints)))
+        if not Path(checkpoints).is_absolute() and not any(Path().glob(checkpoints)):
+            checkpoints = next(found, checkpoints)
     if revisions is not None:
         if folder.is_dir() or checkpoints is not None:
             raise ValueError(f"--revisions applies to hub models, but {checkpoints or run} is local: omit it")
@@ -126,6 +134,16 @@ def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Ma
             "in it): expected a run trained by `lmdyn fit`, or folders written by save_pretrained"
         )
     return paths
+
+
+def _between(paths: Mapping[int, Path], given: str, steps: re.Match[str]) -> Mapping[int, Path]:
+    """Return the checkpoints of a step, or from one step to another, ``5:100``, both included."""
+    one, first, last = steps.groups()
+    low, high = (int(one), int(one)) if one else (int(first or 0), float(last or "inf"))
+    if not (found := {step: path for step, path in paths.items() if low <= step <= high}):
+        there = ", ".join(map(str, [*paths][:5])) + (f", …, {max(paths)}" if len(paths) > 5 else "")
+        raise FileNotFoundError(f"--checkpoints {given}: there are checkpoints of the steps {there}")
+    return found
 
 
 def _hub_refs(name: str) -> list[str]:
