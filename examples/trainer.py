@@ -50,9 +50,7 @@ def main(folder: str = "runs/trainer", max_steps: int = 200, text: str | None = 
     )
     # [readme]
     watch = WatchCallback([LearningCurves(), AttentionPatterns()], schedule=Steps(per_decade=4))
-    trainer = Trainer(
-        model, arguments, collate, train, evaluation, processing_class=tokenizer, callbacks=[watch]
-    )
+    trainer = Trainer(model, arguments, collate, train, evaluation, tokenizer, callbacks=[watch])
     trainer.train()
     # [end]
     print(f"python -m lmdyn.cli report {folder}/lmdyn")  # noqa: T201

@@ -175,7 +175,7 @@ def _observed(run: Path, most: int | None) -> list[DrawnObservations]:
             f"{run} has no observations: expected {run / 'observations'}/<observer>/*.parquet; "
             "`lmdyn analyze` creates them"
         )
-    return found
+    return sorted(found, key=lambda one: not one.store.about().get("observer", "").endswith("LearningCurves"))
 
 
 def _drawn_together(of_runs: _Shared, find: Find) -> bool:

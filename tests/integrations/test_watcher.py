@@ -24,6 +24,7 @@ from lmdyn.callbacks import (
     WeightSpectra,
 )
 from lmdyn.cli.pages.overview import conditions, known_facts
+from lmdyn.cli.replay.subject import Subject
 from lmdyn.runs.observed_run import RunFolder
 from lmdyn.runs.schema import group_columns
 from lmdyn.runs.store import ObservationStore
@@ -364,6 +365,8 @@ def test_a_run_says_what_it_is_and_runs_of_several_seeds_are_one_condition(tmp_p
     assert about["model"]["parameters"] == sum(p.numel() for p in net.parameters())
     assert about["model"]["class"].endswith("Bigrams")
     assert about["seed"] == {"value": 4, "known_from": "seed"}
+    with pytest.raises(FileNotFoundError, match="from which to build its model: load each"):
+        Subject(tmp_path / "4", None, None, None)
     runs = {path.name: path for path in sorted(tmp_path.iterdir())}
     assert [RunFolder(path).seeds.init for path in runs.values()] == [4, 5, 6]
     alike = conditions(runs)

@@ -14,6 +14,7 @@ from lmdyn.cli.trust.untrusted import import_only, known_paths, named_paths, ref
 from lmdyn.runs.checkpoint_files import by_updates, find_checkpoints, read_checkpoint
 from lmdyn.runs.hub_checkpoints import MODULE as PRETRAINED
 from lmdyn.runs.hub_checkpoints import HubCheckpoints, is_pretrained
+from lmdyn.runs.run_identity import FILE as IDENTITY
 from lmdyn.runs.yaml_files import read_yaml
 
 __all__ = ["Subject"]
@@ -116,6 +117,11 @@ def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Ma
     if checkpoints is None and not (
         is_pretrained(folder) or any(p.is_dir() for p in folder.glob("checkpoint-*"))
     ):
+        if (folder / IDENTITY).is_file():
+            raise FileNotFoundError(
+                f"{folder} has no config.yaml from which to build its model: load each of its checkpoints into your "
+                "model and observe it by lmdyn.watch (docs/start/your_loop.md), or analyze folders of save_pretrained"
+            )
         models = sorted(p.name for p in folder.glob("*/") if is_pretrained(p))
         hint = (
             f"; for the models in {', '.join(models[:3])}{', …' * (len(models) > 3)} add --checkpoints '{folder}/*' "

@@ -243,7 +243,7 @@ def test_what_a_run_cannot_give_is_refused(tmp_path):
     assert_refused(
         attach,
         ({"allocation": "path", "checkpoints": {}}, "a replay does not know: .* `allocation: chord`"),
-        ({}, "none are saved: attach a ScheduledCheckpoint, or set `allocation: path`"),
+        ({}, "none are saved: attach a ScheduledCheckpoint .*, or set `allocation: path`"),
     )
     unlabelled = [{**batch, "labels": torch.full_like(batch["labels"], -100)} for batch in text()]
     with pytest.raises(ValueError, match="no token of the text has a label"):
