@@ -188,31 +188,50 @@ def test_what_is_missing_is_said(tmp_path):
         trainer.train()
 
 
-def test_sft_trainer_with_packed_rows(tmp_path):
-    """Rows of several documents: no prediction crosses from one into the next."""
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["wrapped", "bfd"])
+def test_sft_trainer_with_packed_rows(tmp_path, strategy):
+    """``bfd`` makes one row of several documents, without a mask: none attends to, or is predicted from, another."""
     trl = pytest.importorskip("trl")
     tokenizer = words()
     texts = [" ".join(f"w{(5 * i + j) % 30}" for j in range(4 + i % 5)) for i in range(40)]
     settings = trl.SFTConfig(
         str(tmp_path), max_steps=4, per_device_train_batch_size=2, per_device_eval_batch_size=2, use_cpu=True,
         report_to="none", disable_tqdm=True, save_strategy="no", packing=True, eval_packing=True, max_length=16,
-        bf16=False, padding_free=False, packing_strategy="wrapped",
+        bf16=False, packing_strategy=strategy,
     )  # fmt: skip
     torch.manual_seed(0)
     gpt = GPT2LMHeadModel(
         GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=1)
     )
     data = Dataset.from_list([{"text": text} for text in texts])
-    callback = WatchCallback([LearningCurves(log_figures=False)], schedule=Steps(every=2))
+    callback = WatchCallback(
+        [LearningCurves(log_figures=False), AttentionPatterns(log_figures=False)], schedule=Steps(every=2)
+    )
     trainer = trl.SFTTrainer(
         gpt, settings, train_dataset=data, eval_dataset=data, processing_class=tokenizer, callbacks=[callback]
     )
     trainer.train()
-    table = RunFolder(tmp_path / "lmdyn").read("learning_curves", quantities=["loss"])
+    run = RunFolder(tmp_path / "lmdyn")
+    table = run.read("learning_curves", quantities=["loss"])
     assert set(table["step"]) == {0, 2, 4}
-    evaluated = trainer.evaluate()["eval_loss"]
-    last = table[table["step"] == 4]["value"].iloc[0]
-    assert float(last) == pytest.approx(evaluated, rel=2e-2)
+    entropies = run.read("attention_patterns", quantities=["entropy"])["value"]
+    if strategy == "wrapped":
+        assert float(table[table["step"] == 4]["value"].iloc[0]) == pytest.approx(
+            trainer.evaluate()["eval_loss"], rel=2e-2
+        )
+        return
+    # documents have five to nine tokens with their end: nowhere are more than nine keys seen
+    assert entropies.max() < torch.tensor(9.0).log()
+    gpt.eval()
+    losses = []
+    for text in texts:
+        ids = torch.tensor([[*tokenizer(text)["input_ids"], tokenizer.eos_token_id]])
+        with torch.no_grad():
+            logits = gpt(input_ids=ids).logits
+        losses.append(torch.nn.functional.cross_entropy(logits[0, :-1], ids[0, 1:], reduction="none"))
+    expected = float(torch.cat(losses).mean())
+    assert float(table[table["step"] == 4]["value"].iloc[0]) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.slow
