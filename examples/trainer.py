@@ -5,12 +5,11 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
-from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
+    ByT5Tokenizer,
     DataCollatorForLanguageModeling,
     LlamaConfig,
     LlamaForCausalLM,
-    PreTrainedTokenizerFast,
     Trainer,
     TrainingArguments,
 )
@@ -22,24 +21,13 @@ from lmdyn.integrations.transformers import WatchCallback
 # [end]
 
 
-def words(lines: list[str]) -> PreTrainedTokenizerFast:
-    """A tokenizer of white space: yours is `AutoTokenizer.from_pretrained(...)`."""
-    known = sorted({word for line in lines for word in line.split()})
-    vocabulary = {word: i for i, word in enumerate(["<pad>", "<unk>", *known])}
-    whole = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))  # type: ignore[arg-type]
-    whole.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
-    return PreTrainedTokenizerFast(tokenizer_object=whole, pad_token="<pad>", unk_token="<unk>")
-
-
 def main(folder: str = "runs/trainer", max_steps: int = 200, text: str | None = None) -> None:
     """Train on lmdyn's own README."""
     text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8") if text is None else text
     torch.manual_seed(1)
     lines = [line for line in text.splitlines() if len(line.split()) > 2]
-    tokenizer = words(lines)
-    rows = [
-        dict(tokenizer(line, truncation=True, max_length=64, return_token_type_ids=False)) for line in lines
-    ]
+    tokenizer = ByT5Tokenizer()  # bytes: yours is `AutoTokenizer.from_pretrained(...)`
+    rows = [dict(tokenizer(line, truncation=True, max_length=64)) for line in lines]
     held_out = max(1, len(rows) // 10)
     train, evaluation = Dataset.from_list(rows[held_out:]), Dataset.from_list(rows[:held_out])
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}

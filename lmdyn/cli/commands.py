@@ -71,9 +71,7 @@ def analyze(
         )
     if status and shard:
         raise ValueError("--status shows all shares: omit --shard")
-    if (
-        run.endswith(".ckpt") and checkpoints is None
-    ):  # one checkpoint of a run, which is the folder around its folder
+    if run.endswith(".ckpt") and checkpoints is None:  # of the run around its folder
         run, checkpoints = str(Path(run).absolute().parents[1]), glob.escape(str(Path(run).absolute()))
     replay.analyze(
         run,

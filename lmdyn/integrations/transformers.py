@@ -117,11 +117,7 @@ class WatchCallback(TrainerCallback):
     ) -> None:
         if self.watcher is None or self.watcher.closed:
             return
-        tokens = (
-            int(state.num_input_tokens_seen)
-            if args.include_num_input_tokens_seen not in (False, "no")
-            else None
-        )
+        tokens = int(state.num_input_tokens_seen) or None  # 0 if they are not counted
         rate = None if rates is None else float(rates.get_last_lr()[0])
         self.watcher.step(state.global_step, tokens=tokens, learning_rate=rate, epoch_end=epoch_end)
         if args.load_best_model_at_end and (

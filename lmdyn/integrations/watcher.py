@@ -12,15 +12,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import lightning as L
 import pandas as pd
 import torch
 from torch import nn
 
+from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.forward import device_of, is_sharded
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.probe import text_digest
 from lmdyn.callbacks.observing.recording import Recording, check_names
-from lmdyn.callbacks.observing.run import Run
+from lmdyn.callbacks.observing.run import Run, open_data
 from lmdyn.integrations.loop_data import counted_tokens, data_of, named_counts
 from lmdyn.integrations.writers import loggers_of
 from lmdyn.runs.atomic_files import write_file
@@ -204,7 +207,7 @@ class Watcher:
             return
         self._saved = self._step
         path = self.folder / "checkpoints" / f"step={self._step:09d}.ckpt"
-        if self._writes and not path.exists():
+        if self._writes:
             about = {"step": self._step, "tokens": self._tokens, "learning_rate": self._rate, **COUNTED}
             content = {
                 "state_dict": self.model.state_dict(),
@@ -239,7 +242,8 @@ def watch(
     Args:
         model: the model; wrappers of ``DistributedDataParallel`` and Accelerate are removed.
         observers: observers, with the arguments that they have under Lightning.
-        probe: batches to observe: a list of batches, a DataLoader, or a Dataset, whose rows are stacked.
+        probe: batches to observe: a list of batches, a DataLoader, a Dataset, whose rows are stacked, or a
+            LightningDataModule, whose validation data it is.
         folder: folder of the run, created if it does not exist.
         tokenizer: the tokenizer of the model; it is saved with the run.
         schedule: schedule of each observer that has none of its own, and of ``checkpoints=True``.
@@ -298,7 +302,8 @@ def watch(
         saving = (schedule or Steps(per_decade=4)) if checkpoints is True else checkpoints or None
         counts = named_counts(token_counts, tokenizer) if token_counts is not None else None
         if counts is None and train is not None:
-            counts = counted_tokens(train, tokenizer)
+            with observing(model):  # a loader that shuffles draws from the training's generators
+                counts = gather(counted_tokens(train, tokenizer))[0]  # of ranks that read parts, a part
         run = Run(
             log_dir=folder,
             tokenizer=tokenizer,
@@ -306,6 +311,8 @@ def watch(
             datamodule=data_of(probe, train),
             checkpoint_folder=None if saving is None else folder / "checkpoints",
         )
+        if isinstance(probe, L.LightningDataModule):  # which a Trainer would prepare
+            open_data(probe, run, "the probe set", rank_zero=rank == 0, barrier=lambda: _wait(ranks))
         for observer in observers:
             observer.seen_step = None
             observer.attach(run, rank_zero=rank == 0, barrier=lambda: _wait(ranks))
@@ -313,7 +320,11 @@ def watch(
         if rank == 0:
             _save_tokenizer(folder / "tokenizer", tokenizer, counts)
             data = {"probe": probe, "train": train}
-            write_identity(folder, model, tokenizer=tokenizer, seed=seed, data=data, optimizer=optimizer)
+            probed = text_digest(next((o.probe_set for o in observers if o.reads_data), None), model)
+            write_identity(
+                folder, model, tokenizer=tokenizer, seed=seed, data=data, text=probed, optimizer=optimizer,
+                keep=step is not None,
+            )  # fmt: skip
         loggers = loggers_of(logger, folder, step) if rank == 0 else []
         about = {"tokenizer": "tokenizer"} if tokenizer is not None else {}
         watcher = Watcher(model, observers, Recording(loggers, rank == 0), folder, step or 0, saving, about)

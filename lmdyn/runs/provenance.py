@@ -7,7 +7,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import import_module
@@ -20,6 +20,7 @@ __all__ = [
     "begin_session",
     "device_name",
     "end_session",
+    "git",
     "package_versions",
     "read_provenance",
     "unseen_claims",
@@ -244,22 +245,32 @@ def package_versions() -> dict[str, str]:
     return found
 
 
-def _commit(package: Path = Path(__file__).parents[1]) -> dict[str, Any]:
-    """Return the commit of lmdyn's checkout and whether files differ from it; None if it is not a checkout."""
-    git: Callable[..., str] = lambda *words: subprocess.run(  # noqa: E731
-        ["git", "-C", str(package), *words],
+def git(folder: Path, *words: str) -> str:
+    """Return what git answers about a folder.
+
+    Raises:
+        OSError: if there is no git.
+        subprocess.SubprocessError: if it fails, as outside of a repository.
+    """
+    done = subprocess.run(
+        ["git", "-C", str(folder), *words],
         capture_output=True,
         text=True,
         check=True,
         timeout=_GIT_S,
         env={k: v for k, v in os.environ.items() if not k.startswith("GIT_")},
-    ).stdout.strip()
+    )
+    return done.stdout.strip()
+
+
+def _commit(package: Path = Path(__file__).parents[1]) -> dict[str, Any]:
+    """Return the commit of lmdyn's checkout and whether files differ from it; None if it is not a checkout."""
     try:
         # excludes a repository in which lmdyn is only installed
-        git("ls-files", "--error-unmatch", "__init__.py")
+        git(package, "ls-files", "--error-unmatch", "__init__.py")
         return {
-            "commit": git("rev-parse", "HEAD"),
-            "dirty": bool(git("status", "--porcelain", "--untracked-files=no", ".")),
+            "commit": git(package, "rev-parse", "HEAD"),
+            "dirty": bool(git(package, "status", "--porcelain", "--untracked-files=no", ".")),
         }
     except (OSError, subprocess.SubprocessError):
         return {"commit": None, "dirty": None}

@@ -2,20 +2,23 @@
 
 import contextlib
 import json
+import logging
 import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lmdyn.runs.provenance import device_name, package_versions, write_json
+from lmdyn.analysis.inspection.forward import device_of
+from lmdyn.runs.provenance import device_name, git, package_versions, write_json
 
 __all__ = ["FILE", "identity_condition", "read_identity", "write_identity"]
+
+log = logging.getLogger(__name__)
 
 FILE = "run.json"
 """Name of the file in a run's folder."""
 
-_GIT_S = 5.0
 _NO_SETTING = {"_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype"}
 
 
@@ -26,9 +29,11 @@ def write_identity(
     tokenizer: Any = None,
     seed: int | None = None,
     data: Mapping[str, Any] | None = None,
+    text: str | None = None,
     optimizer: Any = None,
+    keep: bool = False,
 ) -> None:
-    """Write ``<folder>/run.json``, once: an existing file is kept.
+    """Write ``<folder>/run.json``. This never fails a run: if it cannot be written, a warning is logged.
 
     Args:
         folder: the run's folder.
@@ -36,23 +41,27 @@ def write_identity(
         tokenizer: its tokenizer.
         seed: the seed, if the user has given it; otherwise that of Lightning's ``seed_everything``.
         data: data by their use (``probe``, ``train``).
+        text: hash of observed text: runs that observe other text are no seeds of one condition.
         optimizer: the optimizer.
+        keep: whether the run continues, and an existing file stays.
     """
-    if (folder / FILE).is_file():
+    if keep and (folder / FILE).is_file():
         return
-    write_json(
-        folder / FILE,
-        {
+    try:
+        about = {
             "model": _model(model),
             "optimizer": None if optimizer is None else _optimizer(optimizer),
             "data": {use: _data(of) for use, of in (data or {}).items() if of is not None},
+            "text": text,
             "tokenizer": None if tokenizer is None else _tokenizer(tokenizer),
             "seed": _seed(seed),
             "versions": package_versions(),
-            "device": device_name(str(next(iter(model.parameters())).device)),
+            "device": device_name(str(device_of(model))),
             "commit": _commit(Path.cwd()),
-        },
-    )
+        }
+        write_json(folder / FILE, about)
+    except Exception as error:  # what users' classes answer, and file systems, may raise anything
+        log.warning("%s is not written (%s: %s)", folder / FILE, type(error).__name__, error)
 
 
 def read_identity(folder: Path) -> dict[str, Any]:
@@ -81,21 +90,25 @@ def identity_condition(content: Mapping[str, Any]) -> dict[str, Any]:
         {'model': 'GPT', 'model.layers': 2}
     """
     found: dict[str, Any] = {}
-    model, optimizer, data = (content.get(part) or {} for part in ("model", "optimizer", "data"))
-    of = data.get("train") or data.get("probe") or {}
-    groups = optimizer.get("groups") or [{}]
+    model, optimizer, data = (_mapping(content.get(part)) for part in ("model", "optimizer", "data"))
+    of = _mapping(data.get("train")) or _mapping(data.get("probe"))
+    groups = optimizer.get("groups")
+    first = _mapping(groups[0] if isinstance(groups, list) and groups else None)
     for name, about, settings in (
-        ("model", model, model.get("configuration")),
-        ("model.optimizer", optimizer, groups[0]),
-        ("data", of, of),
+        ("model", model, _mapping(model.get("configuration"))),
+        ("model.optimizer", optimizer, first),
+        ("data", of, {**of, "observed text": content.get("text")}),
     ):
         if "class" in about:
             found[name] = str(about["class"]).rpartition(".")[2]
-            plain = {
-                k: v for k, v in (settings or {}).items() if isinstance(v, (str, int, float)) and k != "class"
-            }
+            plain = {k: v for k, v in settings.items() if isinstance(v, (str, int, float)) and k != "class"}
             found |= {f"{name}.{key}": value for key, value in plain.items()}
     return found
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """Return a part of a file that anyone may have written; empty if it is something else."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _model(model: Any) -> dict[str, Any]:
@@ -135,11 +148,8 @@ def _data(data: Any) -> dict[str, Any]:
 
 def _tokenizer(tokenizer: Any) -> dict[str, Any]:
     size = len(tokenizer) if hasattr(tokenizer, "__len__") else None
-    return {
-        "class": type(tokenizer).__qualname__,
-        "name": getattr(tokenizer, "name_or_path", None),
-        "size": size,
-    }
+    name = getattr(tokenizer, "name_or_path", None)
+    return {"class": type(tokenizer).__qualname__, "name": name, "size": size}
 
 
 def _seed(given: int | None) -> dict[str, Any] | None:
@@ -151,17 +161,9 @@ def _seed(given: int | None) -> dict[str, Any] | None:
 
 def _commit(folder: Path) -> str | None:
     """Return the commit of the repository in which the training runs, if any."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "HEAD"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_GIT_S,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return git(folder, "rev-parse", "HEAD")
+    return None
 
 
 def _plain(value: Any) -> Any:

@@ -133,6 +133,59 @@ def test_numbers_are_those_of_lightning_and_the_training_is_unchanged(tmp_path):
         pd.testing.assert_frame_equal(table, expected[name], check_like=True, rtol=1e-6)
 
 
+def test_counting_a_shuffled_training_set_leaves_its_order(tmp_path):
+    def shuffled():
+        return DataLoader(torch.arange(len(TRAIN)), shuffle=True, collate_fn=lambda rows: TRAIN[int(rows[0])])
+
+    torch.manual_seed(5)
+    plain = [batch["input_ids"] for batch in shuffled()]
+    net = Bigrams()
+    torch.manual_seed(5)
+    loader = shuffled()
+    with watch(net, tmp_path, train=loader, observers=[LearningCurves()]):
+        assert all(map(torch.equal, plain, (batch["input_ids"] for batch in loader)))
+    counts = pd.read_parquet(tmp_path / "tokenizer" / "token_counts.parquet")["count"]
+    assert counts.tolist() == torch.stack(plain).flatten().bincount(minlength=TYPES).tolist()
+
+
+def test_a_datamodule_is_prepared(tmp_path):
+    class Data(L.LightningDataModule):
+        def setup(self, stage):
+            self.batches = PROBE
+
+        def val_dataloader(self):
+            return DataLoader(self.batches, batch_size=None)
+
+    for name, probe in (("module", Data()), ("list", PROBE)):
+        with watch(Bigrams(), tmp_path / name, probe=probe):
+            pass
+    for name, table in tables(tmp_path / "list").items():
+        pd.testing.assert_frame_equal(tables(tmp_path / "module")[name], table)
+
+
+def test_a_run_that_begins_again_replaces_what_one_that_was_stopped_at_once_left(tmp_path):
+    for seed in (1, 2):
+        net = Bigrams()
+        with torch.no_grad():
+            net.out.weight.mul_(seed)
+        watch(net, tmp_path, seed=seed, checkpoints=True, schedule=Steps(last=False)).release()
+    saved = torch.load(tmp_path / "checkpoints" / "step=000000000.ckpt")["state_dict"]
+    assert torch.equal(saved["out.weight"], net.out.weight)
+    assert RunFolder(tmp_path).seeds.init == 2
+
+
+def test_what_is_no_description_of_a_run_stops_neither_a_training_nor_a_report(tmp_path, caplog):
+    net = Bigrams()
+    net.hparams = {("a", 1): 2}  # JSON has no such names
+    with watch(net, tmp_path, observers=[LearningCurves()]):
+        pass
+    assert "run.json is not written" in caplog.text
+    for content in ({"model": [], "data": {"train": 3}, "optimizer": {"groups": {}}}, {"seed": []}, {}):
+        (tmp_path / "run.json").write_text(json.dumps(content))
+        assert RunFolder(tmp_path).condition == {}
+        assert RunFolder(tmp_path).seeds.init is None
+
+
 def _own(observer):
     return {"max_samples": 40} if isinstance(observer, Geometry) else {}
 
@@ -371,10 +424,14 @@ def test_a_run_says_what_it_is_and_runs_of_several_seeds_are_one_condition(tmp_p
     assert [RunFolder(path).seeds.init for path in runs.values()] == [4, 5, 6]
     alike = conditions(runs)
     assert alike["4"] == alike["5"] != alike["6"]
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    with watch(net, tmp_path / "7", seed=7, optimizer=optimizer, probe=batches(3, 9), train=TRAIN):
+        pass  # of other text, as much of it
+    assert conditions({"4": tmp_path / "4", "7": tmp_path / "7"})["7"] != alike["4"]
     facts = known_facts(tmp_path / "4", [])
     assert facts["model"] == "Bigrams"
     assert facts["optimizer"].startswith("SGD (lr 0.5")
-    assert facts["data"] == "list (size 12)"
+    assert facts["data"].startswith("list (size 12, observed text ")
     assert facts["seed"] == "4"
 
 

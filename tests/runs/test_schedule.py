@@ -1,5 +1,7 @@
 """Schedules as data."""
 
+import pytest
+
 from lmdyn.callbacks import Steps
 from tests.helpers.refusals import assert_refused
 
@@ -31,3 +33,13 @@ def test_bad_schedules_are_refused():
 
 def test_any_iterable_of_steps():
     assert Steps(at=(10 * k for k in range(3))) == Steps(at=[0, 10, 20]) == Steps(at=(0, 10, 20))
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [Steps(), Steps(every=7), Steps(per_decade=4), Steps(every=9, per_decade=3, at=(0, 4, 50)), Steps(at=())],
+)
+def test_the_following_step_is_the_next_of_the_schedule(schedule):
+    for step in range(200):
+        later = (t for t in range(step + 1, 2000) if t in schedule)
+        assert schedule.following(step) == next(later, float("inf"))

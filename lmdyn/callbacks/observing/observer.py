@@ -26,7 +26,7 @@ from lmdyn.callbacks.observing.module_reading import (
     read_module,
 )
 from lmdyn.callbacks.observing.panels import standard_figures
-from lmdyn.callbacks.observing.probe import ProbeSet
+from lmdyn.callbacks.observing.probe import ProbeSet, text_digest
 from lmdyn.callbacks.observing.protocols import require
 from lmdyn.callbacks.observing.recording import Passes, check_names, finish_figures, observe_due
 from lmdyn.callbacks.observing.reference import Reference
@@ -458,17 +458,10 @@ class Observer(L.Callback, ABC):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Observe the untrained model; after resuming, make an observation of this step that is missing."""
-        if (
-            trainer.is_global_zero and not (self.run.log_dir / "config.yaml").exists()
-        ):  # else the run is described
-            self.run.log_dir.mkdir(parents=True, exist_ok=True)
-            data = {"probe": self.data, "train": trainer.train_dataloader}
-            optimizer = trainer.optimizers[0] if trainer.optimizers else None
-            write_identity(
-                self.run.log_dir, pl_module, tokenizer=self.run.tokenizer, data=data, optimizer=optimizer
-            )
         for observer in _observers(trainer):
             observer.ensure_bound(pl_module)
+        if trainer.is_global_zero and self is _observers(trainer)[0]:
+            self._describe_run(trainer, pl_module)
         if (step := updates(trainer)) > 0 and trainer.strategy.broadcast(self.store.path(step).exists()):
             self.seen_step = step  # batches that accumulate gradients precede the next step
         epoch_end = step > 0 and at_epoch_start(trainer)
@@ -478,6 +471,23 @@ class Observer(L.Callback, ABC):
             return (step == 0 or o is self) and (step in o.schedule or (epoch_end and o.schedule.epochs))
 
         observe_due(_observers(trainer), trainer, pl_module, due)
+
+    def _describe_run(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Write ``run.json``, unless the command line has described the run by its ``config.yaml``."""
+        folder = self.run.log_dir
+        if (folder / "config.yaml").exists():
+            return
+        data = {"probe": self.run.datamodule, "train": trainer.train_dataloader}
+        probe = next((o.probe_set for o in _observers(trainer) if o.reads_data), None)
+        write_identity(
+            folder,
+            pl_module,
+            tokenizer=self.run.tokenizer,
+            data=data,
+            text=text_digest(probe, pl_module),
+            optimizer=trainer.optimizers[0] if trainer.optimizers else None,
+            keep=updates(trainer) > 0,
+        )
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int

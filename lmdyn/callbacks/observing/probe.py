@@ -1,5 +1,6 @@
 """The probe set of an observer, and the pass over it that observers share."""
 
+import hashlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from lmdyn.analysis.inspection.activations import capture
+from lmdyn.analysis.inspection.activations import capture, observing
 from lmdyn.analysis.inspection.batches import (
     drawn_alike,
     in_order,
@@ -46,7 +47,16 @@ from lmdyn.callbacks.observing.protocols import (
 )
 from lmdyn.callbacks.training.lightning_internals import tree_map_only
 
-__all__ = ["Accumulator", "Consumer", "ObservedBatch", "ProbeSet", "TrainingPart", "Watch", "probe_pass"]
+__all__ = [
+    "Accumulator",
+    "Consumer",
+    "ObservedBatch",
+    "ProbeSet",
+    "TrainingPart",
+    "Watch",
+    "probe_pass",
+    "text_digest",
+]
 
 log = logging.getLogger(__name__)
 
@@ -238,6 +248,20 @@ class ProbeSet:
         if offers(self.loader, Shardable):  # ranks take every n-th row of each batch
             return (0 if streams else number << 24) + rank + world_size * torch.arange(size)
         return ((rank + world_size * number) << 24) + torch.arange(size)
+
+
+def text_digest(probe: ProbeSet | None, module: nn.Module) -> str | None:
+    """Return a hash of the first batch of a probe set, which distinguishes data without a fingerprint."""
+    if probe is None:
+        return None
+    with observing(module):  # a DataLoader uses the global random generator
+        batch = next(iter(probe.batches()), None)
+    if batch is None:
+        return None
+    text = text_of(batch).detach().cpu().contiguous()
+    return hashlib.sha256(f"{tuple(text.shape)} {text.dtype}".encode() + text.numpy().tobytes()).hexdigest()[
+        :16
+    ]
 
 
 class HasParts(Protocol):
