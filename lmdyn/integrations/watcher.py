@@ -338,7 +338,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
     Example:
         >>> inner = nn.Linear(2, 2)
-        >>> unwrapped(nn.DataParallel(torch.compile(inner))) is inner
+        >>> unwrapped(nn.DataParallel(torch.compile(inner, backend="eager"))) is inner
         True
     """
     while True:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.runs.provenance import device_name, git, package_versions, write_json
 
 __all__ = ["FILE", "identity_condition", "read_identity", "write_identity"]
@@ -47,6 +46,8 @@ def write_identity(
     """
     if keep and (folder / FILE).is_file():
         return
+    from lmdyn.analysis.inspection.forward import device_of  # slow import
+
     try:
         about = {
             "model": _model(model),
