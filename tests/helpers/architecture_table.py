@@ -248,12 +248,13 @@ Table = Mapping[str, Mapping[str, Cell]]
 
 _INTRODUCTION = """# Architectures
 
-This table shows which observers run on which architectures, as measured. `yes`: the observer runs, and its numbers
-are finite. `no (3)`: it raises an error before training, for reason 3 below. The models are tiny and have random
-weights; they are built by transformers, or written as users write them (`tests/helpers/architectures.py`). Observers
-have their default settings except for small budgets, and use suitable data (`tests/helpers/architecture_table.py`).
-Interdependence uses the backend `shapley`, except for `deep_lstm`. `tests/test_architectures.py` compares this page
-with the measured results, and `python -m tests.helpers.architecture_table` writes it.
+This table shows which observers run on which architectures, as tests measure it. `yes`: the observer runs, and its
+numbers are finite. `no (3)`: the observer raises an error before training, for reason 3 of the list below. The models
+are tiny and have random weights. transformers builds them, or `tests/helpers/architectures.py` contains them as users
+would write them. Observers have their default settings except for small budgets, and suitable data
+(`tests/helpers/architecture_table.py`). Interdependence uses the backend `shapley`, except for `deep_lstm`.
+`python -m tests.helpers.architecture_table` writes this page, and `tests/test_architectures.py` compares it with new
+measurements.
 """
 
 
