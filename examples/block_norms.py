@@ -1,4 +1,4 @@
-"""An observer of your own in fifteen lines: the mean norm of each block's output, by position in the row."""
+"""Your own observer in fifteen lines: it measures the mean norm of each block's output, by position in the row."""
 
 # [readme]
 from functools import partial

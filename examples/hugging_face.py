@@ -1,4 +1,4 @@
-"""Observers on a causal model of transformers, trained on the batches of transformers' own collator."""
+"""Attach observers to a causal model of transformers that trains on batches of transformers' own collator."""
 
 import sys
 from pathlib import Path
@@ -22,27 +22,27 @@ from lmdyn.callbacks import AttentionPatterns, LearningCurves, Similarity, Spars
 
 
 class CausalLM(L.LightningModule):
-    """What Lightning asks for: a training step and an optimizer. With a `tokenizer`, words have their names."""
+    """The two methods that Lightning requires. The attribute `tokenizer` gives observers the names of words."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
         super().__init__()
         self.model, self.tokenizer = model, tokenizer
 
     def training_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> torch.Tensor:
-        """The model's own loss: it shifts the labels inside."""
+        """Return the model's own loss; the model shifts the labels inside."""
         return self.model(**batch).loss
 
     def validation_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> None:
-        """The same, as `val_loss`."""
+        """Log the same loss of the validation text as `val_loss`."""
         self.log("val_loss", self.model(**batch).loss)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Your optimizer."""
+        """Return your optimizer."""
         return torch.optim.AdamW(self.parameters(), lr=3e-3)
 
 
 def words(lines: list[str]) -> PreTrainedTokenizerFast:
-    """A tokenizer of white space: yours is `AutoTokenizer.from_pretrained(...)`."""
+    """Return a tokenizer that splits on white space; use `AutoTokenizer.from_pretrained(...)` for your model."""
     known = sorted({word for line in lines for word in line.split()})
     vocabulary = {word: i for i, word in enumerate(["<pad>", "<unk>", *known])}
     whole = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ def words(lines: list[str]) -> PreTrainedTokenizerFast:
 
 
 def main(folder: str = "runs/hugging_face", max_steps: int = 200, text: str | None = None) -> None:
-    """Train on lmdyn's own README."""
+    """Train on the README of lmdyn."""
     text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8") if text is None else text
     L.seed_everything(1)
     lines = [line for line in text.splitlines() if len(line.split()) > 2]

@@ -1,6 +1,7 @@
-"""Observers in nanoGPT's loop: its `get_batch`, pairs (x, y); its forward, (logits, loss) of (idx, targets).
+"""Attach observers to nanoGPT's loop.
 
-The model here is a small one of the same forward; put nanoGPT's own `GPT(GPTConfig(...))` in its place.
+Its `get_batch` returns pairs (x, y), and its forward maps (idx, targets) to (logits, loss). This script
+has a small model with the same forward. Replace it by nanoGPT's own `GPT(GPTConfig(...))`.
 """
 
 import sys
@@ -29,7 +30,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One layer."""
+        """Return the output of one layer."""
         rows, time, _ = x.shape
         qkv = self.c_attn(self.ln_1(x)).view(rows, time, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
         y = F.scaled_dot_product_attention(*qkv, is_causal=True).transpose(1, 2).reshape(x.shape)
@@ -38,7 +39,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """The forward of nanoGPT: without targets it answers the logits of the last position only."""
+    """A model with the forward of nanoGPT: without targets, it returns only the logits of the last position."""
 
     def __init__(self, vocab_size: int, n_layer: int) -> None:
         super().__init__()
@@ -55,7 +56,7 @@ class GPT(nn.Module):
     def forward(
         self, idx: torch.Tensor, targets: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Logits and, with targets, the loss."""
+        """Return logits and, with targets, the loss."""
         positions = torch.arange(idx.size(1), device=idx.device)
         x = self.transformer["wte"](idx) + self.transformer["wpe"](positions)
         for block in self.transformer["h"]:  # type: ignore[union-attr]
@@ -68,7 +69,7 @@ class GPT(nn.Module):
 
 
 def main(folder: str = "runs/nanogpt", max_steps: int = 200, text: bytes | None = None) -> None:
-    """Train on lmdyn's own sources, byte by byte."""
+    """Train on the source code of lmdyn, byte by byte."""
     if text is None:
         sources = sorted(Path(__file__).parents[1].glob("lmdyn/**/*.py"))
         text = b"\n".join(path.read_bytes() for path in sources)
@@ -86,7 +87,7 @@ def main(folder: str = "runs/nanogpt", max_steps: int = 200, text: bytes | None 
     model = GPT(vocab_size=256, n_layer=2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     # [readme]
-    probe = [get_batch("val") for _ in range(20)]  # what to look at
+    probe = [get_batch("val") for _ in range(20)]  # batches to observe
     observers = [LearningCurves(), Sparsity(), Similarity()]
     schedule = Steps(per_decade=4, every=100)
     watcher = lmdyn.watch(model, observers, probe=probe, folder=folder, schedule=schedule)
@@ -95,7 +96,7 @@ def main(folder: str = "runs/nanogpt", max_steps: int = 200, text: bytes | None 
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        watcher.step(step)  # optimizer updates done; nothing happens unless the schedule says so
+        watcher.step(step)  # optimizer updates so far; observes only at scheduled steps
     watcher.close()
     # [end]
     print(f"python -m lmdyn.cli report {folder}")  # noqa: T201

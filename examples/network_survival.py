@@ -1,7 +1,7 @@
-"""How long does the chaos of untrained networks last, and what do their orbits end on? From records.
+"""How long does the chaos of untrained networks last, and what do their orbits end on? The script reads records.
 
-Sentences of one network are alike, so every interval is over networks: the delete-one-network jackknife. Chaos that was
-not seen to end within the horizon is censored there, and no mean is of the ended ones alone.
+Sentences of one network are alike. Every interval is therefore over networks, by the delete-one-network jackknife.
+If chaos does not end within the horizon, it is censored there. No mean leaves out the censored sentences.
 
     python examples/network_survival.py docs/records/inoue2022_chaos/networks --figure survival.png
 """
@@ -17,12 +17,12 @@ import torch
 from lmdyn.analysis import Survival, survival
 from lmdyn.claims.recorded import read_records
 
-HORIZON, DETECTED = 10_000, 1_000  # steps; chaos of λ = 1e-2 is told from none after ten times its inverse
+HORIZON, DETECTED = 10_000, 1_000  # steps; chaos of λ = 1e-2 is visible after ten times 1 / λ
 WAYS = ["truncated_normal 0.02", "clipped_normal 0.02", "normal 0.02", "normal 0.0192", "normal 0.0176"]
 
 
 def orbits(folder: Path) -> pd.DataFrame:
-    """A row for each sentence: its network, how that was drawn, the length of its chaos, whether its end was seen."""
+    """Return a row for each sentence: network, distribution of its weights, length of the chaos, whether it ended."""
     found = []
     for run in read_records(folder):
         table = run.read("encoder_dynamics")
@@ -48,7 +48,7 @@ def orbits(folder: Path) -> pd.DataFrame:
 
 
 def of_networks(rows: pd.DataFrame) -> Survival:
-    """Kaplan and Meier's curve, the escape rate and the restricted mean, with intervals over the networks."""
+    """Return Kaplan and Meier's curve, the escape rate and the restricted mean, with intervals over the networks."""
     return survival(
         torch.tensor(rows["length"].to_numpy(float)),
         torch.tensor(rows["censored"].to_numpy(bool)),
@@ -59,10 +59,10 @@ def of_networks(rows: pd.DataFrame) -> Survival:
 
 
 def line(way: str, rows: pd.DataFrame) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     found, chaotic = of_networks(rows), rows[rows["length"] > 0]
     rate = f"{found.escape_rate:.1e} ({found.escape_interval[0]:.1e} to {found.escape_interval[1]:.1e})"
-    if chaotic["censored"].all():  # no end, or no chaos, of which there is no rate
+    if chaotic["censored"].all():  # without an ended chaos, there is no rate
         rate = "–"
     low, high = found.restricted_interval
     within = f"{low:,.0f} to {high:,.0f}" if low < high else "all networks alike: no interval"
@@ -72,7 +72,7 @@ def line(way: str, rows: pd.DataFrame) -> str:
 
 
 def kinds_table(rows: pd.DataFrame) -> list[str]:
-    """What orbits end on: how many sentences, in how many networks, with which λ; and the chaos that ended."""
+    """Return what orbits end on: for each kind, the sentences, the networks and λ; and the chaos that ended."""
     lines = [
         "| weights drawn from | kind | sentences | in networks | λ, nats a step: least, median, largest |",
         "|---|---|---|---|---|",
@@ -95,7 +95,7 @@ def kinds_table(rows: pd.DataFrame) -> list[str]:
 
 
 def draw(ways: dict[str, pd.DataFrame], path: Path) -> None:
-    """Survival against steps, a curve and its band for each way."""
+    """Draw survival against steps, with a curve and its band for each distribution of the weights."""
     figure, ax = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
     for i, (way, rows) in enumerate(ways.items()):
         found = of_networks(rows)
@@ -113,7 +113,7 @@ def draw(ways: dict[str, pd.DataFrame], path: Path) -> None:
 
 
 def main() -> None:
-    """The table, and the figure where one is asked for."""
+    """Print the table, and draw the figure for `--figure`."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

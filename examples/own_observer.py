@@ -1,7 +1,7 @@
-"""An observer of your own: whether a model's confidence is deserved (expected calibration error, Guo et al. 2017).
+"""Your own observer: it measures how well calibrated a model is (expected calibration error, Guo et al. 2017).
 
-Attach it as any other, ``L.Trainer(callbacks=[Calibration(schedule=Steps(per_decade=4))])``, or name it in a
-configuration by its path, ``class_path: own_observer.Calibration``; ``lmdyn analyze`` replays it over checkpoints.
+``L.Trainer(callbacks=[Calibration(schedule=Steps(per_decade=4))])`` attaches the observer. A configuration names it by
+its path, ``class_path: own_observer.Calibration``. ``lmdyn analyze`` replays it over checkpoints.
 """
 
 # [readme]
@@ -14,7 +14,7 @@ from lmdyn.callbacks import ObservedBatch, Quantity, StreamingObserver
 
 
 class Calibration(StreamingObserver):
-    """Tokens are sorted into bins by the probability of the likeliest word; in each, confidence against accuracy."""
+    """Sort tokens into bins by the probability of the likeliest word; compare confidence and accuracy of a bin."""
 
     uses_labels = True
     recorded = (
@@ -46,7 +46,7 @@ class Calibration(StreamingObserver):
 
 
 class BinSums:
-    """Of each bin: tokens, the sum of their confidence, and how many are predicted."""
+    """For each bin: the number of tokens, the sum of their confidence, and the number of correct predictions."""
 
     def __init__(self, bins):
         self.sums = torch.zeros(bins, 3, dtype=torch.float64)
@@ -62,7 +62,7 @@ class BinSums:
     def table(self):
         tokens, confidence, hits = (
             all_reduce_sum(self.sums).cpu().T
-        )  # every rank enters, and has the same numbers
+        )  # every rank calls this, and gets the same numbers
         of_all = {"confidence": confidence, "accuracy": hits, "calibration_error": (confidence - hits).abs()}
         shares = {quantity: float(sums.sum() / tokens.sum()) for quantity, sums in of_all.items()}
         return pd.DataFrame({"quantity": list(shares), "site": "", "value": list(shares.values())})

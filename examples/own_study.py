@@ -1,13 +1,13 @@
-"""Claims of one's own: said in a file, judged by ``lmdyn claims examples/own_study.py RUN …``.
+"""Your own claims: this file defines them, and ``lmdyn claims examples/own_study.py RUN …`` judges them.
 
-With ``LMDYN_STUDIES=examples/own_study.py`` in the environment of ``lmdyn fit``, runs note that they were said before
-anything was observed; without, they are exploratory.
+Set ``LMDYN_STUDIES=examples/own_study.py`` in the environment of ``lmdyn fit``. The run then records that the claims
+existed before its first observation. Otherwise, lmdyn marks the claims as exploratory.
 """
 
 from lmdyn.claims import Above, At, Below, Change, Claim, Condition, Part, Rows, Study
 
-LOSS = Rows("LearningCurves", "loss")  # an observer's class and a quantity that it writes
-RHO = Rows("Sparsity", "rho_gradient", "h2", where=(("role", "target"),))  # at a site, of one group of rows
+LOSS = Rows("LearningCurves", "loss")  # the class of an observer, and one of its quantities
+RHO = Rows("Sparsity", "rho_gradient", "h2", where=(("role", "target"),))  # at one site, in one group of rows
 LEARNED = Condition("the loss has fallen by a nat", Change(LOSS), Below(-1.0))
 
 STUDY = Study(
@@ -21,10 +21,10 @@ STUDY = Study(
             "section 2.1",
             (
                 Part(At(RHO), Above(0.1), "ρ at the end", "fisher"),
-            ),  # one number a run, and where it is to lie
+            ),  # one number per run, and the region of the claim
             matters="0.1: a correlation below is called slight",
-            floor=At(RHO, 0),  # the same of the untrained model
-            void_unless=(LEARNED,),  # never what the claim is judged by
+            floor=At(RHO, 0),  # the same number of the untrained model
+            void_unless=(LEARNED,),  # never the number by which lmdyn judges the claim
         ),
         Claim(
             "it_grows",
@@ -36,5 +36,5 @@ STUDY = Study(
             void_unless=(LEARNED,),
         ),
     ),
-    inspected=(),  # seeds whose runs were looked at before
+    inspected=(),  # seeds whose runs the author had seen before
 )

@@ -1,4 +1,4 @@
-"""Observers in transformers' `Trainer`: one added argument."""
+"""Attach observers to transformers' `Trainer` with one added argument."""
 
 import sys
 from pathlib import Path
@@ -22,11 +22,11 @@ from lmdyn.integrations.transformers import WatchCallback
 
 
 def main(folder: str = "runs/trainer", max_steps: int = 200, text: str | None = None) -> None:
-    """Train on lmdyn's own README."""
+    """Train on the README of lmdyn."""
     text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8") if text is None else text
     torch.manual_seed(1)
     lines = [line for line in text.splitlines() if len(line.split()) > 2]
-    tokenizer = ByT5Tokenizer()  # bytes: yours is `AutoTokenizer.from_pretrained(...)`
+    tokenizer = ByT5Tokenizer()  # of bytes; use `AutoTokenizer.from_pretrained(...)` for your model
     rows = [dict(tokenizer(line, truncation=True, max_length=64)) for line in lines]
     held_out = max(1, len(rows) // 10)
     train, evaluation = Dataset.from_list(rows[held_out:]), Dataset.from_list(rows[:held_out])
