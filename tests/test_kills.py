@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lmdyn.cli.__main__ import main
 from tests.cli.tiny_run import tiny_run
 from tests.helpers import ranks
 from tests.helpers import small_runs as S
+from tests.helpers.recorded import in_tensorboard
 
 pytestmark = pytest.mark.slow
 
@@ -134,9 +134,8 @@ def processes_of(kind, words, folder, cache):
 
 
 def curves_of(run):
-    """Steps and values by tag, as TensorBoard's own reader shows them."""
-    events = EventAccumulator(str(run), size_guidance={"scalars": 0}).Reload()
-    return {tag: sorted((e.step, e.value) for e in events.Scalars(tag)) for tag in events.Tags()["scalars"]}
+    """Steps and values by tag and line, as TensorBoard's own reader shows them."""
+    return {tag: sorted(of) for tag, of in in_tensorboard(run).items()}
 
 
 def assert_as_if_left_alone(run, whole):

@@ -1,11 +1,13 @@
 """One self-contained page of figures from the observations of a run."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 
 from lmdyn.callbacks.observing.figures import MOST_STEPS
@@ -24,7 +26,8 @@ from lmdyn.cli.pages.observer_section import (
     draw_parts,
     known_observer,
 )
-from lmdyn.cli.pages.overview import conditions, facts_table, final_table, known_facts, run_names
+from lmdyn.cli.pages.overview import conditions, facts_table, final_table, known_facts, run_names, trained
+from lmdyn.cli.pages.sentences import Finding, card, finding
 from lmdyn.cli.recorded_observers import recorded_observer
 from lmdyn.cli.trust.folders import check_folder
 from lmdyn.runs.atomic_files import make_writable, write_file
@@ -125,34 +128,34 @@ def write_report(
     final = final_table({names[run]: of_run for run, of_run in made.items()}, of_all, mixed)
     facts = {names[run]: known_facts(run, list(made.get(run, {}).values())) for run in runs}
     pages = (CLAIMS_PAGE, PHASES_PAGE)
-    parts = [part("top", title, facts_table(facts), final), *(linked(out, p) for p in pages)]
     beside = [Path(p).stem for p in pages if (out / p).is_file()]
     contents = [Place("top", "overview"), *(Place(name, name) for name in beside)]
+    cards_of = _Together(names, condition, made, mixed)
+    cards = [cards_of.loss()]
+    contents += [Place("loss", "loss")] if cards[0] else []
+    for name, of_runs in shared.items() if several else ():
+        if len(of_runs) > 1:
+            contents.append(Place(f"together {name}", f"{name.replace('_', ' ')}, all runs"))
+            more = _of_all_runs(name, of_runs, drawn, out, find if name in together else None)
+            cards.append(cards_of.observer(name, of_runs, more))
+    if not several:
+        cards += [one.html for of_run in made.values() for one in of_run.values()]
+    top = part("top", title, trained(facts), "".join(cards), facts_table(facts), final)
+    parts = [top, *(linked(out, p) for p in pages)]
     if len(runs) > 1:
         contents.append(Place("configurations", "configurations"))
         parts.append(part("section", "configurations", "", _configurations(names, out)))
-    for name, of_runs in shared.items() if several else ():
-        if len(of_runs) > 1:
-            contents.append(Place(f"together {name}", f"{name}, all runs"))
-            sources = [
-                {
-                    "data": data_of(made[run][name].anchor),
-                    "run": names[run],
-                    "condition": names[run] if name in mixed else condition[names[run]],
-                }
-                for run in of_runs
-            ]
-            body = part("chart", sources, f"chart of {name}, all runs")
-            parts.append(_of_all_runs(name, of_runs, drawn, out, find if name in together else None, body))
     for run in observed:
-        body = "".join(one.html for one in made[run].values())
-        inner = [Place(one.anchor, name, several) for name, one in made[run].items()]
+        body = part("cards", "".join(one.html for one in made[run].values())) if several else ""
+        inner = [Place(one.anchor, name.replace("_", " "), several) for name, one in made[run].items()]
         if (run / "config.yaml").exists():
             anchor = f"configuration {names[run]}"
             body += part("heading", anchor, "configuration") + part("folded", "config.yaml", _tidy_yaml(run))
             inner.append(Place(anchor, "configuration", several))
         contents += [*([Place(f"run {names[run]}", names[run])] if several else []), *inner]
-        parts.append(part("section", f"run {names[run]}", names[run] if several else "", body))
+        parts.append(
+            part("run" if several else "section", f"run {names[run]}", names[run] if several else "", body)
+        )
     if tested:
         contents.append(Place("test", "test"))
         parts.append(_test_table({names[run]: run for run in tested}))
@@ -195,27 +198,101 @@ def _mixed(shared: Mapping[str, _Shared]) -> set[str]:
     return mixed
 
 
+@dataclass(frozen=True)
+class _Together:
+    """Cards of all runs of a report.
+
+    Attributes:
+        names: names of the runs.
+        condition: the condition of each name: runs of one condition differ in seeds.
+        made: sections of each run, by observer.
+        mixed: observers whose settings differ between runs: they have no means.
+    """
+
+    names: Mapping[Path, str]
+    condition: Mapping[str, str]
+    made: Mapping[Path, Mapping[str, DrawnSection]]
+    mixed: Collection[str]
+
+    def loss(self) -> str:
+        """Return the card of the loss of the runs that recorded it; empty if none did."""
+        found = {run: (name, one) for run, of in self.made.items() for name, one in of.items() if one.loss}
+        sections = {run: one for run, (_, one) in found.items()}
+        if not found:
+            return ""
+        return self._card("loss", "loss", sections, {name for name, _ in found.values()}, "loss")
+
+    def observer(self, name: str, runs: Collection[Path], more: str) -> str:
+        """Return the card of an observer of several runs."""
+        sections = {run: self.made[run][name] for run in runs}
+        return self._card(f"together {name}", f"{name}, all runs", sections, {name}, more=more)
+
+    def _card(
+        self,
+        anchor: str,
+        title: str,
+        sections: Mapping[Path, DrawnSection],
+        observers: Collection[str],
+        quantity: str = "",
+        more: str = "",
+    ) -> str:
+        mixed = not self.mixed.isdisjoint(observers)
+        several = len(sections) > 1
+        sources = [
+            {
+                "data": data_of(one.anchor),
+                "run": self.names[run] if several else "",
+                "condition": (self.names[run] if mixed else self.condition[self.names[run]])
+                if several
+                else "",
+            }
+            for run, one in sections.items()
+        ]
+        found = _mean_finding(list(sections.values()), quantity)
+        if several and found:
+            mean = len({one["condition"] for one in sources}) == 1
+            said = f"Mean of {len(sources)} runs. {found.sentence}"
+            found = replace(
+                found, sentence=said if mean else _NO_MEAN.format("settings" if mixed else "models or data")
+            )
+        begin = {"begin": found.begin} if found else {}
+        return card(anchor, title, found, part("chart", [one | begin for one in sources], title), more)
+
+
+_NO_MEAN = (
+    "These runs have no mean, since they differ in {}, not only in seeds. Each condition has its own line."
+)
+
+
+def _mean_finding(sections: Sequence[DrawnSection], quantity: str = "") -> Finding | None:
+    """Return the finding of the mean over runs, at the steps that all have."""
+    tables = [one.scalars for one in sections if one.scalars is not None]
+    steps = set.intersection(*(set(table["step"]) for table in tables)) if tables else set()
+    if not steps:
+        return None
+    rows = pd.concat([table[table["step"].isin(steps)] for table in tables])
+    return finding(rows, sections[0].recorded, quantity)
+
+
 def _of_all_runs(
     name: str,
     of_runs: _Shared,
     drawn: Mapping[Path, Sequence[DrawnObservations]],
     out: Path,
     find: Find | None,
-    curves: str,
 ) -> str:
-    """Return the chart of all runs, and their figures and tables if ``find`` names an observer that draws them."""
+    """Return what is folded of all runs: differences, and figures if ``find`` names an observer that draws them."""
     settings = [one.store.about()["settings"] for one in of_runs.values()]
     different = _different_settings(settings, _NO_SETTINGS)
     said = "; ".join(f"{name}: {', '.join(values)}" for name, values in different.items())
     data = [{name: one.get(name) for name in ("probe_set", "train_set")} for one in settings]
     told = part("differently", said, ", ".join(_different_settings(data)))
     if find is None:
-        return f"{part('heading', f'together {name}', f'{name}, all runs')}{told}{curves}"
+        return told
     observer = find(next(iter(of_runs.values())).folder)
     others = Others({run: (one, drawn[run]) for run, one in of_runs.items()}, find)
     drawings = draw_parts(observer, ReadOnce(of_runs), settings[0], others, out / name)
-    title = f"{name} of {len(of_runs)} runs"
-    return part("section", f"together {name}", title, "".join([curves, told, *drawings]))
+    return told + part("folded", "All figures and tables", rows="".join(drawings))
 
 
 def _different_settings(

@@ -50,6 +50,7 @@ class Quantity:
         tags: forms of a logger's tag after the quantity: empty, or column names such as
             ``<site>`` or ``<layer>/<tag>``; no forms if the quantity is stored but not logged.
         panel: name of the standard figure that shows it; empty for none.
+        headline: whether a report says the observer's finding by this quantity; by default, the first one.
         short: title of its panel; by default the name.
         floor: name of a quantity that is drawn with it, dotted: what chance or an untrained model has.
         lines: column whose values are lines, if the table has it; by default the site, or the first group column if
@@ -72,6 +73,7 @@ class Quantity:
     better: Literal["higher", "lower"] | None = None
     tags: tuple[str, ...] = ("",)
     panel: str = ""
+    headline: bool = False
     short: str = ""
     floor: str = ""
     lines: str = ""

@@ -4,6 +4,7 @@ import copy
 import itertools
 import pickle
 import re
+from collections import Counter
 from pathlib import Path
 from unittest import mock
 
@@ -18,6 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import lmdyn.callbacks
 from lmdyn.callbacks import Observer
 from lmdyn.callbacks.observing.figures import lay_out, pixels
+from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.observing.run import snake_case
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.report import write_report
@@ -27,7 +29,15 @@ from lmdyn.runs.store import ObservationStore
 from tests.golden import runs as golden
 from tests.golden.runs import object_of as built
 from tests.helpers.figure_faults import figure_faults
-from tests.helpers.recorded import UNITS, check_tags, check_values, exported, is_elsewhere
+from tests.helpers.recorded import (
+    UNITS,
+    check_tags,
+    check_values,
+    exported,
+    in_tensorboard,
+    is_elsewhere,
+    logged_tags,
+)
 
 BATCHES = 8  # of an epoch of the LSTM
 # of the LSTM: at the start, within an epoch and at the end of one, after which training goes on
@@ -278,22 +288,23 @@ def test_live_equals_replayed(observed, tmp_path_factory, name):
     pd.testing.assert_frame_equal(live, replayed, check_exact=True)
 
 
-@pytest.fixture(scope="module")
-def events(observed) -> Runs:
-    """What TensorBoard got of a run."""
-    return Runs(lambda language: EventAccumulator(str(observed[language])).Reload())
-
-
 @pytest.mark.parametrize("name", EACH)
-def test_logged_tags_are_the_declared_ones(observed, events, name):
-    events, observed = events[language_of(name)], observed[language_of(name)]
-    snake = folder_of(observed, name).name
-    logged = {tag for tag in events.Tags()["scalars"] if tag.startswith(f"{snake}/")}
+def test_logged_tags_are_the_declared_ones_and_tensorboard_shows_them(observed, name):
+    run = observed[language_of(name)]
+    folder, cls = folder_of(run, name), exported()[name]
+    logged = logged_tags(cls, folder)
     assert logged
-    cls = exported()[name]
-    check_tags(cls, snake, logged, lambda quantity: not is_elsewhere(cls, quantity))
-    steps = {e.step for e in events.Scalars(min(logged))}
-    assert steps <= set(pd.read_parquet(folder_of(observed, name))["step"].unique())
+    check_tags(cls, folder.name, logged, lambda quantity: not is_elsewhere(cls, quantity))
+    shown = in_tensorboard(run)
+    cards = {t.partition(": ")[2] or t for t in shown if f"{folder.name}/" in t}
+    assert 1 <= len(cards) <= 12
+    points = Counter(
+        step for t, of in shown.items() if re.search(rf"(^|: ){folder.name}(_details)?/", t) for step, _ in of
+    )
+    table = pd.read_parquet(folder)
+    rows = table[cls.is_scalar(table) & table["quantity"].ne("learning_rate") & table["value"].notna()]
+    for step, of_step in rows.groupby("step"):
+        assert points[step] >= len(scalar_tags("", of_step))  # and means over heads
 
 
 @pytest.mark.parametrize("name", EACH)

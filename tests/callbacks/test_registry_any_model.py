@@ -5,14 +5,13 @@ from unittest import mock
 
 import pandas as pd
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import lmdyn.callbacks
 from lmdyn.callbacks import ObservationStore
 from lmdyn.callbacks.observing.run import snake_case
 from lmdyn.cli.__main__ import main
 from tests.callbacks import test_registry as registry
-from tests.helpers.recorded import check_tags, check_values
+from tests.helpers.recorded import check_tags, check_values, logged_tags
 
 pytestmark = pytest.mark.slow
 
@@ -98,9 +97,8 @@ def test_what_was_found_is_a_setting(observed):
 
 def test_tags_and_values_are_declared(observed):
     name, run = observed
-    events = EventAccumulator(str(run)).Reload()
     for cls in MODELS[name]:
-        logged = {tag for tag in events.Tags()["scalars"] if tag.startswith(f"{snake_case(cls)}/")}
+        logged = logged_tags(getattr(lmdyn.callbacks, cls), run / "observations" / snake_case(cls))
         assert logged
         check_tags(getattr(lmdyn.callbacks, cls), snake_case(cls), logged, wanted=lambda quantity: False)
         check_values(getattr(lmdyn.callbacks, cls), pd.read_parquet(run / "observations" / snake_case(cls)))

@@ -4,13 +4,12 @@ from unittest import mock
 
 import pandas as pd
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lmdyn.callbacks import Interdependence
 from lmdyn.cli.__main__ import main
 from tests.callbacks import test_registry as registry
 from tests.golden import runs as golden
-from tests.helpers.recorded import check_tags, check_values
+from tests.helpers.recorded import check_tags, check_values, logged_tags
 
 SHAPLEY = {
     "backend": "shapley", "max_distance": 3, "min_pairs": 5, "max_tokens": 60, "samples": 4, "exact_up_to": 4,
@@ -65,9 +64,7 @@ def test_live_equals_replayed(runs):
 
 def test_tags_and_values_are_declared(runs):
     _, observed, kind = runs
-    logged = {
-        t for t in EventAccumulator(str(observed)).Reload().Tags()["scalars"] if t.startswith("interdep")
-    }
+    logged = logged_tags(Interdependence, registry.folder_of(observed, "Interdependence"))
     check_tags(Interdependence, "interdependence", logged)
     check_values(Interdependence, pd.read_parquet(registry.folder_of(observed, "Interdependence")))
     assert any("/logits/" in tag for tag in logged) == (kind != "t5")

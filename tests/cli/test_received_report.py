@@ -61,7 +61,7 @@ def test_a_table_replaces_a_link(tmp_path):
 def test_observations_on_another_disk_are_read_and_written(run, tmp_path):
     shutil.move(run / "observations", tmp_path / "scratch")
     (run / "observations").symlink_to(tmp_path / "scratch")
-    assert ">sound</h2>" in write_report([run], tmp_path / "out").read_text()
+    assert ">Sound</h2>" in write_report([run], tmp_path / "out").read_text()
     store = ObservationStore(run / CURVES, "lmdyn.callbacks.LearningCurves", {"by": []})
     store.write(30, store.read(steps=[20]).assign(step=30))
     assert (run / "observations").is_symlink()
@@ -108,7 +108,7 @@ def test_of_what_cannot_be_drawn_there_is_one_line(run, tmp_path, survived, chan
     assert len(said) == page.count("<p>Without ") == (change not in DRAWN)
     assert not any(record.exc_info or "\n" in record.getMessage() for record in survived)
     survived.clear()
-    sound = page[page.index(">sound</h2>") :]
+    sound = page[page.index(">Sound</h2>") :]
     assert "<p>Without" not in sound
     assert "<img" in sound
     if change.startswith("no ") and change != "no rows":
@@ -120,4 +120,4 @@ def test_a_name_that_is_no_text_is_left_out(run, tmp_path, caplog, name):
     (run / CURVES).rename(run / "observations" / name)  # the first is the byte 0xff
     page = write_report([run], tmp_path / "out", untrusted=True).read_text()
     assert "is left out, as its name is not text" in caplog.text
-    assert ">sound</h2>" in page
+    assert ">Sound</h2>" in page

@@ -19,6 +19,7 @@ from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.replay.replay_loggers import Destination, logger_settings, logging_to, make_loggers
 from tests.cli.tiny_run import at_steps, tiny_run, trained
+from tests.helpers.recorded import in_tensorboard
 from tests.helpers.wandb_files import offline_runs
 
 CURVES = at_steps("LearningCurves", 0, 2, 4, log_figures=False)
@@ -125,11 +126,6 @@ def test_workers_and_repetitions_have_files_of_their_own(run, tmp_path, capsys):
     assert capsys.readouterr().err.count(f"curves: CSVLogger: {tmp_path}/replay/version_") == 4
 
 
-def in_tensorboard(folder):
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
-    return {(tag, e.step): e.value for tag in events.Tags()["scalars"] for e in events.Scalars(tag)}
-
-
 def test_a_worker_that_slurm_or_torchrun_ranks_second_logs_too(run, tmp_path, monkeypatch, capsys):
     """Lightning's loggers do nothing in processes of rank 1 and above."""
     monkeypatch.setattr(rank_zero_only, "rank", 1)  # as its environment says when Lightning is imported
@@ -137,7 +133,16 @@ def test_a_worker_that_slurm_or_torchrun_ranks_second_logs_too(run, tmp_path, mo
     monkeypatch.setenv("WORLD_SIZE", "2")
     main(["analyze", str(run), "--out", str(tmp_path), "--logger", "TensorBoardLogger"])
     # the first worker never came, so that this one has made everything
-    assert in_tensorboard(tmp_path / "replay") == pytest.approx(observed(run, [0, 2, 4]), rel=1e-6)
+    shown = in_tensorboard(tmp_path / "replay")
+    assert {step: sum(step == at for of in shown.values() for at, _ in of) for step in (0, 2, 4)} == {
+        step: len(observed(run, [step])) for step in (0, 2, 4)
+    }
+    loss = {
+        step: value
+        for (tag, step), value in observed(run, [0, 2, 4]).items()
+        if tag == "learning_curves/loss"
+    }
+    assert dict(shown["learning_curves/loss"]) == pytest.approx(loss, rel=1e-6)
     assert rank_zero_only.rank == 1
     assert f"-m tensorboard.main --logdir {tmp_path}/replay" in capsys.readouterr().err
 

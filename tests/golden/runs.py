@@ -17,11 +17,12 @@ import lightning as L
 import pandas as pd
 import torch
 import yaml
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import lmdyn.callbacks
 from lmdyn.callbacks.observing.run import snake_case
 from lmdyn.cli.__main__ import main
 from lmdyn.runs.store import ObservationStore
+from tests.helpers.recorded import logged_tags
 
 HERE = Path(__file__).parent
 RUN = "lstm_run"  # the folder of a run, as version 0.1 left it
@@ -225,14 +226,13 @@ def table(run: Path, name: str) -> pd.DataFrame:
 
 def described(family: str, run: Path) -> dict[str, object]:
     """What there is to a run's observations apart from the tables: arguments, settings, tags."""
-    tags = EventAccumulator(str(run)).Reload().Tags()["scalars"]
     found = {}
     for name in FAMILIES[family]["observers"]:
         folder = run / "observations" / snake_case(name)
         found[name] = {
             "arguments": saved_arguments(run / "config.yaml")[name],
             "settings": ObservationStore(folder).about()["settings"],
-            "tags": sorted(tag for tag in tags if tag.startswith(f"{folder.name}/")),
+            "tags": sorted(logged_tags(getattr(lmdyn.callbacks, name), folder)),
         }
     return found
 

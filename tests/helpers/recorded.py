@@ -3,8 +3,10 @@
 import inspect
 import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pandas as pd
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import lmdyn.callbacks
 from lmdyn.callbacks import Observer
@@ -30,6 +32,25 @@ def exported() -> dict[str, type[Observer]]:
         for name, cls in names.items()
         if inspect.isclass(cls) and issubclass(cls, Observer) and not inspect.isabstract(cls)
     }
+
+
+def logged_tags(cls: type[Observer], folder: Path) -> set[str]:
+    """The tags of stored observations in loggers that have no lines."""
+    table = pd.read_parquet(folder)
+    rows = table[cls.is_scalar(table) & table["quantity"].ne("learning_rate")]
+    return set(scalar_tags(folder.name, rows))
+
+
+def in_tensorboard(run: Path) -> dict[str, list[tuple[int, float]]]:
+    """Steps and values that TensorBoard's own reader shows, by tag, of lines behind the name of their run."""
+    found = {}
+    for folder in (run, *sorted(run.glob("by/*"))):
+        events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+        name = "" if folder == run else f"{folder.name}: "
+        found |= {
+            f"{name}{t}": [(e.step, e.value) for e in events.Scalars(t)] for t in events.Tags()["scalars"]
+        }
+    return found
 
 
 def is_elsewhere(cls: type[Observer], quantity: str) -> bool:

@@ -36,7 +36,7 @@ _OF_VECTORS = (
     Quantity("vectors", "Number of vectors.", "count", low=1.0, tags=_AT),
     Quantity(
         "rankme", "RankMe: exponential entropy of the singular values of the uncentred vectors.", low=1.0, tags=_AT,
-        panel="ranks", short="RankMe (singular values,\nuncentred)", floor="rankme_white_noise",
+        panel="ranks", short="RankMe (singular values,\nuncentred)", floor="rankme_white_noise", headline=True,
     ),
     Quantity(
         "rankme_covariance", "Exponential entropy of the eigenvalues of the centred covariance.", low=1.0, tags=_AT,

@@ -20,11 +20,11 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from lmdyn.analysis.inspection.transformer import layer_number
 from lmdyn.callbacks.observing.drawing.bands_and_labels import draw_band, error_band, label_points
 from lmdyn.callbacks.observing.drawing.plain_text_figure import PlainTextFigure, lay_out
 from lmdyn.callbacks.observing.drawing.step_axis import mark_rate_drops, set_step_axis
 from lmdyn.callbacks.observing.drawing.style import COLOURS, in_style
+from lmdyn.callbacks.observing.drawing.words import site_label
 from lmdyn.runs.schema import wide
 
 __all__ = [
@@ -242,16 +242,6 @@ def _labelled(axes: Axes) -> Iterator[Any]:
     for artist in (*drawn, *axes.containers):
         if not re.fullmatch(r"|_nolegend_|_(child|container)\d+", str(artist.get_label() or "")):
             yield artist
-
-
-def site_label(site: str) -> str:
-    """Return the name of a site in figures: layers by their number from 1, also those that share one module.
-
-    Example:
-        >>> site_label("layer@0"), site_label("layer3"), site_label("embedding")
-        ('layer 1', 'layer 3', 'embedding')
-    """
-    return f"layer {layer_number(site)}" if re.fullmatch(r"layer@?\d+", site) else site
 
 
 def line_style(i: int) -> dict[str, Any]:

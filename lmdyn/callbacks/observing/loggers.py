@@ -4,9 +4,8 @@ import gc
 import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 from weakref import WeakKeyDictionary
@@ -15,17 +14,17 @@ import pandas as pd
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 from matplotlib.figure import Figure
 
-from lmdyn.callbacks.observing.drawing.tensorboard_charts import know_charts_of, log_charts, takes_charts
+from lmdyn.callbacks.observing.drawing.named_charts import scalar_tags
+from lmdyn.callbacks.observing.drawing.tensorboard_lines import charted, lines_folder, write_lines
 from lmdyn.callbacks.observing.figures import MOST_STEPS, for_cards, pixels, spread_out
 from lmdyn.callbacks.training.lightning_internals import logged_name
-from lmdyn.runs.schema import Quantity, declarations, group_columns, is_number_column
+from lmdyn.runs.schema import Quantity, declarations
 from lmdyn.runs.store import ObservationStore
 
 __all__ = [
     "LiveFigures",
     "Published",
     "draw",
-    "know_charts",
     "log_figure",
     "publish",
     "scalar_tags",
@@ -64,34 +63,6 @@ class Published(Protocol):
         """Draw figures of all observations so far, by name."""
 
 
-def scalar_tags(name: str, observation: pd.DataFrame) -> dict[str, float]:
-    """Return values by logger tag: ``<observer>/<quantity>/<site>/<groups>``, without empty parts.
-
-    A group that is an integer is prefixed by its column, as in ``distance=3``.
-
-    Example:
-        >>> rows = pd.DataFrame({"step": [1], "quantity": ["loss"], "site": [""], "upos": ["NOUN"], "value": [2.0]})
-        >>> scalar_tags("learning_curves", rows)
-        {'learning_curves/loss/NOUN': 2.0}
-    """
-    names = ["quantity", "site", *group_columns(observation)]
-    parts = observation[names].astype(object).to_numpy()
-    values = observation["value"].to_numpy()
-    whole = [is_number_column(observation[c]) for c in names]
-
-    def named(row: Any) -> list[str]:
-        numbered = zip(names, row, whole, strict=True)
-        return [
-            f"{c}={p}" if n else p for c, p, n in numbered if isinstance(p, str) or (n and not pd.isna(p))
-        ]
-
-    return {
-        "/".join([name, *(part for part in named(row) if part)]): float(v)
-        for row, v in zip(parts, values, strict=True)
-        if v == v  # NaN (no value at this step) is not logged
-    }
-
-
 def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], step: int) -> None:
     """Send an observation's scalars to every logger, and draw figures if the observer draws them at each observation.
 
@@ -99,16 +70,20 @@ def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], st
     observation is already stored, so ``lmdyn report`` can draw its figures later.
     """
     with _survived(observer, "its scalars"):
-        scalars = _scalars(observer, table)
+        rows = table[observer.is_scalar(table) & (table["quantity"] != "learning_rate")]
+        scalars = scalar_tags(observer.name, rows)
         for logger in loggers:
             with _survived(observer, f"scalars for {type(logger).__name__}"):
                 if isinstance(logger, WandbLogger):
                     _plot_over_steps(logger, observer.name)
-                logger.log_metrics(scalars, step=step)
+                if (folder := lines_folder(logger)) is None:
+                    logger.log_metrics(scalars, step=step)
+                else:
+                    own, lines = charted(observer.name, declarations(observer), rows)
+                    logger.log_metrics(own, step=step)
+                    write_lines(logger, folder, lines, step)
                 if isinstance(logger, CSVLogger):
                     logger.save()  # otherwise it buffers rows until a step that ends in 99, or the end
-                if takes_charts(logger):
-                    log_charts(logger, observer.name, declarations(observer), scalars)
     if observer.log_figures == "every":
         draw(observer, loggers, step)
 
@@ -177,30 +152,6 @@ class LiveFigures:
 
 _WAIT = 100  # times the duration of the last drawing: figures take 1 % of the time
 _FIRST_S = 6.0
-
-
-def _scalars(observer: Published, table: pd.DataFrame) -> dict[str, float]:
-    rows = table[observer.is_scalar(table) & (table["quantity"] != "learning_rate")]
-    return scalar_tags(observer.name, rows)
-
-
-def know_charts(observers: Sequence[Published], loggers: Sequence[Any]) -> None:
-    """Determine the TensorBoard charts of observers from their last observations, for a continued run or replay.
-
-    Args:
-        observers: all attached observers, including those that are not due.
-        loggers: loggers for scalars.
-    """
-
-    def tags(observer: Published) -> Iterable[str]:
-        steps = observer.store.steps()
-        newest = observer.store.read(steps=frozenset(steps[-1:])) if steps else None
-        return {} if newest is None else _scalars(observer, newest)
-
-    for observer in observers:
-        with _survived(observer, "its charts"):
-            for logger in filter(takes_charts, loggers):
-                know_charts_of(logger, observer.name, declarations(observer), partial(tags, observer))
 
 
 def takes_images(logger: Any) -> bool:

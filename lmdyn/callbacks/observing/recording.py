@@ -9,7 +9,7 @@ import pandas as pd
 from torch import nn
 
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.callbacks.observing.loggers import LiveFigures, Published, know_charts, publish
+from lmdyn.callbacks.observing.loggers import LiveFigures, Published, publish
 from lmdyn.callbacks.training.lightning_internals import write_out
 from lmdyn.callbacks.training.resume import progress
 from lmdyn.callbacks.training.updates import updates
@@ -95,7 +95,6 @@ def record(
     module: nn.Module,
     at: Progress,
     loggers: Sequence[Any],
-    attached: Sequence[Recorded] = (),
 ) -> None:
     """Observe, store and publish, in training and in replay. Every rank must call it; rank 0 writes.
 
@@ -104,11 +103,8 @@ def record(
         module: the module.
         at: progress of the training.
         loggers: loggers for scalars and figures.
-        attached: all observers, including those that are not due.
     """
     passes = Passes(observers, module)
-    if rank_and_world_size()[0] == 0:
-        know_charts(attached, loggers)
     for observer in observers:
         table = observer.observe(module, at, passes)
         if rank_and_world_size()[0] == 0:
@@ -151,7 +147,7 @@ class Recording:
             return
         for observer in now:
             observer.seen_step = step
-        record(now, module, at(), self.loggers, observers)
+        record(now, module, at(), self.loggers)
         if self._figures is not None:
             self._figures.observed(now, self.loggers, step)
 

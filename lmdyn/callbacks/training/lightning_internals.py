@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import lightning as L
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
@@ -31,6 +32,7 @@ __all__ = [
     "continue_events",
     "datamodule_of",
     "epoch_or_validation_follows",
+    "hidden_from",
     "hide_events",
     "logged_name",
     "process_rank",
@@ -213,7 +215,17 @@ def continue_events(logger: Any, step: int) -> None:
         write(event, step, walltime)
 
     write(Event(session_log=SessionLog(status=SessionLog.START)), step + 1)
+    _HIDDEN[logger] = step + 1
     writer.add_event = write_once
+
+
+def hidden_from(logger: Any) -> int | None:
+    """Return the first step of which TensorBoard hides what earlier processes wrote; None to hide nothing."""
+    return _HIDDEN.get(logger, getattr(logger, "_kwargs", {}).get("purge_step"))
+
+
+_HIDDEN: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+"""By continued logger, the first hidden step."""
 
 
 def _shown(folder: Path, steps: set[int]) -> set[tuple[str, int]]:

@@ -108,7 +108,9 @@ class WeightSpectra(Observer):
         Quantity("mean_singular_value", "Mean of the singular values.", low=0.0, tags=()),
         Quantity("median_singular_value", "Median of the singular values.", low=0.0, tags=()),
         Quantity("singular_value_variance", "Variance of the singular values.", low=0.0, tags=()),
-        Quantity("stable_rank", "Squared Frobenius norm over squared spectral norm.", low=0.0, tags=_MATRIX),
+        Quantity(
+            "stable_rank", "Squared Frobenius norm over squared spectral norm.", low=0.0, tags=_MATRIX, headline=True
+        ),
         Quantity(
             "effective_rank", "Exponential of the entropy of the normalized singular values.", low=0.0, tags=_MATRIX,
             panel="heads", lines="site", where=(("matrix", ("qk", "ov")),),

@@ -63,7 +63,7 @@ class LearningCurves(StreamingObserver):
         Quantity("perplexity", "exp of the mean token loss.", low=1.0, better="lower"),
         Quantity(
             "accuracy", "Targets that are predicted first.", "share", low=0.0, high=1.0, better="higher", tags=_FORMS,
-            panel="accuracy", lines="group",
+            panel="accuracy", lines="group", headline=True,
         ),
     )  # fmt: skip
 

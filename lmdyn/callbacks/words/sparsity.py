@@ -56,6 +56,13 @@ _MEANS = {
     "normalized_attention_entropy": "the entropy of attention over that of equal weights on all positions, without "
     "tokens of one position",
 }
+_SHORT = {
+    "chi_activation": "concentration χ of activations",
+    "chi_gradient": "concentration χ of gradients",
+    "l1_gradient": "gradient norm ‖·‖₁",
+    "attention_entropy": "attention entropy",
+    "normalized_attention_entropy": "normalized attention entropy",
+}
 _WITHOUT_STRUCTURE = {
     "chi_uniform": "χ of vectors with the same number of units, uniform about 0, as of untrained gradients.",
     "chi_gaussian": "χ of Gaussian vectors with the same width.",
@@ -67,7 +74,9 @@ def _quantities() -> Iterator[Quantity]:
         at = "<attention_site>/<role>" if "entropy" in name else "<site>/<role>"
         unit, high = ("nats", None) if name == "attention_entropy" else ("", None if "l1" in name else 1.0)
         of_class = (f"{at}/<pos_class>",)
-        yield Quantity(name, f"Mean over tokens of {what}.", unit, low=0.0, high=high, tags=(at,))
+        yield Quantity(
+            name, f"Mean over tokens of {what}.", unit, low=0.0, high=high, tags=(at,), short=_SHORT[name]
+        )
         if name != "l1_gradient":
             meaning = (
                 f"Mean over word types with equal weights of {what}: in a band of training frequency, in half of such "
@@ -75,7 +84,7 @@ def _quantities() -> Iterator[Quantity]:
             )
             yield Quantity(
                 f"{name}_types", meaning, unit, low=0.0, high=high, tags=of_class, floor="chi_gaussian",
-                panel=f"{name}_types" if name == "chi_gradient" else "",
+                panel=f"{name}_types" if name == "chi_gradient" else "", short=f"{_SHORT[name]},\nmean over word types",
                 where=(("role", ("target",)), ("pos_class", _BANDS)),
             )  # fmt: skip
             error = "Its standard error over blocks of sentences."
@@ -84,6 +93,7 @@ def _quantities() -> Iterator[Quantity]:
         meaning = f"Pearson's correlation over word types of {of} with frequency: all words, a POS class or a sample."
         yield Quantity(
             rho, meaning, low=-1.0, high=1.0, tags=tags, panel="rho_by_site", lines="site",
+            headline=rho == "rho_gradient", short=f"correlation ρ of {_SHORT[name]}\nwith word frequency",
             where=(("pos_class", ("",)),),
         )  # fmt: skip
         yield Quantity(f"{rho}_error", "Its standard error over word types (jackknife).", low=0.0, tags=tags)

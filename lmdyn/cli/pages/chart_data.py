@@ -1,11 +1,13 @@
 """The rows of an observer as data of a chart in a page: compact, bounded, with a statement of what is left out."""
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from lmdyn.callbacks.observing.drawing.words import column_words, quantity_words, value_words
 from lmdyn.callbacks.observing.figures import spread_out
 from lmdyn.runs.schema import Quantity, declared, group_columns, is_number_column
 
@@ -25,6 +27,7 @@ def chart_data(
     *,
     observed: int | None = None,
     most: int = MOST_VALUES,
+    begin: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the chart data of an observer's rows: one line for each quantity, site and group, over steps.
 
@@ -37,12 +40,13 @@ def chart_data(
         recorded: declarations of the quantities, for the axes.
         observed: number of observed steps; None for those of ``scalars``.
         most: maximum number of values.
+        begin: what the chart shows at first, see :class:`~lmdyn.cli.pages.sentences.Finding`.
 
     Returns:
         ``columns`` (quantity, site, group columns), ``levels`` (the values of each column), ``numeric`` (columns of
         numbers), ``steps``, ``tokens``, ``lines`` (for each column the index of its value among the levels), ``values``
-        (by line and step, None if there is none), ``quantities`` (label, meaning, better), ``left`` (what is left
-        out, a sentence or nothing).
+        (by line and step, None if there is none), ``quantities`` (words, meaning, better), ``words`` (those of each
+        column, and of its levels), ``begin``, ``left`` (what is left out, a sentence or nothing).
 
     Example:
         >>> rows = pd.DataFrame({"step": [0, 1], "quantity": "loss", "site": "", "upos": ["", "NOUN"], "value": [8, 4]})
@@ -78,7 +82,9 @@ def chart_data(
         "tokens": _tokens(scalars, steps[kept_steps]),
         "lines": keys[kept].tolist(),
         "values": [[_short(v) for v in values[i, kept_steps].tolist()] for i in kept],
-        "quantities": {name: _about(declared(recorded, name)) for name in names},
+        "quantities": {name: _about(name, declared(recorded, name)) for name in names},
+        "words": _words(scalars, columns[1:], levels[1:]),
+        "begin": dict(begin),
         "left": _left(len(kept), len(order), len(kept_steps), observed or len(steps), observer),
     }
 
@@ -130,10 +136,26 @@ def _short(value: float) -> float | None:
     return float(f"{value:.{_DIGITS}g}") if np.isfinite(value) else None
 
 
-def _about(quantity: Quantity | None) -> dict[str, Any] | None:
-    if quantity is None:
-        return None
-    return {"label": quantity.label, "meaning": quantity.meaning, "better": quantity.better}
+def _about(name: str, quantity: Quantity | None) -> dict[str, Any]:
+    of = quantity or Quantity(name, "")
+    return {"words": quantity_words(name, quantity), "meaning": of.meaning, "better": of.better}
+
+
+def _words(scalars: pd.DataFrame, columns: Sequence[str], levels: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Return the words of columns and levels; those of the column ``group`` depend on its grouping."""
+    by: dict[str, str] = {}
+    if "by" in columns and "group" in columns:
+        pairs = scalars[["group", "by"]].drop_duplicates("group").astype(str)
+        by = dict(zip(pairs["group"], pairs["by"], strict=True))
+    return {
+        column: {
+            "words": column_words(column),
+            "levels": [
+                value_words(column, level, by.get(level, "") if column == "group" else "") for level in of
+            ],
+        }
+        for column, of in zip(columns, levels, strict=True)
+    }
 
 
 def _left(lines: int, of_lines: int, steps: int, of_steps: int, observer: str) -> str:

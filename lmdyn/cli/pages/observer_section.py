@@ -21,9 +21,10 @@ from lmdyn.cli.pages.chart_data import MOST_VALUES, chart_data
 from lmdyn.cli.pages.drawn_observations import DrawnObservations
 from lmdyn.cli.pages.final_numbers import FinalNumber, final_numbers
 from lmdyn.cli.pages.html_parts import animation, csv_table, file_beside, html_table, part, picture
+from lmdyn.cli.pages.sentences import Finding, card, finding
 from lmdyn.cli.parsing.errors import of_users_code
 from lmdyn.cli.recorded_observers import UnknownObserverError
-from lmdyn.runs.schema import Quantity, declarations
+from lmdyn.runs.schema import Quantity, declarations, select
 from lmdyn.runs.store import UnreadableError
 
 __all__ = [
@@ -146,6 +147,10 @@ class DrawnSection:
         numbers: its final numbers.
         html: its part of the page.
         anchor: id of its heading.
+        scalars: rows of its headline quantity and of the loss.
+        recorded: declarations of its quantities.
+        learned: its finding.
+        loss: what is said of the loss, by an observer of learning curves.
     """
 
     step: int
@@ -153,6 +158,10 @@ class DrawnSection:
     numbers: Sequence[FinalNumber] = ()
     html: str = ""
     anchor: str = ""
+    scalars: pd.DataFrame | None = None
+    recorded: Sequence[Quantity] = ()
+    learned: Finding | None = None
+    loss: Finding | None = None
 
 
 @dataclass(frozen=True)
@@ -186,8 +195,12 @@ class ObserverSection:
         pa.default_memory_pool().release_unused()  # otherwise it keeps the size of the largest observer's data
         text = json.dumps(settings, indent=1, ensure_ascii=False)
         about = f"{len(steps)} observations, steps {steps[0]} to {steps[-1]}; settings"
-        heading = part("heading", self.base.name, self.drawn.folder.name)
-        made.html = "".join([heading, *body, part("folded", about, text)])
+        more = part(
+            "folded", "All figures, tables and numbers", rows="".join([*body, part("folded", about, text)])
+        )
+        source = {"data": data_of(self.base.name), "run": "", "condition": ""}
+        chart = part("chart", [source], self.drawn.folder.name) if made.learned and not self.together else ""
+        made.html = card(made.anchor, self.drawn.folder.name, made.learned, chart, more)
         return made
 
     def _body(self, settings: Mapping[str, Any], made: DrawnSection) -> Iterator[str]:
@@ -204,6 +217,7 @@ class ObserverSection:
             yield _last_values(ends(), drawn.steps[0], _MOST_NUMBERS)
             return
         yield part("paragraph", ((observer.__doc__ or "").strip().splitlines() or [""])[0])
+        made.recorded = declarations(observer)
         if len(drawn.steps) < len(drawn.existing):
             told = f"Drawn are {len(drawn.steps):,} of {len(drawn.existing):,} observations, evenly spread;"
             yield part("paragraph", told, "lmdyn report --all", " draws all.")
@@ -216,7 +230,7 @@ class ObserverSection:
             table, at_ends = scalars(read(_figure_rows(observer))), scalars(ends())
             if len(at_ends) > table["step"].isin(at_ends["step"].unique()).sum():
                 table = scalars(read())  # figures may use only some of them
-            yield from self._chart(at_ends, table, declarations(observer), made)
+            yield from self._chart(at_ends, table, made.recorded, made)
 
         def moving_and_last() -> Iterator[str]:
             if (moving := getattr(observer, "animations", None)) is not None:
@@ -235,19 +249,20 @@ class ObserverSection:
     def _chart(
         self, ends: pd.DataFrame, scalars: pd.DataFrame, recorded: Sequence[Quantity], made: DrawnSection
     ) -> Iterator[str]:
-        """Yield a chart and its data; store the final numbers."""
+        """Yield the data of the chart; store the finding and the final numbers."""
         if not len(scalars):
             return
         if len(tokens := ends["tokens"].dropna() if "tokens" in ends else ()):
             made.tokens = int(max(tokens))
         made.numbers = final_numbers(ends, recorded, first_step=self.drawn.steps[0])
         name, observed = self.drawn.folder.name, len(self.drawn.existing)
-        data = chart_data(name, scalars, recorded, observed=observed, most=self.most)
-        place = data_of(self.base.name)
-        if not self.together:
-            source = {"data": place, "run": "", "condition": ""}
-            yield part("chart", [source], f"chart of {name}")
-        yield part("data", place, data)
+        made.learned = finding(scalars, recorded)
+        if self.drawn.store.about()["observer"].endswith("LearningCurves"):
+            made.loss = finding(scalars, recorded, "loss")
+        begin = made.learned.begin if made.learned else {}
+        made.scalars = select(scalars, quantity=["loss", begin.get("quantity", "")])
+        data = chart_data(name, scalars, recorded, observed=observed, most=self.most, begin=begin)
+        yield part("data", data_of(self.base.name), data)
 
 
 def _check_columns(schema: pa.Schema) -> None:

@@ -16,7 +16,7 @@ from lmdyn.cli.pages.observer_section import DrawnSection
 from lmdyn.runs.observed_run import RunFolder
 from lmdyn.runs.provenance import read_provenance
 
-__all__ = ["conditions", "facts_table", "final_table", "known_facts", "run_names"]
+__all__ = ["conditions", "facts_table", "final_table", "known_facts", "run_names", "trained"]
 
 _MOST_ARGUMENTS = 8
 _MOST_NUMBERS = 8  # per observer
@@ -105,6 +105,22 @@ def _made(session: Mapping[str, Any]) -> str:
     if session.get("commit"):
         said.append(f"commit {str(session['commit'])[:10]}{' with changes' if session.get('dirty') else ''}")
     return ", ".join(said)
+
+
+def trained(facts: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return what was trained, in two lines: of several runs, what they have in common, and their seeds."""
+    several = [{name: re.sub(r" \(.*", "", fact) for name, fact in one.items()} for one in facts.values()]
+    known = {name: fact for name, fact in several[0].items() if all(one.get(name) == fact for one in several)}
+    seeds = list(dict.fromkeys(one["seed"] for one in several if "seed" in one))
+    if len(several) > 1:
+        known["seed"] = ", ".join(seeds)
+    if known.get("data") == "list":  # of batches, which says nothing
+        known["data"] = ""
+    words = {"parameters": "{} parameters", "updates": "{} updates", "tokens": "{} tokens"}
+    words["seed"] = "seed {}" if len(several) == 1 else f"{len(several)} runs with the seeds {{}}"
+    said = {name: words.get(name, "{}").format(fact) for name, fact in known.items() if fact}
+    lines = (("model", "parameters", "data"), ("updates", "tokens", "seed", "optimizer"))
+    return [line for names in lines if (line := ", ".join(said[name] for name in names if said.get(name)))]
 
 
 def facts_table(facts: Mapping[str, Mapping[str, str]]) -> str:

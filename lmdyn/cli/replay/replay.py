@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import Logger
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from lmdyn.callbacks.observing.loggers import know_charts, publish
+from lmdyn.callbacks.observing.loggers import publish
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.recording import Passes
 from lmdyn.cli.replay.read_ahead import ReadAhead
@@ -83,7 +83,6 @@ class Replay:
             ValueError: if an observer cannot observe this module, or a disk is full; see also :meth:`Work.failed`.
         """
         work, reading = self.work, self.reading
-        know_charts(work.observers, self.loggers)
         total = len(work.left)
         with Bar(*Bar.get_default_columns(), console=Console(stderr=True), transient=True) as bar:
             shown = bar.add_task("replay", total=total)

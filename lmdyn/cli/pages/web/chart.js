@@ -29,13 +29,21 @@
 
   // One line for each quantity, site, group and run, with what tells lines apart by column.
   const read = (sources) => {
-    const data = { lines: [], quantities: new Map(), columns: [], numeric: new Set(), notes: [], observer: "" };
+    const data = {
+      lines: [], quantities: new Map(), columns: [], numeric: new Set(), notes: [], observer: "", words: new Map(), begin: {},
+    };
     const elements = sources.map(({ data: id, ...of }) => [document.getElementById(id), of]);
     const there = elements.filter(([element]) => element); // others recorded no scalars
     const parts = there.map(([element, of]) => ({ ...JSON.parse(element.textContent), ...of }));
     data.columns = unique(parts.flatMap((part) => part.columns.slice(1)));
     for (const { run, condition, steps, tokens, ...part } of parts) {
       data.observer = part.observer;
+      if (part.begin.quantity) data.begin = part.begin;
+      part.columns.slice(1).forEach((name, c) => {
+        const levels = data.words.get(name)?.levels ?? new Map();
+        part.levels[c + 1].forEach((level, i) => levels.set(level, part.words[name].levels[i]));
+        data.words.set(name, { words: part.words[name].words, levels });
+      });
       part.numeric.forEach((name) => data.numeric.add(name));
       if (part.left) data.notes.push(run ? `${run}: ${part.left}` : part.left);
       for (const [name, about] of Object.entries(part.quantities))
@@ -65,8 +73,47 @@
     return { low: moved(-1), high: moved(1), what: "± the recorded error" };
   };
 
-  // lines of several runs of one condition as their mean, with a band from the least to the greatest; a single run, and
-  // runs without a common step, under their own names
+  // lines that differ in one column, such as the heads of a layer, as their mean
+  const averagedOver = (lines, column) => {
+    const groups = new Map();
+    for (const line of lines) {
+      const key = JSON.stringify([line.run, ...[...line.of].filter(([name]) => name !== column)]);
+      groups.set(key, [...(groups.get(key) ?? []), line]);
+    }
+    const blank = (of) => new Map([...of].map(([name, level]) => [name, name === column ? "" : level]));
+    return [...groups.values()].map((group) => ({
+      ...group[0], of: blank(group[0].of), values: group[0].steps.map((_, i) => mean(group.map((line) => line.values[i]))),
+    }));
+  };
+
+  // ticks of a logarithmic axis, which begins at 0
+  const decades = (low, high) => {
+    const found = low <= 0 ? [0] : [];
+    for (let power = 10 ** Math.floor(Math.log10(Math.max(low, 1))); power <= high; power *= 10)
+      for (let tick = power; tick < 10 * power && tick <= high; tick += power) if (tick >= low) found.push(tick);
+    return found;
+  };
+
+  // whether one line hides another: equal within a hundredth of what they range over
+  const coincide = (a, b) => {
+    const at = new Map(b.steps.map((step, i) => [step, b.values[i]]));
+    const both = a.steps.map((step, i) => [a.values[i], at.get(step)]).filter((pair) => pair.every(known));
+    const [low, high] = ends(both.flat());
+    return both.length > 0 && both.every(([v, w]) => Math.abs(v - w) <= (high - low) * 0.01);
+  };
+
+  // quantiles of Student's t at 97.5 %, by degrees of freedom from 2
+  const T = [4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131, 2.12, 2.11, 2.101, 2.093, 2.086];
+
+  // half the width of the 95 % interval of a mean of three or more values
+  const halfWidth = (values) => {
+    const [n, middle] = [values.length, mean(values)];
+    const variance = values.reduce((sum, v) => sum + (v - middle) ** 2, 0) / (n - 1);
+    return (T[n - 3] ?? 2.08) * Math.sqrt(variance / n);
+  };
+
+  // lines of several runs of one condition as their mean: each run is a thin line, and three or more have a band, the
+  // interval of the mean. A single run, and runs without a common step, have their own names.
   const averaged = (lines, data) => {
     const groups = new Map();
     for (const line of lines) {
@@ -80,11 +127,13 @@
       const all = steps.map((step) => at.map((values) => values.get(step)));
       const counted = group.map((line) => new Map(line.steps.map((step, i) => [step, line.tokens?.[i]])));
       const tokens = steps.map((step) => mean(counted.map((of) => of.get(step))));
-      const what = `${group.length} runs, from the least to the greatest`;
-      const band = { low: all.map((v) => ends(v)[0]), high: all.map((v) => ends(v)[1]), what };
+      const [what, half] = [`95 % interval of the mean of ${group.length} runs (Student's t)`, all.map(halfWidth)];
+      const moved = (sign) => all.map((v, i) => mean(v) + sign * half[i]);
+      const band = group.length > 2 ? { low: moved(-1), high: moved(1), what } : null;
+      const each = group.map((_, i) => all.map((v) => v[i]));
       const { condition } = group[0];
       const run = group.length < data.sizes.get(condition) ? `${condition}, here of ${group.length}` : condition;
-      return { ...group[0], run, steps, tokens, values: all.map(mean), band };
+      return { ...group[0], run, steps, tokens, values: all.map(mean), band, each };
     });
   };
 
@@ -92,26 +141,28 @@
 
   class Chart {
     constructor(root, data) {
-      Object.assign(this, { root, data, filters: new Map(), hidden: new Set() });
+      const begin = data.quantities.has(data.begin.quantity) ? data.begin : { quantity: data.names[0], filters: {} };
+      Object.assign(this, { root, data, filters: new Map(Object.entries(begin.filters)), hidden: new Set() });
       const runs = unique(data.lines.map((line) => line.run));
       const steps = unique(data.lines.flatMap((line) => line.steps));
       const early = steps.filter((step) => step < ends(steps)[1] / 10).length; // close together at first
       this.state = {
-        quantity: data.names[0], x: "step", scale: early > Math.max(3, steps.length / 3) ? "log" : "linear",
+        quantity: begin.quantity, x: "step", scale: early > Math.max(3, steps.length / 3) ? "log" : "linear",
         runs: unique(data.lines.map((line) => line.condition)).length < runs.length ? "mean" : "each",
       };
       this.runs = runs;
       const part = (name, attributes) => this.root.appendChild(make(name, attributes));
       root.textContent = "";
-      this.controls = part("div", { class: "controls" });
       this.heading = part("p", { class: "axis" });
       this.plot = part("div", { class: "plot", role: "img" });
       this.when = part("p", { class: "when", role: "status" });
       this.legend = part("div", { class: "legend", role: "group", "aria-label": "lines" });
       this.note = part("p", { class: "note" });
+      const choices = part("details", { class: "choices" });
+      this.controls = make("div", { class: "controls" });
       const button = make("button", { type: "button" }, "Download as CSV");
       button.addEventListener("click", () => this.csv());
-      root.append(button);
+      choices.append(make("summary", {}, "Choose what is drawn"), this.controls, button);
       this.render();
       new ResizeObserver(() => this.drawn?.setSize(this.size())).observe(this.plot);
       document.addEventListener("themechange", () => this.draw());
@@ -120,7 +171,7 @@
     choice(name, label, options, value, change) {
       if (options.length < 2) return;
       const select = make("select", { name });
-      select.append(...options.map(([code, text]) => make("option", { value: code }, text)));
+      select.append(...options.map(([code, text, title = ""]) => make("option", { value: code, title }, text)));
       select.value = value;
       select.addEventListener("change", () => {
         change(select.value);
@@ -132,31 +183,39 @@
       this.controls.append(box);
     }
 
+    level(column, level) {
+      const { words, levels } = this.data.words.get(column);
+      return this.data.numeric.has(column) ? `${words} ${level}` : levels.get(level) ?? level;
+    }
+
     // the lines that are chosen, while the choices that there are become controls
     chosen() {
       const { data, state } = this;
       const set = (name) => (value) => (state[name] = value);
       this.controls.textContent = "";
-      this.choice("quantity", "quantity", data.names.map((name) => [name, name]), state.quantity, set("quantity"));
+      this.choice("quantity", "quantity", data.names.map((name) => [name, data.quantities.get(name).words, name]), state.quantity, set("quantity"));
       let lines = data.lines.filter((line) => line.quantity === state.quantity);
       for (const column of data.columns) {
         const levels = unique(lines.map((line) => line.of.get(column)));
         if (levels.length < 2) continue;
         const named = levels.filter((level) => level !== "");
         if (data.numeric.has(column)) named.sort((a, b) => a - b);
-        const options = levels.includes("") ? [["=", column === "site" ? "no site" : "over everything"]] : [];
+        const { words } = data.words.get(column);
+        const options = levels.includes("") ? [["=", column === "site" ? "no layer" : "over everything"]] : [];
+        if (data.numeric.has(column) && named.length > 1) options.push(["mean", "mean over all"]);
         if (named.length > 1) options.push(["*", "each"]);
-        options.push(...named.map((level) => [`=${level}`, level]));
+        options.push(...named.map((level) => [`=${level}`, this.level(column, level), level]));
         let filter = this.filters.get(column);
         if (!options.some(([code]) => code === filter))
           filter = column === "site" && named.length > 1 ? "*" : options[0][0];
-        this.choice(`of_${column}`, column, options, filter, (value) => this.filters.set(column, value));
-        lines = lines.filter((line) => (filter === "*" ? line.of.get(column) : `=${line.of.get(column)}` === filter));
+        this.choice(`of_${column}`, words, options, filter, (value) => this.filters.set(column, value));
+        if (filter === "mean") lines = averagedOver(lines.filter((line) => line.of.get(column) !== ""), column);
+        else lines = lines.filter((line) => (filter === "*" ? line.of.get(column) : `=${line.of.get(column)}` === filter));
       }
       if (this.runs.length > 1) {
         const options = [["each", "each"], ...this.runs.map((run) => [`=${run}`, run])];
         if (new Set(data.lines.map((line) => line.condition)).size < this.runs.length)
-          options.unshift(["mean", "mean and range over seeds"]);
+          options.unshift(["mean", "mean over seeds"]);
         this.choice("runs", "runs", options, state.runs, set("runs"));
         if (state.runs.startsWith("=")) lines = lines.filter((line) => `=${line.run}` === state.runs);
       }
@@ -169,23 +228,30 @@
     render() {
       const { data, state } = this;
       const lines = this.chosen();
-      const text = (line, column) => (data.numeric.has(column) ? `${column}=${line.of.get(column)}` : line.of.get(column));
+      const { words, meaning, better } = data.quantities.get(state.quantity);
       const telling = data.columns.filter((column) => unique(lines.map((line) => line.of.get(column))).length > 1);
       const several = unique(lines.map((line) => line.run)).length > 1;
       this.lines = lines.map((line) => {
-        const parts = telling.filter((column) => line.of.get(column) !== "").map((column) => text(line, column));
-        const name = [...parts, ...(several ? [line.run] : [])].join(" · ") || line.run || state.quantity;
-        return { ...line, name, band: line.band ?? recordedBand(line, data) };
+        const columns = telling.filter((column) => line.of.get(column) !== "");
+        const parts = unique(columns.map((column) => this.level(column, line.of.get(column))).filter((word) => word));
+        const name = [...parts, ...(several ? [line.run] : [])].join(" · ") || line.run || words;
+        const raw = columns.map((column) => `${column}=${line.of.get(column)}`).join(", ");
+        return { ...line, name, raw, band: line.band ?? recordedBand(line, data) };
       });
+      if (this.lines.length > MOST_LINES) { // those that change most are shown, with the highest at the end first
+        const moved = (line) => ends(line.values.filter(known)).reduce((low, high) => high - low);
+        const last = (line) => line.values.findLast(known) ?? -Infinity;
+        const most = [...this.lines].sort((a, b) => moved(b) - moved(a));
+        this.lines = [...most.slice(0, MOST_LINES).sort((a, b) => last(b) - last(a)), ...most.slice(MOST_LINES)];
+      }
       this.hidden = new Set(this.lines.slice(MOST_LINES).map((line) => line.name));
-      const about = data.quantities.get(state.quantity);
-      const label = about?.label ?? state.quantity.replaceAll("_", " ");
-      this.heading.textContent = about?.better ? `${label}, ${about.better} is better` : label;
+      this.heading.textContent = better ? `${words}, ${better} is better` : words;
+      this.heading.title = `${state.quantity}: ${meaning}`;
       this.draw();
     }
 
     size() {
-      return { width: Math.max(this.plot.clientWidth, 200), height: 320 };
+      return { width: Math.max(this.plot.clientWidth, 200), height: 260 };
     }
 
     draw() {
@@ -196,10 +262,11 @@
       const tables = this.lines.map((line, i) => {
         const x = this.state.x === "tokens" ? line.tokens ?? [] : line.steps;
         const rows = x.map((_, at) => at).filter((at) => known(x[at])).sort((a, b) => x[a] - x[b]);
-        const columns = [line.values, ...(line.band ? [line.band.high, line.band.low] : [])];
+        const columns = [line.values, ...(line.band ? [line.band.high, line.band.low] : []), ...(line.each ?? [])];
         const colour = COLOURS[theme][i % MOST_LINES];
         const show = !this.hidden.has(line.name);
-        const dash = i % MOST_LINES < 4 ? undefined : [7, 3]; // lines differ without colour too
+        const over = this.lines.slice(0, i).some((one) => !this.hidden.has(one.name) && coincide(one, line));
+        const dash = over ? [6, 6] : i % MOST_LINES < 4 ? undefined : [7, 3]; // lines differ without colour too
         line.series = series.length;
         line.colour = colour;
         series.push({ label: line.name, stroke: colour, width: 2, dash, spanGaps: true, show, points: { fill: colour } });
@@ -208,6 +275,7 @@
           const end = { stroke: "transparent", points: { show: false }, spanGaps: true, show };
           series.push({ ...end }, { ...end });
         }
+        for (const _ of line.each ?? []) series.push({ stroke: `${colour}90`, width: 0.7, points: { show: false }, spanGaps: true, show });
         return [rows.map((at) => x[at]), ...columns.map((column) => rows.map((at) => clipped(column[at])))];
       });
       const joined = tables.length ? uPlot.join(tables) : [[]];
@@ -221,9 +289,9 @@
       this.plot.setAttribute("aria-label", `${this.data.observer}: ${this.heading.textContent}`);
       this.drawn = new uPlot({
         ...this.size(), series, bands, legend: { show: false }, cursor: { drag: { x: true, y: false }, y: false },
-        scales: { x: { time: false, ...spacing }, y: { range: (_, low, high) => this.range(low, high) } },
+        scales: { x: { time: false, range: (_, low, high) => this.within(low, high), ...spacing }, y: { range: (_, low, high) => this.range(low, high) } },
         axes: [
-          { ...axis, values: numbers((tick) => count.format(tick)), label: this.state.x === "tokens" ? "tokens" : "training step (updates)" },
+          { ...axis, ...(spacing.distr === 4 ? { splits: (_, __, low, high) => decades(low, high) } : {}), values: numbers((tick) => count.format(tick)), label: this.state.x === "tokens" ? "tokens" : "training step (updates)" },
           { ...axis, values: numbers((tick) => shortValue(tick, 10)), size: 64 },
         ],
         hooks: { setCursor: [(plot) => this.readings(plot)] },
@@ -231,8 +299,14 @@
       this.drawLegend();
       const bandOf = this.lines.find((line) => line.band);
       const notes = bandOf ? [`Band: ${bandOf.band.what}.`] : [];
+      if (this.lines.some((line) => line.each)) notes.push("Thin lines: each run.");
       if (this.hidden.size) notes.push(`${this.lines.length - this.hidden.size} of ${this.lines.length} lines are shown.`);
       this.note.textContent = [...notes, ...this.data.notes].join(" ");
+    }
+
+    // from the first to the last step; around a single one
+    within(low, high) {
+      return known(low) && low < high ? [low, high] : [(low ?? 0) - 1, (high ?? 0) + 1];
     }
 
     // with a margin; what differs by rounding only is one value, about which ticks could not be counted
@@ -247,7 +321,7 @@
       this.legend.textContent = "";
       for (const line of this.lines) {
         const shown = !this.hidden.has(line.name);
-        const button = make("button", { type: "button", "aria-pressed": String(shown) });
+        const button = make("button", { type: "button", "aria-pressed": String(shown), title: line.raw });
         const swatch = make("i");
         swatch.style.background = line.colour;
         line.reading = make("b");

@@ -1,0 +1,145 @@
+"""The charts of an observer: a quantity by group is one chart, with a line for each group, named in words."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from lmdyn.callbacks.observing.drawing.words import column_words, value_words
+from lmdyn.runs.schema import ENDS, Quantity, declared, group_columns, is_number_column, select
+
+__all__ = ["NamedChart", "named_charts", "scalar_tags"]
+
+_SEPARATE = ("by", "reference")  # columns whose values have charts of their own
+_MOST_LINES = 24
+
+
+@dataclass(frozen=True)
+class NamedChart:
+    """A chart of one quantity.
+
+    Attributes:
+        quantity: its name.
+        by: what lines are, in words; empty for the value over everything.
+        columns: columns that lines differ in.
+        fixed: value of each column that has one in the whole chart.
+        rows: its rows; the column ``line`` has the names of lines in words. Columns of numbers are averaged.
+    """
+
+    quantity: str
+    by: str
+    columns: tuple[str, ...]
+    fixed: dict[str, str]
+    rows: pd.DataFrame
+
+    @property
+    def title(self) -> str:
+        """Name of the chart: the quantity, and what lines are."""
+        return f"{self.quantity} by {self.by}" if self.by else self.quantity
+
+
+def named_charts(scalars: pd.DataFrame, recorded: Sequence[Quantity]) -> Iterator[NamedChart]:
+    """Yield the charts of an observer in order: its headline, quantities with a panel, others as declared.
+
+    Standard errors and ends of intervals have no chart. Of a quantity with finer and coarser groups, only the
+    coarsest have lines, at most 24.
+
+    Args:
+        scalars: tidy rows of one or more steps.
+        recorded: declarations of the quantities.
+
+    Example:
+        >>> rows = {"step": 1, "quantity": "loss", "site": "", "upos": ["", "NOUN", "DET"], "value": [2.0, 3.0, 1.0]}
+        >>> for chart in named_charts(pd.DataFrame(rows), ()):
+        ...     print(chart.title, chart.rows["line"].tolist())
+        loss ['']
+        loss by part of speech ['nouns', 'determiners']
+    """
+    names = [str(name) for name in scalars["quantity"].unique() if name != "learning_rate"]
+    companions = {f"{name}{end}" for name in names for end in ENDS}
+    known = {name: declared(recorded, name) for name in names if name not in companions}
+    places = {q.name: i for i, q in enumerate(recorded)}
+
+    def place(name: str) -> tuple[bool, bool, int]:
+        of = known[name]
+        declares = next((q for q in recorded if of and of.meaning == q.meaning), None)
+        return (
+            not (of and of.headline),
+            not (of and of.panel),
+            places[declares.name] if declares else len(places),
+        )
+
+    for name in sorted(known, key=place):
+        rows = select(scalars, quantity=name)
+        of = known[name]
+        restricted = rows
+        for column, value in of.where if of else ():
+            if column in restricted:
+                restricted = select(restricted, **{column: value})
+        yield from _of_quantity(name, restricted if len(restricted) else rows)
+
+
+def _of_quantity(name: str, rows: pd.DataFrame) -> Iterator[NamedChart]:
+    groups = group_columns(rows)
+    numbers = [c for c in groups if is_number_column(rows[c])]
+    texts = ["site", *(c for c in groups if c not in numbers)]
+    rows = rows.assign(**{c: rows[c].astype(object).where(rows[c].notna(), "") for c in texts})
+    for column in numbers:  # over everything where such a row exists, else the mean
+        whole = rows[rows[column].isna()]
+        rows = whole if len(whole) else rows
+    rows = rows.groupby(["step", *texts], sort=False)["value"].mean().reset_index().assign(quantity=name)
+    separate = [c for c in _SEPARATE if c in texts]
+    depth = (rows[texts] != "").sum(axis=1)
+    if len(plain := rows[depth == 0]):
+        yield NamedChart(name, "", (), dict.fromkeys(texts, ""), plain.assign(line=""))
+    rows, depth = rows[depth > 0], depth[depth > 0]
+    cuts: Any = rows.groupby(separate, sort=False) if separate else [((), rows)]
+    for values, part in cuts:
+        if not len(part):
+            continue
+        part = part[depth[part.index] == depth[part.index].min()]
+        fixed = dict(zip(separate, map(str, values), strict=True))
+        fixed |= {c: "" for c in texts if part[c].eq("").all()}
+        columns = tuple(c for c in texts if c not in fixed)
+        by = fixed.get("by", "")
+        lines = [_line(columns, row, by) for row in part[[*columns]].itertuples(index=False)]
+        part = part.assign(line=lines)
+        few = list(dict.fromkeys(lines))[:_MOST_LINES]
+        what = column_words(by) if by else ", ".join(dict.fromkeys(map(column_words, columns)))
+        if reference := fixed.get("reference"):
+            what += f", compared with {reference.replace('_', ' ')}"
+        yield NamedChart(name, what, columns, fixed, part[part["line"].isin(few)])
+
+
+def _line(columns: Sequence[str], values: Sequence[str], by: str) -> str:
+    words = (value_words(column, value, by) for column, value in zip(columns, values, strict=True) if value)
+    return ", ".join(dict.fromkeys(filter(None, words)))
+
+
+def scalar_tags(name: str, observation: pd.DataFrame) -> dict[str, float]:
+    """Return values by logger tag: ``<observer>/<quantity>/<site>/<groups>``, without empty parts.
+
+    A group that is an integer is prefixed by its column, as in ``distance=3``.
+
+    Example:
+        >>> rows = pd.DataFrame({"step": [1], "quantity": ["loss"], "site": [""], "upos": ["NOUN"], "value": [2.0]})
+        >>> scalar_tags("learning_curves", rows)
+        {'learning_curves/loss/NOUN': 2.0}
+    """
+    names = ["quantity", "site", *group_columns(observation)]
+    parts = observation[names].astype(object).to_numpy()
+    values = observation["value"].to_numpy()
+    whole = [is_number_column(observation[c]) for c in names]
+
+    def named(row: Any) -> list[str]:
+        numbered = zip(names, row, whole, strict=True)
+        return [
+            f"{c}={p}" if n else p for c, p, n in numbered if isinstance(p, str) or (n and not pd.isna(p))
+        ]
+
+    return {
+        "/".join([name, *(part for part in named(row) if part)]): float(v)
+        for row, v in zip(parts, values, strict=True)
+        if v == v  # NaN (no value at this step) is not logged
+    }

@@ -1,0 +1,134 @@
+"""What an observer found, in one or two sentences with its numbers, and the chart that shows it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from lmdyn.callbacks.observing.drawing.named_charts import NamedChart, named_charts
+from lmdyn.callbacks.observing.drawing.words import quantity_words
+from lmdyn.cli.pages.html_parts import part
+from lmdyn.runs.schema import Quantity, declared, wide
+
+__all__ = ["Finding", "card", "finding"]
+
+_LEARNED = 0.25  # of the largest change of a line, from which a line has a time of its change
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A finding and its chart.
+
+    Attributes:
+        sentence: sentences with numbers.
+        begin: what the chart shows at first: the quantity, and the value of each column, ``*`` for one line each.
+    """
+
+    sentence: str
+    begin: dict[str, Any]
+
+
+def finding(scalars: pd.DataFrame, recorded: Sequence[Quantity] = (), quantity: str = "") -> Finding | None:
+    """Return the finding of an observer from its headline quantity, or from another one's value over everything.
+
+    Args:
+        scalars: tidy rows of all drawn steps; of several runs, means are said.
+        recorded: declarations of the quantities.
+        quantity: name of a quantity, whose groups are not told.
+
+    Returns:
+        The finding; None without rows.
+
+    Example:
+        >>> loss = Quantity("loss", "Mean loss.", "nats", better="lower")
+        >>> table = pd.DataFrame({"step": [0, 5, 9], "quantity": "loss", "site": "", "value": [8.0, 5.0, 4.0]})
+        >>> finding(table, [loss]).sentence
+        'Loss fell from 8 nats at step 0 to 4 at step 9, half of it by step 5.'
+    """
+    charts = [chart for chart in named_charts(scalars, recorded) if chart.rows["value"].notna().any()]
+    charts = [chart for chart in charts if chart.quantity == (quantity or charts[0].quantity)]
+    if not charts:
+        return None
+    of = declared(recorded, charts[0].quantity)
+    whole = next((chart for chart in charts if not chart.by), None)
+    grouped = None if quantity else next((c for c in charts if len(set(c.rows["line"])) > 1), None)
+    said = [] if whole is None else [_of_all(whole, of)]
+    if grouped is not None:
+        said += _of_groups(grouped, of, named=whole is None)
+    shown = grouped or whole or charts[0]
+    filters = {c: f"={value}" for c, value in shown.fixed.items()} | dict.fromkeys(shown.columns, "*")
+    sentence = " ".join(said) or _of_all(charts[0], of)
+    return Finding(sentence, {"quantity": shown.quantity, "filters": filters})
+
+
+def card(anchor: str, observer: str, found: Finding | None, chart: str, more: str = "") -> str:
+    """Return an observer's part of a page: its name in words, the finding, the chart, and what is folded."""
+    title = observer.replace("_", " ")
+    return part(
+        "card", anchor, observer, title[0].upper() + title[1:], found.sentence if found else "", chart, more
+    )
+
+
+def _name(of: Quantity | None, name: str) -> tuple[str, str]:
+    """Return the name of a quantity as the beginning of a sentence, and its unit with a space."""
+    unit = of.unit if of and of.unit in ("nats", "bits", "degrees") else ""
+    words = quantity_words(name, of).removesuffix(f" ({of.unit})" if of and of.unit else "")
+    return words[0].upper() + words[1:], f" {unit}" if unit else ""
+
+
+def _of_all(chart: NamedChart, of: Quantity | None) -> str:
+    name, unit = _name(of, chart.quantity)
+    course = chart.rows.groupby("step")["value"].mean().dropna()
+    (first, last), (begin, end) = course.iloc[[0, -1]], course.index[[0, -1]]
+    if begin == end or first == last:
+        return f"{name} is {last:.3g}{unit} at step {end:,}."
+    moved = "rose" if last > first else "fell"
+    half = f", half of it by step {_half(course):,}" if len(course) > 2 else ""
+    return f"{name} {moved} from {first:.3g}{unit} at step {begin:,} to {last:.3g} at step {end:,}{half}."
+
+
+def _half(course: "pd.Series[float]") -> int:
+    """Return the first observed step with at least half of the change from the first to the last value."""
+    change = course.iloc[-1] - course.iloc[0]
+    done = (course - course.iloc[0]) / change >= 0.5
+    return int(done.idxmax())
+
+
+def _of_groups(chart: NamedChart, of: Quantity | None, *, named: bool) -> list[str]:
+    """Return the extremes at the end; where a direction is better, also the groups that were learned first and last."""
+    name, unit = _name(of, chart.quantity)
+    lines = wide(chart.rows, "line", sort=False)
+    courses = {str(line): course for line in lines if len(course := lines[line].dropna())}
+    ends = {
+        line: float(course.iloc[-1])
+        for line, course in courses.items()
+        if course.index[-1] == lines.index[-1]
+    }
+    if len(ends) < 2:
+        return []
+    said = []
+    sign = {"higher": 1, "lower": -1}.get((of.better if of else None) or "", 0)
+    gains = {line: (sign or 1) * float(course.iloc[-1] - course.iloc[0]) for line, course in courses.items()}
+    learned = [
+        line for line, gain in gains.items() if sign and gain > 0 and gain >= _LEARNED * max(gains.values())
+    ]
+    halves = {line: _half(courses[line]) for line in learned}
+    if len(lines) > 2 and len(halves) > 1 and min(halves.values()) < max(halves.values()):
+        early, late = min(learned, key=halves.__getitem__), max(learned, key=halves.__getitem__)
+        said.append(
+            f"Half of the change came first for {early}, by step {halves[early]:,}, and last for {late}, by step "
+            f"{halves[late]:,}."
+        )
+    top, low = max(ends, key=ends.__getitem__), min(ends, key=ends.__getitem__)
+    subject, at = name if named else "It", f"at step {lines.index[-1]:,}"
+    if ends[top] == ends[low]:
+        return [*said, f"{subject} is {ends[top]:.3g}{unit} for all {len(ends)} lines {at}."]
+    said.append(
+        f"{subject} is highest for {top} ({ends[top]:.3g}{unit}) and lowest for {low} ({ends[low]:.3g}{unit}) {at}."
+    )
+    moved = max(ends, key=lambda line: abs(gains[line]))
+    if not sign and gains[moved]:
+        begin, end = courses[moved].iloc[[0, -1]]
+        said.append(f"It changed most for {moved}, from {begin:.3g} to {end:.3g}.")
+    return said

@@ -1,0 +1,122 @@
+"""TensorBoard: a quantity by group is one chart with a named line for each group, each point once."""
+
+import pandas as pd
+import pytest
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch.utils.tensorboard import SummaryWriter
+
+from lmdyn.callbacks import Observer, Quantity
+from lmdyn.callbacks.observing.loggers import publish
+from lmdyn.callbacks.observing.run import Run
+from lmdyn.callbacks.training.lightning_internals import continue_events, hide_events
+from lmdyn.runs.schedule import Progress
+from lmdyn.runs.schema import tidy
+from tests.helpers.recorded import in_tensorboard
+
+
+class Tagged(Observer):
+    """Stores what it is given."""
+
+    recorded = (
+        Quantity("loss", "A loss.", "nats"),
+        Quantity("accuracy", "A share.", headline=True),
+        *(Quantity(f"further_{i}", "A number.") for i in range(12)),
+    )
+
+    def measure(self, module, step):
+        raise NotImplementedError
+
+
+def observe(folder, logger, step, values, columns=("upos",)):
+    """Record values by quantity and groups."""
+    observer = Tagged(name="tags", log_figures=False)
+    observer._run = Run(folder)
+    rows = [(name, "", *groups, value) for (name, *groups), value in values.items()]
+    table = tidy(pd.DataFrame(rows, columns=["quantity", "site", *columns, "value"]), Progress(step))
+    publish(observer, table, [logger], step)
+
+
+def of_step(step):
+    groups = {"": 1.0, "NOUN": 2.0, "DET": 3.0}
+    return {("loss", tag): value + step for tag, value in groups.items()}
+
+
+def test_groups_are_lines_and_the_whole_is_the_runs_own(tmp_path):
+    logger = TensorBoardLogger(tmp_path, "", "tb")
+    for step in (0, 5):
+        observe(tmp_path, logger, step, of_step(step))
+    logger.finalize("success")
+    assert in_tensorboard(tmp_path / "tb") == {
+        "tags/loss": [(0, 1.0), (5, 6.0)],
+        "determiners: tags/loss by part of speech": [(0, 3.0), (5, 8.0)],
+        "nouns: tags/loss by part of speech": [(0, 2.0), (5, 7.0)],
+    }
+    assert len(list((tmp_path / "tb" / "by").rglob("events*"))) == 2  # a file a line and process
+
+
+def test_a_dozen_charts_the_headline_first_and_the_rest_behind_a_prefix(tmp_path):
+    logger = TensorBoardLogger(tmp_path, "", "tb")
+    names = [q.name for q in Tagged.recorded]
+    observe(tmp_path, logger, 0, {(name, ""): i for i, name in enumerate(names)})
+    logger.finalize("success")
+    shown = in_tensorboard(tmp_path / "tb")
+    details = {tag for tag in shown if tag.startswith("tags_details/")}
+    assert details == {"tags_details/further_10", "tags_details/further_11"}
+    assert len(shown) == 14
+    assert shown["tags/accuracy"] == [(0, 1.0)]
+
+
+def test_heads_are_summarized_and_each_of_them_a_detail(tmp_path):
+    logger = TensorBoardLogger(tmp_path, "", "tb")
+    values = {
+        ("loss", site, head): value for site, head, value in (("h1", 0, 1.0), ("h1", 1, 3.0), ("h2", 0, 5.0))
+    }
+    observer = Tagged(name="tags", log_figures=False)
+    observer._run = Run(tmp_path)
+    table = pd.DataFrame(
+        [(*key, value) for key, value in values.items()], columns=["quantity", "site", "head", "value"]
+    )
+    publish(observer, tidy(table.astype({"head": "Int64"}), Progress(0)), [logger], 0)
+    logger.finalize("success")
+    assert in_tensorboard(tmp_path / "tb") == {
+        "layer 1: tags/loss by layer": [(0, 2.0)],
+        "layer 2: tags/loss by layer": [(0, 5.0)],
+        "tags_details/loss/h1/head=0": [(0, 1.0)],
+        "tags_details/loss/h1/head=1": [(0, 3.0)],
+        "tags_details/loss/h2/head=0": [(0, 5.0)],
+    }
+
+
+def continued(logger):
+    continue_events(logger, 5)
+
+
+@pytest.mark.parametrize(("how", "left"), [(continued, [0, 5, 6]), (hide_events, [6])])
+def test_what_a_later_process_replaces_is_hidden_in_lines_too(tmp_path, how, left):
+    first = TensorBoardLogger(tmp_path, "", "tb")
+    for step in (0, 5, 9):
+        observe(tmp_path, first, step, of_step(step))
+    first.finalize("success")
+    again = TensorBoardLogger(tmp_path, "", "tb")
+    how(again)
+    observe(tmp_path, again, 6, {("loss", ""): 0.0})  # nouns have no point any more, and lose the later ones
+    again.finalize("success")
+    shown = in_tensorboard(tmp_path / "tb")
+    assert [step for step, _ in shown["tags/loss"]] == left
+    assert [s for s, _ in shown.get("nouns: tags/loss by part of speech", [])] == [s for s in left if s != 6]
+
+
+def test_a_writer_of_the_user_has_lines_and_names_with_slashes_are_files(tmp_path):
+    class Wrapped:
+        experiment = SummaryWriter(tmp_path / "own")
+
+        def log_metrics(self, metrics, step):
+            for tag, value in metrics.items():
+                self.experiment.add_scalar(tag, value, step)
+
+    observe(tmp_path, Wrapped(), 3, {("loss", "a/b"): 1.0, ("loss", "../x"): 2.0})
+    shown = in_tensorboard(tmp_path / "own")
+    assert shown == {
+        "a_b: tags/loss by part of speech": [(3, 1.0)],
+        ".._x: tags/loss by part of speech": [(3, 2.0)],
+    }
