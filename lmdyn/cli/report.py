@@ -1,7 +1,7 @@
 """One self-contained page of figures from the observations of a run."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -212,7 +212,7 @@ class _Together:
     names: Mapping[Path, str]
     condition: Mapping[str, str]
     made: Mapping[Path, Mapping[str, DrawnSection]]
-    mixed: Collection[str]
+    mixed: Set[str]
 
     def loss(self) -> str:
         """Return the card of the loss of the runs that recorded it; empty if none did."""

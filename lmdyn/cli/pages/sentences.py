@@ -92,7 +92,7 @@ def _half(course: "pd.Series[float]") -> int:
     """Return the first observed step with at least half of the change from the first to the last value."""
     change = course.iloc[-1] - course.iloc[0]
     done = (course - course.iloc[0]) / change >= 0.5
-    return int(done.idxmax())
+    return int(done.index[done.to_numpy()][0])
 
 
 def _of_groups(chart: NamedChart, of: Quantity | None, *, named: bool) -> list[str]:

@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 import yaml
 
+from lmdyn.callbacks.observing.drawing.words import value_words
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.cli.report import write_report
 from lmdyn.runs.schema import Quantity
@@ -100,6 +102,7 @@ def visit(browser, reports):
         page.on("request", lambda request: asked.append(request.url))
         page.goto(reports[name].as_uri())
         page.locator("[data-chart] canvas").first.wait_for()
+        page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
         return page
 
     yield opened
@@ -134,15 +137,18 @@ def read_csv(page):
 
 def test_levels_are_chosen_whatever_they_are_called(visit):
     page = visit("one")
-    choose(page, "of_upos", "*")
-    assert names(page) == TAGS[:8]  # of 12
+    shown = names(page)
+    assert len(shown) == 8  # of 12
+    assert set(shown) < {value_words("upos", tag) for tag in (*TAGS, HOSTILE)}
     choose(page, "of_upos", f"={HOSTILE}")
     assert set(read_csv(page)["upos"]) == {HOSTILE}
     assert str(Path.cwd()) not in page.content()
 
 
 def test_a_table_of_what_is_drawn(visit):
-    table = read_csv(visit("one"))
+    page = visit("one")
+    choose(page, "of_upos", "=")
+    table = read_csv(page)
     assert table["step"].tolist() == STEPS
     assert table["tokens"].tolist() == [50 * step + 10 for step in STEPS]
     assert table["value"].to_numpy() == pytest.approx([loss_at(step, 1) for step in STEPS], rel=1e-5)
@@ -151,11 +157,15 @@ def test_a_table_of_what_is_drawn(visit):
 
 def test_several_runs_are_overlaid_with_their_spread(visit):
     page = visit("four")
+    choose(page, "of_upos", "=")
     assert names(page) == ["lm, mean of 3", "wide"]
     table = read_csv(page)
     mean = table[table["run"].eq("lm, mean of 3")]
-    for column, seed in (("value", 2), ("low", 1), ("high", 3)):
-        assert mean[column].to_numpy() == pytest.approx([loss_at(step, seed) for step in STEPS], rel=1e-5)
+    half = scipy.stats.t.ppf(0.975, 2) * 0.1 / 3**0.5  # seeds are 0.1 apart
+    for column, sign in (("value", 0), ("low", -1), ("high", 1)):
+        assert mean[column].to_numpy() == pytest.approx(
+            [loss_at(s, 2) + sign * half for s in STEPS], rel=1e-4
+        )
     choose(page, "runs", "each")
     assert names(page) == ["lm_1", "lm_2", "lm_3", "wide"]
     choose(page, "runs", "=lm_2")

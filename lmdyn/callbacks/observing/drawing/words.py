@@ -89,7 +89,7 @@ def value_words(column: str, value: Any, by: str = "") -> str:
         return f"{column_words(by)} {text}"
     band = _BANDS.fullmatch(text)
     if band and (by == "rank" or column in ("rank", "pos_class")):
-        ends = f"{band[1]}–{band[2]}" if band[2] else f"from {band[1]}"
+        ends = f"{band[1]}–{band[2]}" if band[2] else f"{band[1]} or more"
         return f"ranks {ends}" if column != "pos_class" else f"words seen {ends} times"
     known = _ROLES if column == "role" else _TAGS if "upos" in (column, by) or column == "pos_class" else {}
     return known.get(text, text.replace("_", " "))

@@ -1,0 +1,91 @@
+"""What a report says of an observer: the numbers of the table, in the order in which groups were learned."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lmdyn.cli.pages.sentences import finding
+from lmdyn.runs.schema import Quantity
+
+ACCURACY = Quantity("accuracy", "A share.", "share", low=0.0, high=1.0, better="higher", headline=True)
+NORM = Quantity("norm", "A norm.")
+STEPS = [0, 10, 100, 1000]
+
+
+def curves(quantity, of):
+    """Rows by group: values at the steps."""
+    rows = [
+        (s, quantity, "", group, v)
+        for group, values in of.items()
+        for s, v in zip(STEPS, values, strict=True)
+    ]
+    return pd.DataFrame(rows, columns=["step", "quantity", "site", "upos", "value"])
+
+
+LEARNED = {
+    "": [0.0, 0.1, 0.3, 0.4],
+    "DET": [0.0, 0.5, 0.6, 0.6],  # half of .6 by step 10
+    "NOUN": [0.0, 0.0, 0.1, 0.3],  # half of .3 by step 1,000
+    "X": [0.0, 0.0, 0.0, 0.01],  # changed by less than a quarter of the largest change
+}
+
+
+def test_who_is_learned_first_and_last_and_the_ends():
+    found = finding(
+        pd.concat([curves("norm", {"": [5.0, 4.0, 3.0, 2.0]}), curves("accuracy", LEARNED)]), [NORM, ACCURACY]
+    )
+    assert found.sentence == (
+        "Accuracy rose from 0 at step 0 to 0.4 at step 1,000, half of it by step 100. Half of the change came first "
+        "for determiners, by step 10, and last for nouns, by step 1,000. It is highest for determiners (0.6) and "
+        "lowest for other words (0.01) at step 1,000."
+    )
+    assert found.begin == {"quantity": "accuracy", "filters": {"site": "=", "upos": "*"}}
+
+
+def test_without_a_better_direction_what_changed_most_is_said():
+    found = finding(curves("norm", {"DET": [1.0, 1.0, 1.0, 1.5], "NOUN": [9.0, 9.0, 3.0, 2.0]}), [NORM])
+    assert found.sentence == (
+        "Norm is highest for nouns (2) and lowest for determiners (1.5) at step 1,000. It changed most for nouns, from "
+        "9 to 2."
+    )
+
+
+def test_of_a_quantity_that_is_named_only_the_whole_is_told():
+    rows = pd.concat(
+        [curves("accuracy", LEARNED), curves("norm", {"": [5.0, 4.0, 3.0, 2.0], "DET": [1.0] * 4})]
+    )
+    found = finding(rows, [NORM, ACCURACY], "norm")
+    assert found.sentence == "Norm fell from 5 at step 0 to 2 at step 1,000, half of it by step 100."
+    assert finding(rows, [NORM, ACCURACY], "nothing") is None
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ([3.0, 3.0, 3.0, 3.0], "Norm is 3 at step 1,000."),
+        ([np.nan, 2.0, 3.0, np.nan], "Norm rose from 2 at step 10 to 3 at step 100."),
+    ],
+)
+def test_constant_and_missing_values(values, sentence):
+    assert finding(curves("norm", {"": values}), [NORM]).sentence == sentence
+
+
+def test_nothing_finite_gives_no_finding():
+    assert finding(curves("norm", {"": [np.nan] * 4, "DET": [np.nan] * 4}), [NORM]) is None
+    assert finding(curves("norm", {})) is None
+
+
+def test_heads_are_averaged_and_runs_too():
+    rows = pd.DataFrame(
+        {
+            "step": 1,
+            "quantity": "norm",
+            "site": ["h1", "h1", "h2"],
+            "head": [0, 1, 0],
+            "value": [1.0, 3.0, 9.0],
+        }
+    )
+    found = finding(rows.astype({"head": "Int64"}), [NORM])
+    assert found.sentence == "Norm is highest for layer 2 (9) and lowest for layer 1 (2) at step 1."
+    twice = pd.concat([curves("norm", {"": [1.0] * 4}), curves("norm", {"": [3.0] * 4})])
+    assert finding(twice, [NORM]).sentence == "Norm is 2 at step 1,000."
