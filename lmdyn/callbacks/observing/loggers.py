@@ -15,11 +15,10 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 from matplotlib.figure import Figure
 
 from lmdyn.callbacks.observing.drawing.named_charts import scalar_tags
-from lmdyn.callbacks.observing.drawing.tensorboard_lines import charted, lines_folder, write_lines
+from lmdyn.callbacks.observing.drawing.tensorboard_lines import Charted, lines_of
 from lmdyn.callbacks.observing.figures import MOST_STEPS, for_cards, pixels, spread_out
 from lmdyn.callbacks.training.lightning_internals import logged_name
-from lmdyn.runs.schema import Quantity, declarations
-from lmdyn.runs.store import ObservationStore
+from lmdyn.runs.schema import Quantity
 
 __all__ = [
     "LiveFigures",
@@ -38,25 +37,16 @@ LogFigures = bool | Literal["every"]
 """Whether figures are drawn for loggers: at the end and seldom before it (:class:`LiveFigures`), or at every step."""
 
 
-class Published(Protocol):
+class Published(Charted, Protocol):
     """Interface of an observer for publishing its observations: see :class:`~lmdyn.callbacks.Observer`."""
 
-    name: str
     log_figures: LogFigures
     figure_rows: Any
     recorded: ClassVar[tuple[Quantity, ...]]
 
     @property
-    def store(self) -> ObservationStore:
-        """Storage of its observations."""
-
-    @property
     def settings(self) -> dict[str, Any]:
         """Settings that affect the numbers."""
-
-    @staticmethod
-    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """Return which rows are sent to the loggers as scalars."""
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
@@ -76,12 +66,9 @@ def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], st
             with _survived(observer, f"scalars for {type(logger).__name__}"):
                 if isinstance(logger, WandbLogger):
                     _plot_over_steps(logger, observer.name)
-                if (folder := lines_folder(logger)) is None:
-                    logger.log_metrics(scalars, step=step)
-                else:
-                    own, lines = charted(observer.name, declarations(observer), rows)
-                    logger.log_metrics(own, step=step)
-                    write_lines(logger, folder, lines, step)
+                lines = lines_of(logger)
+                own = scalars if lines is None else lines.write(observer, rows, step)
+                logger.log_metrics(own, step=step)
                 if isinstance(logger, CSVLogger):
                     logger.save()  # otherwise it buffers rows until a step that ends in 99, or the end
     if observer.log_figures == "every":

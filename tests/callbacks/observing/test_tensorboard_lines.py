@@ -100,9 +100,12 @@ def test_what_a_later_process_replaces_is_hidden_in_lines_too(tmp_path, how, lef
     again = TensorBoardLogger(tmp_path, "", "tb")
     how(again)
     observe(tmp_path, again, 6, {("loss", ""): 0.0})  # nouns have no point any more, and lose the later ones
+    for later in (7, 8):
+        observe(tmp_path, again, later, {("loss", "ADV"): 0.0})
     again.finalize("success")
     shown = in_tensorboard(tmp_path / "tb")
     assert [step for step, _ in shown["tags/loss"]] == left
+    assert [s for s, _ in shown["adverbs: tags/loss by part of speech"]] == [7, 8]
     assert [s for s, _ in shown.get("nouns: tags/loss by part of speech", [])] == [s for s in left if s != 6]
 
 

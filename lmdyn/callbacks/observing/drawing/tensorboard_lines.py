@@ -4,27 +4,42 @@ import os
 import re
 import socket
 import time
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import pandas as pd
 
 from lmdyn.callbacks.observing.drawing.named_charts import named_charts, scalar_tags
 from lmdyn.callbacks.training.lightning_internals import hidden_from, logged_name
-from lmdyn.runs.schema import Quantity
+from lmdyn.runs.schema import Quantity, declarations
+from lmdyn.runs.store import ObservationStore
 
-__all__ = ["charted", "lines_folder", "write_lines"]
+__all__ = ["Charted", "Lines", "charted", "lines_of"]
 
-_MOST_CARDS = 12  # of an observer; the rest is behind a prefix
+_MOST_CHARTS = 12  # of an observer; the rest is behind a prefix
 _LONGEST = 80  # letters of a folder's name
 _SUFFIX = ".lmdyn"
 
 
+class Charted(Protocol):
+    """An observer, as far as its charts need it."""
+
+    name: str
+
+    @property
+    def store(self) -> ObservationStore:
+        """Storage of its observations."""
+
+    @staticmethod
+    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
+        """Return which rows are sent to the loggers as scalars."""
+
+
 def charted(
-    observer: str, recorded: Sequence[Quantity], scalars: pd.DataFrame
+    observer: str, recorded: Sequence[Quantity], scalars: pd.DataFrame, charts: set[str]
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
     """Return what TensorBoard shows of an observation: values of the run itself, and of the lines of charts.
 
@@ -34,17 +49,21 @@ def charted(
         observer: name of the observer.
         recorded: its quantities.
         scalars: its rows.
+        charts: names of its charts so far, to which new ones are added.
 
     Example:
         >>> rows = {"step": 1, "quantity": "loss", "site": "", "upos": ["", "NOUN", "DET"], "value": [2.0, 3.0, 1.0]}
-        >>> charted("curves", (), pd.DataFrame(rows))
+        >>> charted("curves", (), pd.DataFrame(rows), set())
         ({'curves/loss': 2.0}, {'curves/loss by part of speech': {'nouns': 3.0, 'determiners': 1.0}})
     """
     own: dict[str, float] = {}
     lines: dict[str, dict[str, float]] = {}
     rest = scalar_tags(f"{observer}_details", scalars)
-    for chart in islice(named_charts(scalars, recorded), _MOST_CARDS):
+    for chart in named_charts(scalars, recorded):
         name = f"{observer}/{chart.title.replace('/', '∕')}"
+        if name not in charts and len(charts) == _MOST_CHARTS:
+            continue
+        charts.add(name)
         known = chart.rows[chart.rows["value"].notna()]
         if chart.by:
             lines[name] = dict(zip(known["line"], known["value"], strict=True))
@@ -55,66 +74,78 @@ def charted(
     return own | rest, lines
 
 
-def lines_folder(logger: Any) -> Path | None:
-    """Return the folder of a TensorBoard logger or SummaryWriter; None for other loggers."""
+def lines_of(logger: Any) -> "Lines | None":
+    """Return the lines of a TensorBoard logger or SummaryWriter; None for other loggers."""
     experiment = getattr(logger, "experiment", None)
     folder = getattr(experiment, "log_dir", None)
-    return Path(folder) if isinstance(folder, (str, Path)) and hasattr(experiment, "add_scalar") else None
+    if not isinstance(folder, (str, Path)) or not hasattr(experiment, "add_scalar"):
+        return None
+    if logger not in _LINES:
+        _LINES[logger] = Lines(Path(folder), hidden_from(logger), partial(logged_name, logger))
+    return _LINES[logger]
 
 
-_OPEN: WeakKeyDictionary[Any, "_LineFiles"] = WeakKeyDictionary()
+_LINES: "WeakKeyDictionary[Any, Lines]" = WeakKeyDictionary()
 
 
-def write_lines(logger: Any, folder: Path, charts: Mapping[str, Mapping[str, float]], step: int) -> None:
-    """Write values of lines as runs below the folder of a logger: ``<folder>/by/<line>``."""
-    files = _OPEN.setdefault(logger, _LineFiles(folder, hidden_from(logger)))
-    of_line: dict[str, dict[str, float]] = {}
-    for chart, values in charts.items():
-        for line, value in values.items():
-            of_line.setdefault(line, {})[logged_name(logger, chart)] = value
-    for line, of_chart in of_line.items():
-        files.write(line, of_chart, step)
-
-
-class _LineFiles:
-    """The event files of one process, opened for each observation only: a model may have hundreds of lines.
+class Lines:
+    """Runs below a logger's folder, ``<folder>/by/<line>``: their event files of this process, open while it writes.
 
     Args:
         folder: folder of the logger.
         hidden_from: the first step of which TensorBoard hides what earlier processes wrote; None to hide nothing.
+        named: function that returns the name of a chart in the logger.
     """
 
-    def __init__(self, folder: Path, hidden_from: int | None) -> None:
-        self.folder = folder
-        self.name = (
+    def __init__(self, folder: Path, hidden_from: int | None, named: Callable[[str], str]) -> None:
+        self._folder, self._named = folder / "by", named
+        self._file = (
             f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}{_SUFFIX}"
         )
         self._begun: set[Path] = set()
-        for line in {path.parent for path in folder.glob(f"by/*/events.out.tfevents.*{_SUFFIX}")}:
+        self._charts: dict[str, set[str]] = {}
+        for line in {path.parent for path in self._folder.glob(f"*/events.out.tfevents.*{_SUFFIX}")}:
             if hidden_from is not None:
-                self._append(line, [_start(hidden_from)])
+                self._append(line, _start(hidden_from))
 
-    def write(self, line: str, values: Mapping[str, float], step: int) -> None:
+    def write(self, observer: Charted, scalars: pd.DataFrame, step: int) -> dict[str, float]:
+        """Write values of lines; return those of the run itself."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        found = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-        event = Event(wall_time=time.time(), step=step, summary=Summary(value=found))
-        name = re.sub(r'[/\\:*?"<>|\x00-\x1f]', "_", line)[:_LONGEST]
-        self._append(self.folder / "by" / (name if name.strip(".") else f"_{name}"), [event])
+        recorded = declarations(observer)
+        charts = self._charts.get(observer.name)
+        if charts is None:  # the charts of a continued run are those that it began with
+            charts = self._charts[observer.name] = set()
+            steps = observer.store.steps()
+            for earlier in dict.fromkeys([*steps[:2], *steps[-1:]]):
+                table = observer.store.read(steps=frozenset([earlier]))
+                charted(observer.name, recorded, table[observer.is_scalar(table)], charts)
+        own, lines = charted(observer.name, recorded, scalars, charts)
+        of_line: dict[str, list[Any]] = {}
+        for chart, values in lines.items():
+            for line, value in values.items():
+                point = Summary.Value(tag=self._named(chart), simple_value=value)
+                of_line.setdefault(line, []).append(point)
+        for line, points in of_line.items():
+            name = re.sub(r'[/\\:*?"<>|\x00-\x1f]', "_", line)[:_LONGEST]
+            folder = self._folder / (name if name.strip(".") else f"_{name}")
+            self._append(folder, Event(wall_time=time.time(), step=step, summary=Summary(value=points)))
+        return own
 
-    def _append(self, folder: Path, events: Sequence[Any]) -> None:
+    def _append(self, folder: Path, event: Any) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
+        events = [event]
         if folder not in self._begun:
             folder.mkdir(parents=True, exist_ok=True)
             self._begun.add(folder)
-            events = [Event(wall_time=time.time(), file_version="brain.Event:2"), *events]
-        with (folder / self.name).open("ab") as file:
+            events = [Event(wall_time=time.time(), file_version="brain.Event:2"), event]
+        with (folder / self._file).open("ab") as file:
             writer = RecordWriter(file)
-            for event in events:
-                writer.write(event.SerializeToString())
+            for each in events:
+                writer.write(each.SerializeToString())
 
 
 def _start(step: int) -> Any:
