@@ -31,22 +31,27 @@ def watch_attention(
             fused.__enter__()
         running.append((m, []))
 
-    def end(m: nn.Module, _: Any, output: Any) -> None:  # also after an error, with None
-        if not running or running[-1][0] is not m:
-            return  # an error before `begin`
+    def pop() -> list[Tensor]:
         within = running.pop()[1]
         if not running:
             fused.__exit__(None, None, None)
-        if output is not None:
-            weights = attention_weights(output)
-            if running:
-                running[-1][1].extend(within if weights is None else [*within, weights])
-            see(m, output, weights, within)
+        return within
+
+    def end(m: nn.Module, _: Any, output: Any) -> None:
+        within, weights = pop(), attention_weights(output)
+        if running:
+            running[-1][1].extend(within if weights is None else [*within, weights])
+        see(m, output, weights, within)
+
+    def fail(m: nn.Module, *_: Any) -> None:  # after `end`, or instead of it
+        if running and running[-1][0] is m:  # not after an error before `begin`
+            pop()
 
     with ExitStack() as stack:
         for m in dict.fromkeys(modules):
             stack.callback(m.register_forward_pre_hook(begin).remove)
-            stack.callback(m.register_forward_hook(end, always_call=True).remove)
+            stack.callback(m.register_forward_hook(end).remove)
+            stack.callback(m.register_forward_hook(fail, always_call=True).remove)
         try:
             yield
         finally:

@@ -302,6 +302,17 @@ class GoesOn(nn.Module):
             return F.scaled_dot_product_attention(x, x, x)
 
 
+def test_a_module_that_answers_nothing_has_not_failed():
+    class Storing(nn.Module):
+        def forward(self, x):
+            self.output = F.scaled_dot_product_attention(x, x, x)
+
+    storing, x = Storing(), torch.randn(1, 2, 3, 4)
+    with capture(storing, {}, attention_sites={"a": ""}) as seen:
+        storing(x)
+        torch.testing.assert_close(seen.attentions["a"], (x @ x.mT / 2).softmax(-1))
+
+
 def test_attention_after_an_error_within_is_that_of_the_module_that_goes_on():
     model, seen = GoesOn(), []
     x = torch.randn(1, 2, 4, 8, generator=torch.Generator().manual_seed(0))
