@@ -181,6 +181,7 @@ _SEPARATE = (
     ("query_proj", "key_proj", "value_proj"),
     ("q_linear", "k_linear", "v_linear"),
     ("to_q", "to_k", "to_v"),
+    ("c_q", "c_k", "c_v"),
 )
 _FUSED = ("c_attn", "qkv_proj", "Wqkv", "qkv", "in_proj", "query_key_value")
 _OUTPUT = (
@@ -204,7 +205,7 @@ _WIDTH = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim", 
 _QK_NORM = re.compile(
     r"(?:^|_)(?:q|k|qk|query|key)_?(?:layer)?(?:norm|ln)|(?:norm|ln)_(?:q|k)(?:$|_)", re.IGNORECASE
 )
-_CHANGES_VALUES = re.compile(r"sub_norm|inner_attn_ln|v_norm|value_norm|gate|g_proj", re.IGNORECASE)
+_CHANGES_VALUES = re.compile(r"sub_norm|inner_attn_ln|v_norm|value_norm|(?<!ve_)gate|g_proj", re.IGNORECASE)
 
 
 def _layout(path: str, m: nn.Module, modules: Mapping[str, nn.Module]) -> HeadLayout | str | None:
