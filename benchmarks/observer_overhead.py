@@ -5,14 +5,15 @@ written by hand, by transformers' ``Trainer``, by bare Lightning, and by Lightni
 ``Sparsity``, ``Similarity``, ``AttentionPatterns`` and ``WeightSpectra`` at ``per_decade=4`` (12 observations of a
 probe set of 2,048 tokens), with TensorBoard. Goals, in multiples of bare Lightning's 200 steps so that they hold on any
 machine: with observers and figures at most 75/43; an observation at most 2.5 passes (forward and backward) over the
-probe set; the figures at most 6/43; 5,000 steps with their 17 observations at most 6 % more than bare.
+probe set; the figures at most 6/43; 5,000 steps with their 17 observations at most 6 % more than bare. By
+``lmdyn.watch`` in the loop by hand (``--watch``: only this): 1,000 steps at most 20 % more, 5,000 at most 6 %.
 
 Run: ``python benchmarks/observer_overhead.py`` (``--smoke`` for seconds)
 
 Counts: CPU time of all threads (one by default, ``--threads``), which other processes disturb less than the clock. All
 begin from the same weights and read the same batches; weights at the end must be equal bit by bit under Lightning, with
-and without observers. The row of 5,000 steps is computed from the costs of a step, an observation, the figures and the
-first reading of the model.
+and without observers, and in the loop written by hand, with and without ``lmdyn.watch``. Numbers of 1,000 and 5,000
+steps are computed from the costs of a step, an observation, the figures and the first reading of the model.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
+import lmdyn
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.callbacks import (
     AttentionPatterns,
@@ -44,7 +46,8 @@ from lmdyn.callbacks import (
 from lmdyn.callbacks.observing import recording
 from lmdyn.callbacks.observing.loggers import LiveFigures
 
-LONG = 5_000
+LONG = {1_000: 20, 5_000: 6}
+"""Steps of longer trainings, and the goals for them, in percent."""
 
 
 class Sizes:
@@ -97,15 +100,28 @@ def optimizer(module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(module.parameters(), lr=3e-4, weight_decay=0.0)
 
 
-def by_hand() -> nn.Module:
+def by_hand(
+    after_step: Callable[[int], None] = lambda step: None, trained: nn.Module | None = None
+) -> nn.Module:
     """A loop written by hand."""
-    trained = model()
+    trained = trained or model()
     optim = optimizer(trained)
-    for batch in loader(Sizes.steps * Sizes.rows, 1):
+    for step, batch in enumerate(loader(Sizes.steps * Sizes.rows, 1), 1):
         optim.zero_grad()
         trained(**batch).loss.backward()
         optim.step()
+        after_step(step)
     return trained
+
+
+def by_watch() -> nn.Module:
+    """The same loop with ``lmdyn.watch``."""
+    trained = model()
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        lmdyn.watch(trained, five(), probe=loader(Sizes.probed, 2), folder=folder) as watcher,
+    ):
+        return by_hand(watcher.step, trained)
 
 
 def by_trainer() -> nn.Module:
@@ -180,44 +196,61 @@ def one_pass() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=Sizes.steps)
+    parser.add_argument("--watch", action="store_true", help="only the loop by hand and lmdyn.watch")
     parser.add_argument(
         "--smoke", action="store_true", help="tiny sizes: does it run? The numbers mean nothing"
     )
     args = parser.parse_args()
     quiet()
     torch.set_num_threads(args.threads)
+    Sizes.steps = args.steps
     if args.smoke:
         Sizes.types, Sizes.units, Sizes.layers, Sizes.steps = 50, 8, 1, 4
     print(machine())
-    observations: list[float] = []
-    figures: list[float] = []
-    ways = {
-        "a loop by hand": by_hand,
-        "transformers' Trainer": by_trainer,
-        "bare Lightning": lambda: by_lightning([]),
-        "five observers": lambda: by_lightning(five()),
-    }
-    found = {}
-    with timed(recording, "record", observations), timed(LiveFigures, "finish", figures):
-        for name, run in ways.items():
-            found[name] = cpu(run)
-    assert torch.equal(found["bare Lightning"][1], found["five observers"][1]), (
-        "observers changed the weights"
-    )
-    bare, observed = found["bare Lightning"][0], found["five observers"][0]
-    rows = [[name, f"{took:.1f}", f"{took / bare:.2f}"] for name, (took, _) in found.items()]
+    one = one_pass()
+    hand = [("a loop by hand", by_hand), ("five observers by lmdyn.watch", by_watch)]
+    bare = [("bare Lightning", lambda: by_lightning([])), ("five observers", lambda: by_lightning(five()))]
+    rows, said = [], []
+    for (name, plain), (observed_name, observed) in [hand] if args.watch else [hand, bare]:
+        took, weights = cpu(plain)
+        observations: list[float] = []
+        figures: list[float] = []
+        with timed(recording, "record", observations), timed(LiveFigures, "finish", figures):
+            with_observers, weights_with = cpu(observed)
+        assert torch.equal(weights, weights_with), "observers changed the weights"
+        rows += [(name, took), (observed_name, with_observers)]
+        said.append(summary(name, took, with_observers, observations, sum(figures), one))
+    if not args.watch:
+        rows.append(("transformers' Trainer", cpu(by_trainer)[0]))
+    base = rows[-3 if len(rows) > 2 else 0][1]
     print(f"\n{Sizes.steps} steps; {machine()}\n")
-    print(table(["", "CPU seconds", "of bare Lightning"], rows))
-
-    each, drawn, one = statistics.median(observations), sum(figures), one_pass()
-    first = observed - bare - sum(observations) - drawn  # the model is read, the first time
-    n = sum(step in Steps(per_decade=4) for step in range(LONG)) + 1
-    more = (n * each + drawn + first) / (bare / Sizes.steps * LONG)
     print(
-        f"\n{len(observations)} observations of {each:.2f} s each, **{each / one:.2f}** passes of {one:.2f} s "
-        f"(goal 2.5); figures {drawn:.1f} s, **{drawn / bare:.3f}** (goal {6 / 43:.3f}); reading the model "
-        f"{first:.1f} s; in all **{observed / bare:.2f}** (goal {75 / 43:.2f}). {LONG:,} steps with {n} observations: "
-        f"**{more:.1%}** more (goal 6 %)"
+        table(
+            ["", "CPU seconds", "of bare Lightning" if len(rows) > 2 else "of the loop by hand"],
+            [[name, f"{took:.1f}", f"{took / base:.2f}"] for name, took in rows],
+        )
+    )
+    print(*said, sep="\n")
+
+
+def summary(
+    base: str, bare: float, observed: float, observations: list[float], drawn: float, one: float
+) -> str:
+    """The costs of observers beside a training without them, and what they are of longer trainings."""
+    each = statistics.median(observations)
+    first = observed - bare - sum(observations) - drawn  # the model is read, the first time
+    longer = []
+    for steps, goal in LONG.items():
+        n = sum(step in Steps(per_decade=4) for step in range(steps + 1))
+        n += steps not in Steps(per_decade=4)  # the last step
+        more = (n * each + drawn + first) / (bare / Sizes.steps * steps)
+        longer.append(f"{steps:,} steps with {n} observations **{more:.1%}** more (goal {goal} %)")
+    return (
+        f"\nbeside {base}: {len(observations)} observations of {each:.2f} s each, **{each / one:.2f}** passes of "
+        f"{one:.2f} s (goal 2.5); figures {drawn:.1f} s, **{drawn / bare:.3f}** (goal {6 / 43:.3f} at 200 steps); "
+        f"reading the model {first:.1f} s; in all **{observed / bare:.2f}** (goal {75 / 43:.2f} at 200 steps). "
+        + "; ".join(longer)
     )
 
 
