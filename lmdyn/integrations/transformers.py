@@ -3,13 +3,15 @@
 import inspect
 import logging
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
 from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.training.modes import REFUSED
 from lmdyn.integrations.watcher import Watcher, watch
 from lmdyn.runs.schedule import Steps
 
@@ -32,7 +34,8 @@ class WatchCallback(TrainerCallback):
         checkpoints: whether to write weights for observers that compare steps, in addition to the Trainer's own.
         train: training batches or texts, counted once; see :func:`lmdyn.watch`.
         token_counts: frequencies of tokens, instead of ``train``.
-        logger: see :func:`lmdyn.watch`; None for the run of Weights & Biases if ``report_to`` has it, else TensorBoard.
+        logger: see :func:`lmdyn.watch`; None for the run of Weights & Biases or trackio if ``report_to`` names it, else
+            for TensorBoard.
 
     Raises:
         ValueError: when training begins: with DeepSpeed, without a probe set, or if an observer cannot read the model.
@@ -61,14 +64,10 @@ class WatchCallback(TrainerCallback):
         }  # fmt: skip
         self.watcher: Watcher | None = None
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Attach the observers, and observe the model at the step at which training begins."""
         if args.deepspeed:
-            raise ValueError(
-                "WatchCallback does not read models of DeepSpeed: observe checkpoints by `lmdyn analyze`"
-            )
+            raise ValueError(f"DeepSpeed is not supported: {REFUSED['DeepSpeed'][1]}")
         if self.watcher is not None:  # of a training that ended with an error
             self.watcher.release()
         self.watcher = watch(
@@ -84,46 +83,30 @@ class WatchCallback(TrainerCallback):
             **self._options,
         )
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Observe if a schedule contains this step."""
-        self._step(args, state, control, kwargs.get("lr_scheduler"))
+        self._step(state, kwargs.get("lr_scheduler"))
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Observe if epochs are scheduled."""
-        self._step(args, state, control, kwargs.get("lr_scheduler"), epoch_end=True)
+        self._step(state, kwargs.get("lr_scheduler"), epoch_end=True)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Observe the last step if it is scheduled, unless the best checkpoint has replaced the model."""
-        if self.watcher is None:
-            return
-        if args.load_best_model_at_end:
-            self.watcher.release()
-        self.watcher.close()
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Observe the last step if it is scheduled: after these logs, the best checkpoint may replace the model."""
+        if "train_runtime" in kwargs.get("logs", {}):
+            self.on_train_end(args, state, control)
 
-    def _step(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        rates: Any,
-        *,
-        epoch_end: bool = False,
-    ) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Close the watcher."""
+        if self.watcher is not None:
+            self.watcher.close()
+
+    def _step(self, state: TrainerState, rates: Any, *, epoch_end: bool = False) -> None:
         if self.watcher is None or self.watcher.closed:
             return
         tokens = int(state.num_input_tokens_seen) or None  # 0 if they are not counted
         rate = None if rates is None else float(rates.get_last_lr()[0])
         self.watcher.step(state.global_step, tokens=tokens, learning_rate=rate, epoch_end=epoch_end)
-        if args.load_best_model_at_end and (
-            control.should_training_stop or state.global_step >= state.max_steps
-        ):
-            self.watcher.close()  # before the best checkpoint replaces the model
 
     def _probe(self, args: TrainingArguments) -> Any:
         """Return the batches of the Trainer's evaluation, undivided among ranks.
@@ -156,9 +139,10 @@ class WatchCallback(TrainerCallback):
 
 
 def _logger(args: TrainingArguments) -> Any:
+    """Return the user's run to which ``report_to`` sends curves; else TensorBoard."""
+    run = None
     if "wandb" in (args.report_to or ()):
-        import wandb
-
-        if wandb.run is not None:
-            return wandb.run
-    return "tensorboard"
+        run = import_module("wandb").run
+    elif "trackio" in (args.report_to or ()):
+        run = import_module("trackio").context_vars.current_run.get()
+    return "tensorboard" if run is None else run

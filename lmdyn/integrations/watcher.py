@@ -1,15 +1,10 @@
 """Observation of any training loop: ``lmdyn.watch``."""
 
-import logging
-import os
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
-from itertools import count
+from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import lightning as L
@@ -20,25 +15,22 @@ from torch import nn
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.forward import device_of, is_sharded
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
-from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.observer import NOT_SHARDED, Observer
 from lmdyn.callbacks.observing.probe import text_digest
 from lmdyn.callbacks.observing.recording import Recording, check_names
 from lmdyn.callbacks.observing.run import Run, open_data
+from lmdyn.callbacks.training.modes import refuse_mode, unwrapped
+from lmdyn.integrations.claimed_folder import claim_folder, save_tokenizer
 from lmdyn.integrations.loop_data import counted_tokens, data_of, named_counts
 from lmdyn.integrations.writers import loggers_of
 from lmdyn.runs.atomic_files import write_file
-from lmdyn.runs.checkpoint_files import COUNTED, checkpoint_step
+from lmdyn.runs.checkpoint_files import COUNTED
 from lmdyn.runs.folder_lock import FolderLock
 from lmdyn.runs.provenance import begin_session, end_session
 from lmdyn.runs.run_identity import write_identity
 from lmdyn.runs.schedule import Progress, Steps
 
 __all__ = ["Watcher", "watch"]
-
-log = logging.getLogger(__name__)
-
-_LATER = "later_steps"
-"""Folder within a run's folder for what a continued run makes anew."""
 
 
 class Watcher:
@@ -52,6 +44,10 @@ class Watcher:
         start: step at which the model stands.
         checkpoints: steps of checkpoints; None for none.
         about: entries of checkpoints.
+        lock: of the folder, held by rank 0.
+
+    Attributes:
+        closed: whether it was closed or released.
     """
 
     def __init__(
@@ -63,41 +59,36 @@ class Watcher:
         start: int,
         checkpoints: Steps | None,
         about: Mapping[str, Any],
+        lock: FolderLock,
     ) -> None:
         self.model, self.observers, self.folder = model, list(observers), folder
         self._recording, self._checkpoints, self._about = recording, checkpoints, about
         self._followers: list[Any] = [o for o in self.observers if o.follows_updates]
-        self._step = start
-        self._tokens: int | None = None
-        self._rate: float | None = None
+        self._at = Progress(start)
         self._saved: int | None = None
-        self._open = True
+        self.closed = False
         self._writes = rank_and_world_size()[0] == 0
-        self._lock: FolderLock | None = None
-        self._session: int | None = None
-        self._next = float(start)
-
-    def _begin(self, lock: FolderLock | None, *, continued: bool) -> None:
-        """Record the state at which the model stands, unless a continued run has recorded it."""
         self._lock = lock
+
+    def _begin(self, *, continued: bool) -> None:
+        """Record the state at which the model stands, unless a continued run has recorded it."""
         if self._writes:
             words = [Path(sys.argv[0]).name, *sys.argv[1:]]
             self._session = begin_session(self.folder, words, str(device_of(self.model)))
         for observer in self.observers if continued else ():
-            if gather(self._writes and observer.store.has(self._step))[0]:  # rank 0 sees the folder
-                observer.seen_step = self._step
+            if gather(self._writes and observer.store.has(self._at.step))[0]:  # rank 0 sees the folder
+                observer.seen_step = self._at.step
         for follower in self._followers:
             follower.begin_anew()
-            follower.follow(self.model, self._step)
-        self._observe(lambda o: self._step in o.schedule)
-        self._save(self._checkpoints is not None and self._step in self._checkpoints)
-        self._plan()
+            follower.follow(self.model, self._at.step)
+        self._record(lambda schedule: self._at.step in schedule)
 
     def step(
         self,
         step: int,
         *,
         tokens: int | None = None,
+        words: int | None = None,
         learning_rate: float | None = None,
         epoch_end: bool = False,
     ) -> None:
@@ -106,37 +97,33 @@ class Watcher:
         Args:
             step: optimizer updates done. It may repeat, as between the batches of one update, but not decrease.
             tokens: tokens trained on so far, if known.
+            words: words trained on so far, if known: the column ``words_seen`` of observations.
             learning_rate: the current one, if known.
             epoch_end: whether an epoch ends here.
 
         Raises:
             ValueError: if ``step`` is smaller than before, or the watcher is closed.
         """
-        if step == self._step and not epoch_end:
+        before = self._at.step
+        if step == before and not epoch_end:
             return
-        if step < self._step or not self._open:
+        if step < before or self.closed:
             raise ValueError(
-                f"step {step} after step {self._step}: expected the number of optimizer updates done, which increases"
-                if self._open
-                else f"step {step} of a closed watcher: create another one by lmdyn.watch(…, step={self._step})"
+                f"step {step} of a closed watcher: create another one by lmdyn.watch(…, step={before})"
+                if self.closed
+                else f"step {step} after step {before}: expected the number of optimizer updates done, which increases"
             )
-        before, self._step, self._tokens, self._rate = self._step, step, tokens, learning_rate
+        self._at = Progress(step, tokens, learning_rate, words)
         for follower in self._followers:
             follower.follow(self.model, step)
         if step >= self._next or epoch_end:
-            due: Callable[[Steps], bool] = lambda s: (  # noqa: E731
-                s.following(before) <= step or (epoch_end and s.epochs)
-            )
-            self._observe(lambda o: due(o.schedule))
-            self._save(self._checkpoints is not None and due(self._checkpoints))
-            self._plan()
+            self._record(lambda s: s.following(before) <= step or (epoch_end and s.epochs))
 
     def close(self) -> None:
         """Observe the last step if it is scheduled, draw the figures, release the folder; may be repeated."""
-        if not self._open:
+        if self.closed:
             return
-        self._observe(lambda o: o.schedule.last)
-        self._save(self._checkpoints is not None and self._checkpoints.last)
+        self._record(lambda schedule: schedule.last)
         self.release()
 
     def state_dict(self) -> dict[str, Any]:
@@ -144,7 +131,7 @@ class Watcher:
 
         Only :class:`~lmdyn.callbacks.LossChangeAllocation` with ``allocation="path"`` has such sums.
         """
-        return {o.name: o.path_state(self.model, self._step) for o in self._followers}
+        return {o.name: o.path_state(self.model, self._at.step) for o in self._followers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue with the sums of :meth:`state_dict`; call it after :func:`watch` with the model at this step.
@@ -154,68 +141,54 @@ class Watcher:
         """
         for follower in self._followers:
             if follower.name not in state:
-                raise ValueError(
-                    f"{follower.name} is not in the state: expected that of a watcher with this observer"
-                )
-            if follower.seen_step != self._step:  # an observation begins new sums
+                raise ValueError(f"{follower.name} is not in the state, which is of other observers")
+            if follower.seen_step != self._at.step:  # an observation begins new sums
                 follower.begin_anew()
                 follower.load_state_dict(state[follower.name])
-                follower.follow(self.model, self._step)
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed or released."""
-        return not self._open
+                follower.follow(self.model, self._at.step)
 
     def release(self) -> None:
         """Draw the figures and release the folder, without an observation; repeated calls do nothing."""
-        if not self._open:
+        if self.closed:
             return
-        self._open = False
+        self.closed = True
         for observer in self.observers:
             self._recording.finish(observer)
         for logger in self._recording.loggers:
             logger.finalize("success")
         if self._writes:
             parameters = sum(p.numel() for p in self.model.parameters())
-            end_session(self.folder, self._session, step=self._step, parameters=parameters)
-            if self._lock is not None:
-                self._lock.release()
+            end_session(self.folder, self._session, step=self._at.step, parameters=parameters)
+            self._lock.release()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         if kind is None:
             self.close()
         self.release()  # the state after an error is no end of training
 
-    def _plan(self) -> None:
-        schedules = [o.schedule for o in self.observers]
-        schedules += [] if self._checkpoints is None else [self._checkpoints]
-        self._next = min((s.following(self._step) for s in schedules), default=float("inf"))
+    def _record(self, due: Callable[[Steps], bool]) -> None:
+        """Observe and save what is due, and note the next step at which anything is."""
+        at, saving = self._at, self._checkpoints
+        self._recording.observe(self.observers, self.model, at.step, lambda: at, lambda o: due(o.schedule))
+        if saving is not None and due(saving) and self._saved != at.step and self._writes:
+            self._saved = at.step
+            self._save()
+        schedules = [o.schedule for o in self.observers] + ([] if saving is None else [saving])
+        self._next = min((s.following(at.step) for s in schedules), default=float("inf"))
 
-    def _observe(self, due: Callable[[Observer], bool]) -> None:
-        at = Progress(self._step, self._tokens, self._rate)
-        self._recording.observe(self.observers, self.model, self._step, lambda: at, due)
-
-    def _save(self, due: bool) -> None:
-        """Write the weights, in the form of Lightning's checkpoints; rank 0 does it."""
-        if not due or self._saved == self._step:
-            return
-        self._saved = self._step
-        path = self.folder / "checkpoints" / f"step={self._step:09d}.ckpt"
-        if self._writes:
-            about = {"step": self._step, "tokens": self._tokens, "learning_rate": self._rate, **COUNTED}
-            content = {
-                "state_dict": self.model.state_dict(),
-                "global_step": self._step,
-                "lmdyn": {**about, **self._about},
-            }
-            path.parent.mkdir(exist_ok=True)
-            write_file(path, lambda unfinished: torch.save(content, unfinished))
+    def _save(self) -> None:
+        """Write the weights, in the form of Lightning's checkpoints."""
+        path = self.folder / "checkpoints" / f"step={self._at.step:09d}.ckpt"
+        content = {
+            "state_dict": self.model.state_dict(),
+            "global_step": self._at.step,
+            "lmdyn": {**asdict(self._at), **COUNTED, **self._about},
+        }
+        path.parent.mkdir(exist_ok=True)
+        write_file(path, lambda unfinished: torch.save(content, unfinished))
 
 
 def watch(
@@ -280,19 +253,18 @@ def watch(
     """
     model, observers, folder = unwrapped(model), list(observers), Path(folder)
     check_names(observers)
+    refuse_mode(model)
     if is_sharded(model) and (untested := [o.name for o in observers if not o.sharded]):
-        raise ValueError(
-            f"{', '.join(untested)}: not tested with sharded weights (no `sharded = True` in its class): remove it, "
-            "and observe checkpoints instead"
-        )
+        raise ValueError(f"{', '.join(untested)}: {NOT_SHARDED}: remove it, and observe checkpoints instead")
     if is_sharded(model) and checkpoints:
         raise ValueError(
             "checkpoints of sharded weights are not written: save them in your loop, and leave this out"
         )
     rank, ranks = rank_and_world_size()
+    barrier = torch.distributed.barrier if ranks > 1 else lambda: None
     with ExitStack() as undo:
         lock = FolderLock(folder)
-        refused = _refused(lock, folder, step) if rank == 0 else None
+        refused = claim_folder(lock, folder, step) if rank == 0 else None
         undo.callback(lock.release)
         if reason := gather(refused)[0]:
             raise ValueError(reason)
@@ -312,82 +284,23 @@ def watch(
             checkpoint_folder=None if saving is None else folder / "checkpoints",
         )
         if isinstance(probe, L.LightningDataModule):  # which a Trainer would prepare
-            open_data(probe, run, "the probe set", rank_zero=rank == 0, barrier=lambda: _wait(ranks))
+            open_data(probe, run, "the probe set", rank_zero=rank == 0, barrier=barrier)
         for observer in observers:
             observer.seen_step = None
-            observer.attach(run, rank_zero=rank == 0, barrier=lambda: _wait(ranks))
+            observer.attach(run, rank_zero=rank == 0, barrier=barrier)
             observer.ensure_bound(model)
         if rank == 0:
-            _save_tokenizer(folder / "tokenizer", tokenizer, counts)
-            data = {"probe": probe, "train": train}
+            save_tokenizer(folder / "tokenizer", tokenizer, counts)
             probed = text_digest(next((o.probe_set for o in observers if o.reads_data), None), model)
             write_identity(
-                folder, model, tokenizer=tokenizer, seed=seed, data=data, text=probed, optimizer=optimizer,
-                keep=step is not None,
+                folder, model, tokenizer=tokenizer, seed=seed, data={"probe": probe, "train": train}, text=probed,
+                optimizer=optimizer, keep=step is not None,
             )  # fmt: skip
         loggers = loggers_of(logger, folder, step) if rank == 0 else []
         about = {"tokenizer": "tokenizer"} if tokenizer is not None else {}
-        watcher = Watcher(model, observers, Recording(loggers, rank == 0), folder, step or 0, saving, about)
-        watcher._begin(lock, continued=step is not None)
+        watcher = Watcher(
+            model, observers, Recording(loggers, rank == 0), folder, step or 0, saving, about, lock
+        )
+        watcher._begin(continued=step is not None)
         undo.pop_all()
     return watcher
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the module within ``torch.compile`` and wrappers of parallel training, whose forward passes synchronize.
-
-    Example:
-        >>> inner = nn.Linear(2, 2)
-        >>> unwrapped(nn.DataParallel(torch.compile(inner, backend="eager"))) is inner
-        True
-    """
-    while True:
-        if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
-            model = inner
-        else:
-            return model
-
-
-def _refused(lock: FolderLock, folder: Path, step: int | None) -> str | None:
-    """Lock the folder and move later steps of a continued run aside; return why not, if that is refused."""
-    try:
-        lock.acquire()
-    except ValueError as error:
-        if f"process {os.getpid()} on" in str(error):
-            return (
-                f"{folder} is watched by this process: call close() or release() of the other watcher first"
-            )
-        return str(error)
-    folder.mkdir(parents=True, exist_ok=True)
-    files = [*folder.glob("observations/*/*.parquet"), *folder.glob("checkpoints/step=*.ckpt")]
-    steps = {p: int(p.stem) if p.stem.isdecimal() else checkpoint_step(p) for p in files}
-    later = sorted(p for p, at in steps.items() if at is not None and at > (step or 0))
-    if later and step is None:
-        return (
-            f"{folder} holds {later[-1].relative_to(folder)}, which is later than step 0: choose another folder, or, "
-            "if the training continues, say at which step the model stands: lmdyn.watch(…, step=…)"
-        )
-    if later:
-        names = (f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}{f'_{i}' if i else ''}" for i in count())
-        aside = next(p for p in (folder / _LATER / name for name in names) if not p.exists())
-        for path in later:
-            to = aside / path.relative_to(folder)
-            to.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(path, to)
-        log.warning("%d files of steps after %d were moved to %s", len(later), step, aside)
-    return None
-
-
-def _save_tokenizer(folder: Path, tokenizer: Any, counts: pd.DataFrame | None) -> None:
-    if hasattr(tokenizer, "save_pretrained"):
-        tokenizer.save_pretrained(str(folder))
-    if counts is not None:
-        folder.mkdir(exist_ok=True)
-        write_file(folder / "token_counts.parquet", counts.to_parquet)
-
-
-def _wait(ranks: int) -> None:
-    if ranks > 1:
-        torch.distributed.barrier()

@@ -75,7 +75,8 @@ class _Tracked:
 
     def log_image(self, key: str, images: Sequence[Any], step: int) -> None:
         image = import_module(type(self._run).__module__.partition(".")[0]).Image
-        self._run.log({"lmdyn/step": step, f"lmdyn/{key}": [image(picture) for picture in images]})
+        (picture,) = images  # trackio drops a list of them
+        self._run.log({"lmdyn/step": step, f"lmdyn/{key}": image(picture)})
 
     def finalize(self, status: str) -> None:
         """Leave the run to the user."""

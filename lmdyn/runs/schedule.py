@@ -90,8 +90,10 @@ class Progress:
         step: optimizer updates done.
         tokens: labelled tokens trained on so far, over all ranks; None without a ``RunState``, which counts them.
         learning_rate: learning rate of the first parameter group; None in evaluation of a plain module.
+        words: words trained on so far, if the training loop counts them.
     """
 
     step: int
     tokens: int | None = None
     learning_rate: float | None = None
+    words: int | None = None

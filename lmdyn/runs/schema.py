@@ -30,7 +30,7 @@ __all__ = [
 ENDS = ("_error", "_low", "_high")
 """How the name of a quantity continues in rows with its standard error, and the ends of its interval."""
 
-_BEFORE_GROUPS = ("step", "tokens", "quantity", "site")
+_BEFORE_GROUPS = ("step", "tokens", "words_seen", "quantity", "site")
 _PART = re.compile(r"<\w+>")  # part of a name or tag that depends on settings or data
 
 
@@ -185,6 +185,8 @@ def tidy(measured: pd.DataFrame, at: Progress) -> pd.DataFrame:
     table = table[["quantity", "site", *groups, "value"]].reset_index(drop=True)
     table.insert(0, "step", at.step)
     table.insert(1, "tokens", pd.Series(at.tokens, index=table.index, dtype="Int64"))
+    if at.words is not None:
+        table.insert(2, "words_seen", pd.Series(at.words, index=table.index, dtype="Int64"))
     return table
 
 
@@ -244,8 +246,8 @@ def wide(
 def to_arrow(table: pd.DataFrame) -> pa.Table:
     """Convert a tidy table for parquet: one schema for every step, so that a column of nulls keeps its type.
 
-    ``step`` and ``tokens`` are int64, ``value`` is float64, columns of integers are int64, all others are dictionaries
-    of strings.
+    ``step``, ``tokens`` and ``words_seen`` are int64, ``value`` is float64, columns of integers are int64, all others
+    are dictionaries of strings.
 
     Raises:
         KeyError: if a column is missing.
@@ -253,6 +255,8 @@ def to_arrow(table: pd.DataFrame) -> pa.Table:
     columns: dict[str, Any] = {"step": table["step"].astype("int64")}
     tokens = table["tokens"] if "tokens" in table else pd.Series(None, index=table.index, dtype="Int64")
     columns["tokens"] = tokens.astype("Int64").array
+    if "words_seen" in table:
+        columns["words_seen"] = table["words_seen"].astype("Int64")
     for name in ("quantity", "site", *group_columns(table)):
         if is_number_column(table[name]):
             columns[name] = table[name].astype("Int64")

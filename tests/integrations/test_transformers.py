@@ -11,8 +11,11 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     DataCollatorForLanguageModeling,
+    DataCollatorWithFlattening,
     GPT2Config,
     GPT2LMHeadModel,
+    MixtralConfig,
+    MixtralForCausalLM,
     PreTrainedTokenizerFast,
     Trainer,
     TrainerCallback,
@@ -131,8 +134,9 @@ def test_a_resumed_training_goes_on_and_a_new_one_is_refused(tmp_path):
     assert len(list((tmp_path / "lmdyn" / "later_steps").glob("*/observations/geometry/*"))) == 2
 
 
-def test_the_last_step_is_that_of_the_training_not_the_best_checkpoint(tmp_path):
-    weights, callback = Weights(), WatchCallback(kinds()[:1], schedule=Steps(at=(0,)))
+@pytest.mark.parametrize("schedule", [Steps(), Steps(epochs=True, last=False)])
+def test_the_last_step_is_that_of_the_training_not_the_best_checkpoint(tmp_path, schedule):
+    weights, callback = Weights(), WatchCallback(kinds()[:1], schedule=schedule)
     settings = arguments(tmp_path, load_best_model_at_end=True, eval_strategy="steps", eval_steps=4)
     data = {"train_dataset": rows(48, 1), "eval_dataset": rows(8, 2)}
     trainer = Trainer(model(), settings, callbacks=[callback, weights], **data)
@@ -146,6 +150,95 @@ def test_the_last_step_is_that_of_the_training_not_the_best_checkpoint(tmp_path)
         ids = torch.tensor(rows(8, 2)["input_ids"][:])
         expected = float(other(input_ids=ids, labels=ids).loss)
     assert float(table[table["step"] == 10]["value"].iloc[0]) == pytest.approx(expected, rel=1e-5)
+
+
+class Skipping(torch.optim.SGD):
+    """Leaves out the third update, as a gradient scaler after an overflow."""
+
+    calls = 0
+
+    def step(self, closure=None):
+        self.calls += 1
+        return None if self.calls == 3 else super().step(closure)
+
+
+def test_a_skipped_update_counts_as_in_the_trainer(tmp_path):
+    small, callback = model(), WatchCallback(kinds()[:1], schedule=Steps(every=1))
+    Trainer(
+        small, arguments(tmp_path), train_dataset=rows(48, 1), eval_dataset=rows(8, 2), callbacks=[callback],
+        optimizers=(Skipping(small.parameters(), lr=0.1), None),
+    ).train()  # fmt: skip
+    losses = RunFolder(tmp_path / "lmdyn").read("learning_curves", quantities=["loss"])
+    at = losses.groupby("step")["value"].first()
+    assert list(at.index) == [*range(11)]
+    assert [step for step in range(1, 11) if at[step] == at[step - 1]] == [3]
+
+
+class SkipsLogits(GPT2LMHeadModel):
+    """As Liger's kernels and older versions of TRL: no logits in training, nor beside labels."""
+
+    def forward(self, input_ids, labels=None, **kwargs):
+        output = super().forward(input_ids, labels=labels, **kwargs)
+        if self.training or labels is not None:
+            output.logits = None
+        return output
+
+
+def mixture():
+    """Its loss has an auxiliary part, for the balance of its experts."""
+    torch.manual_seed(0)
+    return MixtralForCausalLM(
+        MixtralConfig(
+            vocab_size=TYPES, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
+            num_key_value_heads=2, num_local_experts=4, output_router_logits=True, router_aux_loss_coef=0.5,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["skips_logits", "mixture"])
+def test_the_loss_is_the_cross_entropy_of_the_logits(tmp_path, kind):
+    trained = mixture() if kind == "mixture" else SkipsLogits(model().config)
+    callback = WatchCallback(kinds()[:1], schedule=Steps(every=5))
+    settings = arguments(tmp_path)
+    Trainer(
+        trained, settings, train_dataset=rows(48, 1), eval_dataset=rows(8, 2), callbacks=[callback]
+    ).train()
+    found = RunFolder(tmp_path / "lmdyn").read("learning_curves", quantities=["loss"])
+    ids = torch.tensor(rows(8, 2)["input_ids"][:])
+    with torch.no_grad():
+        logits = trained.eval()(input_ids=ids).logits[:, :-1]
+    expected = float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()))
+    assert float(found[found["step"] == 10]["value"].iloc[0]) == pytest.approx(expected, rel=1e-5)
+    if kind == "mixture":
+        assert float(trained(input_ids=ids, labels=ids).loss.detach()) > expected + 0.1  # the control
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_rows_without_padding_are_observed_document_by_document(tmp_path, attention):
+    """One row of several documents, without a mask: positions begin again with each."""
+    documents = [list(range(1, 4 + i)) for i in range(8)]
+    data = Dataset.from_list([{"input_ids": ids, "labels": ids} for ids in documents])
+    small = model()
+    small.set_attn_implementation(attention)
+    callback = WatchCallback([LearningCurves(log_figures=False), AttentionPatterns(log_figures=False)])
+    trainer = Trainer(
+        small, arguments(tmp_path), train_dataset=data, eval_dataset=data, callbacks=[callback],
+        data_collator=DataCollatorWithFlattening(),
+    )  # fmt: skip
+    trainer.args.max_steps = 1
+    trainer.train()
+    run = RunFolder(tmp_path / "lmdyn")
+    assert run.read("attention_patterns", quantities=["entropy"])["value"].max() < torch.tensor(10.0).log()
+    small.set_attn_implementation("eager")
+    losses = []
+    for ids in map(torch.tensor, documents):
+        with torch.no_grad():
+            logits = small.eval()(input_ids=ids[None]).logits[0, :-1]
+        losses.append(torch.nn.functional.cross_entropy(logits, ids[1:], reduction="none"))
+    found = run.read("learning_curves", quantities=["loss"])
+    assert float(found[found["step"] == 1]["value"].iloc[0]) == pytest.approx(
+        float(torch.cat(losses).mean()), rel=1e-5
+    )
 
 
 def test_masked_models_are_read_by_the_trainer_s_own_collator(tmp_path):

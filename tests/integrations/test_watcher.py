@@ -1,7 +1,10 @@
 """Observers in a loop of the user's own: what they record is what they record under Lightning."""
 
 import json
+import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import lightning as L
 import pandas as pd
@@ -23,6 +26,7 @@ from lmdyn.callbacks import (
     Steps,
     WeightSpectra,
 )
+from lmdyn.callbacks.training.modes import REFUSED
 from lmdyn.cli.pages.overview import conditions, known_facts
 from lmdyn.cli.replay.subject import Subject
 from lmdyn.runs.observed_run import RunFolder
@@ -245,12 +249,14 @@ def test_a_schedule_fires_when_a_step_is_reached_or_passed(tmp_path):
         Bigrams(), tmp_path, observers=[LearningCurves()], schedule=Steps(every=4, epochs=True)
     ) as watcher:
         for step, ends in ((1, False), (3, False), (6, False), (6, False), (7, True), (9, False)):
-            watcher.step(step, tokens=10 * step, learning_rate=0.5, epoch_end=ends)
+            watcher.step(step, tokens=10 * step, words=7 * step, learning_rate=0.5, epoch_end=ends)
         with pytest.raises(ValueError, match="step 8 after step 9: expected the number of optimizer updates"):
             watcher.step(8)
     table = RunFolder(tmp_path).read("learning_curves")
     assert list(table["step"].unique()) == [0, 6, 7, 9]
     assert table[table["step"] == 7]["tokens"].eq(70).all()
+    assert table[table["step"] == 7]["words_seen"].eq(49).all()
+    assert "words_seen" not in group_columns(table)
     with pytest.raises(ValueError, match=r"step 10 of a closed watcher: .* step=9"):
         watcher.step(10)
 
@@ -286,9 +292,11 @@ class Attention(nn.Module):
     def __init__(self):
         super().__init__()
         self.c_q, self.c_k, self.c_v, self.c_proj = (nn.Linear(16, 16, bias=False) for _ in range(4))
+        self.n_head, self.ve_gate = 2, nn.Linear(4, 2, bias=False)
 
     def forward(self, x):
         q, k, v = (map_(x).unflatten(-1, (2, 8)).transpose(1, 2) for map_ in (self.c_q, self.c_k, self.c_v))
+        v = v + self.ve_gate(x[..., :4]).sigmoid().mT[..., None]
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.c_proj(y.transpose(1, 2).flatten(-2))
 
@@ -359,6 +367,7 @@ def test_a_loop_of_nanogpt_s_form_and_one_in_half_precision(tmp_path, dtype):
     heads = run.read("attention_patterns", quantities=["entropy"])
     assert heads["value"].between(0, 3.1).all()
     assert set(heads["head"]) == {0, 1}
+    assert {"qk", "ov"} <= set(run.read("weight_spectra")["matrix"])
 
 
 def test_curves_go_where_the_user_looks(tmp_path):
@@ -394,6 +403,23 @@ def test_curves_go_where_the_user_looks(tmp_path):
     assert ("learning_curves/loss", 3) in writer.points
     logged = [values for values in run.logged if "lmdyn/learning_curves/loss" in values]
     assert [values["lmdyn/step"] for values in logged] == [0, 1, 2, 3, 3]
+
+
+def test_pictures_go_to_a_run_one_by_one(tmp_path, monkeypatch):
+    """trackio drops a list of pictures without a word."""
+
+    class Image:
+        def __init__(self, picture):
+            self.shape = picture.shape
+
+    monkeypatch.setitem(sys.modules, "tracker", SimpleNamespace(Image=Image))
+    logged = []
+    run = type("Run", (), {"__module__": "tracker.run", "log": lambda self, values: logged.append(values)})()
+    with watch(Bigrams(), tmp_path, observers=[LearningCurves()], logger=run):
+        pass
+    pictures = [v for values in logged for v in values.values() if isinstance(v, Image)]
+    assert pictures
+    assert pictures[0].shape[-1] in (3, 4)
 
 
 def test_nothing_costs_nothing_between_observations(tmp_path):
@@ -453,6 +479,17 @@ def test_a_loop_of_accelerate(tmp_path):
         pd.testing.assert_frame_equal(tables(tmp_path)[name], table)
 
 
+def test_modes_that_the_guide_refuses_are_refused(tmp_path):
+    class DeepSpeedEngine(Bigrams):
+        """As DeepSpeed names its wrapper."""
+
+    with pytest.raises(ValueError, match="DeepSpeed is not supported: observe its checkpoints"):
+        watch(DeepSpeedEngine(), tmp_path)
+    guide = Path(__file__).parents[2] / "docs" / "start" / "your_loop.md"
+    refused = [line for line in guide.read_text(encoding="utf-8").splitlines() if "| refused" in line]
+    assert [line.split("|")[1].strip() for line in refused] == list(REFUSED)
+
+
 def test_a_compiled_model_is_observed_and_saved_as_it_is_uncompiled(tmp_path):
     net = Bigrams()
     with watch(torch.compile(net, backend="eager"), tmp_path, checkpoints=True) as watcher:
@@ -461,27 +498,68 @@ def test_a_compiled_model_is_observed_and_saved_as_it_is_uncompiled(tmp_path):
     assert saved["state_dict"].keys() == net.state_dict().keys()
 
 
+def in_parallel(net):
+    return nn.parallel.DistributedDataParallel(net)
+
+
+def compiled(net):
+    return in_parallel(torch.compile(net, backend="eager"))
+
+
+def accelerated(net):
+    from accelerate import Accelerator
+
+    return Accelerator(cpu=True).prepare(net)
+
+
+def sharded(net):
+    """As in torchtitan: each layer, then the whole model."""
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = torch.distributed.init_device_mesh("cpu", (2,))
+    for layer in (net.hidden, net):
+        fully_shard(layer, mesh=mesh)
+    return net
+
+
+MODES = (in_parallel, compiled, accelerated, sharded)
+
+
 @pytest.mark.slow
 def test_two_ranks_give_the_numbers_of_one(tmp_path):
     net = Bigrams()
     with watch(net, tmp_path / "one") as watcher:
         train(net, watcher, end=5)
-    run_ranks(__file__, tmp_path, tmp_path / "cache")
-    for name, table in tables(tmp_path / "one").items():
-        pd.testing.assert_frame_equal(tables(tmp_path / "two")[name], table, rtol=1e-5)
+    run_ranks(__file__, tmp_path, tmp_path / "cache", timeout=480)
+    for mode in MODES:
+        found = tables(tmp_path / mode.__name__)
+        for name, table in tables(tmp_path / "one").items():
+            pd.testing.assert_frame_equal(found[name], table, rtol=1e-5)
 
 
 def rank_main(folder):
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
-    net = nn.parallel.DistributedDataParallel(Bigrams())
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-    with watch(net, folder / "two") as watcher:
-        for step, batch in enumerate(TRAIN[:5], 1):
-            optimizer.zero_grad()
-            loss_of(net, {"input_ids": batch["input_ids"][2 * rank : 2 * rank + 2]}).backward()
-            optimizer.step()
-            watcher.step(step)
-    with pytest.raises(ValueError, match="later than step 0"):  # on both ranks
-        watch(net, folder / "two")
+    for mode in MODES:
+        net = mode(Bigrams())
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+        with watch(net, folder / mode.__name__) as watcher:
+            for step, batch in enumerate(TRAIN[:5], 1):
+                optimizer.zero_grad()
+                loss_of(net, {"input_ids": batch["input_ids"][2 * rank : 2 * rank + 2]}).backward()
+                optimizer.step()
+                watcher.step(step)
+    divided = parallelize_module(
+        Bigrams(), torch.distributed.init_device_mesh("cpu", (2,)), {"hidden": ColwiseParallel()}
+    )
+    for refused, options, why in (  # on both ranks
+        (Bigrams(), {"folder": folder / "sharded"}, "later than step 0"),
+        (divided, {}, "tensor parallelism is not supported: ranks that hold parts of a layer"),
+        (sharded(Bigrams()), {"checkpoints": True}, "checkpoints of sharded weights are not written"),
+        (sharded(Bigrams()), {"observers": [Landscape()]}, "landscape: not tested with sharded weights"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            watch(refused, **{"folder": folder / "refused", **options})
     torch.distributed.destroy_process_group()

@@ -108,6 +108,23 @@ def is_sharded(module: nn.Module) -> bool:
     )
 
 
+def is_tensor_parallel(module: nn.Module) -> bool:
+    """Return whether ranks hold parts of a layer and read the same batch, unlike parts of ``fully_shard``.
+
+    Example:
+        >>> is_tensor_parallel(nn.Linear(2, 2))
+        False
+    """
+    if not is_sharded(module):
+        return False
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
+
+    alone = not any(isinstance(m, FSDPModule) for m in module.modules())
+    parts = [p.placements for p in module.parameters() if isinstance(p, DTensor)]
+    return any(alone or sum(not where.is_replicate() for where in placements) > 1 for placements in parts)
+
+
 def call_module(
     module: nn.Module,
     batch: Mapping[str, Any],

@@ -32,7 +32,7 @@ from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, Sites
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.observing.token_groups import FrequencySource, check_bands, frequency_bands, gold_layers
 from lmdyn.callbacks.training.updates import updates
-from lmdyn.runs.schema import Quantity
+from lmdyn.runs.schema import Quantity, group_columns
 
 __all__ = ["LossChangeAllocation"]
 
@@ -478,7 +478,7 @@ class LossChangeAllocation(Observer):
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Draw the standard panels, with shares summed since the start; void intervals are gaps."""
-        keys = [c for c in observations if c not in ("step", "tokens", "value")]
+        keys = ["quantity", "site", *group_columns(observations)]
         sums = observations.groupby(keys, observed=True, dropna=False)["value"].cumsum()
         shares = observations["quantity"].eq("allocation")
         return super().figures(observations.assign(value=observations["value"].mask(shares, sums)), settings)

@@ -40,6 +40,7 @@ from lmdyn.callbacks.observing.run import (
     split_loader,
 )
 from lmdyn.callbacks.training.lightning_internals import callbacks_of, shards_weights, tree_leaves
+from lmdyn.callbacks.training.modes import refuse_mode
 from lmdyn.callbacks.training.resume import at_epoch_start
 from lmdyn.callbacks.training.updates import count_updates, updates
 from lmdyn.runs.run_identity import write_identity
@@ -53,6 +54,7 @@ log = logging.getLogger(__name__)
 
 _SITES = ("sites", "attention_sites")
 _OF_DATA = frozenset({"split", "max_tokens", "forward", "batch"})
+NOT_SHARDED = "not tested with sharded weights (no `sharded = True` in its class)"
 _UNATTACHED = "{}: not attached to a run: a Trainer attaches it in setup; otherwise call attach()"
 
 
@@ -448,10 +450,10 @@ class Observer(L.Callback, ABC):
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Check the module's sites before training."""
+        refuse_mode(pl_module)
         if not self.sharded and trainer.world_size > 1 and shards_weights(trainer, pl_module):
             raise ValueError(
-                f"{self.name} is not tested with sharded weights ({type(trainer.strategy).__name__}; no "
-                "`sharded = True` in its class): remove it, and replay it after training by `lmdyn analyze`"
+                f"{self.name}: {NOT_SHARDED}: remove it, and replay it after training by `lmdyn analyze`"
             )
         if device_of(pl_module) == trainer.strategy.root_device:  # otherwise it is moved there later
             self.bind(pl_module)

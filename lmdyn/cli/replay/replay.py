@@ -129,7 +129,7 @@ class Replay:
             log.warning(
                 "%s holds step %s, but is observed as step %d, its name", read.path, about["step"], step
             )
-        at = Progress(step, about.get("tokens"), about.get("learning_rate"))
+        at = Progress(step, *(about.get(name) for name in ("tokens", "learning_rate", "words")))
         del read  # so that at most one other is in memory
         met = self._meet(task)
         passes = Passes(met, self.module)

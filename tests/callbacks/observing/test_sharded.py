@@ -76,6 +76,15 @@ class ShardedTransformer(Sharded):
         return self.net(input_ids=input_ids).logits
 
 
+class Divided(Sharded):
+    """Ranks hold parts of a layer."""
+
+    def configure_model(self):
+        from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+        parallelize_module(self.net, self.device_mesh["tensor_parallel"], {"3": ColwiseParallel()})
+
+
 class Tagged(DataLoader):
     """Batches with a tag of each token."""
 
@@ -137,8 +146,8 @@ def observers(batches, other):
     }  # fmt: skip
 
 
-def fit(folder, watching, module=Sharded):
-    strategy = L.pytorch.strategies.ModelParallelStrategy(2, 1, process_group_backend="gloo")
+def fit(folder, watching, module=Sharded, parts=(2, 1)):
+    strategy = L.pytorch.strategies.ModelParallelStrategy(*parts, process_group_backend="gloo")
     saving = any(isinstance(c, ScheduledCheckpoint) for c in watching)
     how = {"devices": 2, "strategy": strategy, "max_steps": 2, "enable_checkpointing": saving}
     trainer = quiet_trainer(folder, *watching, **how)
@@ -161,6 +170,8 @@ def rank_main(folder):
     ):
         with pytest.raises(ValueError, match=message):
             fit(folder / "refused", watching)
+    with pytest.raises(ValueError, match="tensor parallelism is not supported: ranks that hold parts"):
+        fit(folder / "refused", [LearningCurves(layers=[], frequency="probe", probe=probe)], Divided, (1, 2))
 
 
 class UsersOwn(LearningCurves):

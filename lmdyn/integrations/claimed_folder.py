@@ -1,0 +1,59 @@
+"""The folder of a watched run: one process writes it, and no later step is overwritten."""
+
+import logging
+import os
+import shutil
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lmdyn.runs.atomic_files import write_file
+from lmdyn.runs.checkpoint_files import checkpoint_step
+from lmdyn.runs.folder_lock import FolderLock
+
+__all__ = ["claim_folder", "save_tokenizer"]
+
+log = logging.getLogger(__name__)
+
+_LATER = "later_steps"
+"""Folder within a run's folder for what a continued run makes anew."""
+
+
+def claim_folder(lock: FolderLock, folder: Path, step: int | None) -> str | None:
+    """Lock the folder and move later steps of a continued run aside; return why not, if that is refused."""
+    try:
+        lock.acquire()
+    except ValueError as error:
+        if f"process {os.getpid()} on" in str(error):
+            return f"{folder} is watched by this process: call close() of the other watcher first"
+        return str(error)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [*folder.glob("observations/*/*.parquet"), *folder.glob("checkpoints/step=*.ckpt")]
+    steps = {p: int(p.stem) if p.stem.isdecimal() else checkpoint_step(p) for p in files}
+    later = sorted(p for p, at in steps.items() if at is not None and at > (step or 0))
+    if later and step is None:
+        return (
+            f"{folder} holds {later[-1].relative_to(folder)}, which is later than step 0: choose another folder, or, "
+            "if the training continues, say at which step the model stands: lmdyn.watch(…, step=…)"
+        )
+    if later:
+        names = (f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}{f'_{i}' if i else ''}" for i in count())
+        aside = next(p for p in (folder / _LATER / name for name in names) if not p.exists())
+        for path in later:
+            to = aside / path.relative_to(folder)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(path, to)
+        log.warning("%d files of steps after %d were moved to %s", len(later), step, aside)
+    return None
+
+
+def save_tokenizer(folder: Path, tokenizer: Any, counts: pd.DataFrame | None) -> None:
+    """Save the tokenizer and the frequencies of its tokens with the run."""
+    if hasattr(tokenizer, "save_pretrained"):
+        tokenizer.save_pretrained(str(folder))
+    if counts is not None:
+        folder.mkdir(exist_ok=True)
+        write_file(folder / "token_counts.parquet", counts.to_parquet)
