@@ -36,6 +36,7 @@ from lmdyn.cli.trust.folders import check_folder
 from lmdyn.cli.trust.untrusted import imports_restored, refuse_others
 from lmdyn.datamodules.corpora.tokenization import check_growth
 from lmdyn.runs.atomic_files import make_writable, remove_unfinished
+from lmdyn.runs.checkpoint_files import read_checkpoint, updates_in
 from lmdyn.runs.hub_checkpoints import HubCheckpoints, StoredNames, is_pretrained, stamp
 from lmdyn.runs.provenance import begin_session, end_session
 from lmdyn.runs.store import ObservationStore
@@ -228,7 +229,8 @@ def _asked(
     subject: Subject, cli: Any, only: Sequence[str], *, scheduled: bool
 ) -> tuple[list[Observer], dict[int, list[Observer]]]:
     """Return the selected observers in their order, and those that are called at each step."""
-    subject.count_updates(cli.model)
+    if subject.own and not cli.model.automatic_optimization:
+        updates_in(read_checkpoint(next(reversed(subject.paths.values()))))  # refuses steps of all optimizers
     observers = [c for c in callbacks_of(cli.trainer) if isinstance(c, Observer)]
     if not observers:
         raise ValueError("no observer is configured: add one under trainer.callbacks, e.g. with --config")

@@ -1,15 +1,12 @@
 """Causal transformers trained from scratch: a language model, and a tagger of the same architecture."""
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, cast
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
@@ -38,24 +35,40 @@ class CausalTransformer(ScheduledModule):
     Args:
         family: ``model_type`` of a causal model of transformers: ``gpt2``, ``llama``, ``gpt_neox``, …
         config: arguments of the family's configuration, except ``vocab_size``.
+        vocab_size: number of token types; None uses that of the datamodule's tokenizer.
         **kwargs: see :class:`~lmdyn.models.learning_rate_schedules.ScheduledModule`.
     """
 
     _objective = "causal"
 
-    def __init__(self, family: str, config: dict[str, Any] | None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        family: str = "gpt2",
+        config: dict[str, Any] | None = None,
+        vocab_size: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(vocab_size=vocab_size, **kwargs)
         if "vocab_size" in (config or {}):
             raise ValueError(
                 "vocab_size must be passed as an argument, not in the config: move it out of the config"
             )
-        self.save_hyperparameters(ignore=["optimizer"])
         self.family = family
         self.config = dict(config or {})
 
-    @abstractmethod
     def head(self, width: int) -> nn.Linear:
-        """Return a new layer from hidden states of a width to the outputs."""
+        """Return the output layer, with the word vectors as its weights if the configuration ties them.
+
+        Args:
+            width: size of the hidden states.
+        """
+        words = cast(nn.Embedding, self.model.get_input_embeddings())
+        head = nn.Linear(words.embedding_dim, words.num_embeddings, bias=False)
+        if getattr(self.model.config, "tie_word_embeddings", True) and words.embedding_dim == width:
+            head.weight = words.weight
+        else:
+            nn.init.normal_(head.weight, std=getattr(self.model.config, "initializer_range", 0.02))
+        return head
 
     def build(self) -> None:
         """Create the layers, with the weights that transformers' initialisation draws."""
@@ -188,34 +201,11 @@ class CausalLanguageModel(CausalTransformer):
         family: str = "gpt2",
         config: dict[str, Any] | None = None,
         vocab_size: int | None = None,
-        optimizer: OptimizerCallable = lambda params: torch.optim.AdamW(params, lr=1e-3),
-        warmup_steps: int = 0,
-        decay_power: float | None = None,
-        decay_steps: int | None = None,
-        gradient_clip_val: float | None = 1.0,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(
-            family,
-            config,
-            vocab_size=vocab_size,
-            optimizer=optimizer,
-            gradient_clip_val=gradient_clip_val,
-            warmup_steps=warmup_steps,
-            decay_power=decay_power,
-            decay_steps=decay_steps,
-        )
-        if vocab_size is not None:
+        super().__init__(family, config, vocab_size, **kwargs)
+        if self.sizes_known():
             self.build()
-
-    def head(self, width: int) -> nn.Linear:
-        """Return the output layer, with the word vectors as its weights if the configuration ties them."""
-        words = cast(nn.Embedding, self.model.get_input_embeddings())
-        head = nn.Linear(words.embedding_dim, words.num_embeddings, bias=False)
-        if getattr(self.model.config, "tie_word_embeddings", True) and words.embedding_dim == width:
-            head.weight = words.weight
-        else:
-            nn.init.normal_(head.weight, std=getattr(self.model.config, "initializer_range", 0.02))
-        return head
 
 
 class CausalTagger(Tagging, CausalTransformer):
@@ -232,15 +222,8 @@ class CausalTagger(Tagging, CausalTransformer):
         task: label layer to learn, such as ``upos``.
         target: ``"next"`` for the label of the following token, ``"current"`` for that of the input token.
         shuffled_labels: whether to learn the randomly shuffled labels of the layer.
-        family: see :class:`CausalLanguageModel`, also for the other arguments.
-        config: arguments of the family's configuration.
-        vocab_size: number of token types; None uses that of the datamodule's tokenizer.
         num_labels: number of classes; None uses ``len(datamodule.label_names[task])``, which is then recorded.
-        optimizer: creates the optimizer.
-        warmup_steps: number of updates of the warmup.
-        decay_power: power of the decay.
-        decay_steps: number of updates until the rate is 0.
-        gradient_clip_val: maximum norm of the gradient.
+        **kwargs: see :class:`CausalLanguageModel`.
 
     Raises:
         ValueError: if ``target`` is not next or current; if the batch does not have the label layer; as in
@@ -257,30 +240,11 @@ class CausalTagger(Tagging, CausalTransformer):
         task: str = "upos",
         target: Literal["next", "current"] = "next",
         shuffled_labels: bool = False,
-        family: str = "gpt2",
-        config: dict[str, Any] | None = None,
-        vocab_size: int | None = None,
         num_labels: int | None = None,
-        optimizer: OptimizerCallable = lambda params: torch.optim.AdamW(params, lr=1e-3),
-        warmup_steps: int = 0,
-        decay_power: float | None = None,
-        decay_steps: int | None = None,
-        gradient_clip_val: float | None = 1.0,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(
-            family,
-            config,
-            vocab_size=vocab_size,
-            optimizer=optimizer,
-            gradient_clip_val=gradient_clip_val,
-            warmup_steps=warmup_steps,
-            decay_power=decay_power,
-            decay_steps=decay_steps,
-        )
+        super().__init__(**kwargs)
         self.learn(task, target, shuffled_labels, num_labels)
-        self.save_hyperparameters(ignore=["optimizer"])
-        if vocab_size is not None and num_labels is not None:
-            self.build()
 
     def build(self) -> None:
         """Create the layers, the head first, so that a tagger does not start as the language model of its seed."""

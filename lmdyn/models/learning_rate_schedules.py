@@ -4,6 +4,7 @@ import math
 from typing import Any, cast
 
 import torch
+from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import nn
 
@@ -53,19 +54,28 @@ class ScheduledModule(LanguageModule):
     """A model whose optimizer has the groups of :func:`decay_groups`, and the rate of :func:`warmup_decay`.
 
     Args:
+        vocab_size: number of token types; None uses that of the datamodule's tokenizer.
+        optimizer: creates the optimizer from two groups of parameters.
         warmup_steps: number of updates of the warmup.
         decay_power: power of the decay; None keeps the rate constant.
         decay_steps: number of updates until the rate is 0; None uses the Trainer's number of updates.
-        **kwargs: see :class:`~lmdyn.models.module.LanguageModule`.
+        gradient_clip_val: maximum norm of the gradient; None does not clip. The Trainer's setting takes precedence.
 
     Raises:
         ValueError: if a number is out of range; at the second update, if the length of the training is unknown.
     """
 
     def __init__(
-        self, *, warmup_steps: int, decay_power: float | None, decay_steps: int | None, **kwargs: Any
+        self,
+        *,
+        vocab_size: int | None = None,
+        optimizer: OptimizerCallable = lambda params: torch.optim.AdamW(params, lr=1e-3),
+        warmup_steps: int = 0,
+        decay_power: float | None = None,
+        decay_steps: int | None = None,
+        gradient_clip_val: float | None = 1.0,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val)
         if warmup_steps < 0 or (decay_power is not None and decay_power <= 0) or (decay_steps or 1) < 1:
             raise ValueError(
                 "expected warmup_steps >= 0, decay_power > 0 and decay_steps >= 1, got "

@@ -1,8 +1,5 @@
 """The LSTM language model of Saphra (2021) and of the word-level language modelling example of PyTorch."""
 
-import torch
-from lightning.pytorch.cli import OptimizerCallable
-
 from lmdyn.models.recurrent import RecurrentModule
 
 __all__ = ["LSTMLanguageModel"]
@@ -40,38 +37,10 @@ class LSTMLanguageModel(RecurrentModule):
     Reference: Saphra & Lopez 2019, section 3 (Saphra 2021, chapter 4).
 
     Example:
+        >>> import torch
         >>> model = LSTMLanguageModel(vocab_size=10, embedding_size=4, hidden_size=4)
         >>> first = model(torch.tensor([[1, 2, 3]]))
         >>> first.logits.shape
         torch.Size([1, 3, 10])
         >>> second = model(torch.tensor([[4, 5]]), state=first.state)  # continues after 1, 2, 3
     """
-
-    def __init__(
-        self,
-        vocab_size: int | None = None,
-        embedding_size: int = 200,
-        hidden_size: int = 200,
-        num_layers: int = 2,
-        dropout: float = 0.2,
-        tie_weights: bool = False,
-        optimizer: OptimizerCallable = lambda params: torch.optim.SGD(params, lr=20.0),
-        anneal_factor: float | None = 4.0,
-        gradient_clip_val: float | None = 0.25,
-        init_range: float = 0.1,
-    ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            optimizer=optimizer,
-            gradient_clip_val=gradient_clip_val,
-            embedding_size=embedding_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            dropout=dropout,
-            tie_weights=tie_weights,
-            anneal_factor=anneal_factor,
-            init_range=init_range,
-        )
-        self.save_hyperparameters(ignore=["optimizer"])
-        if self.sizes_known():
-            self.build()

@@ -97,19 +97,17 @@ class MaskedLanguageModel(ScheduledModule):
             are appended (``google/electra-base``).
         generator_size: hidden size, heads and feed-forward size of ELECTRA's generator, as a share of the
             discriminator's.
-        vocab_size: number of token types; None uses that of the datamodule's tokenizer, which is then recorded.
         optimizer: creates the optimizer from two groups of parameters: with and without weight decay (biases and
             norms).
-        warmup_steps: number of updates over which the learning rate rises linearly.
         decay_power: after the warmup, the rate falls to 0 at ``decay_steps`` as ((N − t) / (N − warmup))^power; 1 is
             linear, None keeps it constant.
-        decay_steps: number of updates until the rate is 0; None uses the Trainer's number of updates.
-        gradient_clip_val: maximum norm of the gradient; None does not clip. The Trainer's setting takes precedence.
         compile: whether to compile the encoders with ``torch.compile`` for training.
         checkpoint_activations: whether to recompute activations in the backward pass instead of storing them.
         initialization: distribution of the initial weights: ``truncated_normal`` (at two deviations, as published),
             ``clipped_normal`` (at two deviations), ``normal``, or ``normal_everywhere``, which includes the gains of
             norms; σ is the configuration's ``initializer_range``. One seed draws the same numbers for each.
+        **kwargs: ``vocab_size``, ``warmup_steps``, ``decay_steps`` and ``gradient_clip_val``, see
+            :class:`~lmdyn.models.CausalLanguageModel`.
 
     Raises:
         ValueError: if the family is unknown; if both or neither of ``config`` and ``pretrained`` are given; if
@@ -134,24 +132,14 @@ class MaskedLanguageModel(ScheduledModule):
         config: dict[str, Any] | None = None,
         pretrained: str | None = None,
         generator_size: float = 0.25,
-        vocab_size: int | None = None,
         optimizer: OptimizerCallable = lambda params: torch.optim.AdamW(params, lr=1e-4),
-        warmup_steps: int = 0,
         decay_power: float | None = 1.0,
-        decay_steps: int | None = None,
-        gradient_clip_val: float | None = 1.0,
         compile: bool = False,
         checkpoint_activations: bool = False,
         initialization: Initialization = "truncated_normal",
+        **kwargs: Any,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            optimizer=optimizer,
-            gradient_clip_val=gradient_clip_val,
-            warmup_steps=warmup_steps,
-            decay_power=decay_power,
-            decay_steps=decay_steps,
-        )
+        super().__init__(optimizer=optimizer, decay_power=decay_power, **kwargs)
         one_of(Family, family=family)
         one_of(Initialization, initialization=initialization)
         if (config is None) == (pretrained is None):
@@ -160,7 +148,6 @@ class MaskedLanguageModel(ScheduledModule):
             raise ValueError(
                 "vocab_size must be passed as an argument, not in the config: move it out of the config"
             )
-        self.save_hyperparameters(ignore=["optimizer"])
         self.family = family
         self.config = config
         self.pretrained = pretrained
@@ -170,7 +157,7 @@ class MaskedLanguageModel(ScheduledModule):
         self.checkpoint_activations = checkpoint_activations
         self.evaluation_accuracy = TokenMean()
         self.evaluation_extra = TokenMean()
-        if vocab_size is not None or pretrained is not None:
+        if self.vocab_size is not None or pretrained is not None:
             self.build()
 
     # Building ---------------------------------------------------------------------------------------------

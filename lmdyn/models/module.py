@@ -98,8 +98,8 @@ class MajorityShare(Metric):
 class LanguageModule(L.LightningModule):
     """A language model whose vocabulary may be the datamodule's, with evaluation by torchmetrics.
 
-    A subclass calls ``save_hyperparameters(ignore=["optimizer"])`` in its ``__init__``, and defines :meth:`build`,
-    :meth:`training_loss` and :meth:`evaluate`, or the steps that call them.
+    Its arguments and those of a subclass are the hyperparameters of checkpoints, except for the optimizer. A subclass
+    defines :meth:`build`, :meth:`training_loss` and :meth:`evaluate`, or the steps that call them.
 
     Args:
         vocab_size: number of token types; None uses that of the datamodule's tokenizer.
@@ -110,10 +110,13 @@ class LanguageModule(L.LightningModule):
     _logger_failed = False
     _objective: str | None = None  # the objective of data for which the model is made; None accepts any
 
+    _given: tuple[str, ...] = ()  # arguments of a base class that a subclass sets
+
     def __init__(
         self, *, vocab_size: int | None, optimizer: OptimizerCallable, gradient_clip_val: float | None
     ) -> None:
         super().__init__()
+        self.save_hyperparameters(ignore=["optimizer", *self._given])
         self.vocab_size = vocab_size
         self.optimizer = optimizer
         self.gradient_clip_val = gradient_clip_val
@@ -148,6 +151,10 @@ class LanguageModule(L.LightningModule):
     @property
     def _datamodule(self) -> Any:
         return None if self._trainer is None else getattr(self._trainer, "datamodule", None)
+
+    def sizes_known(self) -> bool:
+        """Return whether the layers can be built without a datamodule."""
+        return self.vocab_size is not None
 
     def build(self) -> None:
         """Create the layers, once the sizes are known."""

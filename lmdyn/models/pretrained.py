@@ -120,7 +120,6 @@ class PretrainedLM(LanguageModule):
         gradient_clip_val: float | None = 1.0,
     ) -> None:
         super().__init__(vocab_size=None, optimizer=optimizer, gradient_clip_val=gradient_clip_val)
-        self.save_hyperparameters(ignore=["optimizer"])
         self.name = name
         self.revision = revision
         self.folder = hub_folder(name, revision)

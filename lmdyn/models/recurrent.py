@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
+from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
@@ -26,24 +27,25 @@ class RecurrentModule(LanguageModule):
     whenever the validation loss fails to improve on the best so far.
 
     A subclass may define the labels of a batch (:meth:`labels_of`) and the number of outputs of the decoder
-    (:meth:`num_outputs`). It calls ``save_hyperparameters(ignore=["optimizer"])`` in its ``__init__``.
+    (:meth:`num_outputs`).
 
     A batch without ``continues`` starts from a zero state. Padding, if any, is on the right, without labels.
     """
 
     def __init__(
         self,
-        *,
-        embedding_size: int,
-        hidden_size: int,
-        num_layers: int,
-        dropout: float,
-        anneal_factor: float | None,
-        init_range: float,
+        vocab_size: int | None = None,
+        embedding_size: int = 200,
+        hidden_size: int = 200,
+        num_layers: int = 2,
+        dropout: float = 0.2,
         tie_weights: bool = False,
-        **kwargs: Any,
+        optimizer: OptimizerCallable = lambda params: torch.optim.SGD(params, lr=20.0),
+        anneal_factor: float | None = 4.0,
+        gradient_clip_val: float | None = 0.25,
+        init_range: float = 0.1,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val)
         if tie_weights and embedding_size != hidden_size:
             raise ValueError(
                 f"tie_weights requires embedding_size == hidden_size, got {embedding_size} and {hidden_size}; "
@@ -61,6 +63,8 @@ class RecurrentModule(LanguageModule):
         self.best_val_loss: float | None = None
         self._carried: State | None = None  # state of training
         self._evaluated: State | None = None  # state of validation, test and prediction
+        if self.sizes_known():
+            self.build()
 
     # What a subclass says ---------------------------------------------------------------------------------
 
@@ -68,10 +72,6 @@ class RecurrentModule(LanguageModule):
         """Return the number of classes, by default that of words; called when ``vocab_size`` is known."""
         assert self.vocab_size is not None
         return self.vocab_size
-
-    def sizes_known(self) -> bool:
-        """Return whether the layers can be built without a datamodule."""
-        return self.vocab_size is not None
 
     # Building ---------------------------------------------------------------------------------------------
 

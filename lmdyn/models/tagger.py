@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import torch
 from jaxtyping import Int
-from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
 from lmdyn.models.module import IGNORED, LanguageModule, MajorityShare, TokenMean
@@ -23,10 +21,10 @@ class Tagging(LanguageModule):
         label_key: key of the labels in a batch.
     """
 
-    num_labels: int | None
+    num_labels: int | None = None
 
     def learn(self, task: str, target: str, shuffled_labels: bool, num_labels: int | None) -> None:
-        """Set what is learned.
+        """Set what is learned, and build the layers if all sizes are known.
 
         Args:
             task: label layer.
@@ -43,6 +41,12 @@ class Tagging(LanguageModule):
         layer = f"shuffled_{task}" if shuffled_labels else task
         self.label_key = f"target_{layer}" if target == "next" else layer
         self.accuracy = TokenMean()
+        if self.sizes_known():
+            self.build()
+
+    def sizes_known(self) -> bool:
+        """Return whether the layers can be built without a datamodule."""
+        return super().sizes_known() and self.num_labels is not None
 
     def num_outputs(self) -> int:
         """Return the number of classes, read from the datamodule if needed, and recorded.
@@ -110,16 +114,8 @@ class LSTMTagger(Tagging, RecurrentModule):
         task: label layer to learn, such as ``upos``, ``xpos``, ``semtag`` or ``topic``.
         target: ``"next"`` for the label of the following token, ``"current"`` for that of the input token.
         shuffled_labels: whether to learn the randomly shuffled labels of the layer.
-        vocab_size: number of word types; None uses that of the datamodule's tokenizer, which is then recorded.
         num_labels: number of classes; None uses ``len(datamodule.label_names[task])``, which is then recorded.
-        embedding_size: number of dimensions of the word vectors.
-        hidden_size: number of dimensions of the LSTM layer.
-        dropout: probability of zeroing an entry of the word vectors and of the output.
-        optimizer: creates the optimizer from the parameters.
-        anneal_factor: divisor of the learning rate after a validation whose loss is not the lowest so far; None never
-            anneals.
-        gradient_clip_val: maximum norm of the gradient; None does not clip. The Trainer's setting takes precedence.
-        init_range: embedding and decoder weights start uniformly within ± this value.
+        **kwargs: sizes, optimizer and recipe, see :class:`~lmdyn.models.LSTMLanguageModel`.
 
     Raises:
         ValueError: if ``target`` is not next or current; if the batch does not have the label layer; when the layers
@@ -128,42 +124,21 @@ class LSTMTagger(Tagging, RecurrentModule):
     Reference: Saphra & Lopez 2019, section 3.1 and table 2 (Saphra 2021, chapter 4).
 
     Example:
+        >>> import torch
         >>> tagger = LSTMTagger("upos", target="current", vocab_size=10, num_labels=3)
         >>> tagger(torch.tensor([[1, 2, 3]])).logits.shape
         torch.Size([1, 3, 3])
     """
+
+    _given = ("num_layers", "tie_weights")
 
     def __init__(
         self,
         task: str = "upos",
         target: Literal["next", "current"] = "next",
         shuffled_labels: bool = False,
-        vocab_size: int | None = None,
         num_labels: int | None = None,
-        embedding_size: int = 200,
-        hidden_size: int = 200,
-        dropout: float = 0.2,
-        optimizer: OptimizerCallable = lambda params: torch.optim.SGD(params, lr=20.0),
-        anneal_factor: float | None = 4.0,
-        gradient_clip_val: float | None = 0.25,
-        init_range: float = 0.1,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            optimizer=optimizer,
-            gradient_clip_val=gradient_clip_val,
-            embedding_size=embedding_size,
-            hidden_size=hidden_size,
-            num_layers=1,
-            dropout=dropout,
-            anneal_factor=anneal_factor,
-            init_range=init_range,
-        )
+        super().__init__(num_layers=1, tie_weights=False, **kwargs)
         self.learn(task, target, shuffled_labels, num_labels)
-        self.save_hyperparameters(ignore=["optimizer"])
-        if self.sizes_known():
-            self.build()
-
-    def sizes_known(self) -> bool:
-        """Return whether the layers can be built without a datamodule."""
-        return super().sizes_known() and self.num_labels is not None

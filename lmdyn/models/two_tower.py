@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.linear_cross_entropy import linear_cross_entropy, target_log_probabilities
@@ -66,16 +65,12 @@ class TwoTowerLanguageModel(ScheduledModule):
         init_range: deviation of all weights of embeddings and linear maps, normal and cut at two deviations (GPT-2's
             own initialisation uses a smaller deviation for the maps into the residual stream); LSTMs start with
             PyTorch's defaults.
-        vocab_size: number of token types; None uses that of the datamodule's tokenizer, which is then recorded.
-        optimizer: creates the optimizer from two groups of parameters: with and without weight decay (biases and
-            norms). Published: ``torch.optim.AdamW`` with ``betas: [0.9, 0.98]``, which a default cannot express in
-            yaml.
-        warmup_steps: number of updates over which the learning rate rises linearly.
         decay_power: after the warmup, it falls to 0 at ``decay_steps`` as ((N − t) / (N − warmup))^power; None keeps
             it constant.
-        decay_steps: number of updates until the rate is 0; None uses the Trainer's number of updates.
-        gradient_clip_val: maximum norm of the gradient; None does not clip. The Trainer's setting takes precedence.
         compile: whether to compile the towers with ``torch.compile`` for training.
+        **kwargs: ``vocab_size``, ``optimizer`` (published: ``torch.optim.AdamW`` with ``betas: [0.9, 0.98]``),
+            ``warmup_steps``, ``decay_steps`` and ``gradient_clip_val``, see
+            :class:`~lmdyn.models.CausalLanguageModel`.
 
     Raises:
         ValueError: if the kind of tower or output is unknown, or if sizes are below 1 or do not match.
@@ -102,22 +97,11 @@ class TwoTowerLanguageModel(ScheduledModule):
         dropout: float = 0.1,
         output: Output = "standard",
         init_range: float = 0.02,
-        vocab_size: int | None = None,
-        optimizer: OptimizerCallable = lambda params: torch.optim.AdamW(params, lr=1e-3),
-        warmup_steps: int = 0,
         decay_power: float | None = 1.0,
-        decay_steps: int | None = None,
-        gradient_clip_val: float | None = 1.0,
         compile: bool = False,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            optimizer=optimizer,
-            gradient_clip_val=gradient_clip_val,
-            warmup_steps=warmup_steps,
-            decay_power=decay_power,
-            decay_steps=decay_steps,
-        )
+        super().__init__(decay_power=decay_power, **kwargs)
         one_of(Tower, tower=tower)
         one_of(Output, output=output)
         sizes = {
@@ -128,7 +112,7 @@ class TwoTowerLanguageModel(ScheduledModule):
             "intermediate_size": intermediate_size,
             "lstm_size": lstm_size,
             "max_position_embeddings": max_position_embeddings,
-            "vocab_size": vocab_size,
+            "vocab_size": self.vocab_size,
         }
         if low := {name: value for name, value in sizes.items() if value is not None and value < 1}:
             raise ValueError(f"expected sizes of at least 1, got {low}")
@@ -146,7 +130,6 @@ class TwoTowerLanguageModel(ScheduledModule):
                 f"lstm_size {lstm_size} is below hidden_size {hidden_size}: states are projected to fewer "
                 "dimensions only"
             )
-        self.save_hyperparameters(ignore=["optimizer"])
         self._objective = _OBJECTIVES[tower]
         self.tower, self.n_towers = tower, n_towers
         self.hidden_size, self.num_layers = hidden_size, num_layers
@@ -158,7 +141,7 @@ class TwoTowerLanguageModel(ScheduledModule):
         self.output = output
         self.init_range = init_range
         self.compile_towers = compile
-        if vocab_size is not None:
+        if self.sizes_known():
             self.build()
 
     # Building ---------------------------------------------------------------------------------------------

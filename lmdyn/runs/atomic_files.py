@@ -19,8 +19,6 @@ __all__ = [
     "UnwritableError",
     "compare_checksums",
     "make_writable",
-    "process_is_gone",
-    "process_name",
     "remove_links",
     "remove_unfinished",
     "unfinished_path",
@@ -136,7 +134,7 @@ def make_writable(folder: Path, remedy: str) -> None:
 
 def unfinished_path(path: Path) -> Path:
     """Return a unique temporary name for a file in its folder, which identifies the process."""
-    return path.with_name(f".{path.name}.{process_name()}.{next(_counter)}.tmp")
+    return path.with_name(f".{path.name}.{_machine()}-{os.getpid()}.{next(_counter)}.tmp")
 
 
 def _publish(unfinished: Path, path: Path) -> None:
@@ -172,52 +170,28 @@ def remove_unfinished(folder: Path) -> None:
     For processes of this machine it is known whether they have ended; files of others are removed after a day.
     """
     for path in folder.glob(".*.tmp"):
-        match = re.search(r"\.(\w+-\d+-\d+)\.\d+\.tmp$", path.name)
+        match = re.search(rf"\.{_machine()}-(\d+)\.\d+\.tmp$", path.name)
         with contextlib.suppress(FileNotFoundError):  # another worker was first
-            if (match and process_is_gone(match[1])) or path.stat().st_mtime < time.time() - _DAY_S:
+            if (match and _has_ended(int(match[1]))) or path.stat().st_mtime < time.time() - _DAY_S:
                 path.unlink()
-
-
-# ---------------------------------------------------------------------------------------------- processes
-
-
-def process_name() -> str:
-    """Return a unique name of this process over all machines: ``<machine>-<process>-<start>``.
-
-    Example:
-        >>> process_is_gone(process_name())
-        False
-    """
-    return f"{_machine()}-{os.getpid()}-{_began(os.getpid()) or 0}"
-
-
-def process_is_gone(name: str) -> bool:
-    """Return whether a process of this machine has ended; False if this is unknown, as for other machines."""
-    match = re.fullmatch(r"(\w+)-(\d+)-([1-9]\d*)", name)
-    return match is not None and match[1] == _machine() and _began(int(match[2])) != int(match[3])
 
 
 @cache
 def _machine() -> str:
-    """Return an identifier of this machine since its start, and of its numbering of processes (one per container)."""
-    facts = [platform.node()]
-    for read in (
-        lambda: Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"),
-        lambda: str(Path("/proc/self/ns/pid").readlink()),
-    ):
-        with contextlib.suppress(OSError):
-            facts.append(read())
+    """Return an identifier of this machine, and of its numbering of processes (one per container)."""
+    numbering = Path("/proc/self/ns/pid")
+    facts = [platform.node(), str(numbering.readlink()) if numbering.is_symlink() else ""]
     return hashlib.blake2b(repr(facts).encode(), digest_size=5).hexdigest()
 
 
-def _began(pid: int) -> int | None:
-    """Return the start of a process in system ticks since boot; None if it does not exist, or without ``/proc``."""
+def _has_ended(process: int) -> bool:
     try:
-        content = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    fields = content.rpartition(")")[2].split()
-    return None if fields[0] in {"Z", "X"} else int(fields[19])  # a zombie has ended
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # of another user
+        pass
+    return False
 
 
 def compare_checksums(archive: Path | BinaryIO) -> None:
@@ -229,8 +203,6 @@ def compare_checksums(archive: Path | BinaryIO) -> None:
     if not zipfile.is_zipfile(archive):  # from old versions of torch
         return
     with zipfile.ZipFile(archive) as file:
-        without = all(
-            part.CRC == 0 for part in file.infolist()
-        )  # torch.serialization.set_crc32_options(False)
-        if not without and (part := file.testzip()) is not None:
+        written = any(part.CRC for part in file.infolist())  # or torch.serialization.set_crc32_options(False)
+        if written and (part := file.testzip()) is not None:
             raise ValueError(f"{part} in it differs from what was written")

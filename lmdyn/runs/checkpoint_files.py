@@ -21,7 +21,6 @@ from lmdyn.runs.sharded_checkpoints import is_sharded_checkpoint, read_sharded
 __all__ = [
     "COUNTED",
     "build_module",
-    "by_updates",
     "checkpoint_step",
     "find_checkpoints",
     "load_weights",
@@ -32,7 +31,7 @@ __all__ = [
 ]
 
 COUNTED = {"counts": "updates"}
-"""Entry of a checkpoint whose step is a number of updates; lmdyn before 0.1 recorded Lightning's ``global_step``."""
+"""Entry of a checkpoint whose step is a number of updates, unlike Lightning's ``global_step``."""
 
 
 def read_checkpoint(path: Path, stored: StoredNames | None = None) -> dict[str, Any]:
@@ -90,61 +89,24 @@ def find_checkpoints(pattern: str) -> dict[int, Path]:
         )
     steps: dict[int, Path] = {}
     for path in found:
-        step = name_step(path.name) if _of_trainer(path) else checkpoint_step(path)
-        if path == folder and not path.name.startswith("checkpoint-") and "step" not in path.name:
-            step = 0  # a single model: the number in llama3 is not a step
-        if step is None and _of_trainer(path):
-            raise ValueError(
-                f"{path} has no step: expected a folder name that ends in it, such as checkpoint-123"
-            )
-        if step is None:
-            step = _own_step(path)
+        step = _step_of(path, single=path == folder)
         if step in steps:
             raise ValueError(f"{steps[step]} and {path} both have step {step}: select one by a glob")
         steps[step] = path
     return dict(sorted(steps.items()))
 
 
-def _own_step(path: Path) -> int:
-    checkpoint = read_checkpoint(path)
-    if not isinstance(checkpoint.get("global_step"), int):
+def _step_of(path: Path, single: bool) -> int:
+    if not (path.is_dir() and (is_pretrained(path) or path.name.startswith("checkpoint-"))):
+        step = checkpoint_step(path)
+        return updates_in(read_checkpoint(path)) if step is None else step
+    if single and not path.name.startswith("checkpoint-") and "step" not in path.name:
+        return 0  # the number in llama3 is not a step
+    if (named := name_step(path.name)) is None:
         raise ValueError(
-            f"{path} has no step in its name or in an entry global_step: name it step=000000123.ckpt"
+            f"{path} has no step: expected a folder name that ends in it, such as checkpoint-123"
         )
-    return updates_in(checkpoint)
-
-
-def by_updates(paths: Mapping[int, Path], optimizers: int | None) -> Mapping[int, Path]:
-    """Return checkpoints by their number of updates, which names from before 0.1 are not under manual optimization.
-
-    Lmdyn before 0.1 named them after Lightning's ``global_step``, the number of steps of all optimizers.
-
-    Args:
-        paths: the checkpoints by the steps in their names.
-        optimizers: number of the module's optimizers; None if unknown.
-
-    Raises:
-        ValueError: if their numbers of updates are unknown.
-    """
-    for step in sorted(paths, reverse=True):
-        try:
-            checkpoint = read_checkpoint(paths[step])
-        except ValueError:  # reported when it is observed
-            continue
-        if checkpoint.get("global_step") != step or (number := updates_in(checkpoint, optimizers)) == step:
-            return paths
-        if any(one * number % step for one in paths):
-            raise ValueError(
-                f"{paths[step]} has {number} updates in {step} optimizer steps, but the steps of other checkpoints are "
-                "not multiples of this ratio: replay over those that are, --checkpoints GLOB"
-            )
-        return {one * number // step: path for one, path in paths.items()}
-    return paths
-
-
-def _of_trainer(path: Path) -> bool:
-    """Return whether a checkpoint has, or was intended to have, Hugging Face's format."""
-    return path.is_dir() and (is_pretrained(path) or path.name.startswith("checkpoint-"))
+    return named
 
 
 def newest_checkpoint(path: str, step: int | None = None) -> Path:
@@ -264,33 +226,24 @@ def checkpoint_step(path: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def updates_in(checkpoint: Mapping[str, Any], optimizers: int | None = None) -> int:
-    """Return the number of updates in a checkpoint of Lightning.
-
-    A checkpoint that records only Lightning's ``global_step`` is converted: under manual optimization, the same number
-    of steps in each batch is one update.
-
-    Args:
-        checkpoint: its content.
-        optimizers: number of the module's optimizers, if the checkpoint does not contain their states.
+def updates_in(checkpoint: Mapping[str, Any]) -> int:
+    """Return the number of updates in a checkpoint of Lightning: its ``global_step``, under automatic optimization.
 
     Raises:
-        ValueError: if the number of updates is unknown, because batches had different numbers of steps.
+        ValueError: if the number is unknown: under manual optimization, ``global_step`` counts all optimizers' steps.
     """
-    about, steps = checkpoint.get("lmdyn") or {}, int(checkpoint["global_step"])
+    about = checkpoint.get("lmdyn") or {}
     if about.items() >= COUNTED.items():
         return int(about["step"])
+    if not isinstance(checkpoint.get("global_step"), int):
+        raise ValueError(
+            "a checkpoint has no step in its name or in an entry global_step: name it step=000000123.ckpt"
+        )
     loops = checkpoint.get("loops", {}).get("fit_loop", {})
-    progress = loops.get("epoch_loop.manual_optimization.optim_step_progress", {"total": {"completed": 0}})
-    if progress["total"]["completed"] == 0:  # automatic optimization, which has one optimizer
-        return steps
-    batches = int(loops["epoch_loop.batch_progress"]["total"]["ready"])
-    optimizers = len(checkpoint.get("optimizer_states", ())) or optimizers or 1
-    if optimizers == 1 and steps <= batches:
-        return steps
-    if steps > batches and steps % batches == 0:
-        return batches
-    raise ValueError(
-        f"the checkpoint does not record its number of updates, and {steps} optimizer steps in {batches} batches do "
-        "not determine it: train again with this version, which counts updates"
-    )
+    manual = loops.get("epoch_loop.manual_optimization.optim_step_progress")
+    if manual and manual["total"]["completed"]:
+        raise ValueError(
+            "the checkpoint does not record its number of updates, and under manual optimization its global_step is "
+            "that of all optimizers: train again with this version, which counts updates"
+        )
+    return int(checkpoint["global_step"])

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 __all__ = [
     "FILE",
@@ -44,19 +44,6 @@ _PACKAGES = (
     "pyarrow",
 )
 _GIT_S = 5.0  # seconds per call of git
-
-
-class _Claim(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def fingerprint(self) -> str: ...
-    def reads(self) -> frozenset[str]: ...
-
-
-class _Study(Protocol):
-    @property
-    def claims(self) -> Sequence[_Claim]: ...
 
 
 def begin_session(folder: Path, command: Sequence[str], device: str, *, of: Path | None = None) -> int | None:
@@ -132,13 +119,11 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     return content
 
 
-def unseen_claims(
-    study: _Study, observed: Collection[str], registered: Mapping[str, str]
-) -> Mapping[str, str]:
+def unseen_claims(study: Any, observed: Collection[str], registered: Mapping[str, str]) -> Mapping[str, str]:
     """Return the claims of a study made before observation: none of what they read is observed, or registered earlier.
 
     Args:
-        study: the study.
+        study: a study of ``lmdyn.claims``, the top floor.
         observed: class names of the observers whose observations the run contains (``Sparsity``).
         registered: fingerprints by claim that are already registered; these stay.
 
@@ -161,6 +146,10 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def _begin(folder: Path, command: Sequence[str], device: str, of: Path | None) -> int:
+    import torch  # slow imports
+
+    from lmdyn.runs.atomic_files import remove_unfinished
+
     session = {
         "command": list(command),
         "began": _now(),
@@ -169,9 +158,10 @@ def _begin(folder: Path, command: Sequence[str], device: str, of: Path | None) -
         "host": platform.node(),
         "device": device_name(device),
         "processor": _processor(),
-        "threads": _threads(),
+        "threads": torch.get_num_threads(),
     }
     before = {} if of is None else read_provenance(of)["claims"]
+    remove_unfinished(folder)
     with _changing(folder) as content:
         claims: dict[str, dict[str, str]] = content["claims"]
         try:
@@ -202,20 +192,12 @@ def _changing(folder: Path) -> Iterator[dict[str, Any]]:
         content = read_provenance(folder)
         yield content
         write_json(folder / FILE, content)
-        _remove_unfinished(folder)
     finally:
         os.close(lock)
 
 
-def _remove_unfinished(folder: Path) -> None:
-    """Remove unfinished files of killed processes from the run's folder."""
-    from lmdyn.runs.atomic_files import remove_unfinished
-
-    remove_unfinished(folder)
-
-
-def _studies() -> Mapping[str, _Study]:
-    studies: Mapping[str, _Study] = import_module("lmdyn.claims").STUDIES  # the top floor
+def _studies() -> Mapping[str, Any]:
+    studies: Mapping[str, Any] = import_module("lmdyn.claims").STUDIES  # the top floor
     return studies
 
 
@@ -292,9 +274,3 @@ def device_name(device: str) -> str:
     import torch
 
     return f"{device} ({torch.cuda.get_device_name(device)})"
-
-
-def _threads() -> int:
-    import torch
-
-    return int(torch.get_num_threads())

@@ -51,18 +51,7 @@ class Steps:
         object.__setattr__(self, "at", tuple(int(step) for step in at))
 
     def __contains__(self, step: int) -> bool:
-        if step in self.at:
-            return True
-        if step < 1:
-            return False
-        if self.every is not None and step % self.every == 0:
-            return True
-        if self.per_decade is not None:
-            k = 0
-            while (due := round(10 ** (k / self.per_decade))) < step:
-                k += 1
-            return due == step
-        return False
+        return step in self.at or (step > 0 and self.following(step - 1) == step)
 
     def following(self, step: int) -> float:
         """Return the first scheduled step after ``step``; infinity if there is none.

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -186,14 +186,9 @@ class ObservationStore:
         return {}
 
     def _about(self, step: int) -> dict[str, Any]:
-        metadata = self.schema(step).metadata or {}
-        if b"lmdyn" not in metadata:
-            raise ValueError(
-                f"{self.path(step)} is not an observation of lmdyn: its metadata contains no observer"
-            )
         try:
-            about = json.loads(metadata[b"lmdyn"])
-        except ValueError:
+            about = json.loads((self.schema(step).metadata or {}).get(b"lmdyn", b"null"))
+        except json.JSONDecodeError:
             about = None
         match about:
             case {"observer": str(observer), "settings": dict(settings)}:
@@ -256,23 +251,17 @@ class ObservationStore:
         if quantities is not None:
             among = pc.field("quantity").isin(sorted(quantities))
             where = among if where is None else among & where
-        kept = list(self._tables(chosen, where))
+        tables = map(self._read, chosen)
+        kept = [table if where is None else table.filter(where) for table in tables]
         try:
             return cast(pd.DataFrame, pa.concat_tables(kept, promote_options="default").to_pandas())
         except _DAMAGED:
             for step in chosen:  # find the damaged one
-                table = self._read(step)
                 try:
-                    table.to_pandas()
+                    self._read(step).to_pandas()
                 except _DAMAGED as error:
                     raise self._unreadable(step, error) from error
             raise
-
-    def _tables(self, steps: Collection[int], where: Any) -> Iterator[pa.Table]:
-        """Yield the rows of these steps, in the order of steps."""
-        for step in steps:
-            table = self._read(step)
-            yield table if where is None else table.filter(where)
 
     def _read(self, step: int) -> pa.Table:
         """Read one observation and compare it with the checksums in its file, if there are any."""

@@ -19,9 +19,9 @@ whole weight, so small chunks cost more than they save."""
 
 def linear_cross_entropy(
     hidden: Float[Tensor, "n d"],
-    weight: Float[Tensor, "vocab _"],
-    bias: Float[Tensor, "_"] | None,
-    labels: Int[Tensor, "_"],
+    weight: Float[Tensor, "vocab d"],
+    bias: Float[Tensor, "vocab"] | None,
+    labels: Int[Tensor, "n"],
     *,
     chunk: int | None = None,
 ) -> Float[Tensor, ""]:
@@ -44,7 +44,7 @@ def linear_cross_entropy(
         The sum, 0 without labels; divide it by the number of labels for the mean.
 
     Raises:
-        ValueError: if sizes do not match; on the CPU, also if a label is not a row of the weight.
+        ValueError: on the CPU, if a label is not a row of the weight.
 
     Example:
         >>> linear_cross_entropy(torch.eye(2), torch.zeros(4, 2), None, torch.tensor([3, -100]))
@@ -58,9 +58,9 @@ def linear_cross_entropy(
 
 def target_log_probabilities(
     hidden: Float[Tensor, "n d"],
-    weight: Float[Tensor, "vocab _"],
-    bias: Float[Tensor, "_"] | None,
-    labels: Int[Tensor, "_"],
+    weight: Float[Tensor, "vocab d"],
+    bias: Float[Tensor, "vocab"] | None,
+    labels: Int[Tensor, "n"],
     *,
     chunk: int | None = None,
 ) -> Float[Tensor, "n"]:
@@ -87,8 +87,8 @@ def target_log_probabilities(
 
 def probability_sums(
     hidden: Float[Tensor, "n d"],
-    weight: Float[Tensor, "vocab _"],
-    bias: Float[Tensor, "_"] | None,
+    weight: Float[Tensor, "vocab d"],
+    bias: Float[Tensor, "vocab"] | None,
     counted: Bool[Tensor, "n"],
     *,
     chunk: int | None = None,
@@ -120,18 +120,6 @@ class _Chunks:
     def __init__(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk: int | None
     ) -> None:
-        if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1]:
-            raise ValueError(
-                f"hidden is {tuple(hidden.shape)}, weight {tuple(weight.shape)}: expected (n, d) and (vocab, d)"
-            )
-        if bias is not None and bias.shape != weight.shape[:1]:
-            raise ValueError(
-                f"bias is {tuple(bias.shape)}, expected {tuple(weight.shape[:1])}, one for each type"
-            )
-        if labels.shape != hidden.shape[:1]:
-            raise ValueError(
-                f"expected one label for each of {len(hidden)} positions, got labels {tuple(labels.shape)}"
-            )
         check_labels(labels, len(weight))
         device = hidden.device.type
         most = (_CHUNK.get(device, _CHUNK["other"])) if chunk is None else chunk
@@ -180,9 +168,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             labelled, at = y >= 0, y.clamp(min=0)[:, None]
             if softmax is None:
                 softmax = torch.empty_like(z)
-            p = torch.softmax(
-                z, 1, out=softmax[: len(z)]
-            )  # one pass; exp of underflowing values would be slow
+            p = torch.softmax(z, 1, out=softmax[: len(z)])  # exp of underflowing values would be slow
             normalizer = z.amax(1) - p.amax(1).log()
             total += torch.where(labelled, normalizer - z.gather(1, at)[:, 0], 0).sum()
             if not any(wanted):

@@ -24,7 +24,7 @@ from lmdyn.callbacks.training.lightning_internals import (
     settle_loops,
     write_out,
 )
-from lmdyn.callbacks.training.run_folder import holds_observations, recorded_folder, run_folder
+from lmdyn.callbacks.training.run_folder import recorded_folder, run_folder
 from lmdyn.callbacks.training.updates import UpdateCount, updates
 from lmdyn.runs.atomic_files import remove_links, remove_unfinished, write_file
 from lmdyn.runs.checkpoint_files import COUNTED
@@ -148,7 +148,6 @@ class RunState(UpdateCount):
             return
         super().on_load_checkpoint(trainer, pl_module, checkpoint)
         state = checkpoint.get("lmdyn")
-        self._refuse_other_steps(run_folder(trainer), (state or {}).get("step"))
         for logger in trainer.loggers:
             continue_events(logger, self.updates(trainer))
         self._tokens, self._base = 0, (state or {}).get("tokens") or 0
@@ -167,16 +166,6 @@ class RunState(UpdateCount):
         if divided and divided[0] is not None and divided[0]["accumulated"] == accumulated:
             recount_batches(fit_loop, accumulated, trainer.accumulate_grad_batches)
         self._restored = state
-
-    def _refuse_other_steps(self, folder: Path, step: int | None) -> None:
-        """Refuse to mix steps from before 0.1, which counted those of all optimizers, with numbers of updates."""
-        written = holds_observations(folder) or any(folder.glob("checkpoints/step=*.ckpt"))
-        if written and step not in (None, self._updates):
-            raise ValueError(
-                f"{folder} has observations or checkpoints from before 0.1, at steps of all optimizers: step {step} is "
-                f"update {self._updates}. Move its observations/ and checkpoints/ away, then resume; `lmdyn analyze` "
-                "converts checkpoints and observes them again"
-            )
 
 
 def _check_ranks(

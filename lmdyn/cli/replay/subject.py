@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 from huggingface_hub import list_repo_refs
 
 from lmdyn.cli.configurations import callback_entries, complete_model, run_configuration
 from lmdyn.cli.replay.overlays import observers_among, overlay
 from lmdyn.cli.trust.untrusted import import_only, known_paths, named_paths, refuse_others
-from lmdyn.runs.checkpoint_files import by_updates, find_checkpoints, read_checkpoint
+from lmdyn.runs.checkpoint_files import find_checkpoints, read_checkpoint
 from lmdyn.runs.hub_checkpoints import MODULE as PRETRAINED
 from lmdyn.runs.hub_checkpoints import HubCheckpoints, is_pretrained
 from lmdyn.runs.run_identity import FILE as IDENTITY
@@ -60,28 +59,6 @@ class Subject:
             config = self.folder / "config.yaml"
             refuse_others(read_yaml(config), config, allowed)
         return allowed
-
-    def count_updates(self, module: L.LightningModule) -> None:
-        """Convert steps of lmdyn before 0.1, which counted the steps of all optimizers under manual optimization.
-
-        Raises:
-            ValueError: if this is impossible, or the folder already contains observations at such steps.
-        """
-        if not self.own or module.automatic_optimization:
-            return
-        from lmdyn.cli.training.optimizers import configured_optimizers
-
-        optimizers = configured_optimizers(module) or ()
-        named, self.paths = self.paths, by_updates(self.paths, len(optimizers) or None)
-        if self.paths is named:
-            return
-        self.saved = None
-        files = sorted((self.out / "observations").glob("*/*.parquet"))
-        if before := [p for p in files if p.stem.isdecimal() and int(p.stem) > max(self.paths)]:
-            raise ValueError(
-                f"{before[-1]} counts the steps of all optimizers, as before 0.1, but the last checkpoint has "
-                f"{max(self.paths)} updates: choose another folder with --out, or remove {self.out / 'observations'}"
-            )
 
     def config(self) -> dict[str, Any]:
         """Return its configuration."""

@@ -91,10 +91,7 @@ def _compare(folder: Path) -> None:
     try:
         sums: dict[str, tuple[int, int]] = json.loads((folder / _CHECKSUMS).read_text(encoding="utf-8"))
         for name, (size, checksum) in sums.items():
-            found = (folder / name).stat().st_size
-            if found != size:
-                raise ValueError(f"{name} has {found} bytes, expected {size}")
-            if _checksum(folder / name) != checksum:
+            if (folder / name).stat().st_size != size or _checksum(folder / name) != checksum:
                 raise ValueError(f"{name} has changed since it was written")
     except (ValueError, OSError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder} is damaged ({error}): remove it, and it will be rebuilt") from error
@@ -102,11 +99,7 @@ def _compare(folder: Path) -> None:
 
 
 def _checksum(path: Path) -> int:
-    value = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_TOKENS_PER_CHUNK):
-            value = zlib.crc32(chunk, value)
-    return value
+    return zlib.crc32(np.memmap(path, mode="r")) if path.stat().st_size else 0
 
 
 class _Column:
@@ -180,12 +173,10 @@ class EncodedSplit:
             if len(new) > np.iinfo(layer_dtype(layer)).max:
                 raise ValueError(f"layer {layer!r} has {len(new)} different labels: is it a tag set?")
             table = np.array([*(new[name] for name in old), IGNORED], dtype=layer_dtype(layer))
-            # read instead of mapped, since mapped pages stay resident
-            with (self.folder / f"layer_{layer}.bin").open("r+b") as file:
-                while len(chunk := np.fromfile(file, table.dtype, _TOKENS_PER_CHUNK)):
-                    file.seek(-chunk.nbytes, os.SEEK_CUR)
-                    file.write(table[np.where(chunk == IGNORED, len(old), chunk)].data)
-                    file.flush()
+            labels = np.memmap(self.folder / f"layer_{layer}.bin", table.dtype, "r+")
+            for chunk in _chunks(labels):
+                chunk[:] = table[np.where(chunk == IGNORED, len(old), chunk)]
+            labels.flush()
             self._hashes[layer] = digest([self._hashes[layer], old, names[layer]])
             self.names[layer] = list(names[layer])
         (self.folder / "meta.json").write_text(json.dumps(self.meta), encoding="utf-8")
@@ -247,37 +238,22 @@ class EncodedSplit:
         """Return the labels of ``layer`` under one seeded permutation of all labelled positions.
 
         The distribution of labels is kept and their relation to the tokens is lost, so that a model can only
-        memorise them. The file is written on first use, next to that of the layer; memory does not grow with it.
+        memorise them. The file is written on first use, next to that of the layer; memory then holds one layer.
         """
-
-        def write(path: Path) -> None:
-            labels, pool, used = self.layer(layer), path.with_name("pool.bin"), 0
-            with pool.open("wb") as file:  # all labels, without gaps
-                for chunk in _chunks(labels):
-                    file.write(np.ascontiguousarray(chunk[chunk != IGNORED]).data)
-            if pool.stat().st_size:
-                mixed = np.memmap(pool, labels.dtype, "r+")
-                np.random.default_rng(seed).shuffle(np.asarray(mixed))
-            with path.open("wb") as file:
-                for chunk in map(np.array, _chunks(labels)):
-                    labelled = chunk != IGNORED
-                    if count := int(labelled.sum()):
-                        chunk[labelled] = mixed[used : used + count]
-                        used += count
-                    file.write(chunk.data)
-
-        return self.written_once(f"shuffled_{layer}-{seed}", layer_dtype(layer), write)
-
-    def written_once(
-        self, name: str, dtype: npt.DTypeLike, write: Callable[[Path], None]
-    ) -> np.memmap[Any, Any]:
-        """Map the file ``<name>.bin``, which ``write`` makes in a temporary folder if it does not exist."""
-        path = self.folder / f"{name}.bin"
+        path = self.folder / f"shuffled_{layer}-{seed}.bin"
         if not path.exists():
-            with tempfile.TemporaryDirectory(prefix=".shuffle-", dir=self.folder) as temporary:
-                write(Path(temporary) / path.name)
-                (Path(temporary) / path.name).replace(path)
-        return self.open(name, dtype)
+            unfinished = path.with_name(f".{path.name}-{os.getpid()}")
+            self._shuffled(layer, seed).tofile(unfinished)
+            unfinished.replace(path)
+        return self.open(path.stem, layer_dtype(layer))
+
+    def _shuffled(self, layer: str, seed: int) -> npt.NDArray[Any]:
+        labels = np.array(self.layer(layer))
+        labelled = labels != IGNORED
+        mixed = labels[labelled]
+        np.random.default_rng(seed).shuffle(mixed)
+        labels[labelled] = mixed
+        return labels
 
 
 def _chunks(array: npt.NDArray[Any]) -> Iterable[npt.NDArray[Any]]:
@@ -536,26 +512,20 @@ class ReorderedSplit(EncodedSplit):
     orders differ in nothing else.
     """
 
-    def shuffled(self, layer: str, seed: int) -> np.memmap[Any, Any]:
-        """Return the shuffled labels of the text's own order, in this order; see :meth:`EncodedSplit.shuffled`."""
-        source = EncodedSplit(self.folder.parent / _SOURCE)
-
-        def write(path: Path) -> None:
-            _copy(source.shuffled(layer, seed), _pieces(source, self.order), path)
-
-        return self.written_once(f"shuffled_{layer}-{seed}", layer_dtype(layer), write)
-
     @property
     def order(self) -> npt.NDArray[np.int64]:
         """Index of the document, in the text's own order, at each place, (num_documents,)."""
         return np.random.default_rng(self.meta["order_seed"]).permutation(self.num_documents)
 
+    def _shuffled(self, layer: str, seed: int) -> npt.NDArray[Any]:
+        source = EncodedSplit(self.folder.parent / _SOURCE)
+        return _moved(source.shuffled(layer, seed), _pieces(source, self.order))
+
 
 def reordered(source: EncodedSplit, order_seed: int) -> ReorderedSplit:
     """Return a split with its documents permuted by a seed, stored next to the split's own folder; written once.
 
-    The permutation depends only on the seed and the number of documents. Memory holds one number for each document and
-    sentence, not the text.
+    The permutation depends only on the seed and the number of documents.
 
     Args:
         source: the training split in the text's own order.
@@ -573,18 +543,15 @@ def reordered(source: EncodedSplit, order_seed: int) -> ReorderedSplit:
     def build(folder: Path) -> None:
         order = np.random.default_rng(order_seed).permutation(source.num_documents)
         pieces = _pieces(source, order)
-        _copy(source.tokens, pieces, folder / "tokens.bin")
-        _copy(source.word_start, pieces, folder / "word_start.bin")
-        for layer in source.names:
-            _copy(source.layer(layer), pieces, folder / f"layer_{layer}.bin")
         sentences = _ranges(source.document_starts, source.num_sentences, order)  # of each document
-        tokens = np.diff(np.append(source.sentence_starts, source.num_tokens))  # of each sentence
-        counts = {
-            "document_starts": np.array([end - start for start, end in sentences]),
-            "sentence_starts": np.concatenate([tokens[start:end] for start, end in sentences]),
-        }
-        for name, lengths in counts.items():
-            (folder / f"{name}.bin").write_bytes((np.cumsum(lengths) - lengths).astype(np.int64).data)
+        of_documents = np.array([end - start for start, end in sentences])
+        of_sentences = _moved(np.diff(np.append(source.sentence_starts, source.num_tokens)), sentences)
+        _moved(source.tokens, pieces).tofile(folder / "tokens.bin")
+        _moved(source.word_start, pieces).tofile(folder / "word_start.bin")
+        for layer in source.names:
+            _moved(source.layer(layer), pieces).tofile(folder / f"layer_{layer}.bin")
+        (np.cumsum(of_documents) - of_documents).tofile(folder / "document_starts.bin")
+        (np.cumsum(of_sentences) - of_sentences).tofile(folder / "sentence_starts.bin")
         layers: dict[str, list[str]] = {"tokens": [], **{layer: [layer] for layer in source.names}}
         hashes = {name: digest([source.fingerprint(of), order_seed]) for name, of in layers.items()}
         meta = source.meta | {"hashes": hashes, "order_seed": order_seed}
@@ -605,7 +572,5 @@ def _pieces(source: EncodedSplit, order: npt.NDArray[np.int64]) -> list[tuple[in
     return _ranges(first_sentences, source.num_tokens, order)
 
 
-def _copy(array: npt.NDArray[Any], pieces: Sequence[tuple[int, int]], path: Path) -> None:
-    with path.open("wb") as file:
-        for start, end in pieces:
-            file.write(np.ascontiguousarray(array[start:end]).data)
+def _moved(array: npt.NDArray[Any], pieces: Sequence[tuple[int, int]]) -> npt.NDArray[Any]:
+    return np.concatenate([array[start:end] for start, end in pieces])

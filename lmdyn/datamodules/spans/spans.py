@@ -3,8 +3,8 @@
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -23,6 +23,8 @@ __all__ = ["SPAN_TASKS", "SpanCorpus"]
 logger = logging.getLogger(__name__)
 
 Array = npt.NDArray[np.int64]
+Span = tuple[int, int, int, int, str | None]
+"""Start and end of both spans in words, -1 if there is no second one, and the label."""
 
 SPAN_TASKS = ("pos", "constituents", "roles", "coreference")
 """Tasks of edge probing that a :class:`~lmdyn.datamodules.SpanCorpus` serves."""
@@ -174,31 +176,34 @@ class EncodedSpans:
     """All splits of a corpus, encoded with one tokenizer."""
 
     def __init__(self, asked: SpanCorpus) -> None:
-        corpus = asked.corpus
-        encoders = {split: _Encoder(asked) for split in corpus.splits}
-        for split, encoder in encoders.items():
-            sentences = itertools.chain.from_iterable(corpus.documents(split))
-            while chunk := list(itertools.islice(sentences, _SENTENCES_PER_CHUNK)):
-                encoder.add(chunk)
-            if not encoder.examples:
-                raise ValueError(
-                    f"split {split!r} of the corpus has no sentence of at most {asked.max_pieces} pieces: raise "
-                    "max_pieces, or look at its files"
-                )
-        layers, tasks, pos_layer = _choose({split: e.present for split, e in encoders.items()}, asked)
+        read = {split: _Split(asked, split) for split in asked.corpus.splits}
+        layers, tasks, pos_layer = _choose({name: split.present for name, split in read.items()}, asked)
         sources = {name: pos_layer if name == "pos" else name for name in (*layers, *tasks)}
-        found = [{key: list(e.index[source]) for key, source in sources.items()} for e in encoders.values()]
+        found = [{key: list(split.labels[of]) for key, of in sources.items()} for split in read.values()]
         self.names = merge_label_names(found)
-        self.counts: dict[str, Counter[str]] = {}
+        self.counts = {name: split.skipped for name, split in read.items()}
         self.splits: dict[str, list[Example]] = {}
-        for split, encoder in encoders.items():
-            self.splits[split], unseen = encoder.finish(sources, tasks, self.names, found[0])
-            self.counts[split] = encoder.skipped
-            for key, number in unseen.items():
-                encoder.skipped[f"{key} with a label unseen in {next(iter(encoders))}"] = number
-            if encoder.skipped:
-                said = "; ".join(f"{n} {what}" for what, n in encoder.skipped.items())
-                logger.warning("%s, %s: %s", type(corpus).__name__, split, said)
+        index: dict[str, dict[str | None, int]] = {}
+        for key, names in self.names.items():
+            index[key] = {None: IGNORED, **{name: i for i, name in enumerate(names)}}
+        for name, split in read.items():
+            self.splits[name] = [
+                {
+                    **split.text(sentence),
+                    **{key: split.layer(sentence, key, index[key]) for key in layers},
+                    **{f"spans_{key}": split.spans(sentence, key, sources[key], index[key]) for key in tasks},
+                }
+                for sentence in split.sentences
+            ]
+            for task in tasks:
+                new = [index[task][label] for label in self.names[task] if label not in found[0][task]]
+                if unseen := sum(
+                    int(np.isin(e[f"spans_{task}"][:, 4], new).sum()) for e in self.splits[name]
+                ):
+                    split.skipped[f"{task} with a label unseen in {next(iter(read))}"] = unseen
+            if split.skipped:
+                said = "; ".join(f"{n} {what}" for what, n in split.skipped.items())
+                logger.warning("%s, %s: %s", type(asked.corpus).__name__, name, said)
 
 
 def _choose(
@@ -207,8 +212,10 @@ def _choose(
     """Return the layers and tasks to serve, and the layer of the task ``pos``."""
     everywhere = set.intersection(*present.values())
     pos_layer: str = asked.pos_layer or next((layer for layer in POS_LAYERS if layer in everywhere), "xpos")
-    tasks_of = {split: _tasks_of(layers, asked.pos_layer) for split, layers in present.items()}
-    layers_of = {split: [x for x in TOKEN_LAYERS if x in layers] for split, layers in present.items()}
+    of_pos = (asked.pos_layer,) if asked.pos_layer else POS_LAYERS
+    kinds = {"pos": of_pos, **{task: (layer,) for task, layer in _LAYER_OF.items()}}
+    tasks_of = {split: [t for t in SPAN_TASKS if has & {*kinds[t]}] for split, has in present.items()}
+    layers_of = {split: [x for x in TOKEN_LAYERS if x in has] for split, has in present.items()}
     layers = _asked_or_common("layer", asked.layers, layers_of)
     tasks = _asked_or_common("task", asked.span_tasks, tasks_of)
     if not tasks and asked.span_tasks is None:
@@ -230,127 +237,101 @@ def _asked_or_common(
     return tuple(common if asked is None else asked)
 
 
-def _tasks_of(layers: set[str], pos_layer: str | None) -> list[str]:
-    pos = pos_layer in layers if pos_layer else any(layer in layers for layer in POS_LAYERS)
-    return [t for t in SPAN_TASKS if (pos if t == "pos" else _LAYER_OF[t] in layers)]
+class _Pieces(NamedTuple):
+    """A sentence in pieces, with its labels by name."""
+
+    ids: list[int]
+    words: Array
+    """Word of each piece."""
+    bounds: Array
+    """Position of the first piece of each word, with special tokens, and the end of the last."""
+    tags: dict[str, tuple[str | None, ...]]
+    spans: dict[str, list[Span]]
 
 
-class _Encoder:
-    """Encodes the sentences of one split, with labels as indices into ``index`` until all splits are read."""
+class _Split:
+    """The sentences of one split.
 
-    def __init__(self, asked: SpanCorpus) -> None:
-        self._encoder = WordEncoder(asked.tokenizer)
-        self._left, self._right = self._encoder.before, self._encoder.after
-        self._asked = asked
-        self._layers = tuple(TOKEN_LAYERS if asked.layers is None else asked.layers)
-        if asked.span_tasks is None or "pos" in asked.span_tasks:
-            pos_layers = POS_LAYERS if asked.pos_layer is None else (asked.pos_layer,)
-            self._layers = tuple(dict.fromkeys((*self._layers, *pos_layers)))
-        self._tasks = [
-            t for t in SPAN_TASKS if t != "pos" and (asked.span_tasks is None or t in asked.span_tasks)
-        ]
-        self.present: set[str] = set()
-        self.index: dict[str, dict[str, int]] = {name: {} for name in (*TOKEN_LAYERS, *SPAN_TASKS)}
-        self.skipped: Counter[str] = Counter()
-        self.examples: list[dict[str, Array]] = []
+    Attributes:
+        present: layers that some sentence has.
+        labels: labels of each layer and task.
+        skipped: counts of what was left out.
+        sentences: the encoded sentences.
+    """
+
+    def __init__(self, asked: SpanCorpus, split: str) -> None:
+        encoder = WordEncoder(asked.tokenizer)
+        self._before, self._after = encoder.before, encoder.after
         self._random = np.random.default_rng(0)  # for pairs beyond max_pairs
+        self.present: set[str] = set()
+        self.labels: dict[str, set[str]] = {name: set() for name in (*TOKEN_LAYERS, *SPAN_TASKS)}
+        self.skipped: Counter[str] = Counter()
+        self.sentences: list[_Pieces] = []
+        stream = itertools.chain.from_iterable(asked.corpus.documents(split))
+        while chunk := list(itertools.islice(stream, _SENTENCES_PER_CHUNK)):
+            for sentence, (ids, words) in zip(chunk, encoder.pieces(chunk), strict=True):
+                self.present.update(sentence.layers)
+                if len(ids) > asked.max_pieces:
+                    self.skipped[f"sentences of more than {asked.max_pieces} pieces left out"] += 1
+                elif not ids:
+                    self.skipped["sentences without any piece left out"] += 1
+                else:
+                    self._add(asked, sentence, ids, np.array(words, np.int64))
+        if not self.sentences:
+            raise ValueError(
+                f"split {split!r} of the corpus has no sentence of at most {asked.max_pieces} pieces: raise "
+                "max_pieces, or look at its files"
+            )
 
-    def add(self, sentences: list[Sentence]) -> None:
-        """Encode sentences."""
-        most = self._asked.max_pieces
-        for sentence, (ids, words) in zip(sentences, self._encoder.pieces(sentences), strict=True):
-            self.present.update(sentence.layers)
-            if len(ids) > most:
-                self.skipped[f"sentences of more than {most} pieces left out"] += 1
-            elif not ids:
-                self.skipped["sentences without any piece left out"] += 1
-            else:
-                self.examples.append(self._example(sentence, ids, np.array(words, np.int64)))
-
-    def _example(self, sentence: Sentence, ids: list[int], words: Array) -> dict[str, Array]:
-        left, none = len(self._left), np.full(len(self._right), IGNORED)
-
-        def spread(values: npt.ArrayLike) -> Array:
-            return np.concatenate([np.full(left, IGNORED), np.asarray(values, np.int64), none])
-
-        example = {"input_ids": np.array([*self._left, *ids, *self._right], np.int64)}
-        example |= {"labels": spread(ids), "words": spread(words)}
-        bounds = (
-            np.searchsorted(words, np.arange(len(sentence.words) + 1)) + left
-        )  # of the pieces of each word
+    def _add(self, asked: SpanCorpus, s: Sentence, ids: list[int], words: Array) -> None:
+        bounds = np.searchsorted(words, np.arange(len(s.words) + 1)) + len(self._before)
         if empty := int((bounds[:-1] == bounds[1:]).sum()):
             self.skipped["words without any piece"] += empty
-        for layer in self._layers:
-            tags = getattr(sentence, layer) or (None,) * len(sentence.words)
-            labels = np.array([IGNORED if t is None else self._label(layer, t) for t in tags])
-            example[layer] = spread(labels[words])
-            if layer in POS_LAYERS:
-                spans = np.column_stack([bounds[:-1], bounds[1:], np.full((len(tags), 2), IGNORED), labels])
-                example[f"{layer} spans"] = spans[(bounds[:-1] < bounds[1:]) & (labels >= 0)]
-        for task in self._tasks:
-            rows = np.array(list(self._rows(task, sentence)), np.int64).reshape(-1, 5)
-            one = rows[:, 2] < 0  # a task without a second span
-            rows[one, 2:4] = rows[one, :2]
-            rows[:, :4] = bounds[rows[:, :4]]
-            there = (rows[:, 0] < rows[:, 1]) & (rows[:, 2] < rows[:, 3])
-            rows[one, 2:4] = IGNORED
-            if not there.all():
-                self.skipped[f"{task} of words without any piece left out"] += int((~there).sum())
-            example[f"{task} spans"] = rows[there]
-        return example
+        wanted = asked.span_tasks is None or "coreference" in asked.span_tasks
+        mentions = sorted((s.mentions if wanted else ()) or (), key=lambda m: (m.start, m.end))
+        pairs = list(itertools.combinations(mentions, 2))
+        if (beyond := len(pairs) - asked.max_pairs) > 0:
+            self.skipped[f"pairs of mentions beyond {asked.max_pairs} in a sentence left out"] += beyond
+            drawn = sorted(self._random.permutation(len(pairs))[: asked.max_pairs])
+            pairs = [pairs[k] for k in drawn]
+        spans: dict[str, list[Span]] = {
+            "constituents": [(c.start, c.end, -1, -1, c.label) for c in s.constituents or ()],
+            "roles": [(r.predicate, r.predicate + 1, r.start, r.end, r.label) for r in s.roles or ()],
+            "coreference": [
+                (a.start, a.end, b.start, b.end, str(int(a.entity == b.entity))) for a, b in pairs
+            ],
+        }
+        tags = {layer: getattr(s, layer) or (None,) * len(s.words) for layer in TOKEN_LAYERS}
+        for task, rows in spans.items():
+            self.labels[task].update(label for *_, label in rows)
+        for layer, names in tags.items():
+            self.labels[layer].update(filter(None, names))
+        self.sentences.append(_Pieces(ids, words, bounds, tags, spans))
 
-    def _label(self, source: str, name: str) -> int:
-        index = self.index[source]
-        return index.setdefault(name, len(index))
+    def _with_special(self, values: npt.ArrayLike) -> Array:
+        left, right = (np.full(len(ids), IGNORED) for ids in (self._before, self._after))
+        return np.concatenate([left, np.asarray(values, np.int64), right])
 
-    def _rows(self, task: str, s: Sentence) -> Iterable[tuple[int, int, int, int, int]]:
-        """Yield (start1, end1, start2, end2, label) in words; -1 if there is no second span."""
-        if task == "constituents":
-            for c in s.constituents or ():
-                yield c.start, c.end, -1, -1, self._label(task, c.label)
-        elif task == "roles":
-            for r in s.roles or ():
-                yield r.predicate, r.predicate + 1, r.start, r.end, self._label(task, r.label)
-        else:
-            mentions = sorted(s.mentions or (), key=lambda m: (m.start, m.end))
-            pairs, most = list(itertools.combinations(mentions, 2)), self._asked.max_pairs
-            if len(pairs) > most:
-                what = f"pairs of mentions beyond {most} in a sentence left out"
-                self.skipped[what] += len(pairs) - most
-                pairs = [pairs[k] for k in sorted(self._random.permutation(len(pairs))[:most])]
-            for a, b in pairs:
-                yield a.start, a.end, b.start, b.end, self._label(task, str(int(a.entity == b.entity)))
+    def text(self, s: _Pieces) -> dict[str, Array]:
+        """Return ids, labels and words of a sentence."""
+        ids = np.array([*self._before, *s.ids, *self._after], np.int64)
+        return {"input_ids": ids, "labels": self._with_special(s.ids), "words": self._with_special(s.words)}
 
-    def finish(
-        self,
-        sources: Mapping[str, str],
-        tasks: Sequence[str],
-        names: Mapping[str, list[str]],
-        known: Mapping[str, list[str]],
-    ) -> tuple[list[Example], Counter[str]]:
-        """Return the examples with labels as indices into ``names``, and the spans of each task with an unknown one."""
-        finished: list[Example] = []
-        unseen: Counter[str] = Counter()
-        tables = {key: _table(self.index[source], names[key]) for key, source in sources.items()}
-        new = {task: [i for i, name in enumerate(names[task]) if name not in known[task]] for task in tasks}
-        for given in self.examples:
-            example = {name: given[name] for name in ("input_ids", "labels", "words")}
-            for key, table in tables.items():
-                if key not in tasks:
-                    example[key] = table[given[key]]
-                    continue
-                spans = given[f"{sources[key]} spans"].copy()
-                spans[:, 4] = table[spans[:, 4]]
-                example[f"spans_{key}"] = spans
-                if number := int(np.isin(spans[:, 4], new[key]).sum()):
-                    unseen[key] += number
-            finished.append(example)
-        return finished, unseen
+    def layer(self, s: _Pieces, layer: str, index: Mapping[str | None, int]) -> Array:
+        """Return the label of each position."""
+        return self._with_special(np.array([index[tag] for tag in s.tags[layer]])[s.words])
 
-
-def _table(index: Mapping[str, int], names: Sequence[str]) -> Array:
-    """Return the place in ``names`` of each label of an index, in a table that maps -100 to itself."""
-    new = {name: i for i, name in enumerate(names)}
-    table = np.full(len(index) - IGNORED, IGNORED)
-    table[: len(index)] = [new[name] for name in index]
-    return table
+    def spans(self, s: _Pieces, task: str, source: str, index: Mapping[str | None, int]) -> Array:
+        """Return the spans of a task in positions, with their labels; those without any piece are left out."""
+        given = s.spans.get(source)
+        if given is None:
+            given = [(i, i + 1, -1, -1, tag) for i, tag in enumerate(s.tags[source]) if tag is not None]
+        rows = np.array([(*span, index[label]) for *span, label in given], np.int64).reshape(-1, 5)
+        one = rows[:, 2] < 0  # a task without a second span
+        rows[one, 2:4] = rows[one, :2]
+        rows[:, :4] = s.bounds[rows[:, :4]]
+        there = (rows[:, 0] < rows[:, 1]) & (rows[:, 2] < rows[:, 3])
+        rows[one, 2:4] = IGNORED
+        if task != "pos" and not there.all():
+            self.skipped[f"{task} of words without any piece left out"] += int((~there).sum())
+        return rows[there]

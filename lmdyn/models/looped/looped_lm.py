@@ -6,11 +6,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from jaxtyping import Int
-from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from lmdyn.models.causal_lm import CausalLanguageModel, CausalOutput, CausalTransformer
+from lmdyn.models.causal_lm import CausalOutput, CausalTransformer
 from lmdyn.models.looped.looped_transformer import Initial, Injection, LoopedTransformer
 from lmdyn.models.module import IGNORED, one_of
 
@@ -19,7 +18,7 @@ __all__ = ["LoopedLanguageModel", "training_depth"]
 Distribution = Literal["fixed", "uniform", "poisson_lognormal"]
 
 
-class LoopedLanguageModel(CausalLanguageModel):
+class LoopedLanguageModel(CausalTransformer):
     """A causal language model of recurrent depth, trained from scratch with a random number of iterations per update.
 
     Layers of a prelude read the text once; those of the core are iterated, and receive the prelude's output at each
@@ -53,12 +52,7 @@ class LoopedLanguageModel(CausalLanguageModel):
         depth_seed: seed of depths and random states; the same for all runs of a profile unless it is given.
         evaluation_depth: number of iterations in evaluation; None means ``depth``.
         backprop_depth: number of last iterations of an update through which gradients are propagated; None means all.
-        vocab_size: number of token types; None uses that of the datamodule's tokenizer, which is then recorded.
-        optimizer: see :class:`CausalLanguageModel`, also for the other arguments.
-        warmup_steps: number of updates of the warmup.
-        decay_power: power of the decay.
-        decay_steps: number of updates until the rate is 0.
-        gradient_clip_val: maximum norm of the gradient.
+        **kwargs: see :class:`~lmdyn.models.CausalLanguageModel`.
 
     Attributes:
         model: the layers, a :class:`LoopedTransformer`.
@@ -95,25 +89,9 @@ class LoopedLanguageModel(CausalLanguageModel):
         depth_seed: int = 0,
         evaluation_depth: int | None = None,
         backprop_depth: int | None = None,
-        vocab_size: int | None = None,
-        optimizer: OptimizerCallable = lambda params: torch.optim.AdamW(params, lr=1e-3),
-        warmup_steps: int = 0,
-        decay_power: float | None = None,
-        decay_steps: int | None = None,
-        gradient_clip_val: float | None = 1.0,
+        **kwargs: Any,
     ) -> None:
-        # the layers can be built once all their arguments are known
-        CausalTransformer.__init__(
-            self,
-            family,
-            config,
-            vocab_size=vocab_size,
-            optimizer=optimizer,
-            gradient_clip_val=gradient_clip_val,
-            warmup_steps=warmup_steps,
-            decay_power=decay_power,
-            decay_steps=decay_steps,
-        )
+        super().__init__(family, config, **kwargs)
         least = {"prelude_layers": 0, "core_layers": 1, "coda_layers": 0, "depth": 1}
         least |= {"evaluation_depth": 1, "backprop_depth": 1}
         values = {name: value for name, value in locals().items() if name in least and value is not None}
@@ -126,13 +104,12 @@ class LoopedLanguageModel(CausalLanguageModel):
             raise ValueError(
                 "num_hidden_layers must not be in the config: set prelude_layers, core_layers and coda_layers instead"
             )
-        self.save_hyperparameters(ignore=["optimizer"])
         self.parts = (prelude_layers, core_layers, coda_layers)
         self.injection, self.initial, self.norms = injection, initial, norms
         self.depth, self.depth_distribution, self.depth_sigma = depth, depth_distribution, depth_sigma
         self.depth_seed, self.backprop_depth = depth_seed, backprop_depth
         self.evaluation_depth = depth if evaluation_depth is None else evaluation_depth
-        if vocab_size is not None:
+        if self.sizes_known():
             self.build()
 
     def build(self) -> None:
