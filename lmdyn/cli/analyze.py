@@ -230,7 +230,7 @@ def _asked(
 ) -> tuple[list[Observer], dict[int, list[Observer]]]:
     """Return the selected observers in their order, and those that are called at each step."""
     if subject.own and not cli.model.automatic_optimization:
-        updates_in(read_checkpoint(next(reversed(subject.paths.values()))))  # refuses steps of all optimizers
+        updates_in(read_checkpoint([*subject.paths.values()][-1]))  # refuses steps of all optimizers
     observers = [c for c in callbacks_of(cli.trainer) if isinstance(c, Observer)]
     if not observers:
         raise ValueError("no observer is configured: add one under trainer.callbacks, e.g. with --config")

@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from lmdyn.models.learning_rate_schedules import ScheduledModule
-from lmdyn.models.module import IGNORED, TokenMean, one_of, predict_labels
+from lmdyn.models.module import IGNORED, TokenMean, predict_labels
 from lmdyn.models.pretrained import PAIR_HEAD, check_size, hub_folder, load_model
 from lmdyn.models.pretraining_tools import (
     Initialization,
@@ -140,8 +140,6 @@ class MaskedLanguageModel(ScheduledModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(optimizer=optimizer, decay_power=decay_power, **kwargs)
-        one_of(Family, family=family)
-        one_of(Initialization, initialization=initialization)
         if (config is None) == (pretrained is None):
             raise ValueError("expected either a config, to start from scratch, or pretrained weights")
         if "vocab_size" in (config or {}):
@@ -321,10 +319,8 @@ class MaskedLanguageModel(ScheduledModule):
         labels = batch["labels"]
         original = torch.where(labels == IGNORED, batch["input_ids"], labels)
         with torch.no_grad():
-            noise = (
-                -torch.empty_like(logits, dtype=torch.float32).exponential_(generator=generator).log()
-            )  # Gumbel
-            drawn = (logits.float() + noise).argmax(-1)
+            exponential = torch.empty_like(logits, dtype=torch.float32).exponential_(generator=generator)
+            drawn = (logits.float() - exponential.log()).argmax(-1)  # with Gumbel noise
             # unused entries of masked_positions point to position 0, whose token they must not change
             drawn = torch.where(expected == IGNORED, original.gather(1, at), drawn)
             corrupted = original.scatter(1, at, drawn)
@@ -375,11 +371,9 @@ class MaskedLanguageModel(ScheduledModule):
             # evaluation does not affect the random numbers of training
             own = torch.Generator(labels.device).manual_seed(0)
             loss = self._discriminator_loss(batch, inputs, logits, at.clamp(min=0), expected, own)
-            tokens = batch["input_ids"] if inputs["attention_mask"] is None else inputs["attention_mask"]
-            count = int(tokens.numel() if inputs["attention_mask"] is None else tokens.sum())
-            self.evaluation_extra.update(
-                loss.expand(1, count), torch.zeros(1, count, dtype=torch.int64, device=loss.device)
-            )
+            mask = inputs["attention_mask"]
+            count = labels.numel() if mask is None else int(mask.sum())
+            self.evaluation_extra.update(loss.expand(1, count), labels.new_zeros(1, count))
         elif (key := next((k for k in _PAIR_KEYS if k in batch), None)) is not None:
             assert output.pair_logits is not None
             self.evaluation_extra.update(

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 import lightning as L
 import torch
@@ -15,19 +15,12 @@ from torchmetrics import Metric
 
 from lmdyn.models.allocator import keep_freed_memory
 
-__all__ = ["IGNORED", "LanguageModule", "MajorityShare", "TokenMean", "one_of", "predict_labels"]
+__all__ = ["IGNORED", "LanguageModule", "MajorityShare", "TokenMean", "predict_labels"]
 
 log = logging.getLogger(__name__)
 
 IGNORED = -100
 """Label of a token without a label, as in all libraries of Hugging Face."""
-
-
-def one_of(choices: Any, **values: str) -> None:
-    """Raise a ``ValueError`` for a value that is not among those of a ``Literal``."""
-    for name, value in values.items():
-        if value not in get_args(choices):
-            raise ValueError(f"{name} must be one of {list(get_args(choices))}, got {value!r}")
 
 
 class TokenMean(Metric):
@@ -174,10 +167,7 @@ class LanguageModule(L.LightningModule):
             self.build()
         found = getattr(self._datamodule, "objective", self._objective)
         if self._objective is not None and found != self._objective:
-            raise ValueError(
-                f"this {type(self).__name__} is trained for the objective {self._objective!r}, got data for "
-                f"{found!r}: set data.init_args.objective to {self._objective}"
-            )
+            raise ValueError(f"got data for {found!r}: set data.init_args.objective to {self._objective}")
         size, tokenizer = self.vocab_size or 0, getattr(self._datamodule, "tokenizer", None)
         if tokenizer is not None and len(tokenizer) > size:
             raise ValueError(

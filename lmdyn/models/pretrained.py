@@ -143,21 +143,17 @@ class PretrainedLM(LanguageModule):
             ValueError: if there is none, or if it is not a fast one.
         """
         # without its files, AutoTokenizer may create an empty one from config.json
-        if not any(any(self.folder.glob(pattern)) for pattern in _TOKENIZERS):
-            raise ValueError(
-                f"{self._label} has no tokenizer: expected one of {list(_TOKENIZERS)} in {self.folder}; save it there, "
-                "`tokenizer.save_pretrained(FOLDER)`"
-            )
         try:
+            if not any(any(self.folder.glob(pattern)) for pattern in _TOKENIZERS):
+                raise ValueError(f"has no tokenizer: expected one of {list(_TOKENIZERS)} in {self.folder}")
             tokenizer = AutoTokenizer.from_pretrained(str(self.folder), trust_remote_code=False)
+            if not isinstance(tokenizer, PreTrainedTokenizerFast):
+                raise ValueError(f"a {type(tokenizer).__name__}, expected a fast one")
         except Exception as error:  # OSError, ValueError, and plain Exception from the Rust code
             raise ValueError(
-                f"the tokenizer of {self._label} cannot be loaded ({_in_a_line(error)})"
+                f"the tokenizer of {self._label} cannot be loaded ({_in_a_line(error)}): save one there, "
+                "`tokenizer.save_pretrained(FOLDER)`"
             ) from error
-        if not isinstance(tokenizer, PreTrainedTokenizerFast):
-            raise ValueError(
-                f"the tokenizer of {self._label} is a {type(tokenizer).__name__}: expected a fast one; save one there"
-            )
         return tokenizer
 
     # Running ----------------------------------------------------------------------------------------------
@@ -255,18 +251,16 @@ def cached_folder(name: str, revision: str | None = None) -> Path | None:
     return None
 
 
-def objective_of(architecture: str | None) -> Objective | None:
+def objective_of(architecture: str) -> Objective | None:
     """Return the objective that follows from the name of a class of transformers; None if none does.
 
     Example:
         >>> objective_of("GPTNeoXForCausalLM"), objective_of("AlbertForPreTraining"), objective_of("BertModel")
         ('causal', 'masked', None)
     """
-    if architecture is not None and architecture.endswith(("ForCausalLM", "LMHeadModel")):
+    if architecture.endswith(("ForCausalLM", "LMHeadModel")):
         return "causal"
-    if architecture is not None and architecture.endswith(("ForMaskedLM", "ForPreTraining")):
-        return "masked"
-    return None
+    return "masked" if architecture.endswith(("ForMaskedLM", "ForPreTraining")) else None
 
 
 def _load(folder: Path, objective: Objective | None, label: str) -> tuple[Objective, Any]:
@@ -274,17 +268,13 @@ def _load(folder: Path, objective: Objective | None, label: str) -> tuple[Object
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:  # as for the tokenizer
         raise ValueError(f"{label} is not a model of transformers ({_in_a_line(error)})") from error
-    named = getattr(config, "architectures", None) or [None]
-    if not isinstance(named, list) or not isinstance(named[0], str | None):
-        raise ValueError(
-            f"{label} is not a model of transformers: `architectures` is {str(named)[:100]}, expected names"
-        )
-    architecture: str | None = named[0]
+    named = getattr(config, "architectures", None) or [""]
+    architecture = str(named[0] if isinstance(named, list) else named)[:100]
     objective = objective or objective_of(architecture)
     if objective is None:
         raise ValueError(f"{label} is a {architecture}, which may be causal or masked: set the objective")
     auto: Any = AutoModelForCausalLM if objective == "causal" else AutoModelForMaskedLM
-    if objective == "masked" and architecture is not None and architecture.endswith("ForPreTraining"):
+    if objective == "masked" and architecture.endswith("ForPreTraining"):
         auto = AutoModelForPreTraining  # with its second head, if the files have it
     model = load_model(auto, folder, label, optional=PAIR_HEAD)
     if model.get_output_embeddings() is None:

@@ -110,8 +110,6 @@ class StackedLSTM(nn.Module):
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
-        if num_layers < 1:
-            raise ValueError(f"expected num_layers of at least 1, got {num_layers}")
         sizes = [input_size] + [hidden_size] * num_layers
         self.layers = nn.ModuleList(
             nn.LSTM(size, hidden_size, batch_first=True) for size in sizes[:num_layers]
@@ -122,15 +120,9 @@ class StackedLSTM(nn.Module):
         self, inputs: Float[Tensor, "batch time inputs"], state: State | None = None
     ) -> tuple[Float[Tensor, "batch time hidden"], State]:
         """Compute the last layer's output and the state of every layer after the last token."""
-        if state is not None and len(state) != len(self.layers):
-            raise ValueError(f"expected a state of {len(self.layers)} layers, got {len(state)}")
         after: list[tuple[Tensor, Tensor]] = []
         hidden = inputs
-        for i, layer in enumerate(self.layers):
-            hidden, last = run_lstm(
-                cast(nn.LSTM, layer),
-                hidden if i == 0 else self.dropout(hidden),
-                None if state is None else state[i],
-            )
+        for layer, before in zip(self.layers, state or [None] * len(self.layers), strict=True):
+            hidden, last = run_lstm(cast(nn.LSTM, layer), self.dropout(hidden) if after else hidden, before)
             after.append(last)
         return hidden, tuple(after)

@@ -207,25 +207,19 @@ class LSTMTowers(nn.Module):
     """
 
     def __init__(
-        self, towers: int, *, hidden_size: int, lstm_size: int, num_layers: int, dropout: float
+        self, towers: int, hidden_size: int, lstm_size: int, num_layers: int, dropout: float
     ) -> None:
         super().__init__()
+        projected = 0 if lstm_size == hidden_size else hidden_size
+        between = dropout if num_layers > 1 else 0.0
 
-        def stacks() -> nn.ModuleList:
-            return nn.ModuleList(
-                nn.LSTM(
-                    hidden_size,
-                    lstm_size,
-                    num_layers,
-                    batch_first=True,
-                    dropout=dropout if num_layers > 1 else 0.0,
-                    proj_size=0 if lstm_size == hidden_size else hidden_size,
-                )
-                for _ in range(towers)
+        def stack() -> nn.Module:
+            return nn.LSTM(
+                hidden_size, lstm_size, num_layers, batch_first=True, dropout=between, proj_size=projected
             )
 
-        self.forwards = stacks()
-        self.backwards = stacks()
+        self.forwards = nn.ModuleList(stack() for _ in range(towers))
+        self.backwards = nn.ModuleList(stack() for _ in range(towers))
 
     def forward(
         self, x: Float[Tensor, "towers batch time d"], attention_mask: Int[Tensor, "batch time"] | None

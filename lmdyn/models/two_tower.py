@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.linear_cross_entropy import linear_cross_entropy, target_log_probabilities
 from lmdyn.models.learning_rate_schedules import ScheduledModule
-from lmdyn.models.module import IGNORED, one_of
+from lmdyn.models.module import IGNORED
 from lmdyn.models.pretraining_tools import gather_labelled, labelled_positions
 from lmdyn.models.towers import LSTMTowers, TransformerTowers
 
@@ -102,20 +102,9 @@ class TwoTowerLanguageModel(ScheduledModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(decay_power=decay_power, **kwargs)
-        one_of(Tower, tower=tower)
-        one_of(Output, output=output)
-        sizes = {
-            "n_towers": n_towers,
-            "hidden_size": hidden_size,
-            "num_layers": num_layers,
-            "num_attention_heads": num_attention_heads,
-            "intermediate_size": intermediate_size,
-            "lstm_size": lstm_size,
-            "max_position_embeddings": max_position_embeddings,
-            "vocab_size": self.vocab_size,
-        }
-        if low := {name: value for name, value in sizes.items() if value is not None and value < 1}:
-            raise ValueError(f"expected sizes of at least 1, got {low}")
+        sizes = [n_towers, hidden_size, num_layers, num_attention_heads, max_position_embeddings]
+        if min(*sizes, intermediate_size or 1, lstm_size or 1, self.vocab_size or 1) < 1:
+            raise ValueError(f"expected sizes of at least 1, got {dict(self.hparams)}")
         if init_range <= 0 or not 0 <= dropout < 1:
             raise ValueError(
                 f"expected init_range above 0 and dropout in [0, 1), got {init_range}, {dropout}"
@@ -155,11 +144,7 @@ class TwoTowerLanguageModel(ScheduledModule):
         self.towers: nn.Module
         if self.tower == "elmo":
             self.towers = LSTMTowers(
-                self.n_towers,
-                hidden_size=self.hidden_size,
-                lstm_size=self.lstm_size,
-                num_layers=self.num_layers,
-                dropout=self.dropout,
+                self.n_towers, self.hidden_size, self.lstm_size, self.num_layers, self.dropout
             )
         else:
             self.position_embedding = nn.Embedding(self.max_position_embeddings, width)

@@ -2,7 +2,6 @@
 
 import fnmatch
 import hashlib
-import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lmdyn.analysis.inspection.forward import dotted
+from lmdyn.runs.provenance import read_record
 
 __all__ = [
     "HubCheckpoints",
@@ -114,9 +114,8 @@ class StoredNames:
         names, dtypes = {}, {}
         for name, tensor in state.items():
             like = by_size.get(tuple(tensor.shape), [])
-            own = name.removeprefix("model.")
-            found = [own] if own in like and _equal(stored[own], tensor) else []
-            found = found or [key for key in like if _equal(stored[key], tensor)]
+            own = [key for key in like if key == name.removeprefix("model.") and _equal(stored[key], tensor)]
+            found = own or [key for key in like if _equal(stored[key], tensor)]
             if len(found) != 1:
                 return None
             names[name], dtypes[found[0]] = found[0], tensor.dtype
@@ -159,19 +158,10 @@ def _load_files(path: Path) -> dict[str, Tensor]:
 
 
 def _answer(path: Path, weights: dict[str, Any]) -> dict[str, Any]:
-    about: dict[str, Any] = {}
-    state = path / "trainer_state.json"
-    if state.is_file():
-        try:
-            seen = json.loads(state.read_text(encoding="utf-8")).get("num_input_tokens_seen")
-        except ValueError as error:
-            raise ValueError(f"{state} cannot be read ({error}): write it again, or remove it") from error
-        about["tokens"] = int(seen) if seen else None
-    return {
-        "state_dict": weights,
-        "hyper_parameters": {"_class_path": MODULE, "name": str(path)},
-        "lmdyn": about,
-    }
+    state = read_record(path / "trainer_state.json")
+    about = {"tokens": state.get("num_input_tokens_seen") or None} if state else {}
+    hyperparameters = {"_class_path": MODULE, "name": str(path)}
+    return {"state_dict": weights, "hyper_parameters": hyperparameters, "lmdyn": about}
 
 
 def stamp(path: Path) -> str:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pandas as pd
 
-from lmdyn.runs.run_identity import identity_condition, read_identity
+from lmdyn.runs.provenance import read_provenance, read_record
+from lmdyn.runs.run_identity import identity_condition
 
 __all__ = [
     "NotMeasured",
@@ -135,14 +136,13 @@ class RunFolder:
         """Seeds in ``config.yaml``; without it, that in ``run.json``, or in the name of a published model."""
         if self._config:
             return seeds_of(self._config)
-        seed = read_identity(self.path).get("seed")
+        seed = read_record(self.path / "run.json").get("seed")
         known = _whole(seed.get("value")) if isinstance(seed, Mapping) else None
         return SeedPair(self._published_seed() if known is None else known)
 
     def _published_seed(self) -> int | None:
         """Return the seed of the analyzed model, from ``provenance.json``; None if sessions have none, or several."""
-        sessions = self._json("provenance.json").get("sessions")
-        commands = [s.get("command") for s in sessions or () if isinstance(s, Mapping)]
+        commands = [session.get("command") for session in read_provenance(self.path)["sessions"]]
         models = {str(c[2]) for c in commands if isinstance(c, list) and len(c) > 2 and c[1] == "analyze"}
         seeds = {name_seed(model) for model in models}
         return seeds.pop() if len(seeds) == 1 else None
@@ -150,34 +150,21 @@ class RunFolder:
     @cached_property
     def condition(self) -> Mapping[str, Any]:
         """The condition in ``config.yaml``; without it, that in ``run.json``."""
-        return condition_of(self._config) if self._config else identity_condition(read_identity(self.path))
+        if self._config:
+            return condition_of(self._config)
+        return identity_condition(read_record(self.path / "run.json"))
 
     @cached_property
     def registered(self) -> Mapping[str, Mapping[str, str]]:
         """``claims`` in ``provenance.json``."""
-        content = self._json("provenance.json").get("claims", {})
-        if not (isinstance(content, Mapping) and all(isinstance(said, Mapping) for said in content.values())):
-            raise ValueError(
-                f"{self.path / 'provenance.json'} is not a run's provenance: expected `claims`, fingerprints by study "
-                "and claim; remove it; its claims will then count as not made before"
-            )
-        return {str(study): dict(claims) for study, claims in content.items()}
+        claims: Mapping[str, Mapping[str, str]] = read_provenance(self.path)["claims"]
+        return claims
 
     @cached_property
     def tested(self) -> Mapping[str, float]:
         """The numbers in ``test.json``."""
-        content = self._json("test.json")
+        content = read_record(self.path / "test.json")
         return {k: float(v) for k, v in content.items() if isinstance(v, (int, float))}
-
-    def _json(self, name: str) -> Mapping[str, Any]:
-        path = self.path / name
-        if not path.is_file():
-            return {}
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path} cannot be read ({error})") from error
-        return content if isinstance(content, Mapping) else {}
 
     @cached_property
     def _about(self) -> dict[str, dict[str, Any]]:
@@ -296,11 +283,13 @@ def condition_of(config: Mapping[str, Any]) -> dict[str, Any]:
     for part in ("model", "data", "trainer"):
         for name, value in flat_configuration(config.get(part), part):
             ours = any(name == left or name.startswith(f"{left}.") for left in _NO_CONDITION)
-            if value is not None and not ours and name.rpartition(".")[2] not in _SEEDS:
-                found[name] = _without_place(value, seeds) if isinstance(value, str) else value
-    for name, value in _forked(config):
-        found[name] = _without_place(value, seeds) if isinstance(value, str) else value
-    return found
+            if not ours and name.rpartition(".")[2] not in _SEEDS:
+                found[name] = value
+    return {
+        name: _without_place(value, seeds) if isinstance(value, str) else value
+        for name, value in (*found.items(), *_forked(config))
+        if value is not None
+    }
 
 
 def _forked(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -313,9 +302,7 @@ def _forked(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             and str(callback.get("class_path")).rpartition(".")[2] == "ForkedFrom"
         ):
             about = callback.get("init_args") or {}
-            yield from (
-                (f"forked.{key}", about[key]) for key in ("run", "step", "rate") if about.get(key) is not None
-            )
+            yield from ((f"forked.{key}", about.get(key)) for key in ("run", "step", "rate"))
 
 
 def is_fork(run: "ObservedRun") -> bool:

@@ -23,6 +23,7 @@ __all__ = [
     "git",
     "package_versions",
     "read_provenance",
+    "read_record",
     "unseen_claims",
     "write_json",
 ]
@@ -100,22 +101,29 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     Raises:
         ValueError: if the file contains something else.
     """
-    path = folder / FILE
+    content = {"sessions": [], "claims": {}, **read_record(folder / FILE)}
+    match content:
+        case {"sessions": list(sessions), "claims": dict(claims)}:
+            if all(isinstance(part, dict) for part in (*sessions, *claims.values())):
+                return content
+    raise ValueError(
+        f"{folder / FILE} is not a run's provenance: expected `sessions`, and `claims` by study: remove it; its claims "
+        "will then count as not made before"
+    )
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Return the content of a JSON file about a run; empty if there is none.
+
+    Raises:
+        ValueError: if the file contains something else.
+    """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {"sessions": [], "claims": {}}
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        if not isinstance(content, dict):
+            raise ValueError(f"expected an object, got {type(content).__name__}")
     except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{path} cannot be read ({error}): remove it; its claims will then count as not made before"
-        ) from error
-    if (
-        not isinstance(content, dict)
-        or not isinstance(content.get("sessions"), list)
-        or not all(isinstance(session, dict) for session in content["sessions"])
-        or not isinstance(content.get("claims"), dict)
-    ):
-        raise ValueError(f"{path} is not a run's provenance: expected `sessions` and `claims`")
+        raise ValueError(f"{path} cannot be read ({error}): remove it") from error
     return content
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from lmdyn.runs.provenance import device_name, git, package_versions, write_json
 
-__all__ = ["FILE", "identity_condition", "read_identity", "write_identity"]
+__all__ = ["FILE", "identity_condition", "write_identity"]
 
 log = logging.getLogger(__name__)
 
@@ -63,24 +63,6 @@ def write_identity(
         write_json(folder / FILE, about)
     except Exception as error:  # what users' classes answer, and file systems, may raise anything
         log.warning("%s is not written (%s: %s)", folder / FILE, type(error).__name__, error)
-
-
-def read_identity(folder: Path) -> dict[str, Any]:
-    """Return the content of ``run.json``; empty if there is none.
-
-    Raises:
-        ValueError: if the file contains something else.
-    """
-    path = folder / FILE
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read ({error}): remove it") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} does not describe a run: remove it")
-    return content
 
 
 def identity_condition(content: Mapping[str, Any]) -> dict[str, Any]:

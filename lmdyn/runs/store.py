@@ -146,8 +146,7 @@ class ObservationStore:
         table = self._table(observation)
         if self._store(step, table, first_wins=True):
             return True
-        first, second = (t.to_pandas() for t in (self._read(step), from_arrow(table)))
-        if not first.equals(second):
+        if not self._read(step).to_pandas().equals(from_arrow(table).to_pandas()):
             log.warning(
                 "%s was written by another worker meanwhile, with other numbers; these are kept, ours discarded: such "
                 "differences come from other machines, devices or versions, see provenance.json",

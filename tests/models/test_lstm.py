@@ -126,14 +126,6 @@ def test_forward_is_the_equations(num_layers):
     torch.testing.assert_close(model(input_ids).logits, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_layers_and_states_that_do_not_fit_are_refused():
-    lstm, x = StackedLSTM(3, 4, 2), torch.randn(2, 5, 3)
-    with pytest.raises(ValueError, match="at least 1"):
-        StackedLSTM(3, 4, 0)
-    with pytest.raises(ValueError, match="2 layers, got 1"):
-        lstm(x, lstm(x)[1][:1])
-
-
 def test_tied_weights_share_storage_and_train():
     model = small(tie_weights=True, embedding_size=5)
     before = model.decoder.weight.detach().clone()
@@ -167,14 +159,6 @@ def test_a_row_that_does_not_continue_starts_from_zero():
     torch.testing.assert_close(reset[1], fresh[1])
     torch.testing.assert_close(reset[[0, 2]], carried[[0, 2]])
     assert not torch.allclose(fresh, carried)
-
-
-def test_batch_size_may_change_where_nothing_continues():
-    state = small()(torch.zeros(3, 2, dtype=torch.long)).state
-    assert carry_state(state, torch.zeros(2, dtype=torch.bool)) is None
-    assert carry_state(None, torch.ones(2, dtype=torch.bool)) is None
-    with pytest.raises(ValueError, match="a batch of 3 rows"):
-        carry_state(state, torch.tensor([False, True]))
 
 
 # Training -------------------------------------------------------------------------------------------------
@@ -344,42 +328,6 @@ def test_continuing_without_a_state_is_said(caplog):
 # Ranks ----------------------------------------------------------------------------------------------------
 
 
-class Ranked(LSTMLanguageModel):
-    """Its validation loss rises on rank 0 and falls by more on rank 1."""
-
-    def update_metrics(self, logits, labels, losses):
-        loss = 5.0 + self.current_epoch * (1.0 - 3.0 * self.global_rank)
-        super().update_metrics(logits, labels, torch.full(labels.shape, loss))
-
-
-class OneBatch:
-    def __init__(self, times):
-        self.times = times
-
-    def __len__(self):
-        return 1
-
-    def __iter__(self):
-        ids = torch.zeros(2, self.times, dtype=torch.long)
-        yield {"input_ids": ids, "labels": ids}
-
-
-class Unequal(L.LightningDataModule):
-    def train_dataloader(self):
-        return OneBatch(3)
-
-    def val_dataloader(self):
-        return OneBatch(3 if self.trainer.global_rank else 9)
-
-
-def rank_main(folder):
-    ranks = {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False}
-    run = trainer(folder, max_epochs=2, **ranks)
-    module = Ranked(vocab_size=4, embedding_size=3, hidden_size=3)
-    run.fit(module, Unequal())
-    (folder / str(run.global_rank)).write_text(f"{learning_rate(module)} {module.best_val_loss}")
-
-
 @pytest.mark.slow
 def test_two_ranks_anneal_as_one(tmp_path):
     run_ranks(__file__, tmp_path, tmp_path / "cache", **TORCHRUN)
@@ -402,11 +350,3 @@ def test_mixed_precision_on_processors_without_half_precision(dtype, monkeypatch
     assert torch.equal(found, expected)
     found.sum().backward()
     assert lstm.layers[0].weight_ih_l0.grad.dtype == torch.float32
-
-
-def test_initialisation():
-    model = small(vocab_size=400, embedding_size=30, hidden_size=30, init_range=0.05)
-    for weight in (model.embedding.weight, model.decoder.weight):
-        assert 0.049 < weight.abs().max() <= 0.05
-    assert not model.decoder.bias.any()
-    assert 0.17 < model.lstm.layers[0].weight_hh_l0.abs().max() <= 1 / math.sqrt(30)

@@ -234,7 +234,7 @@ def test_pickled_code_is_not_run(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"architectures": [["BertForMaskedLM"]]}, "`architectures` is .*, expected names"),
+        ({"architectures": [["BertForMaskedLM"]]}, "may be causal or masked"),
         ({"attn_implementation": "somebody/kernel"}, "names the attention somebody/kernel, code of the hub"),
         ({"_attn_implementation": "somebody/kernel"}, "names the attention somebody/kernel, code of the hub"),
         ({"num_hidden_layers": 2**32}, "would have 4294967296 layers, expected at most"),

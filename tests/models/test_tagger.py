@@ -116,19 +116,6 @@ def test_prediction_leaves_out_padding():
     assert torch.equal(predicted == -100, batch["attention_mask"] == 0)
 
 
-def test_missing_layer_is_named():
-    batch = next(iter(Tagged(cyclic=True)))
-    words = "expected `target_shuffled_xpos` .* 'upos'.*; add the layer 'shuffled_xpos' to `data.layers`"
-    with pytest.raises(ValueError, match=words):
-        tagger(task="xpos", shuffled_labels=True).labels_of(batch)
-    with pytest.raises(ValueError, match="label layer 'xpos' in the datamodule, got \\['upos'\\]"):
-        trainer().fit(LSTMTagger("xpos"), Data())
-    with pytest.raises(ValueError, match="got no datamodule; set num_labels to a number"):
-        trainer().fit(LSTMTagger("upos", vocab_size=3), Tagged(cyclic=True), Tagged(cyclic=True))
-    with pytest.raises(ValueError, match='expected target "next" or "current"'):
-        tagger(target="previous")
-
-
 def test_sizes_from_the_datamodule_are_in_the_checkpoint(tmp_path):
     model, run = LSTMTagger("upos", embedding_size=4, hidden_size=4), trainer()
     run.fit(model, Data())

@@ -31,10 +31,6 @@ def test_bad_schedules_are_refused():
     )
 
 
-def test_any_iterable_of_steps():
-    assert Steps(at=(10 * k for k in range(3))) == Steps(at=[0, 10, 20]) == Steps(at=(0, 10, 20))
-
-
 @pytest.mark.parametrize(
     "schedule",
     [Steps(), Steps(every=7), Steps(per_decade=4), Steps(every=9, per_decade=3, at=(0, 4, 50)), Steps(at=())],

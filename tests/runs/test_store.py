@@ -88,13 +88,3 @@ def test_nothing_there_and_foreign_files(tmp_path):
     table(0).to_parquet(tmp_path / "000000000.parquet")
     with pytest.raises(ValueError, match="is not an observation of lmdyn"):
         ObservationStore(tmp_path).about()
-
-
-@pytest.mark.parametrize("about", ["{not", "[1]", '{"observer": 1, "settings": {}}', '{"observer": "a.B"}'])
-def test_metadata_that_name_no_observer(tmp_path, about):
-    store = ObservationStore(tmp_path, "a.B")
-    store.write(0, table(0))
-    written = pq.read_table(store.path(0))
-    pq.write_table(written.replace_schema_metadata({b"lmdyn": about.encode()}), store.path(0))
-    with pytest.raises(ValueError, match=r"000000000\.parquet is not an observation of lmdyn"):
-        store.about()

@@ -5,7 +5,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 import torch
@@ -79,7 +79,7 @@ def named_batch(batch: Any, names: Mapping[str, str | int] | None = None) -> dic
             names = {"input_ids": 0, "labels": 1}
     elif isinstance(batch, Tensor):
         entries = {0: batch}
-        if names is None and _of_ids(batch):
+        if names is None and of_ids(batch):
             names = {"input_ids": 0}
     elif isinstance(batch, Mapping):
         entries = dict(batch)
@@ -317,7 +317,7 @@ def unread_entries(batch: Mapping[str, Any]) -> list[str]:
     return [
         name
         for name, value in batch.items()
-        if name not in _NO_LABELS and isinstance(ids, Tensor) and _of_ids(value) and value.shape == ids.shape
+        if name not in _NO_LABELS and isinstance(ids, Tensor) and of_ids(value) and value.shape == ids.shape
     ]
 
 
@@ -341,13 +341,14 @@ def _kind(value: Any) -> str:
     return type(value).__name__
 
 
-def _of_ids(value: Any) -> bool:
+def of_ids(value: Any) -> TypeGuard[Tensor]:
+    """Return whether a value is a tensor of integers (batch, time)."""
     integers = isinstance(value, Tensor) and not value.is_floating_point() and value.dtype != torch.bool
     return bool(integers and value.ndim == 2)
 
 
 def _two_of_ids(batch: Any) -> bool:
-    if len(batch) != 2 or not all(map(_of_ids, batch)) or batch[0].shape != batch[1].shape:
+    if len(batch) != 2 or not all(map(of_ids, batch)) or batch[0].shape != batch[1].shape:
         return False
     first, second = (tensor.long() for tensor in batch)
     return bool(not second.numel() or second.max() > 1 or first.max() <= 1)  # the second is not a mask
@@ -355,8 +356,8 @@ def _two_of_ids(batch: Any) -> bool:
 
 def _recognised(entries: Mapping[str, Any]) -> dict[str, str | int] | None:
     """Return the usual names of ids and labels, if there is at most one of each."""
-    ids = [k for k in _IDS if _of_ids(entries.get(k))]
-    labels = [k for k in _LABELS if _of_ids(entries.get(k))]
+    ids = [k for k in _IDS if of_ids(entries.get(k))]
+    labels = [k for k in _LABELS if of_ids(entries.get(k))]
     if len(ids) != 1 or len(labels) > 1:
         return {} if not ids and "labels" in entries else None
     return {"input_ids": ids[0], **({"labels": labels[0]} if labels else {})}

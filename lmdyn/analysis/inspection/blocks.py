@@ -113,11 +113,8 @@ def static_blocks(module: nn.Module) -> list[list[str]]:
     path_of = {id(m): path for path, m in paths_of(module).items()}
     found: list[list[nn.Module]] = []
     for candidate in block_lists(module):
-        blocks = [
-            m
-            for m in candidate.modules
-            if not is_leaf(m) and not isinstance(m, (nn.ModuleList, nn.ModuleDict))
-        ]
+        holders = (nn.ModuleList, nn.ModuleDict)
+        blocks = [m for m in candidate.modules if not is_leaf(m) and not isinstance(m, holders)]
         if candidate.kind == "sequence" and len(blocks) < len(candidate.modules):
             blocks = repeated(blocks)
         if candidate.kind != "list" and len(blocks) < 2:
@@ -189,8 +186,7 @@ def block_groups(
     if parts:
         left_out.append(
             f"blocks: {', '.join(g.path for g in parts[:3])}{' …' if len(parts) > 3 else ''} contain parts of "
-            "layers, and "
-            "no module computes a whole layer: make each layer a module, or name sites explicitly"
+            "layers, and no module computes a whole layer: make each layer a module, or name sites explicitly"
         )
     elif not groups:
         left_out.append(
@@ -280,9 +276,7 @@ class _Grouping:
         if not self.trace.of(m) or next(m.parameters(), None) is None or is_leaf(m) > leaves:
             return False
         call = self.trace.first(m)
-        vectors = (
-            call.x_shape is not None and call.floating and call.shape is not None and len(call.shape) == 3
-        )
+        vectors = call.x_shape is not None and call.floating and len(call.shape or ()) == 3
         return vectors and (not leaves or call.x_shape == call.shape)
 
     def _holds_lists(self, m: nn.Module) -> bool:
@@ -323,9 +317,8 @@ class _Grouping:
         shown = f"{', '.join(wrong[:2])}{f' … {wrong[-1]}' if wrong[2:] else ''}"
         left_out = [f"{shown}: {reasons[wrong[0]]}"] if wrong else []
         return left_out + [
-            f"{name}: {self.trace.show(m)} computes {m.num_layers} layers at once and returns only the last: "
-            "to observe "
-            "the others, make each a separate module"
+            f"{name}: {self.trace.show(m)} computes {m.num_layers} layers at once and returns only the last: to "
+            "observe the others, make each a separate module"
             for m, name in zip(group.sites, group.names, strict=True)
             if isinstance(m, nn.RNNBase) and m.num_layers > 1
         ]
@@ -333,12 +326,8 @@ class _Grouping:
 
 def _shared(first: str, second: str) -> int:
     """Return the number of leading segments in which two paths agree."""
-    return sum(
-        1
-        for _ in takewhile(
-            lambda pair: pair[0] == pair[1], zip(first.split("."), second.split("."), strict=False)
-        )
-    )
+    pairs = zip(first.split("."), second.split("."), strict=False)
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
 
 def _prefixes(paths: list[str]) -> list[str]:

@@ -176,10 +176,10 @@ def call_module(
     ids = batch.get("input_ids")
     if not isinstance(ids, Tensor) or ids.ndim != 2 or "predict" in kwargs:
         return output
-    if label_name is not None and "labels" in batch and ids.shape[1] > 1 and _of_last(output, *ids.shape):
+    if label_name is not None and "labels" in batch and ids.shape[1] > 1 and _of_last(output, len(ids)):
         kwargs[label_name] = _labels_to_pass(batch)
         whole = called(*args, **kwargs)
-        if not _of_last(whole, *ids.shape):
+        if not _of_last(whole, len(ids)):
             _ANSWERS_LAST.add(type(called))
             output = whole
     return _unflattened(output, *ids.shape)
@@ -272,11 +272,7 @@ def _arguments(
         elif parameters:  # *args
             positional = [batch["input_ids"]]
     if "decoder_input_ids" in named and "decoder_input_ids" not in kwargs and "labels" in batch:
-        make = next(
-            (getattr(m, PREPARE_DECODER) for m in module.modules() if hasattr(m, PREPARE_DECODER)), None
-        )
-        if make is not None:
-            kwargs["decoder_input_ids"] = make(batch["labels"])
+        kwargs |= decoder_ids(module, batch["labels"])
     # a cache would not be read, and would be written in place, without a gradient; but without one,
     # transformers separates packed documents by their positions, which a plain call of the module does not
     if "use_cache" in named and "position_ids" not in kwargs:
@@ -288,16 +284,18 @@ def _arguments(
     missing = [n for n, p in named.items() if p.default is p.empty and n not in kwargs]
     if missing:
         raise ValueError(
-            f"{type(module).__name__}.forward requires {missing}, the batch has {sorted(batch)}: rename the "
-            "batch's keys, "
-            f"`batch: {{input_ids: {missing[0]}}}`, or pass `forward:` to the observer, a function (module, batch) -> "
-            "output or the dotted path to one"
+            f"{type(module).__name__}.forward requires {missing}, the batch has {sorted(batch)}: rename the batch's "
+            f"keys, `batch: {{input_ids: {missing[0]}}}`, or pass `forward:` to the observer, a function (module, "
+            "batch) -> output or the dotted path to one"
         )
     return positional, kwargs, None if label_name in kwargs else label_name
 
 
-PREPARE_DECODER = "prepare_decoder_input_ids_from_labels"
-"""The method by which transformers' encoder-decoders create their decoder's ids."""
+def decoder_ids(module: nn.Module, labels: Tensor) -> dict[str, Tensor]:
+    """Return the ``decoder_input_ids`` that transformers' encoder-decoders create; empty for other modules."""
+    make = "prepare_decoder_input_ids_from_labels"
+    maker = next((m for m in module.modules() if hasattr(m, make)), None)
+    return {} if maker is None else {"decoder_input_ids": getattr(maker, make)(labels)}
 
 
 def _labels_to_pass(batch: Mapping[str, Any]) -> Tensor:
@@ -305,13 +303,13 @@ def _labels_to_pass(batch: Mapping[str, Any]) -> Tensor:
     return cast(Tensor, batch["labels"]).clamp(min=0)
 
 
-def _of_last(output: Any, rows: int, time: int) -> bool:
+def _of_last(output: Any, rows: int) -> bool:
     """Return whether logits are those of the last position only."""
     try:
-        logits = logits_of(output)
+        shape = logits_of(output).shape
     except ValueError:
         return False
-    return logits.shape[:2] == (rows, 1) if logits.ndim == 3 else logits.ndim == 2 and len(logits) == rows
+    return shape[:2] == (rows, 1) if len(shape) == 3 else len(shape) == 2 and shape[0] == rows
 
 
 def _unflattened(output: Any, rows: int, time: int) -> Any:
@@ -355,11 +353,8 @@ def logits_of(output: Any) -> Tensor:
             return logits
     if isinstance(output, Tensor):
         return output
-    parts: Mapping[Any, Any] = {}
-    if isinstance(output, Mapping):
-        parts = output
-    elif isinstance(output, (tuple, list)):
-        parts = dict(enumerate(output))
+    parts = dict(enumerate(output)) if isinstance(output, (tuple, list)) else output
+    parts = parts if isinstance(parts, Mapping) else {}
     tensors = {k: t for k, t in parts.items() if isinstance(t, Tensor) and t.is_floating_point()}
     # ModelOutputs are also dicts, and hidden states are not logits
     for axes in (3, 2):
@@ -370,10 +365,8 @@ def logits_of(output: Any) -> Tensor:
             break
     seen = {k: tuple(t.shape) for k, t in tensors.items()}
     raise ValueError(
-        f"expected an output with `.logits` (batch, time, classes), got {type(output).__name__}"
-        f"{f' of tensors {seen}' if seen else ''}: pass `forward:` to the observer, a function (module, batch) "
-        "-> logits "
-        "or the dotted path to one"
+        f"expected an output with `.logits` (batch, time, classes), got {type(output).__name__} of tensors {seen}: "
+        "pass `forward:` to the observer, a function (module, batch) -> logits or the dotted path to one"
     )
 
 

@@ -49,6 +49,10 @@ class Call:
     kind: str = ""
     answer: Callable[[], Tensor | None] = field(default=lambda: None, repr=False)
 
+    def inside(self, other: "Call") -> bool:
+        """Return whether the call ran within another one."""
+        return other.start < self.start and self.end < other.end
+
 
 class Trace:
     """The calls of a forward pass.
@@ -129,9 +133,9 @@ def trace_forward(module: nn.Module, forward: Callable[[], Any], ids: Mapping[st
                     and not t.is_floating_point()
                     and t.device == tensor.device
                 ):
-                    if t.shape == tensor.shape and bool((t == tensor).all()):
+                    if torch.equal(t.to(tensor.dtype), tensor):
                         call.ids = call.ids or key
-                    elif t.shape == tensor.T.shape and bool((t == tensor.T).all()):
+                    elif torch.equal(t.to(tensor.dtype), tensor.T):
                         call.ids, call.ids_transposed = call.ids or key, True
         x = next((t for t in map(first_tensor, given) if t is not None and _is_vectors(t)), None)
         if x is not None:
@@ -202,11 +206,10 @@ def feeds(first: nn.Module, second: nn.Module, forward: Callable[[], Any]) -> bo
     given: list[Tensor] = []
 
     def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        x = next(
-            (t for t in map(first_tensor, (*args, *kwargs.values())) if t is not None and _is_vectors(t)),
-            torch.zeros(0),
-        )
-        given.append(x.detach().clone())
+        vectors = [
+            t for t in map(first_tensor, (*args, *kwargs.values())) if t is not None and _is_vectors(t)
+        ]
+        given.append((vectors or [torch.zeros(0)])[0].detach().clone())
 
     def change(_: nn.Module, __: Any, output: Any) -> None:
         tensor = first_tensor(output)

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import observing
-from lmdyn.analysis.inspection.batches import aligned_labels
+from lmdyn.analysis.inspection.batches import aligned_labels, of_ids, seen
 from lmdyn.analysis.inspection.forward import IGNORED, Forward, call_module, device_of, logits_of
 from lmdyn.analysis.inspection.token_effects import TokenEffects, token_effects
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
@@ -106,13 +106,13 @@ def label_convention(
     if not batches:
         raise ValueError(f"the labels cannot be determined without a batch: {_DECLARE}")
     texts = [_Text.of(module, batch) for batch in batches]
-    place, seen = _where(texts)
+    place, counted = _where(texts)
     copying = _copying(module, texts[0], forward)
     # a decoder that reads labels has outputs at every position, also if the next label is none
     shown = [torch.ones_like(text.real) if text.key == "labels" else text.real for text in texts]
     at = [_measured_at(text, place) for text in texts]
     effects = token_effects(module, [text.batch for text in texts], at, shown, forward, key=texts[0].key)
-    convention, because = _decided(type(module).__name__, place, seen, effects)
+    convention, because = _decided(type(module).__name__, place, counted, effects)
     if effects.replaced:
         because += f" (measured with random numbers instead of {effects.replaced} parameters that are zero)"
     warning = ""
@@ -127,7 +127,7 @@ def label_convention(
             "not shifted"
         )
     reading = _reading(effects)
-    reason = f"labels are {convention}: {seen}{because}; the module reads {_READS[reading]}"
+    reason = f"labels are {convention}: {counted}{because}; the module reads {_READS[reading]}"
     return LabelDecision(convention, reading, reason, warning)
 
 
@@ -162,12 +162,8 @@ def _reading(effects: TokenEffects) -> Reading:
 
 def _neighbour(values: Tensor, offset: int, outside: Any) -> Tensor:
     """Return the value ``offset`` positions after each."""
-    rolled = values.roll(-offset, 1)
-    if offset > 0:
-        rolled[:, -offset:] = outside
-    elif offset < 0:
-        rolled[:, :-offset] = outside
-    return rolled
+    padded = torch.nn.functional.pad(values, (max(0, -offset), max(0, offset)), value=outside)
+    return padded[:, max(0, offset) :][:, : values.shape[1]]
 
 
 @dataclass(frozen=True)
@@ -191,24 +187,15 @@ class _Text:
         device = device_of(module)
         batch = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in given.items()}
         ids, labels, own = (batch.get(name) for name in ("input_ids", "labels", "decoder_input_ids"))
-        if not all(
-            isinstance(t, Tensor) and t.ndim == 2 and not t.is_floating_point() for t in (ids, labels)
-        ):
-            shapes = {
-                k: tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__ for k, v in batch.items()
-            }
+        if not (of_ids(ids) and of_ids(labels)):
             raise ValueError(
                 "labels are determined from batches with `input_ids` (batch, time), ids of tokens, and `labels` of the "
-                f"logits' batch and time, got {shapes}: {_DECLARE}"
+                f"logits' batch and time, got {seen(batch)}: {_DECLARE}"
             )
-        assert isinstance(ids, Tensor)
-        assert isinstance(labels, Tensor)
         key, mask = "input_ids", batch.get("attention_mask")
         if isinstance(own, Tensor) and own.shape == labels.shape:
             key, mask = "decoder_input_ids", batch.get("decoder_attention_mask")
-        elif (
-            is_encoder_decoder(module) or ids.shape != labels.shape
-        ):  # the decoder's input is created from the labels
+        elif is_encoder_decoder(module) or ids.shape != labels.shape:  # the decoder's input is made of labels
             key, mask = "labels", None
         real = batch[key] != IGNORED
         if isinstance(mask, Tensor) and mask.shape == real.shape:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lmdyn.analysis.inspection.activations import capture, observing, paths_of
 from lmdyn.analysis.inspection.attention_weights import readable_attention
 from lmdyn.analysis.inspection.blocks import BlockGroup, block_groups
-from lmdyn.analysis.inspection.forward import PREPARE_DECODER, Forward, call_module, logits_of
+from lmdyn.analysis.inspection.forward import Forward, call_module, decoder_ids, logits_of
 from lmdyn.analysis.inspection.forward_trace import AttentionTrace, Call, trace_forward, within
 
 __all__ = ["FoundSites", "Kind", "find_sites", "match_sites", "names_of_paths"]
@@ -192,9 +192,7 @@ class _Finder:
         self.module, self.run = module, run
         ids = _ids(module, batch)
         self.trace = trace_forward(module, run, ids)
-        if (
-            len(self.trace.of(paths_of(module)[""])) > 1
-        ):  # it was called again, with labels, to obtain all logits
+        if len(self.trace.of(paths_of(module)[""])) > 1:  # called again, with labels, to obtain all logits
             self.trace = trace_forward(module, run, ids)
         self.groups, self.left_out = block_groups(module, self.trace, run)
         self.blocks = [m for group in self.groups for m in group.sites]
@@ -215,22 +213,15 @@ class _Finder:
     def _find_embedding(self) -> None:
         by_key: dict[str, nn.Module] = {}
         rest = [self.module, *(m for group in self.groups for m in group.blocks)]
-        given = [
-            c for c in self.trace.calls if c.ids and c.floating and c.shape is not None and len(c.shape) == 3
-        ]
+        given = [c for c in self.trace.calls if c.ids and c.floating and c.shape and len(c.shape) == 3]
         given = [c for c in given if not any(within(m, c.module) for m in rest)]
-        given = [
-            c
-            for c in given
-            if not any(c.start < inner.start and inner.end < c.end and inner.ids == c.ids for inner in given)
-        ]
+        given = [c for c in given if not any(inner.ids == c.ids and inner.inside(c) for inner in given)]
         for call in sorted(given, key=lambda c: not c.by_ids):
             by_key.setdefault(call.ids or "", self._around_adapter(call.module))
         if not by_key:
             self.left_out.append(
-                "embedding: no module got the ids and returned a vector for each (it got vectors, or looks "
-                "them up by F.embedding or a matrix product): name it explicitly, `sites: "
-                "{embedding: path.of.a.module}`"
+                "embedding: no module got the ids and returned a vector for each (it got vectors, or looks them up by "
+                "F.embedding or a matrix product): name it explicitly, `sites: {embedding: path.of.a.module}`"
             )
         several = len({id(m) for m in by_key.values()}) > 1
         for key, m in by_key.items():
@@ -281,25 +272,20 @@ class _Finder:
     def _logits_call(self, logits: Tensor) -> Call | None:
         """Return the call that returned the logits, or the last one of their width by a leaf module with weights."""
         last = max((c.end for m in self.blocks for c in self.trace.of(m)), default=-1)
-        inner = [*self.blocks, *self.embeddings.values(), paths_of(self.module)[""]]
-        calls = sorted(self.trace.calls, key=lambda c: c.end)
-        calls = [
-            c
-            for c in calls
-            if c.end > last and not any(within(m, c.module) and m is not c.module for m in inner)
-        ]
-        calls = [c for c in calls if c.module is not inner[-1]]
-        for call in calls:
+        inner, whole = [*self.blocks, *self.embeddings.values()], paths_of(self.module)[""]
+        wide = None
+        for call in sorted(self.trace.calls, key=lambda c: c.end):
+            around = any(within(m, call.module) and m is not call.module for m in inner)
+            if call.end <= last or around or call.module is whole:
+                continue
             answer = call.answer()
             if answer is not None and answer.numel() == logits.numel() and _same_memory(answer, logits):
                 return call
-        wide = [c for c in calls if c.floating and c.shape is not None and c.shape[-1:] == logits.shape[-1:]]
-        wide = [
-            c
-            for c in wide
-            if not any(True for _ in c.module.children()) and any(True for _ in c.module.parameters())
-        ]
-        return wide[-1] if wide else None
+            leaf = next(call.module.children(), None) is None
+            weights = next(call.module.parameters(), None) is not None
+            if leaf and weights and call.floating and (call.shape or ())[-1:] == logits.shape[-1:]:
+                wide = call
+        return wide
 
     def _find_norms(self) -> None:
         for group, following in zip(self.groups, [*self.groups[1:], None], strict=False):
@@ -311,14 +297,12 @@ class _Finder:
             if following is not None:
                 until = min(until, self.trace.first(following.blocks[0]).start)
             after = [c for c in self.trace.calls if c.end > last and c.start < until]
-            with_weights = [c for c in after if any(True for _ in c.module.parameters(recurse=False))]
             # a module with weights that is not a norm begins a head
-            head = min(
-                (c.start for c in with_weights if not _is_norm(c.module) and c.start > begun), default=until
-            )
-            found = [
-                c for c in after if c.start < head and _is_norm(c.module) and self._beside(c.module, group)
-            ]
+            begins = [c for c in after if c.start > begun and not _is_norm(c.module)]
+            heads = (c.start for c in begins if next(c.module.parameters(recurse=False), None) is not None)
+            head = min(heads, default=until)
+            norms = [c for c in after if c.start < head and _is_norm(c.module)]
+            found = [c for c in norms if self._beside(c.module, group)]
             if found and self._is_site(found[-1].module, group.norm_name):
                 self.norms[group.norm_name] = found[-1]
             elif not found and not isinstance(group.blocks[-1], nn.RNNBase):
@@ -381,9 +365,8 @@ class _Finder:
 def _ids(module: nn.Module, batch: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the ids that the model reads; those of a decoder are created from the labels if the batch has none."""
     named = {name: batch.get(name) for name in ("input_ids", "decoder_input_ids")}
-    makers = [m for m in module.modules() if hasattr(m, PREPARE_DECODER)]
-    if named["decoder_input_ids"] is None and makers and isinstance(batch.get("labels"), Tensor):
-        named["decoder_input_ids"] = getattr(makers[0], PREPARE_DECODER)(batch["labels"])
+    if named["decoder_input_ids"] is None and isinstance(batch.get("labels"), Tensor):
+        named |= decoder_ids(module, batch["labels"])
     return {name: ids for name, ids in named.items() if isinstance(ids, Tensor) and ids.ndim == 2}
 
 

@@ -134,23 +134,18 @@ def _measured(
             if not rounds:
                 continue
             wanted = [positions[:, None] + positions.new_tensor(OFFSETS) for _, positions, _ in rounds]
-            windows = [
-                (r[0][:, None], w.clamp(0, text.shape[1] - 1)) for r, w in zip(rounds, wanted, strict=True)
-            ]
-            before, again = (
-                [logits[window].float() for window in windows]
-                for logits in (
-                    logits_for(batch, tokens),
-                    logits_for(batch, tokens, seed=int(len(rounds[0][0]) == 1)),
-                )
-            )
+            rows_of = [rows[:, None] for rows, _, _ in rounds]
+            windows = [(r, w.clamp(0, text.shape[1] - 1)) for r, w in zip(rows_of, wanted, strict=True)]
+            seeds = (0, int(len(rounds[0][0]) == 1))
+            passes = (logits_for(batch, tokens, seed) for seed in seeds)
+            before, again = ([logits[window].float() for window in windows] for logits in passes)
             for i, (rows, positions, changed) in enumerate(rounds):
                 scale, finite = max(scale, _scale(before[i])), finite or bool(before[i].isfinite().any())
                 altered = tokens.clone()
                 where = rows[changed], positions[changed]
                 altered[where] = ids[
                     torch.searchsorted(ids, tokens[where], right=True) % len(ids)
-                ]  # the next id
+                ]  # the next
                 found = _change(before[i], logits_for(batch, altered)[windows[i]])
                 unaltered = torch.cat([found[~changed].flatten(), _change(before[i], again[i]).flatten()])
                 noise = max(noise, float(unaltered.nan_to_num(0.0, 0.0).amax()))
@@ -194,17 +189,13 @@ def _change(before: Tensor, after: Tensor) -> Tensor:
 
 def _special_ids(module: nn.Module) -> list[int]:
     """Return the ids of special tokens in the configurations of transformers' models."""
-    found: set[int] = set()
-    for m in module.modules():
-        config = getattr(m, "config", None)  # a user's may be a dict, or anything else
-        for name, value in (
-            config if isinstance(config, Mapping) else getattr(config, "__dict__", {})
-        ).items():
-            if str(name).endswith("_token_id"):
-                found |= {
-                    v for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, int)
-                }
-    return sorted(found)
+    configs = [
+        getattr(m, "config", None) for m in module.modules()
+    ]  # a user's may be a dict, or anything else
+    settings = [c if isinstance(c, Mapping) else getattr(c, "__dict__", {}) for c in configs]
+    given = [v for of in settings for name, v in of.items() if str(name).endswith("_token_id")]
+    flat = (v for value in given for v in (value if isinstance(value, (list, tuple)) else [value]))
+    return sorted({v for v in flat if isinstance(v, int)})
 
 
 def _zero_parameters(module: nn.Module) -> dict[str, Tensor]:

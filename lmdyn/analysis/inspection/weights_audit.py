@@ -240,8 +240,7 @@ def _moves(points: Float[Tensor, "n d"]) -> list[_Moves]:
         return torch.where(there, near[a.clamp(0, n - 1), lag], 0.0)
 
     first, last = i == 0, j == n - 1
-    increments = points[1:] - points[:-1]
-    increments = increments / increments.norm(dim=1, keepdim=True).clamp(min=1e-300)
+    increments = _directions(points[1:] - points[:-1])
     along = torch.zeros(n, dtype=torch.bool, device=points.device)
     along[0] = increments[0] @ increments[2] < -_ALONG  # pointing backwards
     along[n - 2] = increments[n - 2] @ increments[n - 4] < -_ALONG
@@ -249,11 +248,11 @@ def _moves(points: Float[Tensor, "n d"]) -> list[_Moves]:
     ends = torch.where(first | last, _QUOTIENT_AT_THE_ENDS, _QUOTIENT)
     into, out_of = between(i - 1, i), between(j, j + 1)
     turned_into, turned_out_of = between(i - 1, j), between(i, j + 1)
-    never = torch.zeros_like(ends)
+    none = torch.zeros_like(ends)
     far = inside & (k >= 2)
+    apart, moved = torch.where(far, ends, none), torch.where(far & ~first & ~last, _QUOTIENT, none)
     without_i, without_j = between(i - 1, i + 1), between(j - 1, j + 1)
     after_i, before_j = between(i, i + 1), between(j - 1, j)
-    middle = ~first & ~last
     least = torch.minimum(into, after_i)
     step_before, step_after = between(i - 2, i - 1), between(i + 1, i + 2)
     steps_around = torch.minimum(
@@ -263,33 +262,19 @@ def _moves(points: Float[Tensor, "n d"]) -> list[_Moves]:
     stranger = (i > 0) & (i < n - 1) & (k == 0) & (ordinary < _STRANGER * least)
     if 4 * int(stranger.sum()) > n:
         stranger &= False
+    across, inner = between(i, j), between(i + 1, j) + between(i, j - 1)
+    exchanged = turned_into + inner + turned_out_of
     return [
-        _Moves("turn", into + out_of, turned_into + turned_out_of, torch.where(inside & turns, ends, never)),
-        _Moves(
-            "exchange",
-            into + after_i + before_j + out_of,
-            turned_into + between(i + 1, j) + between(i, j - 1) + turned_out_of,
-            torch.where(far, ends, never),
-        ),
-        _Moves(
-            "put later",
-            into + after_i + out_of,
-            without_i + between(i, j) + turned_out_of,
-            torch.where(far & middle, _QUOTIENT, never),
-        ),
-        _Moves(
-            "put earlier",
-            before_j + out_of + into,
-            without_j + turned_into + between(i, j),
-            torch.where(far & middle, _QUOTIENT, never),
-        ),
-        _Moves(
-            "take out",
-            least + torch.zeros_like(ends),
-            without_i + torch.zeros_like(ends),
-            torch.where(stranger, _STRANGER, never),
-        ),
+        _Moves("turn", into + out_of, turned_into + turned_out_of, torch.where(inside & turns, ends, none)),
+        _Moves("exchange", into + after_i + before_j + out_of, exchanged, apart),
+        _Moves("put later", into + after_i + out_of, without_i + across + turned_out_of, moved),
+        _Moves("put earlier", before_j + out_of + into, without_j + turned_into + across, moved),
+        _Moves("take out", least + none, without_i + none, torch.where(stranger, _STRANGER, none)),
     ]
+
+
+def _directions(increments: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(increments, dim=1, eps=1e-300)
 
 
 def _limit(dimensions: float) -> float:
@@ -318,7 +303,7 @@ def _dimensions(points: Float[Tensor, "n d"], kind: str, i: int, j: int) -> floa
     steps = points[at + 1] - points[at]
     if kind == "turn":  # within the stretch, increments point backwards
         steps = torch.where(((at >= i) & (at < j))[:, None], -steps, steps)
-    steps = steps / steps.norm(dim=1, keepdim=True).clamp(min=1e-300)
+    steps = _directions(steps)
     cosines = steps @ steps.T
     apart = (at[:, None] - at).abs() >= 2
     pairs = apart[:, 1:] & apart[:, :-1]
@@ -326,11 +311,9 @@ def _dimensions(points: Float[Tensor, "n d"], kind: str, i: int, j: int) -> floa
     if len(differences) < 2:
         return 0.0
     large = sorted(replaced)
-    moved = points[[e + 1 for e in large]] - points[large]
-    moved = moved / moved.norm(dim=1, keepdim=True).clamp(min=1e-300)
-    spread = 3 / max(
-        float((moved**4).sum(1).max()), 1e-300
-    )  # as many normal numbers; few have changed if it is small
+    moved = _directions(points[[e + 1 for e in large]] - points[large])
+    # as many normal numbers; few have changed if it is small
+    spread = 3 / max(float((moved**4).sum(1).max()), 1e-300)
     return min(2 / max(float(differences.square().mean()), 1e-12), spread)
 
 

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal
 from lmdyn.datamodules.corpora.columns import Block, read_blocks
 from lmdyn.datamodules.corpora.corpus import FileCorpus
 from lmdyn.datamodules.corpora.sentence import Constituent, Document, Mention, Role, Sentence, grouped
-from lmdyn.datamodules.files.checks import one_of
 from lmdyn.datamodules.files.text_files import shown
 
 __all__ = ["ConllCorpus", "ConllLayout", "read_conll"]
@@ -91,7 +90,6 @@ def read_conll(path: Path, layout: ConllLayout = "conll2012", lowercase: bool = 
         >>> [(c.start, c.end, c.label) for c in document.sentences[0].constituents]
         [(0, 2, 'S'), (0, 1, 'NP'), (1, 2, 'VP')]
     """
-    one_of(ConllLayout, layout=layout)
     return grouped(_sentences(path, layout, lowercase))
 
 
@@ -260,7 +258,6 @@ class ConllCorpus(FileCorpus):
         **kwargs: Any,
     ) -> None:
         super().__init__(train, validation, test, **kwargs)
-        one_of(ConllLayout, layout=layout)
         self.layout: ConllLayout = layout
 
     def read(self, path: Path) -> Iterator[Document]:

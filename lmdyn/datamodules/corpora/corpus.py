@@ -30,7 +30,7 @@ from lmdyn.datamodules.corpora.tokenization import (
     word_tokenizer,
 )
 from lmdyn.datamodules.corpora.vocabulary import TRAINING_VERSION
-from lmdyn.datamodules.files.checks import at_least, one_of
+from lmdyn.datamodules.files.checks import at_least
 from lmdyn.datamodules.files.text_files import expand_paths, file_digest
 from lmdyn.datamodules.loading.loader import SplitLoaders
 
@@ -119,7 +119,6 @@ class Corpus(TokenizerUser, SplitLoaders, ABC):
         self.save_hyperparameters(logger=False, ignore=list(self._unsaved))
         at_least(1, min_count=min_count, batch_size=batch_size, sequence_length=sequence_length)
         at_least(0, order_seed=order_seed)
-        one_of(Vocabulary, vocabulary=vocabulary)
         # in evaluation, a rank may have no stream
         self.allow_zero_length_dataloader_with_multiple_devices = True
         self._vocabulary: Vocabulary = vocabulary
@@ -168,8 +167,6 @@ class Corpus(TokenizerUser, SplitLoaders, ABC):
         """Encode the text into the cache, once."""
         if self._encoded:
             return
-        if not self.splits or not set(self.splits) <= set(SPLITS):
-            raise ValueError(f"splits must be some of {list(SPLITS)}, got {list(self.splits)}")
         identity = {
             "format": _FORMAT,
             "class": type(self).__qualname__,
@@ -240,10 +237,8 @@ class Corpus(TokenizerUser, SplitLoaders, ABC):
     def require_split(self, split: str) -> None:
         """Raise a ``ValueError`` for a split that the corpus lacks."""
         if split not in self.splits:
-            has = list(self.splits)
-            raise ValueError(
-                f"the corpus has no split {split!r}: it has {has}; a corpus of files takes `--data.{split} FILE`"
-            )
+            remedy = f"a corpus of files takes `--data.{split} FILE`"
+            raise ValueError(f"the corpus has no split {split!r}: it has {list(self.splits)}; {remedy}")
 
     def encoded(self, split: str) -> EncodedSplit:
         """Return the memory-mapped tokens and labels of a split.

@@ -99,7 +99,7 @@ def _compare(folder: Path) -> None:
 
 
 def _checksum(path: Path) -> int:
-    return zlib.crc32(np.memmap(path, mode="r")) if path.stat().st_size else 0
+    return zlib.crc32(np.memmap(path, mode="r").data) if path.stat().st_size else 0
 
 
 class _Column:

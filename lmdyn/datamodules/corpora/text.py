@@ -9,15 +9,15 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, islice, repeat
-from typing import Any, ClassVar, Literal, NamedTuple
+from itertools import accumulate, islice, pairwise, repeat
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from lmdyn.datamodules.corpora.corpus import SPLITS, Corpus
 from lmdyn.datamodules.corpora.sentence import Document, Sentence
 from lmdyn.datamodules.corpora.tagging import Tagger
-from lmdyn.datamodules.files.checks import at_least, one_of
+from lmdyn.datamodules.files.checks import at_least
 from lmdyn.datamodules.files.data_sets import load_dataset, read_rows
 from lmdyn.datamodules.files.text_files import expand_paths, file_digest, read_lines
 
@@ -29,9 +29,10 @@ _DOCUMENTS_PER_CHUNK = 64
 _SENTENCES_PER_PART = 1_000  # of a document that is not held in memory as a whole
 
 Words = list[str]
+W = TypeVar("W", bound=Words)
 
 
-class _Written(list[str]):
+class _Stretch(list[str]):
     """Words of a stretch of text, and the stretch as it is written."""
 
     def __init__(self, words: Words, text: str) -> None:
@@ -44,7 +45,7 @@ class Article(NamedTuple):
 
     name: str
     topic: str | None
-    sentences: list[Words]
+    sentences: list[_Stretch]
     continues: bool = False
 
 
@@ -70,7 +71,7 @@ def split_sentences(words: Iterable[str]) -> list[Words]:
     return sentences
 
 
-def cut_sentences(sentences: Iterable[Words], shares: Sequence[float]) -> list[list[Words]]:
+def cut_sentences(sentences: Iterable[W], shares: Sequence[float]) -> list[list[W]]:
     """Cut a text in order into parts with given shares of its words.
 
     Sentences are not cut: each belongs to the part that contains its midpoint, so that no part is favoured. A part
@@ -91,7 +92,7 @@ def cut_sentences(sentences: Iterable[Words], shares: Sequence[float]) -> list[l
     total = sum(map(len, sentences))
     # rounded, so that 0.7 + 0.1 equals the float 0.8 and a midpoint at the bound is not before it
     bounds = [round(bound, 12) for bound in accumulate(shares)][:-1]
-    parts: list[list[Words]] = [[] for _ in shares]
+    parts: list[list[W]] = [[] for _ in shares]
     before = 0
     for words in sentences:
         parts[bisect_right(bounds, (before + len(words) / 2) / total)].append(words)
@@ -99,12 +100,12 @@ def cut_sentences(sentences: Iterable[Words], shares: Sequence[float]) -> list[l
     return parts
 
 
-def _written_sentences(line: _Written) -> list[Words]:
+def _stretches(line: _Stretch) -> list[_Stretch]:
     """Split a line as :func:`split_sentences` does; white space belongs to the sentence before it."""
     parts = split_sentences(line)
-    begins = [word.start() for word in re.finditer(r"\S+", line.text)]
+    begins = [word.start() for word in re.finditer(r"\S+", line.text)] if len(parts) > 1 else []
     bounds = [0, *(begins[n] for n in accumulate(map(len, parts[:-1]))), len(line.text)]
-    return [_Written(part, line.text[a:b]) for part, a, b in zip(parts, bounds, bounds[1:], strict=False)]
+    return [_Stretch(part, line.text[a:b]) for part, (a, b) in zip(parts, pairwise(bounds), strict=True)]
 
 
 def _is_title(words: Words) -> bool:
@@ -121,11 +122,12 @@ def _lines(text: str) -> Iterator[str]:
     return iter(io.StringIO(text, newline="\n"))
 
 
-def _put_between(before: list[Words], blank: str, after: list[Words]) -> None:
-    """Add empty lines to the last stretch of written text before them; if there is none, to the first one after."""
-    stretch = before[-1] if before else after[0]
-    if isinstance(stretch, _Written):
-        stretch.text = stretch.text + blank if before else blank + stretch.text
+def _put_between(before: list[_Stretch], blank: str, after: list[_Stretch]) -> None:
+    """Add empty lines to the last stretch before them; if there is none, to the first one after."""
+    if before:
+        before[-1].text += blank
+    else:
+        after[0].text = blank + after[0].text
 
 
 def _count(articles: Iterable[Article]) -> Counter[str]:
@@ -231,7 +233,6 @@ class TextCorpus(Corpus):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        one_of(("wikitext", "paragraphs"), layout=layout)
         at_least(1, longest_articles=longest_articles)
         self.paths = {s: p for s, p in zip(SPLITS, (train, validation, test), strict=True) if p}
         if bool(self.paths) == (dataset is not None):
@@ -239,10 +240,10 @@ class TextCorpus(Corpus):
         if dataset is not None and ("split" in dataset or dataset.get("streaming")):
             raise ValueError("dataset takes neither split nor streaming: it is read as a whole")
         if cut_articles is not None:
-            if len(cut_articles) != 3 or not (min(cut_articles) >= 0 and math.isclose(sum(cut_articles), 1)):
+            if not (min(cut_articles) >= 0 and math.isclose(sum(cut_articles), 1)):
                 raise ValueError(
-                    "cut_articles must be the shares of training, validation and test, non-negative and with the sum "
-                    f"1, such as [0.7, 0.1, 0.2], got {list(cut_articles)}"
+                    "cut_articles must be shares of training, validation and test with the sum 1, such as [0.7, 0.1, "
+                    f"0.2], got {list(cut_articles)}"
                 )
             if dataset is None:
                 _check_only_train(self.paths)
@@ -343,21 +344,13 @@ class TextCorpus(Corpus):
                 topic = article.topic and article.topic + again
                 yield article._replace(name=article.name + again, topic=topic)
 
-    def _words(self, line: str) -> Words:
-        line = line.lower() if self.lowercase else line
-        return _Written(line.split(), line) if self._as_written else line.split()
-
-    def _sentences(self, words: Words) -> list[Words]:
-        if not self.split_sentences:
-            return [words]
-        return _written_sentences(words) if isinstance(words, _Written) else split_sentences(words)
-
-    def _titles(self, lines: Iterator[str]) -> Iterator[tuple[str, Words, bool]]:
+    def _titles(self, lines: Iterator[str]) -> Iterator[tuple[str, _Stretch, bool]]:
         """Yield each line, its words, and whether it is the title of an article."""
         before, line = "", next(lines, None)
         while line is not None:
             after = next(lines, None)
-            words = self._words(line)
+            text = line.lower() if self.lowercase else line
+            words = _Stretch(text.split(), text)
             yield line, words, _is_title(words) and not before.strip() and not (after or "").strip()
             before, line = line, after
 
@@ -365,7 +358,7 @@ class TextCorpus(Corpus):
         """Yield the documents of a source."""
         name = source
         topic: str | None = None
-        sentences: list[Words] = []
+        sentences: list[_Stretch] = []
         blank, continues = "", False
         whole = self.longest_articles is not None or self.cut_articles is not None
         if self._by_line and self._as_written and self.eos:  # end tokens replace line ends
@@ -379,9 +372,12 @@ class TextCorpus(Corpus):
                     sentences, blank, continues = [], "", False
                 topic = " ".join(line.split()[1:-1]) if title else None
                 name = topic or f"{source}-{number}"
-            found = self._sentences(words) if words else []
             if title or (_is_section(words) and not self._by_line):
                 found = [words] if self.headings else []
+            elif self.split_sentences and words:
+                found = _stretches(words)
+            else:
+                found = [words] if words else []
             if not found:
                 blank += "" if words or (self._by_line and self.eos) else line
                 continue
@@ -459,8 +455,8 @@ class TextCorpus(Corpus):
                 tags = iter(self.tagger.tag([tuple(words) for a in chunk for words in a.sentences]))
             for name, topic, sentences, continues in chunk:
                 made = (
-                    Sentence(tuple(words), topic=topic, text=getattr(words, "text", None), **next(tags))
-                    for words in sentences
+                    Sentence(tuple(s), topic=topic, text=s.text if self._as_written else None, **next(tags))
+                    for s in sentences
                 )
                 yield Document(name, tuple(made), continues)
 

@@ -16,7 +16,6 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.sentence import Sentence
 from lmdyn.datamodules.corpora.vocabulary import train_unigram, train_wordpieces
-from lmdyn.datamodules.files.checks import one_of
 from lmdyn.datamodules.files.text_files import shown
 
 __all__ = [
@@ -135,14 +134,9 @@ def subword_tokenizer(
         >>> tokenizer.tokenize("The cats")
         ['the', 'cats']
     """
-    one_of(Subwords, kind=kind)
     special = list(_SPECIAL)
-    split: pre_tokenizers.PreTokenizer
-    decoder: decoders.Decoder
-    if kind == "unigram":
-        split, decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    else:
-        split, decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    unigram = kind == "unigram"
+    split = pre_tokenizers.Metaspace() if unigram else pre_tokenizers.BertPreTokenizer()
     units: Counter[str] = Counter()
     for word, count in counts.items():
         if word not in special:  # special tokens do not contribute letters
@@ -151,16 +145,16 @@ def subword_tokenizer(
     if not units:
         raise ValueError(f"no {kind} vocabulary can be trained: the text has no word")
     model: models.Model
-    if kind == "unigram":
+    if unigram:
         scored = [(token, 0.0) for token in special] + train_unigram(units, vocab_size - len(special))
         model = models.Unigram(scored, unk_id=special.index(_UNK))
     else:
         pieces = [*special, *train_wordpieces(units, vocab_size - len(special))]
-        model = models.WordPiece(
-            {piece: i for i, piece in enumerate(pieces)}, unk_token=_UNK, max_input_chars_per_word=100
-        )
+        index = {piece: i for i, piece in enumerate(pieces)}
+        model = models.WordPiece(index, unk_token=_UNK, max_input_chars_per_word=100)
     backend = Tokenizer(model)
-    backend.normalizer, backend.pre_tokenizer, backend.decoder = _LOWER, split, decoder
+    backend.normalizer, backend.pre_tokenizer = _LOWER, split
+    backend.decoder = decoders.Metaspace() if unigram else decoders.WordPiece()
     backend.add_special_tokens(special)
     cls, sep = backend.token_to_id("[CLS]"), backend.token_to_id("[SEP]")
     backend.post_processor = processors.TemplateProcessing(
@@ -223,16 +217,15 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
         else:
             folder = str(path) if path.exists() else name
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        if isinstance(tokenizer, PreTrainedTokenizerFast):
-            _check_ids(tokenizer, path if path.is_file() else path / "tokenizer.json")
-            check_growth(tokenizer)
+        if not isinstance(tokenizer, PreTrainedTokenizerFast):
+            raise ValueError(f"a {type(tokenizer).__name__}, expected a fast tokenizer")
+        _check_ids(tokenizer, path if path.is_file() else path / "tokenizer.json")
+        check_growth(tokenizer)
     except Exception as error:  # the loaders raise OSError, ValueError, and plain Exception from Rust
         raise ValueError(
             f"tokenizer {name!r} cannot be loaded ({' '.join(str(error).split())[:500]}): give a folder written by "
             "save_pretrained, a hub name or a tokenizer.json"
         ) from error
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise ValueError(f"tokenizer {name!r} is a {type(tokenizer).__name__}: expected a fast tokenizer")
     return tokenizer
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lmdyn.datamodules.files.checks import each_once, one_of
+from lmdyn.datamodules.files.checks import each_once
 from lmdyn.datamodules.files.text_files import expand_paths, read_json_lines, read_lines, shown
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 from lmdyn.datamodules.grammar.lexicon import RELATIONS
@@ -148,7 +148,6 @@ class TrexFacts(FactSource):
         common_vocabulary: str | None = None,
         paraphrases: str | None = None,
     ) -> None:
-        one_of(("publication", "lama"), templates=templates)
         self.folder = folder
         self.relations = list(PUBLICATION if relations is None else relations)
         self.templates = templates
@@ -255,7 +254,6 @@ class GrammarFacts(FactSource):
     """
 
     def __init__(self, corpus: GrammarCorpus, template: Literal[0, 1, "both"] = 0) -> None:
-        one_of((0, 1, "both"), template=template)
         self.corpus = corpus
         self.template = template
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from lmdyn.datamodules.corpora.examples import Example, ExampleLoader
 from lmdyn.datamodules.corpora.tokenization import EncodedAtSetup, Punctuation, WordEncoder, punctuation_of
 from lmdyn.datamodules.facts.fact_sources import Cloze, FactSource, GrammarFacts, TrexFacts
-from lmdyn.datamodules.files.checks import at_least, one_of
+from lmdyn.datamodules.files.checks import at_least
 
 __all__ = ["Cloze", "FactCorpus", "FactSource", "GrammarFacts", "TrexFacts"]
 
@@ -79,7 +79,6 @@ class FactCorpus(EncodedAtSetup[ExampleLoader], L.LightningDataModule):
         super().__init__()
         self.save_hyperparameters(ignore=["source"], logger=False)
         at_least(1, batch_tokens=batch_tokens)
-        one_of((None, "attached", "apart"), punctuation=punctuation)
         self.source = source
         self.batch_tokens = batch_tokens
         self.punctuation = punctuation
@@ -94,13 +93,8 @@ class FactCorpus(EncodedAtSetup[ExampleLoader], L.LightningDataModule):
                 "facts are queried with a mask, but the tokenizer has none: expected a mask_token, got "
                 f"{sorted(tokenizer.special_tokens_map)}; this excludes causal models"
             )
-        punctuation = self.punctuation
-        if punctuation is None:
-            punctuation = punctuation_of(tokenizer)
-            logger.info(
-                "full stops are %s, as apparently in the tokenizer's training text (`punctuation`)",
-                {"attached": "attached to the word before them", "apart": "separate words"}[punctuation],
-            )
+        punctuation = self.punctuation or punctuation_of(tokenizer)
+        logger.info("full stops are %s (`punctuation`; default: as in the tokenizer's text)", punctuation)
         encoder = _Encoder(tokenizer, self.lowercase, punctuation)
         kinds = self.source.relation_kinds()
         relations = list(kinds)

@@ -1,9 +1,8 @@
 """Checks of arguments, with equal messages everywhere."""
 
 from collections.abc import Iterable
-from typing import Any, get_args
 
-__all__ = ["at_least", "each_once", "one_of"]
+__all__ = ["at_least", "each_once"]
 
 
 def at_least(minimum: float, **numbers: float | None) -> None:
@@ -17,20 +16,6 @@ def at_least(minimum: float, **numbers: float | None) -> None:
     for name, number in numbers.items():
         if number is not None and number < minimum:
             raise ValueError(f"{name} must be at least {minimum}, got {number}")
-
-
-def one_of(choices: Any, **values: Any) -> None:
-    """Raise a ``ValueError`` for a value that is not among the choices: a list of them, or a ``Literal``.
-
-    Example:
-        >>> one_of(("train", "test"), split="dev")
-        Traceback (most recent call last):
-        ValueError: split must be one of ['train', 'test'], got 'dev'
-    """
-    known = list(get_args(choices) or choices)
-    for name, value in values.items():
-        if value not in known:
-            raise ValueError(f"{name} must be one of {known}, got {value!r}")
 
 
 def each_once(choices: Iterable[str], minimum: int = 0, **lists: Iterable[str] | None) -> None:

@@ -37,18 +37,13 @@ def read_rows(rows: Iterable[Any], arguments: Mapping[str, Any]) -> Iterator[Any
     Raises:
         ValueError: if a row cannot be read.
     """
-    left = iter(rows)
-    while True:
-        try:
-            row = next(left)
-        except StopIteration:
-            return
-        except Exception as error:  # as above
-            raise ValueError(
-                f"dataset {dict(arguments)} cannot be read ({_reasons(error)}): its files are damaged: download or "
-                "write them again"
-            ) from error
-        yield row
+    try:
+        yield from rows
+    except Exception as error:  # as above
+        raise ValueError(
+            f"dataset {dict(arguments)} cannot be read ({_reasons(error)}): its files are damaged: download or write "
+            "them again"
+        ) from error
 
 
 def _reasons(error: BaseException) -> str:

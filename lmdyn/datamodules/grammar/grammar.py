@@ -18,7 +18,7 @@ import numpy as np
 
 from lmdyn.datamodules.corpora.corpus import SPLITS, Corpus
 from lmdyn.datamodules.corpora.sentence import Document
-from lmdyn.datamodules.files.checks import at_least, one_of
+from lmdyn.datamodules.files.checks import at_least
 from lmdyn.datamodules.grammar.clauses import relative_clause
 from lmdyn.datamodules.grammar.discourse import Discourse
 from lmdyn.datamodules.grammar.lexicon import (
@@ -168,7 +168,6 @@ class Grammar:
             >>> Grammar().document("test", 7).name
             'test-7'
         """
-        one_of(SPLITS, split=split)
         at_least(0, index=index)
         seeds = np.random.SeedSequence([self.seed, 1 + SPLITS.index(split), index])
         discourse = Discourse(self._samplers, Uniforms(np.random.default_rng(seeds)), relative_clause)

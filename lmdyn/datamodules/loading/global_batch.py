@@ -84,14 +84,16 @@ class GlobalBatch:
                 f"the saved run has epochs of {there * saved.rows} rows, this one would have {batches * self.rows}: "
                 f"set {setting} to {there * saved.rows / self.rows:g}, or resume with {saved._in_words}, as before"
             )
-        if self.accumulated != saved.accumulated:
-            if position % saved.accumulated and position < there:
-                raise ResumeError(
-                    f"the checkpoint lies within an update, after {position % saved.accumulated} of its "
-                    f"{saved.accumulated} batches: resume from another one, or with {saved._in_words}"
-                )
-            return position // saved.accumulated * self.accumulated, position >= there
-        return position, position >= there
+        ended = position >= there
+        if self.accumulated == saved.accumulated:
+            return position, ended
+        updates, within = divmod(position, saved.accumulated)
+        if within and not ended:
+            raise ResumeError(
+                f"the checkpoint lies within an update, after {within} of its {saved.accumulated} batches: resume from "
+                f"another one, or with {saved._in_words}"
+            )
+        return updates * self.accumulated, ended
 
     @property
     def _in_words(self) -> str:

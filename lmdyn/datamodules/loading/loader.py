@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import lightning as L
 import torch
@@ -19,16 +19,6 @@ __all__ = ["IndexedLoader", "ShardedLoader", "SplitLoaders", "in_workers"]
 
 _LARGEST = 4096  # maximum number of rows that is tried: each costs a hash of a few settings
 _ORDER = 2  # version of the order of training data
-
-
-class Text(Protocol):
-    """Encoded text, such as :class:`~lmdyn.datamodules.corpora.encoding.EncodedSplit`."""
-
-    def fingerprint(self) -> str:
-        """Return a hash of its tokens."""
-
-    def compare(self, saved: str | None) -> None:
-        """Warn if a resumed run read a text of another hash; None if unknown."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -79,11 +69,11 @@ class IndexedLoader(ShardedLoader, ABC):
     The position is restored with the first batch, not by ``iter``: Lightning opens iterators that it never reads.
 
     Attributes:
-        data: the encoded split.
+        data: the encoded split; see :class:`~lmdyn.datamodules.corpora.encoding.EncodedSplit`.
         accumulated: batches per update.
     """
 
-    data: Text
+    data: Any
     accumulated: int = field(default=1, kw_only=True)
 
     _rows: ClassVar[str]
@@ -239,11 +229,8 @@ class SplitLoaders(L.LightningDataModule):
         Args:
             batches: batches of an epoch of the data.
         """
-        if self.trainer is None:
-            return batches
-        limit = getattr(self.trainer, "overfit_batches", 0) or getattr(
-            self.trainer, "limit_train_batches", 1.0
-        )
+        whole = getattr(self.trainer, "limit_train_batches", 1.0)
+        limit = getattr(self.trainer, "overfit_batches", 0) or whole
         return min(batches, limit) if isinstance(limit, int) else math.floor(batches * limit)
 
     def _for_training(self, loader: T) -> T:

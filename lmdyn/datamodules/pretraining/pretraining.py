@@ -7,7 +7,7 @@ import pandas as pd
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.corpus import Corpus
-from lmdyn.datamodules.corpora.tokenization import load_tokenizer
+from lmdyn.datamodules.corpora.tokenization import TokenizerUser
 from lmdyn.datamodules.files.checks import at_least
 from lmdyn.datamodules.loading.global_batch import accumulated_batches
 from lmdyn.datamodules.loading.loader import SplitLoaders
@@ -98,7 +98,9 @@ class PretrainingCorpus(SplitLoaders):
         self.num_workers = num_workers
         self.seed = seed
         self.allow_zero_length_dataloader_with_multiple_devices = True
-        self._tokenizer: PreTrainedTokenizerFast | None = None
+        self._user = TokenizerUser() if corpus is None else corpus
+        if stream is not None and stream.tokenizer is not None:
+            self._user._tokenizer_name = stream.tokenizer
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -109,20 +111,11 @@ class PretrainingCorpus(SplitLoaders):
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """The corpus's tokenizer, or that of the stream; assign another one before ``prepare_data``."""
-        if self.corpus is not None:
-            return self.corpus.tokenizer
-        assert self.stream is not None
-        if self._tokenizer is None:
-            if self.stream.tokenizer is None:
-                raise ValueError("a stream without a corpus requires a `tokenizer`: a folder or a hub name")
-            self._tokenizer = load_tokenizer(self.stream.tokenizer)
-        return self._tokenizer
+        return self._user.tokenizer
 
     @tokenizer.setter
     def tokenizer(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        if self.corpus is not None:
-            self.corpus.tokenizer = tokenizer
-        self._tokenizer = tokenizer
+        self._user.tokenizer = tokenizer
 
     @property
     def token_counts(self) -> pd.DataFrame | None:
@@ -137,9 +130,6 @@ class PretrainingCorpus(SplitLoaders):
     def prepare_data(self) -> None:
         """Encode the corpus, once."""
         if self.corpus is not None:
-            name = None if self.stream is None else self.stream.tokenizer
-            if name is not None and self.corpus._tokenizer is None:
-                self.corpus.tokenizer = load_tokenizer(name)
             self.corpus.prepare_data()
         special_ids(self.tokenizer, self.objective)
 

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from lmdyn.datamodules.corpora.encoding import EncodedSplit
 from lmdyn.datamodules.corpora.tokenization import digest
 from lmdyn.datamodules.loading.loader import IndexedLoader, in_workers
-from lmdyn.datamodules.pretraining.text_rows import RowMaker, row_generator, rows_of
+from lmdyn.datamodules.pretraining.text_rows import RowMaker, row_generator
 
 __all__ = ["RowLoader"]
 
@@ -80,7 +80,7 @@ class RowLoader(IndexedLoader):
         self._reorders = self.shuffle
         width, length = self.maker.format.width, self.maker.format.sequence_length
         # in training, every epoch must have the same number of rows for any offset within a row
-        self._windows = rows_of(self.data, width, width - 1 if self.shuffle else 0)
+        self._windows = (self.data.num_tokens - (width - 1 if self.shuffle else 0)) // width
         if self._windows < 1:
             raise ValueError(
                 f"the split has {self.data.num_tokens} tokens, fewer than required for rows of {length} positions: "
@@ -109,14 +109,8 @@ class RowLoader(IndexedLoader):
             "max_tokens": self.max_tokens,
         }
         predicted = list(astuple(layout.masking)) if layout.objective == "masked" else layout.objective
-        return digest(
-            [
-                self.data.fingerprint(maker.layers),
-                served,
-                [layout.sequence_length, layout.pairs, layout.short_share, predicted],
-                maker.special,
-            ]
-        )
+        of_rows = [layout.sequence_length, layout.pairs, layout.short_share, predicted]
+        return digest([self.data.fingerprint(maker.layers), served, of_rows, maker.special])
 
     def resumable(self) -> dict[str, int | str]:
         """Return the settings that a resumed run must keep."""

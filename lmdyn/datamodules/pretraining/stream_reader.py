@@ -26,53 +26,37 @@ START: dict[str, Any] = {"pass": 0, "shares": None, "tokens": [], "word_start": 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
 
 
-class _Share:
-    """The documents of a dataset that one reader reads in one pass.
+def _documents(
+    dataset: dict[str, Any], stream: Any, column: str, state: dict[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the documents of a dataset that one reader reads in a pass, as they are written, each with the new state.
 
     Args:
         dataset: its arguments, which name it in errors.
         stream: an iterable dataset of this reader's documents only.
         column: column of the text.
-        state: state to continue from; None for the start.
+        state: state of the stream, None for the start, and the number of characters read so far in this pass.
+
+    Raises:
+        ValueError: if the dataset cannot be read, has no text in the column, or ends without any text.
     """
-
-    def __init__(
-        self, dataset: dict[str, Any], stream: Any, column: str, state: dict[str, Any] | None
-    ) -> None:
-        self._dataset, self._stream, self._column = dataset, stream, column
-        self.state: dict[str, Any] = state or {"stream": None, "given": 0}
-        """State of the stream, and the number of characters read so far in this pass."""
-        self.empty = 0
-        """Number of documents without text that were read."""
-        if self.state["stream"] is not None:
-            stream.load_state_dict(self.state["stream"])
-        self._rows = read_rows(stream, dataset)
-
-    def next(self) -> str | None:
-        """Return the text of the next document as it is written; None at the end.
-
-        Raises:
-            ValueError: if the dataset cannot be read, has no text in the column, or ends without any text.
-        """
-        row = next(self._rows, None)
-        if row is None:
-            if not self.state["given"]:
-                raise ValueError(
-                    f"dataset {self._dataset} has no text for one of the readers: it is empty, or has fewer documents "
-                    "than readers (ranks × workers)"
-                )
-            return None
-        text = row.get(self._column)
+    if state["stream"] is not None:
+        stream.load_state_dict(state["stream"])
+    given = state["given"]
+    for row in read_rows(stream, dataset):
+        text = row.get(column)
         if text is not None and not isinstance(text, str):
             raise ValueError(
-                f"dataset {self._dataset}: column {self._column!r} has {type(text).__name__}, expected text: set "
-                f"text_column to one of {sorted(row)}"
+                f"dataset {dataset}: column {column!r} has {type(text).__name__}, expected text: set text_column to "
+                f"one of {sorted(row)}"
             )
-        text = text or ""
-        given = len(text.strip())
-        self.empty += not given
-        self.state = {"stream": self._stream.state_dict(), "given": self.state["given"] + given}
-        return text
+        given += len((text or "").strip())
+        yield text or "", {"stream": stream.state_dict(), "given": given}
+    if not given:
+        raise ValueError(
+            f"dataset {dataset} has no text for one of the readers: it is empty, or has fewer documents than readers "
+            "(ranks × workers)"
+        )
 
 
 class _Gatherer:
@@ -91,39 +75,22 @@ class _Gatherer:
 
     def add(self, text: str) -> None:
         """Add a document."""
-        if not self._own:
-            self._add_as_written(text)
-            return
-        text = text.strip()
-        sentences = [s for s in _SENTENCE_END.split(text) if s.strip()]
-        encodings = self._backend.encode_batch(sentences, add_special_tokens=False)
-        encodings = [e for e in encodings if e.ids]
-        if not encodings:
+        sentences = [s for s in _SENTENCE_END.split(text.strip()) if s.strip()] if self._own else [text]
+        encodings = [e for e in self._backend.encode_batch(sentences, add_special_tokens=False) if e.ids]
+        if not encodings or not text.strip():
             return
         self.documents.append(len(self.sentences))
         for e in encodings:
-            self.sentences.append(len(self.tokens))
-            self.tokens.extend(e.ids)
-            before = [None, *e.word_ids[:-1]]
-            self.word_start.extend(int(a != b) for a, b in zip(before, e.word_ids, strict=True))
-
-    def _add_as_written(self, text: str) -> None:
-        """Add a document as a whole, with a line end between it and the next one; sentences are only marked."""
-        if not text.strip():
-            return
-        encoding = self._backend.encode(text, add_special_tokens=False)
-        if not encoding.ids:
-            return
-        begins = [start for start, _ in encoding.offsets]
-        # a piece of white space belongs to the sentence after it
-        first = np.searchsorted(begins, [0, *(gap.start() for gap in _SENTENCE_END.finditer(text.rstrip()))])
-        self.documents.append(len(self.sentences))
-        self.sentences += (len(self.tokens) + np.unique(first[first < len(encoding.ids)])).tolist()
-        self.tokens += encoding.ids
-        self.word_start += (
-            np.diff([-1 if w is None else w for w in encoding.word_ids], prepend=-2) != 0
-        ).tolist()
-        if not text.endswith("\n"):
+            begins = [0]
+            if not self._own:  # a piece of white space belongs to the sentence after it
+                gaps = [0, *(gap.start() for gap in _SENTENCE_END.finditer(text.rstrip()))]
+                first = np.unique(np.searchsorted([start for start, _ in e.offsets], gaps))
+                begins = first[first < len(e.ids)].tolist()
+            self.sentences += [len(self.tokens) + begin for begin in begins]
+            self.tokens += e.ids
+            words = [-1 if word is None else word for word in e.word_ids]
+            self.word_start += (np.diff(words, prepend=-2) != 0).tolist()
+        if not self._own and not text.endswith("\n"):
             self.tokens += self._line_end
             self.word_start += [0] * len(self._line_end)
 
@@ -144,26 +111,28 @@ def documents_of(
     from datasets.distributed import split_dataset_by_node
 
     whole = text.open()
-    number, states = int(state["pass"]), state["shares"] or [None] * len(whole)
+    start = {"stream": None, "given": 0}
+    number, states = int(state["pass"]), state["shares"] or [start] * len(whole)
     while True:
         # each dataset is divided separately: if alternating documents (as from `interleave_datasets`) were dealt to
         # two readers in turn, each reader would get only one dataset
         shares = [
-            _Share(dataset, split_dataset_by_node(stream, reader, readers), text.text_column, begin)
+            _documents(dataset, split_dataset_by_node(stream, reader, readers), text.text_column, begin)
             for dataset, stream, begin in zip(text.datasets, whole, states, strict=True)
         ]
-        left = list(shares)
+        states, left, empty = list(states), list(range(len(shares))), [0] * len(shares)
         while left:
-            share = min(left, key=lambda share: share.state["given"])
-            document = share.next()
-            if document is None:
-                left.remove(share)
-            else:
-                yield document, {"pass": number, "shares": [s.state for s in shares]}
-        for dataset, share in zip(text.datasets, shares, strict=True):
-            if share.empty and number == 0:
-                logger.warning("%s: %d documents without text were left out", dataset, share.empty)
-        number, states = number + 1, [None] * len(whole)
+            at = min(left, key=lambda share: states[share]["given"])
+            if (found := next(shares[at], None)) is None:
+                left.remove(at)
+                continue
+            document, states[at] = found
+            empty[at] += not document.strip()
+            yield document, {"pass": number, "shares": list(states)}
+        for dataset, count in zip(text.datasets, empty, strict=True):
+            if count and number == 0:
+                logger.warning("%s: %d documents without text were left out", dataset, count)
+        number, states = number + 1, [start] * len(whole)
 
 
 @dataclass(eq=False)

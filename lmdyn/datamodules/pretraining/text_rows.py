@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.encoding import IGNORED, EncodedSplit
-from lmdyn.datamodules.files.checks import at_least, one_of
+from lmdyn.datamodules.files.checks import at_least
 from lmdyn.datamodules.pretraining.masking import Masking, choose_positions, mask_row
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "Text",
     "ordinary_ids",
     "row_generator",
-    "rows_of",
     "special_ids",
 ]
 
@@ -101,20 +100,13 @@ class RowFormat:
     objective: Objective = "masked"
 
     def __post_init__(self) -> None:
-        one_of(Objective, objective=self.objective)
-        one_of((None, *PAIR_LABELS), pairs=self.pairs)
         at_least(8, sequence_length=self.sequence_length)
         if not 0 <= self.short_share <= 1:
             raise ValueError(f"short_share must be from 0 to 1, got {self.short_share}")
-        if self.objective != "masked" and self.pairs is not None:
+        if self.objective != "masked" and (self.pairs is not None or self.masking != Masking()):
             raise ValueError(
-                f"sentence pairs require objective 'masked', got pairs {self.pairs!r} with objective "
-                f"{self.objective!r}: omit pairs (null)"
-            )
-        if self.objective != "masked" and self.masking != Masking():
-            raise ValueError(
-                f"objective {self.objective!r} masks nothing, got {self.masking}: omit masking, or use objective "
-                "'masked'"
+                f"only objective 'masked' has pairs and masking, got {self.pairs!r} and {self.masking} for "
+                f"{self.objective!r}: omit pairs and masking"
             )
 
     @property
@@ -277,9 +269,8 @@ class RowMaker:
         which, front = int(rng.integers(2)), bool(rng.integers(2))
         if len(segments[which]) <= excess:
             which = int(len(segments[1]) >= len(segments[0]))
-        segments[which] = (
-            segments[which][excess:] if front else segments[which][: len(segments[which]) - excess]
-        )
+        first = excess if front else 0
+        segments[which] = segments[which][first : len(segments[which]) - excess + first]
         if changed and self.format.pairs == "order":
             segments.reverse()
         return segments, int(changed)
@@ -313,8 +304,3 @@ class RowMaker:
             if document(sentence) != here:
                 break
         return int(sentences[sentence])
-
-
-def rows_of(text: Text, width: int, offset: int = 0) -> int:
-    """Return the number of whole windows of ``width`` tokens from ``offset`` on; remaining tokens are in none."""
-    return max(0, len(text.tokens) - offset) // width

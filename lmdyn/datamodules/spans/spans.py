@@ -15,7 +15,7 @@ from lmdyn.datamodules.corpora.encoding import IGNORED, merge_label_names
 from lmdyn.datamodules.corpora.examples import Example, ExampleLoader
 from lmdyn.datamodules.corpora.sentence import TOKEN_LAYERS, Sentence
 from lmdyn.datamodules.corpora.tokenization import EncodedAtSetup, WordEncoder, digest, tokenizer_digest
-from lmdyn.datamodules.files.checks import at_least, each_once, one_of
+from lmdyn.datamodules.files.checks import at_least, each_once
 from lmdyn.datamodules.loading.loader import SplitLoaders
 
 __all__ = ["SPAN_TASKS", "SpanCorpus"]
@@ -119,7 +119,6 @@ class SpanCorpus(EncodedAtSetup["EncodedSpans"], SplitLoaders):
         self.save_hyperparameters(logger=False, ignore=["corpus"])
         each_once(SPAN_TASKS, tasks=tasks)
         each_once(TOKEN_LAYERS, layers=layers)
-        one_of((None, *POS_LAYERS), pos_layer=pos_layer)
         at_least(1, max_pieces=max_pieces, max_pairs=max_pairs)
         self.corpus = corpus
         self.batch_tokens = batch_tokens
@@ -163,7 +162,7 @@ class SpanCorpus(EncodedAtSetup["EncodedSpans"], SplitLoaders):
             ValueError: if the corpus lacks the split.
         """
         encoded = self.ready
-        one_of(self.splits, split=split)
+        self.corpus.require_split(split)
         return ExampleLoader(
             encoded.splits[split],
             batch_tokens=self.batch_tokens,
@@ -303,7 +302,7 @@ class _Split:
         }
         tags = {layer: getattr(s, layer) or (None,) * len(s.words) for layer in TOKEN_LAYERS}
         for task, rows in spans.items():
-            self.labels[task].update(label for *_, label in rows)
+            self.labels[task].update(str(label) for *_, label in rows)
         for layer, names in tags.items():
             self.labels[layer].update(filter(None, names))
         self.sentences.append(_Pieces(ids, words, bounds, tags, spans))

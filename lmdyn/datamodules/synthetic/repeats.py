@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from lmdyn.datamodules.corpora.corpus import SPLITS
 from lmdyn.datamodules.corpora.sentence import Document, Sentence
-from lmdyn.datamodules.files.checks import at_least, one_of
+from lmdyn.datamodules.files.checks import at_least
 from lmdyn.datamodules.synthetic.random_words import RandomWords, word_names
 
 __all__ = ["RepeatsCorpus"]
@@ -98,7 +98,7 @@ class RepeatsCorpus(RandomWords):
 
     def documents(self, split: str) -> Iterator[Document]:
         """Yield the documents of a split, of one sentence each."""
-        one_of(SPLITS, split=split)
+        self.require_split(split)
         names = np.array(self.vocabulary, dtype=object)
         for i, row in enumerate(self.text(split)):
             yield Document(f"{split}-{i}", (Sentence(tuple(names[row])),))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmdyn.datamodules.corpora.corpus import SPLITS
 from lmdyn.datamodules.corpora.sentence import Document, Sentence
-from lmdyn.datamodules.files.checks import at_least, one_of
+from lmdyn.datamodules.files.checks import at_least
 from lmdyn.datamodules.synthetic.random_words import RandomWords, word_names
 
 __all__ = ["CLOSE", "OPEN", "ScaffoldCorpus"]
@@ -155,7 +155,7 @@ class ScaffoldCorpus(RandomWords):
 
     def documents(self, split: str) -> Iterator[Document]:
         """Yield the split as one document."""
-        one_of(SPLITS, split=split)
+        self.require_split(split)
         names = np.array(self.vocabulary, dtype=object)[self.text(split)]
         pieces = (names[i : i + _WORDS_PER_SENTENCE] for i in range(0, len(names), _WORDS_PER_SENTENCE))
         yield Document(split, tuple(Sentence(tuple(piece)) for piece in pieces))
@@ -176,7 +176,6 @@ class ScaffoldCorpus(RandomWords):
         Raises:
             ValueError: if the domain is unknown, or the tokenizer lacks words of the language.
         """
-        one_of(("in", "out"), domain=domain)
         at_least(1, n=n)
         at_least(0, context=context)
         random = self._random(_EXAMPLES, self.length, domain == "out")

@@ -26,8 +26,8 @@ class GlueLayout:
 
     Attributes:
         label_names: labels in the order of their numbers on the hub; empty for a regression.
-        columns: column of the first sentence and, if there is one, of the second: names, or numbers if the file has no
-            header.
+        columns: column of the first sentence and, if there is one, of the second: names, or numbers from 0 if the file
+            has no header.
         label: column of the label.
         config: name of the configuration on the hub.
         hub_columns: columns of the sentences on the hub; that of the label is ``label``.
@@ -37,12 +37,12 @@ class GlueLayout:
     """
 
     label_names: tuple[str, ...]
-    columns: tuple[str, ...] | tuple[int, ...]
-    label: str | int
+    columns: tuple[str, ...]
+    label: str
     config: str
     hub_columns: tuple[str, ...]
     evaluation: Mapping[str, tuple[str, str]]
-    n_columns: int | None = None
+    n_columns: int = 0
     skip_short: bool = False
 
 
@@ -55,7 +55,7 @@ _PAIR, _QUESTIONS, _ANSWER = ("sentence1", "sentence2"), ("question1", "question
 _NLI, _MNLI = ("entailment", "not_entailment"), ("entailment", "neutral", "contradiction")
 
 GLUE_LAYOUTS: Mapping[str, GlueLayout] = {
-    "CoLA": GlueLayout(("0", "1"), (3,), 1, "cola", ("sentence",), _ONE, n_columns=4),
+    "CoLA": GlueLayout(("0", "1"), ("3",), "1", "cola", ("sentence",), _ONE, n_columns=4),
     "SST-2": GlueLayout(("0", "1"), ("sentence",), "label", "sst2", ("sentence",), _ONE),
     "MRPC": GlueLayout(("0", "1"), ("#1 String", "#2 String"), "Quality", "mrpc", _PAIR, _ONE),
     # in the published file, questions with line breaks split rows in two
@@ -152,14 +152,14 @@ class GlueTasks(TaskData):
         return RawTask(name, kind, sets.pop("train"), sets, layout.label_names)
 
     def _read_squad(self) -> RawTask:
-        if self.squad_dataset is not None:
-            splits = load_dataset(self.squad_dataset, _REMEDY)
+        if (hub := self.squad_dataset) is None:
+            train, dev = (read_squad(self._folder() / SQUAD / f"{s}-v2.0.json") for s in ("train", "dev"))
+        else:
+            splits = load_dataset(hub, _REMEDY)
             train, dev = (
-                questions_of_rows(read_rows(_split(splits, s, SQUAD), self.squad_dataset), f"{SQUAD}, {s}")
+                questions_of_rows(read_rows(_split(splits, s, SQUAD), hub), f"{SQUAD}, {s}")
                 for s in ("train", "validation")
             )
-        else:
-            train, dev = (read_squad(self._folder() / SQUAD / f"{s}-v2.0.json") for s in ("train", "dev"))
         return RawTask(SQUAD, "span", train, {"": dev})
 
     def _folder(self) -> Path:
@@ -177,18 +177,13 @@ def _read_tsv(path: Path, layout: GlueLayout) -> list[TextExample]:
     lines = list(read_lines(path))
     if lines and not lines[-1][1].strip():
         lines.pop()
-    columns: Iterable[int]
-    if layout.n_columns is None:
+    header = [str(number) for number in range(layout.n_columns)]
+    if not header:
         header = lines.pop(0)[1].split("\t") if lines else []
-        required = [*layout.columns, layout.label]
-        missing = [c for c in required if c not in header]
-        if missing:
-            raise ValueError(f"{path}:1: expected {required}, got {shown(str(header), 300)}: no {missing}")
-        if twice := [c for c in required if header.count(str(c)) > 1]:
-            raise ValueError(f"{path}:1: the columns {twice} occur twice: remove one of each")
-        columns, n_columns = [header.index(str(c)) for c in required], len(header)
-    else:
-        columns, n_columns = [int(c) for c in (*layout.columns, layout.label)], layout.n_columns
+    required = [*layout.columns, layout.label]
+    if wrong := [c for c in required if header.count(c) != 1]:
+        raise ValueError(f"{path}:1: expected {required}, got {shown(str(header), 300)}: not {wrong} once")
+    columns, n_columns = [header.index(c) for c in required], len(header)
     examples, short = [], 0
     for number, line in lines:
         fields = line.split("\t")
@@ -202,8 +197,7 @@ def _read_tsv(path: Path, layout: GlueLayout) -> list[TextExample]:
         *texts, label = (fields[c] for c in columns)
         examples.append(_example(texts, label, layout, f"{path}:{number}"))
     if not examples:
-        left_out = f", except {short} with fewer than {n_columns} columns" if short else ""
-        raise ValueError(f"{path}:1: expected rows with examples, got none{left_out}: is the file complete?")
+        raise ValueError(f"{path}:1: expected rows of {n_columns} columns, got none: is the file complete?")
     if short:
         logger.warning("%s: left out %d rows with fewer than %d columns", path, short, n_columns)
     return examples
@@ -229,11 +223,12 @@ def _example(texts: Sequence[Any], label: Any, layout: GlueLayout, where: str) -
 def _hub_examples(rows: Iterable[Mapping[str, Any]], layout: GlueLayout, where: str) -> list[TextExample]:
     examples = []
     for i, row in enumerate(rows):
-        missing = [c for c in (*layout.hub_columns, "label") if row.get(c) is None]
-        if missing:
-            raise ValueError(f"{where}, row {i}: expected columns {missing}, got {sorted(row)}")
-        texts = [row[c] for c in layout.hub_columns]
-        examples.append(_example(texts, row["label"], layout, f"{where}, row {i}"))
+        *texts, label = found = [row.get(c) for c in (*layout.hub_columns, "label")]
+        if None in found:
+            raise ValueError(
+                f"{where}, row {i}: expected columns {layout.hub_columns} and label, got {sorted(row)}"
+            )
+        examples.append(_example(texts, label, layout, f"{where}, row {i}"))
     return examples
 
 

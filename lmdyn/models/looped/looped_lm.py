@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig
 
 from lmdyn.models.causal_lm import CausalOutput, CausalTransformer
 from lmdyn.models.looped.looped_transformer import Initial, Injection, LoopedTransformer
-from lmdyn.models.module import IGNORED, one_of
+from lmdyn.models.module import IGNORED
 
 __all__ = ["LoopedLanguageModel", "training_depth"]
 
@@ -97,9 +97,6 @@ class LoopedLanguageModel(CausalTransformer):
         values = {name: value for name, value in locals().items() if name in least and value is not None}
         if low := {name: value for name, value in values.items() if value < least[name]}:
             raise ValueError(f"expected numbers of at least {least}, got {low}")
-        one_of(Injection, injection=injection)
-        one_of(Initial, initial=initial)
-        one_of(Distribution, depth_distribution=depth_distribution)
         if "num_hidden_layers" in self.config:
             raise ValueError(
                 "num_hidden_layers must not be in the config: set prelude_layers, core_layers and coda_layers instead"

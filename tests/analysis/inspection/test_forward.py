@@ -17,16 +17,6 @@ class Model(nn.Module):
         return input_ids, attention_mask, labels
 
 
-def test_only_named_keys_are_passed_and_never_labels():
-    batch = {"input_ids": torch.tensor([1]), "labels": torch.tensor([2]), "upos": torch.tensor([3])}
-    assert call_module(Model(), batch) == (batch["input_ids"], None, None)
-
-
-def test_missing_argument_lists_what_exists():
-    with pytest.raises(ValueError, match=r"requires \['input_ids'\], the batch has \['ids'\]"):
-        call_module(Model(), {"ids": torch.tensor([1])})
-
-
 def call_it(module, batch):
     return module(batch["ids"])[0]
 

@@ -17,7 +17,6 @@ from lmdyn.analysis.inspection.sites import find_sites, match_sites
 from tests.helpers.architectures import (
     ARCHITECTURES,
     CAUSAL,
-    ENCODER_DECODER,
     HIDDEN,
     MASKED,
     OWN,
@@ -378,14 +377,6 @@ def test_blocks_of_different_classes_or_numbered_in_a_dict_are_blocks():
     assert find_sites(numbered, example_batch("llama")).sites["block_01"] == "layers.1"
 
 
-def test_a_sequence_that_holds_the_whole_model():
-    norm, head = nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, VOCABULARY)
-    net = nn.Sequential(nn.Embedding(VOCABULARY, HIDDEN), Layer(), Layer(), norm, head)
-    found = find_sites(net, example_batch("llama"))
-    assert list(found.sites) == ["embedding", "block_00", "block_01", "norm", "logits"]
-    assert list(found.sites.values()) == ["0", "1", "2", "3", "4"]
-
-
 def test_attributes_that_differ_by_a_number_are_blocks_and_their_insides_are_not():
     def body(model, x):
         return model.block2(model.block1(x))
@@ -581,10 +572,6 @@ def test_a_pattern_that_matches_nothing_or_hundreds_is_refused():
     many = nn.ModuleDict({"layers": nn.ModuleList(nn.Linear(1, 1) for _ in range(120))})
     with pytest.raises(ValueError, match=r"matches 120 modules .* more than 100"):
         match_sites(many, "*.layers.*")
-
-
-def test_every_architecture_has_been_tried():
-    assert set(ARCHITECTURES) == {*CAUSAL, *MASKED, *ENCODER_DECODER, *OWN}
 
 
 def test_the_decoder_reads_ids_made_of_labels():

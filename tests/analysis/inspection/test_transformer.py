@@ -11,11 +11,10 @@ from lmdyn.analysis.inspection.transformer import (
     attention_sites,
     check_positions,
     encoder_of,
-    is_encoder_decoder,
     layer_number,
     layer_sites,
 )
-from tests.helpers.architectures import ARCHITECTURES, ENCODER_DECODER, OwnLSTM, example_batch
+from tests.helpers.architectures import ARCHITECTURES, example_batch
 
 
 @pytest.mark.parametrize("name", ["albert", "bert", "gpt2", "gpt_neox"])
@@ -104,14 +103,3 @@ def test_one_model_within_another_and_the_encoder_of_an_encoder_decoder():
     config.is_encoder_decoder = False  # the control: two side by side, and neither stands for both
     with pytest.raises(ValueError, match=r"contains 3 models .*BartEncoder"):
         encoder_of(bart)
-
-
-def test_several_lists_of_blocks_need_names():
-    with pytest.raises(ValueError, match="several lists of blocks"):
-        layer_sites(nn.ModuleDict({"a": nn.ModuleList([OwnLSTM()]), "b": nn.ModuleList([OwnLSTM()])}))
-
-
-def test_encoder_decoders_are_told_by_their_configuration():
-    names = ("t5", "bert", "gpt2", "nanogpt")
-    found = {n for n in names if is_encoder_decoder(nn.ModuleDict({"m": ARCHITECTURES[n]()}))}
-    assert found == set(ENCODER_DECODER)

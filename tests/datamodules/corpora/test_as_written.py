@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.datamodules import ConlluCorpus, PretrainingCorpus, Sentence, SpanCorpus, StreamedText, TextCorpus
+from lmdyn.datamodules import ConlluCorpus, PretrainingCorpus, SpanCorpus, StreamedText, TextCorpus
 from lmdyn.datamodules.corpora import encoding, tokenization
 from lmdyn.datamodules.corpora.conllu import read_conllu
 from lmdyn.datamodules.corpora.tokenization import (
@@ -91,15 +91,6 @@ def test_who_trained_a_tokenizer():
     other = Tokenizer(models.WordLevel({"<unk>": 0, "the": 1}, "<unk>"))
     other.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     assert not trained_here(PreTrainedTokenizerFast(tokenizer_object=other, unk_token="<unk>"))
-
-
-def test_texts_that_are_not_those_of_the_words():
-    assert Sentence(("a", "b"), text=" a  b\n").word_places() == ((1, 2), (4, 5))
-    with pytest.raises(ValueError, match="expected a text of 2 words, got 'ab'"):
-        Sentence(("a", "b"), text="ab").word_places()
-    for text, places in (("ab", ((0, 1),)), (None, ((0, 1), (1, 2)))):
-        with pytest.raises(ValueError, match="expected a text and 2 places"):
-            Sentence(("a", "b"), text=text, places=places)
 
 
 def test_articles_are_documents_and_only_they_end(tmp_path):
@@ -198,20 +189,6 @@ def test_a_dataset(tmp_path):
     assert of(lines, eos=False) == ids(tokenizer, "".join(lines))
     assert of([line.strip("\n") for line in lines], eos=False) == ids(tokenizer, "".join(lines))
     assert of(lines).count(end) == 2
-
-
-def test_files_are_separated(tmp_path):
-    tokenizer = trained("gpt-2")
-    (tmp_path / "a.py").write_text("return None")
-    (tmp_path / "b.py").write_text("def save(x)")
-    files = [str(tmp_path / "a.py"), str(tmp_path / "b.py")]
-    assert tokens(corpus_of(tmp_path, tokenizer, train=files, eos=False)) == ids(
-        tokenizer, "return None\ndef save(x)"
-    )
-    end = tokenizer.eos_token_id
-    assert tokens(corpus_of(tmp_path, tokenizer, train=files)) == [
-        *ids(tokenizer, "return None"), end, *ids(tokenizer, "def save(x)"), end
-    ]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ long texts

@@ -1,5 +1,4 @@
 import pickle
-import random
 from collections import Counter
 from pathlib import Path
 
@@ -101,14 +100,6 @@ def test_rows_continue_and_types(tmp_path):
     assert loader.label_names == {"topic": ["t0", "t1", "t2", "t3", "t4"]}
 
 
-def test_sharding_a_shard_cuts_the_whole_again(tmp_path):
-    loader = StreamLoader(encode(tmp_path / "d", 60), 4, 5)
-    assert as_lists(loader.shard(1, 3).shard(0, 2)) == as_lists(loader.shard(0, 2))
-    assert loader.shard(1, 3).fingerprint == loader.fingerprint
-    empty = loader.shard(5, 6)
-    assert (len(empty), list(empty), empty.num_tokens, empty.total_tokens) == (0, [], 0, 59)
-
-
 def test_fingerprint_is_of_what_is_served(tmp_path):
     data, copy, other = encode(tmp_path / "a", 60), encode(tmp_path / "b", 60), encode(tmp_path / "c", 61)
     base = StreamLoader(data, 4, 5)
@@ -135,19 +126,6 @@ def test_shuffled_layer_keeps_distribution_and_positions(tmp_path):
     assert not np.array_equal(data.shuffled("upos", 3), data.shuffled("upos", 4))
     assert loader.label_names["shuffled_upos"] == loader.label_names["upos"] == sorted(TAGS)
     assert isinstance(data.shuffled("upos", 3), np.memmap)
-
-
-def test_draws_no_random_numbers(tmp_path):
-    loader = StreamLoader(encode(tmp_path / "d", 60), 4, 5, layers=["shuffled_upos"])
-    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
-    first = as_lists(loader)
-    torch.manual_seed(1)
-    assert as_lists(loader) == first
-    torch.set_rng_state(before[0])
-    list(loader)
-    assert torch.equal(torch.get_rng_state(), before[0])
-    assert np.array_equal(np.random.get_state()[1], before[1])
-    assert random.getstate() == before[2]
 
 
 def test_memory_mapped_also_after_pickling(tmp_path):
@@ -187,14 +165,6 @@ def test_state(tmp_path):
         fresh.load_state_dict({**state, "order": 1})
 
 
-def test_another_text_is_said(tmp_path, caplog):
-    first, other = (StreamLoader(encode(tmp_path / str(n), n), 4, 5) for n in (60, 61))
-    for loader, said in ((first, 0), (other, 1)):
-        caplog.clear()
-        loader.load_state_dict(first.state_dict())
-        assert caplog.text.count("resumes with another text") == said
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -208,8 +178,3 @@ def test_another_text_is_said(tmp_path, caplog):
 def test_bad_settings(tmp_path, settings, message):
     with pytest.raises(ValueError, match=message):
         StreamLoader(encode(tmp_path / "d", 60), **{"streams": 4, "sequence_length": 5, **settings})
-
-
-def test_one_token_is_no_stream(tmp_path):
-    with pytest.raises(ValueError, match="at least two tokens"):
-        StreamLoader(encode(tmp_path / "d", 1), 1, 5)

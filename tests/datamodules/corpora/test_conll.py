@@ -99,14 +99,6 @@ def test_gum_and_ewt_propbank(tmp_path):
     assert two.sentences[0].roles == ()
 
 
-def test_consecutive_documents_of_one_name_are_two(tmp_path):
-    text = GUM.replace("; part 000", "")
-    one, two = read_conll(write(tmp_path, text + text.replace("(3)", "(4)")), "gum")
-    assert (one.name, two.name) == ("GUM_bio_x", "GUM_bio_x")
-    assert one.sentences == two.sentences  # chains are counted from 0 in each
-    assert one.sentences[0].mentions == (Mention(0, 1, 0),)
-
-
 MARY = "(TOP(S(NP*)        -      -   -   Speaker#1  (PERSON)   (ARG0*)         *    (12)"
 
 
@@ -141,11 +133,6 @@ def test_malformed_files_are_one_clear_error(tmp_path, layout, old, new, line, m
     with pytest.raises(ValueError, match=message) as raised:
         list(read_conll(path, layout))
     assert str(raised.value).startswith(f"{path}:{line}: ")
-
-
-def test_a_file_that_is_cut_off(tmp_path):
-    with pytest.raises(ValueError, match="ends without #end document"):
-        list(read_conll(write(tmp_path, ONTONOTES.removesuffix("#end document\n"))))
 
 
 def test_folders_patterns_and_lists(tmp_path):

@@ -1,4 +1,3 @@
-import inspect
 import os
 import threading
 from collections import Counter
@@ -6,19 +5,13 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 import pytest
-from jsonargparse import ArgumentParser
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from lmdyn.datamodules import (
-    ConlluCorpus,
     Corpus,
     Document,
-    GrammarCorpus,
-    ScaffoldCorpus,
-    SemtagCorpus,
     Sentence,
-    TextCorpus,
 )
 from lmdyn.datamodules.corpora import encoding as encoding_module
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
@@ -257,44 +250,6 @@ def test_errors(tmp_path, monkeypatch):
     )
     with pytest.raises(ValueError, match="set eos: false"):
         tiny(tmp_path, no_end)
-
-
-def test_cache_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("LMDYN_CACHE", str(tmp_path / "x"))
-    assert Tiny().cache_dir == tmp_path / "x"
-    monkeypatch.delenv("LMDYN_CACHE")
-    monkeypatch.setenv("HOME", "/nowhere")
-    assert str(Tiny().cache_dir) == "/nowhere/.cache/lmdyn"
-
-
-@pytest.mark.parametrize(
-    ("cls", "files", "others"),
-    [
-        (TextCorpus, {"train": "a.txt"}, {}),
-        (ConlluCorpus, {"train": "a.conllu"}, {}),
-        (SemtagCorpus, {"train": "a.conll"}, {}),
-        (GrammarCorpus, {}, {}),
-        (ScaffoldCorpus, {}, {"eos": False}),
-    ],
-)
-def test_arguments_of_the_base(cls, files, others):
-    """Subclasses take them by ``**kwargs``: command line and hyperparameters know each of them by its name."""
-    defaults = {name: p.default for name, p in inspect.signature(Corpus).parameters.items()}
-    parser = ArgumentParser()
-    parser.add_class_arguments(cls, "data")
-    offered = {**defaults, **others}
-    assert {name: parser.get_default(f"data.{name}") for name in defaults} == offered
-    documented = {a.dest.removeprefix("data."): a.help for a in parser._actions}
-    assert all(documented[name] for name in defaults)
-    assert {name: cls(**files).hparams[name] for name in defaults} == offered
-    given = {"tokenizer": "t", "min_count": 2, "eos": True, "layers": ["upos"], "batch_size": 3}
-    given |= {"sequence_length": 4, "cache_dir": "c", "seed": 5, "order_seed": 6}
-    given |= {"vocabulary": "unigram", "vocab_size": 7}
-    corpus = cls(**files, **given)
-    assert {name: corpus.hparams[name] for name in defaults} == given
-    assert (corpus.batch_size, corpus.layers, corpus.seed) == (3, ["upos"], 5)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'batchsize'"):
-        cls(**files, batchsize=3)
 
 
 def test_damaged_cache_is_named_and_old_leftovers_go(tmp_path):

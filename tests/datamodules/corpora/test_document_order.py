@@ -62,18 +62,6 @@ def test_another_order_of_the_same_documents(tmp_path):
     assert first.token_counts.equals(published.token_counts)
 
 
-def test_loaders_know_the_order(tmp_path):
-    corpora = [grammar(tmp_path, order_seed=seed) for seed in (None, 0, 1)]
-    train, validation = (
-        [getattr(corpus, f"{split}_dataloader")().fingerprint for corpus in corpora]
-        for split in ("train", "val")
-    )
-    assert len(set(train)) == 3
-    assert len(set(validation)) == 1
-    first = next(iter(corpora[1].train_dataloader()))
-    assert first["input_ids"][0].tolist() == corpora[1].encoded("train").tokens[:35].tolist()
-
-
 def test_text_of_one_document_has_no_other_order(tmp_path):
     path = tmp_path / "t.txt"
     path.write_text("one line of words\n", encoding="utf-8")

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from lmdyn.datamodules.corpora.examples import ExampleLoader
 
@@ -73,12 +72,6 @@ def test_fingerprint_tells_contents_apart():
     made[3] = {**made[3], "label": np.array(2)}
     assert ExampleLoader(made).fingerprint != before
     assert ExampleLoader(examples()).fingerprint == before
-
-
-def test_attributes_and_dtypes_are_kept():
-    loader = ExampleLoader(examples(), attributes={"queries": ["x"]}).shard(0, 2)
-    assert loader.queries == ["x"]
-    assert next(iter(loader))["labels"].dtype == torch.int64
 
 
 @pytest.mark.parametrize(

@@ -39,16 +39,6 @@ def form(request) -> Format:
     return request.param
 
 
-def test_splits_are_the_files_that_are_given(form, tmp_path):
-    path = form.write(tmp_path, form.row + "\n" + form.row.replace("Hi", "Ho"))
-    corpus = form.prepared(tmp_path, [path, path], path)
-    assert corpus.splits == ("train", "validation")
-    assert corpus.encoded("train").num_sentences == 2 * corpus.encoded("validation").num_sentences == 4
-    with pytest.raises(ValueError, match=r"no split 'test': it has \['train', 'validation'\]"):
-        next(corpus.documents("test"))
-    assert form.prepared(tmp_path, train=path, test=path).splits == ("train", "test")
-
-
 def test_batches_have_the_layer(form, tmp_path):
     path = form.write(tmp_path, form.row + "\n" + form.row.replace("Hi", "Ho").replace("\tA\t", "\tB\t"))
     corpus = form.prepared(tmp_path, path, path, layers=[form.layer], batch_size=1)
@@ -74,18 +64,3 @@ def test_key_is_of_the_content(form, tmp_path):
     assert form.corpus(path, lowercase=True).content_key() != key
     assert form.corpus(form.write(tmp_path, form.row.replace("A", "B"), "other")).content_key() != key
     assert form.corpus(validation=path).content_key() != key
-
-
-@pytest.mark.parametrize("text", ["", "\n\n", "### made by a tool\n# newdoc id = a\n"])
-def test_empty(form, tmp_path, text):
-    with pytest.raises(ValueError, match=r"'train' of the corpus is empty"):
-        form.prepared(tmp_path, form.write(tmp_path, text))
-
-
-def test_not_utf8_and_missing(form, tmp_path):
-    path = tmp_path / f"latin.{form.suffix}"
-    path.write_bytes(form.row.encode() + b"\n" + form.row.replace("Hi", "Hé").encode("latin-1"))
-    with pytest.raises(ValueError, match=rf"latin\.{form.suffix}:3: not UTF-8"):
-        form.prepared(tmp_path, str(path))
-    with pytest.raises(FileNotFoundError, match="no file"):
-        form.prepared(tmp_path, str(tmp_path / "none"))

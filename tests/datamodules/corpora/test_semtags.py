@@ -1,5 +1,4 @@
 import os
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -56,18 +55,6 @@ def test_reader(tmp_path):
     assert last.semtag_coarse == ("UNK", "ATT", "ACT")
     lower = next(read_pmb(write(tmp_path, SAMPLE), lowercase=True)).sentences[1]
     assert lower.words == ("i", "met", "nelson~mandela")
-
-
-def test_documents_without_names(tmp_path):
-    documents = list(read_pmb(write(tmp_path, ROW + "\n\n" + ROW + "# newdoc\n" + ROW + "\n" + ROW)))
-    assert [(d.name, len(d.sentences)) for d in documents] == [("en-1", 1), ("en-2", 1), ("en-3", 2)]
-    assert list(read_pmb(write(tmp_path, HEAD))) == []
-
-
-def test_coarse_classes():
-    assert len(set(SEMTAG_COARSE.values())) == 14
-    assert Counter(SEMTAG_COARSE.values())["NAM"] == 12
-    assert not set(SEMTAG_COARSE) & set(SEMTAG_COARSE.values())  # fine and coarse names are never mixed up
 
 
 @pytest.mark.parametrize(

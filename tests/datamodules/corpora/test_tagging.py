@@ -1,5 +1,4 @@
 import importlib.util
-import sys
 
 import pytest
 
@@ -40,12 +39,6 @@ def test_lexicon_settings(treebank, tmp_path):
     assert LexiconTagger(str(tmp_path / "copy.conllu")).key() == LexiconTagger(treebank).key()
     with pytest.raises(FileNotFoundError):
         LexiconTagger("nowhere.conllu").tag([("a",)])
-
-
-def test_spacy_that_is_not_installed(monkeypatch):
-    monkeypatch.setitem(sys.modules, "spacy", None)
-    with pytest.raises(ImportError, match=r"pip install 'lmdyn\[spacy\]', or use LexiconTagger"):
-        SpacyTagger().key()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("spacy") is None, reason="spaCy is not installed")

@@ -96,15 +96,6 @@ def test_wikitext_articles(tmp_path):
     assert "= = Section = =" in sentences(kept)
 
 
-def test_text_before_the_first_title_and_several_files(tmp_path):
-    first = write(tmp_path, "lead text .\n\n = T =\n\nx .\n\n = T =\n\nz .\n", "one.txt")
-    second = write(tmp_path, "y .\n", "two.txt")
-    corpus = TextCorpus(train=[first, second])
-    assert [(d.name, d.sentences[0].topic) for d in corpus.documents("train")] == [
-        *(("one", None), ("T", "T"), ("T (2)", "T (2)"), ("two", None))
-    ]
-
-
 def naive_preparation(train, others, min_count):
     """Second implementation, for text of plain words and full stops, one paragraph a line."""
 

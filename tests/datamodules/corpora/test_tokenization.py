@@ -13,7 +13,6 @@ from lmdyn.datamodules.corpora.encoding import encode_documents
 from lmdyn.datamodules.corpora.sentence import Document, Sentence
 from lmdyn.datamodules.corpora.tokenization import (
     WordEncoder,
-    check_growth,
     load_tokenizer,
     punctuation_of,
     subword_tokenizer,
@@ -130,13 +129,6 @@ def test_how_full_stops_stand_where_both_forms_are_in_the_vocabulary():
         return punctuation_of(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
 
     assert (of(-3.0, -9.0), of(-9.0, -3.0)) == ("apart", "attached")
-
-
-def test_how_full_stops_stand_of_own_tokenizers():
-    counts = Counter(" ".join(APART).split())
-    assert punctuation_of(word_tokenizer(counts)) == "apart"
-    assert punctuation_of(subword_tokenizer("unigram", counts, 300)) == "apart"
-    assert punctuation_of(subword_tokenizer("wordpiece", counts, 300)) == "attached"  # the same pieces
 
 
 # ---------------------------------------------------------------- words, and the text that they make up
@@ -273,20 +265,6 @@ def test_normalizers_that_multiply_a_text(tmp_path, steps, growth):
     backend.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ValueError, match=f"up to {growth} times as long, expected at most 1,000"):
         load_tokenizer(str(tmp_path / "tokenizer.json"))
-
-
-def test_normalizers_of_published_tokenizers_are_no_growth():
-    backend = Tokenizer(models.BPE())
-    published = [
-        normalizers.Prepend("▁"),
-        normalizers.Replace(" ", "▁"),
-        normalizers.NFKC(),
-        normalizers.Lowercase(),
-    ]
-    backend.normalizer = normalizers.Sequence([*published, normalizers.Replace(Regex(" {2,}"), " ")])
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel()
-    check_growth(PreTrainedTokenizerFast(tokenizer_object=backend))
-    check_growth(None)
 
 
 def test_code_of_a_tokenizer_is_not_run(tmp_path):

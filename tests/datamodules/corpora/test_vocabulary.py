@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
 from lmdyn.datamodules.corpora.vocabulary import train_unigram, train_wordpieces
 from lmdyn.datamodules.grammar.grammar import Grammar
 
@@ -103,22 +102,6 @@ def test_unigram_pieces_write_a_text_as_short_as_those_of_tokenizers(size):
         return sum(count * len(tokenizer.encode(word).tokens) for word, count in counts.items())
 
     assert length(own) <= 1.02 * length(backend)
-
-
-def test_unigram_scores_are_ordered_and_letters_kept():
-    counts = {"low": 5, "lower": 5, "lowest": 2, "newer": 5, "newest": 3, "q": 1}
-    pieces = train_unigram(counts, 12)
-    assert {piece for piece, _ in pieces} >= set("lowernstq")
-    assert pieces == sorted(pieces, key=lambda piece: (-piece[1], piece[0]))
-    assert pieces == train_unigram(dict(reversed(counts.items())), 12)
-    with pytest.raises(ValueError, match="9 different characters, expected 1 to 8: raise vocab_size"):
-        train_unigram(counts, 8)
-
-
-@pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
-def test_text_without_words_is_refused(kind):
-    with pytest.raises(ValueError, match="the text has no word"):
-        subword_tokenizer(kind, {"<unk>": 3, "[SEP]": 1})
 
 
 @pytest.mark.parametrize("train", [train_unigram, train_wordpieces])

@@ -276,22 +276,6 @@ def test_malformed_lines(folder, tokenizer, line, message):
         corpus_of(TrexFacts(str(folder), ["P36"]), tokenizer)
 
 
-def test_errors(folder, tokenizer):
-    with pytest.raises(ValueError, match=r"must be some of \['P1', 'P17', 'P36'\]"):
-        corpus_of(TrexFacts(str(folder), ["P2"], templates="lama"), tokenizer)
-    with pytest.raises(FileNotFoundError, match=r"P19\.jsonl"):
-        corpus_of(TrexFacts(str(folder), ["P19"]), tokenizer)
-
-
-def test_nothing_left(folder, tokenizer, tmp_path):
-    (folder / "trex_lms_vocab" / "P36.jsonl").write_text('{"sub_label": "x", "obj_label": "Nowhere"}\n')
-    with pytest.raises(ValueError, match="none of 1 facts can be queried"):
-        corpus_of(TrexFacts(str(folder), ["P36"]), tokenizer)
-    (tmp_path / "none.txt").write_text("nowhere\n")
-    with pytest.raises(ValueError, match="none of 1 candidates"):
-        corpus_of(TrexFacts(str(folder), ["P17"], common_vocabulary=str(tmp_path / "none.txt")), tokenizer)
-
-
 def test_a_tokenizer_without_mask(folder):
     backend = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
     with pytest.raises(ValueError, match="the tokenizer has none"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lmdyn.datamodules.files.text_files import expand_paths, read_json, read_json_lines, read_lines, shown
+from lmdyn.datamodules.files.text_files import expand_paths, read_json, read_json_lines, read_lines
 
 TEXT = "one\n\n two \x85 \u2028 x\n\nlast"
 
@@ -37,11 +37,6 @@ def test_a_carriage_return_among_line_feeds_is_white_space(tmp_path):
     path = tmp_path / "t.txt"
     path.write_bytes(b"a\rb\nc\n")
     assert list(read_lines(path)) == [(1, "a\rb"), (2, "c")]
-
-
-def test_an_empty_file_has_no_lines(tmp_path):
-    (tmp_path / "t.txt").write_bytes(b"")
-    assert list(read_lines(tmp_path / "t.txt")) == []
 
 
 @pytest.mark.parametrize(
@@ -81,8 +76,3 @@ def test_json_lines(tmp_path):
     assert list(read_json_lines(path, ["a"])) == [(1, {"a": "1"}), (3, {"a": "2", "b": 3})]
     with pytest.raises(ValueError, match=r"x\.jsonl:1: expected an object with \['b'\] as text, got '{"):
         list(read_json_lines(path, ["b"]))
-
-
-def test_long_texts_are_cut_in_messages():
-    assert shown("ab") == "'ab'"
-    assert len(shown("x" * 10**6)) < 150

@@ -6,11 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import astuple, replace
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
-from lmdyn.datamodules import GrammarCorpus
 from lmdyn.datamodules.corpora.sentence import Constituent, Document, Sentence
 from lmdyn.datamodules.grammar.grammar import VERSION, Grammar
 
@@ -296,21 +294,3 @@ def test_splits_are_disjoint(grammar: Grammar) -> None:
     assert not texts["train"] & texts["validation"]
     assert not texts["train"] & texts["test"]
     assert not texts["validation"] & texts["test"]
-
-
-def test_documents_stop_after_the_words_asked_for(grammar: Grammar) -> None:
-    sizes = [sum(len(s.words) for s in d) for d in grammar.documents("train", 1000)]
-    assert sum(sizes) >= 1000 > sum(sizes[:-1])
-    assert list(grammar.documents("train", 0)) == []
-
-
-def test_corpus_serves_the_grammar(tmp_path: Path) -> None:
-    corpus = GrammarCorpus(3000, 500, 500, n_topics=4, batch_size=4, cache_dir=str(tmp_path))
-    corpus.prepare_data()
-    corpus.setup()
-    batch = next(iter(corpus.train_dataloader()))
-    assert batch["input_ids"].shape == (4, 35)
-    assert {"upos", "xpos", "semtag", "semtag_coarse", "topic"} <= batch.keys()
-    first = next(corpus.documents("train")).sentences[0].words
-    assert corpus.tokenizer.convert_ids_to_tokens(batch["input_ids"][0][: len(first)].tolist()) == list(first)
-    assert corpus.content_key() != GrammarCorpus(3000, 500, 501, n_topics=4).content_key()

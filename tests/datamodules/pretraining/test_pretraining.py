@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmdyn.datamodules import GrammarCorpus, Masking, PretrainingCorpus, TextCorpus
+from lmdyn.datamodules import GrammarCorpus, Masking, PretrainingCorpus
 
 # a machine, or a test's share of it, may have one core
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -193,19 +193,3 @@ def test_ranks_share_the_rows(cache):
     limited = whole.limit(200)
     assert sum(len(b["example"]) for b in limited) == 6
     assert limited.fingerprint != whole.fingerprint
-
-
-def test_bad_settings_are_refused(cache, tmp_path):
-    with pytest.raises(ValueError, match="do not fill a batch"):
-        make(cache, batch_size=100_000).train_dataloader()
-    with pytest.raises(ValueError, match="no layers"):
-        make(cache, layers=["nonsense"]).val_dataloader()
-    words = PretrainingCorpus(GrammarCorpus(**SMALL, cache_dir=cache))
-    with pytest.raises(ValueError, match="mask_token"):
-        words.prepare_data()
-    (tmp_path / "t.txt").write_text("a b c d e f g\n" * 3)
-    settings = {"layout": "paragraphs", "vocabulary": "wordpiece", "vocab_size": 40, "cache_dir": cache}
-    short = PretrainingCorpus(TextCorpus(str(tmp_path / "t.txt"), **settings))
-    short.prepare_data()
-    with pytest.raises(ValueError, match="fewer than required for rows"):
-        short.train_dataloader()

@@ -5,7 +5,6 @@ from collections import Counter
 
 import pandas as pd
 import pytest
-import torch
 
 from lmdyn.datamodules import PretrainingCorpus, StreamedText
 from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
@@ -95,14 +94,6 @@ def take(loader, n):
     return taken
 
 
-def test_an_epoch_has_as_many_batches_as_asked(folder):
-    loader = make(folder)
-    assert len(loader) == 7
-    first, second = list(loader), list(loader)
-    assert len(first) == len(second) == 7
-    assert not torch.equal(first[0]["input_ids"], second[0]["input_ids"])
-
-
 @pytest.mark.parametrize("files", [("part-*.parquet", "sentences.jsonl"), ("short.jsonl", "sentences.jsonl")])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_pass_reads_every_document_of_every_dataset_once(folder, files, ranks):
@@ -166,12 +157,6 @@ def test_a_dataset_may_name_its_own_split(folder):
     dataset = [{"path": "json", "data_files": files, "split": "test"}, {"path": "json", "data_files": files}]
     texts = [text for text, _ in a_pass(make(folder, dataset=dataset))]
     assert sorted(texts) == sorted([document(i) for i in range(30)] + SENTENCES)
-
-
-def test_the_global_generator_is_left_alone(folder):
-    before = torch.get_rng_state()
-    take(make(folder, workers=0), 9)
-    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_bad_sources_are_clear_errors(folder, monkeypatch):

@@ -130,15 +130,6 @@ def test_nothing_is_silent(wordpiece, caplog):
     assert len(rows(batch, "coreference", 0)) == 4
 
 
-def test_a_word_tokenizer_has_no_special_tokens():
-    spans = ready(Given(train=[TRAIN]), tasks=["constituents"], layers=[])
-    (batch,) = spans.train_dataloader()
-    assert batch["words"].tolist() == [[0, 1, 2, 3]]
-    assert torch.equal(batch["labels"], batch["input_ids"])
-    assert set(batch) == {"attention_mask", "example", "input_ids", "labels", "spans_constituents", "words"}
-    assert [r[:2] for r in rows(batch, "constituents", 0)] == [[0, 4], [2, 3], [2, 4]]
-
-
 @pytest.mark.parametrize("kind", ["byte-level", "split"])
 def test_byte_level_pieces_are_those_of_the_text(kind):
     tokenizer = reading(kind)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmdyn.datamodules import GrammarCorpus, ScaffoldCorpus
+from lmdyn.datamodules import ScaffoldCorpus
 from lmdyn.datamodules.synthetic.scaffold import CLOSE, OPEN
 
 SMALL = {"n_rules": 200, "n_phrases": 20, "n_outside": 30, "n_types": 1000, "n_train_tokens": 10_000}
@@ -88,22 +88,6 @@ def test_words_of_length_one_are_planted_on_top_of_chance():
     assert 4000 < np.mean(positions) < 6000  # all over the text
 
 
-def test_other_splits_have_the_rate_of_training():
-    made = corpus()
-    known = set(phrases(made))
-    for split, share in (("validation", 0.5), ("test", 0.05)):
-        text = words(made, split)
-        inside = scaffolds(text, 3)
-        assert len(inside) == 200 * share
-        assert set(inside) <= known
-        everywhere = Counter(windows(text, 3))
-        assert sum(everywhere[phrase] for phrase in known) == (200 + 20 * 30) * share
-        plain = words(corpus(False), split)
-        everywhere = Counter(windows(plain, 3))
-        assert sum(everywhere[phrase] for phrase in known) == 200 * share
-    assert set(scaffolds(words(made, "validation"), 3)) == known
-
-
 def test_rules_and_phrases_stand_in_random_order():
     made = corpus()
     text = words(made)
@@ -179,20 +163,3 @@ def test_instances_of_the_rule(tmp_path):
     assert made.examples("in").shape == (1000, 25)
     other = ready(tmp_path, language_seed=1)
     assert not torch.equal(other.examples("out", 50, 7), made.examples("out", 50, 7))
-
-
-def test_what_cannot_be_is_refused(tmp_path):
-    # controls: none are planted, all types are phrases, every word is planted
-    corpus(False, 8, n_outside=100)
-    assert len(corpus(length=1, n_types=20).phrases) == 20
-    full = corpus(n_rules=200, n_outside=150, n_validation_tokens=10_000)
-    assert len(scaffolds(words(full), 3)) == 200
-    made = ready(tmp_path)
-    grammar = GrammarCorpus(
-        n_train_tokens=300, n_validation_tokens=100, n_test_tokens=50, cache_dir=str(tmp_path), n_nouns=40,
-        n_verbs=20, n_adjectives=10, n_adverbs=3, n_names=20, n_facts=5,
-    )  # fmt: skip
-    grammar.prepare_data()
-    made.tokenizer = grammar.tokenizer
-    with pytest.raises(ValueError, match=r"the tokenizer lacks 1002 words.*'ω'"):
-        made.examples("in", 1)

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 import torch
 
-from lmdyn.datamodules.corpora.tokenization import subword_tokenizer, word_tokenizer
-from lmdyn.datamodules.tasks.glue import GLUE_LAYOUTS, SQUAD, GlueTasks, questions_of_rows, read_squad
+from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
+from lmdyn.datamodules.tasks.glue import GLUE_LAYOUTS, SQUAD, GlueTasks, read_squad
 from lmdyn.datamodules.tasks.tasks import PairEncoder, Question, TextExample
 
 WORDS = "the cat sat on a mat and saw dogs run ' \" , . ? who it is not in house tree left".split()  # noqa: SIM905
@@ -123,12 +123,12 @@ def test_rows_that_qqp_itself_breaks_are_counted(tmp_path, caplog):
         ("SST-2", [*ROWS["SST-2"], "a\tb\t1\n"], r"train\.tsv:4: expected 2 tab-separated columns"),
         ("SST-2", [*ROWS["SST-2"], "\n", "the\t1\n"], r"train\.tsv:4: expected 2 tab-separated columns"),
         ("SST-2", [*ROWS["SST-2"], "a\t3\n"], r"train\.tsv:4: expected a label of \['0', '1'\], got '3'"),
-        ("SST-2", ["text\tlabel\n", "a\t1\n"], r"train\.tsv:1: expected .*no \['sentence'\]"),
+        ("SST-2", ["text\tlabel\n", "a\t1\n"], r"train\.tsv:1: expected .*not \['sentence'\] once"),
         ("STS-B", [*ROWS["STS-B"][:2], "0\t0\t0\t0\t0\t0\t0\ta\tb\thigh\n"], r"tsv:3: expected a score from 0 to 5"),
         ("QQP", [*ROWS["QQP"], "0\t1\t2\ta\tb\t1\textra\n"], r"tsv:5: expected 6 tab-separated columns"),
-        ("CoLA", [], r"train\.tsv:1: expected rows with examples, got none"),
+        ("CoLA", [], r"train\.tsv:1: expected rows of . columns, got none"),
         ("SST-2", [], r"train\.tsv:1: expected .*got '\[\]'"),
-        ("SST-2", ["sentence\tlabel\n"], r"train\.tsv:1: expected rows with examples, got none: is the file complete"),
+        ("SST-2", ["sentence\tlabel\n"], r"train\.tsv:1: expected rows of . columns, got none: is the file complete"),
         ("SST-2", ["sentence\tlabel\nthe\0cat\t1\n"], r"train\.tsv:2: not text"),
     ],
 )  # fmt: skip
@@ -136,13 +136,6 @@ def test_malformed_files(tmp_path, task, rows, message):
     write(tmp_path, task, rows)
     with pytest.raises(ValueError, match=message):
         ready(tasks=[task], folder=str(tmp_path))
-
-
-def test_missing_files(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"RTE/train\.tsv does not exist: expected GLUE's own layout"):
-        list(GlueTasks(["RTE"], folder=str(tmp_path)).read())
-    with pytest.raises(FileNotFoundError, match=r"train-v2\.0\.json does not exist"):
-        list(GlueTasks([SQUAD], folder=str(tmp_path)).read())
 
 
 def test_encoding_is_the_tokenizers_own():
@@ -158,11 +151,6 @@ def test_encoding_is_the_tokenizers_own():
         assert example["token_type_ids"].tolist() == expected["token_type_ids"]
     assert cut == 2
     assert encoded.lengths.max() == 10
-
-
-def test_a_tokenizer_without_cls_is_refused():
-    with pytest.raises(ValueError, match=r"\[CLS\] first \[SEP\] second \[SEP\]"):
-        PairEncoder(word_tokenizer({"a": 1}), 10)
 
 
 def test_limits_and_fingerprints(tmp_path):
@@ -259,13 +247,6 @@ def test_a_malformed_question(tmp_path, changed, message):
         read_squad(folder / SQUAD / "train-v2.0.json")
 
 
-@pytest.mark.parametrize("start", [4, "4", 4.0])
-def test_numbers_as_other_programs_write_them(tmp_path, start):
-    qa = {"id": 7, "question": "?", "answers": [{"text": "cat", "answer_start": start}]}
-    (found,) = read_squad(write_squad(tmp_path, {**PARAGRAPH, "qas": [qa]}) / SQUAD / "train-v2.0.json")
-    assert (found.id, found.answers) == ("7", (("cat", 4),))
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -279,23 +260,6 @@ def test_damaged_squad(tmp_path, content, message):
     (tmp_path / "x.json").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         read_squad(tmp_path / "x.json")
-
-
-@pytest.mark.parametrize(
-    "answers", [None, {"text": ["a"], "answer_start": []}, {"text": ["a"], "answer_start": [-1]}]
-)
-def test_rows_of_other_types(answers):
-    row = {"id": "1", "question": "?", "context": "a", "answers": answers}
-    with pytest.raises(ValueError, match="squad_v2, row 0: expected SQuAD's columns"):
-        questions_of_rows([row], "squad_v2")
-
-
-@pytest.mark.parametrize("score", ["nan", "inf", "1e9", "7.0", "-0.5", "", "5 0", "."])
-def test_scores_are_plain_numbers(tmp_path, score):
-    rows = [*ROWS["STS-B"][:1], ROWS["STS-B"][1].replace("5.000", score)]
-    write(tmp_path, "STS-B", rows)
-    with pytest.raises(ValueError, match=r"tsv:2: expected a score from 0 to 5, got"):
-        list(GlueTasks(["STS-B"], folder=str(tmp_path)).read())
 
 
 # -------------------------------------------------------------------------------------------------- hub
