@@ -384,9 +384,7 @@ def verbal_clause(
         other = d.draw.verbs["simple"](u(), d.topic)
         if other is not lexeme:
             second = verb_phrase(d, other, subject, tense, 0, banned)
-            word, semtag = ("or", "DIS") if u() < 0.12 else ("and", "AND")
-            joined = Token.conjunction(word, semtag, second.head)
-            vp = Phrase("VP", [vp, joined, under(second, vp.head, "conj")], vp.head)
+            vp = Phrase.coordinated("VP", vp, second, u() < 0.12)
     return join_subject(subject, "nsubj:pass" if passive else "nsubj", vp, inverted)
 
 
@@ -468,6 +466,4 @@ def adjective_phrase(d: Discourse, banned: frozenset[int]) -> Phrase:
     second = draw_adjective(d)
     if second.word == adjective.word:
         return Phrase.of("ADJP", adjective)
-    word, semtag = ("and", "AND") if u < 0.97 else ("or", "DIS")
-    joined = Token.conjunction(word, semtag, second)
-    return Phrase("ADJP", [adjective, joined, under(second, adjective, "conj")], adjective)
+    return Phrase.coordinated("ADJP", adjective, second, u >= 0.97)

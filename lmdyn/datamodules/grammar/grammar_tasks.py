@@ -84,29 +84,19 @@ class GrammarTasks(TaskData):
         for name in self.names:
             seen: set[tuple[str, ...]] = set()
             train, evaluation = (self._examples(name, split, seen) for split in ("train", "validation"))
-            if name == "acceptability":
-                names = ("unacceptable", "acceptable")
-                yield RawTask(name, "classification", train, {"": evaluation}, names)
-            else:
-                yield RawTask(name, "regression", train, {"": evaluation})
+            labels = ("unacceptable", "acceptable") if name == "acceptability" else ()
+            yield RawTask(name, "classification" if labels else "regression", train, {"": evaluation}, labels)
 
     def _examples(self, name: str, split: str, seen: set[tuple[str, ...]]) -> list[TextExample]:
         sentences = (s for document in self.corpus.documents(split) for s in document)
         fresh = (s for s in sentences if s.words not in seen and not seen.add(s.words))  # type: ignore[func-returns-value]
         n, grammar = self.sizes[split], self.corpus.grammar
         seed = [self.seed, GRAMMAR_TASKS.index(name), int(split == "validation")]
-        random = np.random.default_rng(seed)
-        found: list[TextExample]
+        given = (fresh, grammar, n, np.random.default_rng(seed))
         if name == "acceptability":
-            found = [
-                TextExample(" ".join(j.words), None, float(j.acceptable))
-                for j in judged(fresh, grammar, n, random)
-            ]
+            found = [TextExample(" ".join(j.words), None, float(j.acceptable)) for j in judged(*given)]
         else:
-            found = [
-                TextExample(" ".join(r.first), " ".join(r.second), r.score)
-                for r in rated(fresh, grammar, n, random)
-            ]
+            found = [TextExample(" ".join(r.first), " ".join(r.second), r.score) for r in rated(*given)]
         if len(found) < n:
             raise ValueError(
                 f"{name}: the {split} documents have distinct sentences for {len(found)} examples, expected {n}: "

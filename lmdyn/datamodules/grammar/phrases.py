@@ -181,10 +181,7 @@ def coordination(d: Discourse, kind: str, case: int, banned: frozenset[int]) -> 
     second = noun_phrase(d, kind, case, 0, banned | first.named)
     # with "or", the number of a subject is ambiguous
     disjunction = case == 1 and d.u() < 0.25
-    word, semtag = ("or", "DIS") if disjunction else ("and", "AND")
-    joined = Token.conjunction(word, semtag, second.phrase.head)
-    under(second.phrase, first.phrase.head, "conj")
-    phrase = Phrase("NP", [first.phrase, joined, second.phrase], first.phrase.head)
+    phrase = Phrase.coordinated("NP", first.phrase, second.phrase, disjunction)
     named = first.named | second.named
     group = None
     both_people = all(x.entity is not None and x.entity.kind == "person" for x in (first, second))
@@ -245,18 +242,13 @@ def common_noun(
 
 def possessor(d: Discourse, owner: Entity, noun: Token) -> Part:
     """Return a possessive pronoun, or a noun phrase with *'s*."""
-    if d.salient[owner.pronoun] is owner and (d.u() < 0.75 or owner.lexeme is None):
-        d.touch(owner)
-        token = Token(PRONOUNS[owner.pronoun][2], "PRON", "PRP$", "HAS")
-        d.mentions.append((token, owner))
-        return under(token, noun, "nmod:poss")
-    inner = mention_again(d, owner, 1)
-    if inner.phrase.head.upos == "PRON":
-        inner.phrase.head.word = PRONOUNS[owner.pronoun][2]
-        inner.phrase.head.xpos, inner.phrase.head.semtag = "PRP$", "HAS"
-        d.mentions[-1] = (inner.phrase.head, owner)
-        return under(inner.phrase.head, noun, "nmod:poss")
+    by_pronoun = d.salient[owner.pronoun] is owner and (d.u() < 0.75 or owner.lexeme is None)
+    inner = Argument(pronoun(d, owner, 2), owner.plural, owner) if by_pronoun else mention_again(d, owner, 1)
     head = inner.phrase.head
+    if head.upos == "PRON":
+        head.word, head.xpos, head.semtag = PRONOUNS[owner.pronoun][2], "PRP$", "HAS"
+        d.mentions[-1] = (head, owner)
+        return under(head, noun, "nmod:poss")
     mark = Token("'" if head.xpos == "NNS" and head.word.endswith("s") else "'s", "PART", "POS", "REL")
     inner.phrase.parts.append(under(mark, head, "case"))
     return under(inner.phrase, noun, "nmod:poss")

@@ -47,6 +47,13 @@ class Phrase:
         word = Token(preposition, "ADP", "IN", "REL")
         return cls("PP", [under(word, phrase.head, "case"), phrase], phrase.head)
 
+    @classmethod
+    def coordinated(cls, label: str, first: "Part", second: "Part", disjunction: bool) -> "Phrase":
+        """Return a phrase of two conjuncts, joined by *or* or *and*."""
+        word, semtag = ("or", "DIS") if disjunction else ("and", "AND")
+        head, other = (part if isinstance(part, Token) else part.head for part in (first, second))
+        return cls(label, [first, Token.conjunction(word, semtag, other), under(second, head, "conj")], head)
+
 
 Part = Token | Phrase
 
