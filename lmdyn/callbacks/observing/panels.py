@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, product
 from typing import Any
 
@@ -12,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lmdyn.callbacks.observing import figures as fig
+from lmdyn.callbacks.observing.drawing.words import value_words
 from lmdyn.runs.schema import Quantity, declared, group_columns, is_number_column, last_step, select, wide
 
 __all__ = ["standard_figures"]
@@ -143,7 +145,8 @@ def _figures_of(
     for chosen in product(*(values[c] for c in text)):
         for quantity, of in drawn.items():
             place = {**dict(of.where), **dict(zip(text, chosen, strict=True))}
-            facet = _Facet(quantity, of, place, lines, names, tuple(str(v) for v in chosen if str(v)))
+            shown = tuple(value_words(c, v) for c, v in zip(text, chosen, strict=True) if str(v))
+            facet = _Facet(quantity, of, place, lines, names, shown)
             held = facet.rows(rows)
             if lines != "site" and len(held):  # at most as many as colours distinguish, by their last values
                 last = held.sort_values("step", kind="stable").groupby(lines, observed=True)["value"].last()
@@ -191,7 +194,9 @@ def _draw_over_steps(ax: Axes, observations: pd.DataFrame, finite: pd.DataFrame,
     if numbered is None:  # else of one head, beside a mean
         _draw_bands(ax, finite, facet, looks)
     of_none = "all" if len(looks) > 1 else ""  # of the row without a site
-    fig.draw_lines(ax, means, facet.by, looks, label=lambda name: _line_label(facet.by, name) or of_none)
+    by = facet.place.get("by") or ""
+    label = partial(value_words, facet.by, by=by)
+    fig.draw_lines(ax, means, facet.by, looks, label=lambda name: label(name) or of_none)
     _draw_floor(ax, finite, facet)
     title = facet.title if numbered is None else f"{facet.title},\nmean over {numbered}"
     # the search for what is above takes a tenth of the time: it can only be the power of ten of the axis
@@ -200,10 +205,6 @@ def _draw_over_steps(ax: Axes, observations: pd.DataFrame, finite: pd.DataFrame,
     ax.set_ylabel(facet.quantity.unit)
     _scale(ax, facet.quantity, rows["value"])
     fig.set_step_axis(ax, observations["step"], rates=finite)  # the same for all panels
-
-
-def _line_label(column: str, name: Any) -> str:
-    return fig.site_label(name) if isinstance(name, str) else f"{column} {name:g}"
 
 
 def _numbered(rows: pd.DataFrame) -> str | None:

@@ -83,6 +83,8 @@ def value_words(column: str, value: Any, by: str = "") -> str:
         return f"{column_words(column)} {value:g}"
     if column in ("site", "reference_site"):
         return site_label(text)
+    if column == "by":
+        return column_words(text)
     if text == "all" and column == "over":
         return ""
     if by and text.isdigit():
