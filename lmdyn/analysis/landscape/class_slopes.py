@@ -1,35 +1,30 @@
 """Derivative of a text's loss along directions in the parameters, by class of token and by use of a parameter."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lmdyn.analysis.inspection.activations import first_tensor, paths_of
 from lmdyn.analysis.inspection.batches import labels_of
-from lmdyn.analysis.inspection.forward import IGNORED, is_sharded
+from lmdyn.analysis.inspection.forward import IGNORED
 from lmdyn.analysis.landscape.applications import separate_applications
-from lmdyn.analysis.landscape.linear_head import LinearHead, requiring_grad, watched
-from lmdyn.analysis.parameters.loss_gradient import losses_of
-from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
+from lmdyn.analysis.landscape.line_integral import LineIntegral, LinePoint, integrate_line
+from lmdyn.analysis.landscape.loss_change import slopes_of
+from lmdyn.analysis.parameters.at_point import at_point
+from lmdyn.analysis.parameters.line import differences, point_between
+from lmdyn.analysis.parameters.loss_gradient import losses_of, mean_loss
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, union_over_ranks
 from lmdyn.analysis.statistics.precision import at_least_float32, exact_float
 
-__all__ = ["ClassSlopes", "TokenClasses", "Use", "class_slopes"]
+__all__ = ["TextOnLines", "TokenClasses", "class_slopes", "splits_at"]
 
-
-class Use(NamedTuple):
-    """Where a parameter is used.
-
-    Attributes:
-        parameter: its name.
-        application: application of the repeated module that contains it, such as ``block@3``; empty outside of one.
-    """
-
-    parameter: str
-    application: str = ""
+Key = tuple[str, str, str]
+"""Division of the tokens, parameter, application."""
 
 
 @dataclass(frozen=True)
@@ -64,23 +59,6 @@ class TokenClasses:
         return all_reduce_sum(found)
 
 
-@dataclass(frozen=True)
-class ClassSlopes:
-    """Loss of a text, its gradient, and its derivative along directions by class and use.
-
-    Attributes:
-        loss: mean loss of the labelled tokens in nats.
-        gradients: gradient of ``loss`` by parameter, in float32, or float64 for parameters in float64.
-        parts: for each direction, and each division of the tokens, the derivative of ``loss`` along this direction,
-            by use of a parameter and by class, (classes + 1,) float64: the last entry is of the tokens in no class.
-            Over the classes and the uses it adds up to the whole derivative.
-    """
-
-    loss: float
-    gradients: Mapping[str, Tensor]
-    parts: Sequence[Mapping[str, Mapping[Use, Float[Tensor, "classes"]]]]
-
-
 def class_slopes(
     module: nn.Module,
     batches: Iterable[Mapping[str, Any]],
@@ -90,8 +68,8 @@ def class_slopes(
     *,
     repeated: Mapping[str, str] | None = None,
     head: str | None = None,
-) -> ClassSlopes:
-    """Compute the loss of a text, its gradient, and its derivative along directions by class of token.
+) -> list[LinePoint]:
+    """Compute the loss of a text and its derivative along directions, by entry and by class of token.
 
     One forward pass of each batch, and for each division one backward pass for each of its classes that occurs in the
     batch. With ``head``, these end at the input of this linear layer: what is above it, usually most of the work, is
@@ -106,55 +84,54 @@ def class_slopes(
         divisions: at least one division of the tokens, by name.
         repeated: module path by display name of the modules whose applications are told apart, see
             :func:`~lmdyn.analysis.landscape.applications.separate_applications`.
-        head: path of a linear layer for which :func:`~lmdyn.analysis.landscape.linear_head.splits_at` is true.
+        head: path of a linear layer for which :func:`splits_at` is true.
+
+    Returns:
+        For each direction, the loss and its derivative. The keys of ``groups`` are (division, parameter, application),
+        empty outside of a repeated module; their values are by class, (classes + 1,), the tokens in none last.
 
     Raises:
-        ValueError: without divisions, for a direction of an unknown parameter, a module with sharded weights, or if
-            no token has a label.
+        ValueError: if no token has a label.
 
     Example:
         >>> table = nn.Embedding(2, 2)  # logits by token
         >>> _ = table.weight.data.zero_()
         >>> batch = {"input_ids": torch.tensor([[0, 1]]), "labels": torch.tensor([[1, 1]])}
-        >>> found = class_slopes(
+        >>> (found,) = class_slopes(
         ...     table, [batch], lambda b: table(b["input_ids"]), [{"weight": torch.eye(2)}],
         ...     {"input": TokenClasses(2, lambda b: b["input_ids"])},
         ... )
-        >>> found.parts[0]["input"][Use("weight")]
+        >>> found.groups["input", "weight", ""]
         tensor([ 0.2500, -0.2500,  0.0000], dtype=torch.float64)
     """
-    if is_sharded(module):
-        raise ValueError("gradients of sharded weights are computed in a training step only")
-    if not divisions:
-        raise ValueError("expected at least one division of the tokens, got none: use one of a single class")
-    names = {id(p): name for name, p in module.named_parameters()}
     parameters = dict(module.named_parameters())
-    if unknown := sorted({name for direction in directions for name in direction} - parameters.keys()):
-        raise ValueError(
-            f"{type(module).__name__} has no parameters {unknown}: name those of named_parameters()"
-        )
-    moving = [name for name in parameters if any(name in direction for direction in directions)]
-    sums = _Sums(directions, divisions, {name: parameters[name] for name in moving})
+    moving = {name: p for name, p in parameters.items() if any(name in moved for moved in directions)}
+    names = {id(p): name for name, p in moving.items()}
+    sums = _Sums(directions, divisions, moving)
     with ExitStack() as stack:
-        stack.enter_context(requiring_grad([parameters[name] for name in moving]))
+        stack.enter_context(requiring_grad(list(moving.values())))
         separate = stack.enter_context(separate_applications(module, repeated or {}))
-        linear = stack.enter_context(watched(module, head)) if head else None
+        linear = stack.enter_context(_watched(module, head)) if head else None
         for batch in batches:
             separate.clear()
             if linear is not None:
-                linear.clear()
+                linear.calls = 0
             with torch.enable_grad():
                 losses = losses_of(call(batch), batch)
-            if linear is not None:
-                linear.check(losses)
-            uses: dict[Use, Tensor] = {Use(name): parameters[name] for name in moving}
-            leaves = ((names[key], application, leaf) for (key, application), leaf in separate.leaves.items())
-            uses |= {Use(name, application): leaf for name, application, leaf in leaves if name in moving}
-            _Batch(sums, losses, batch, uses, names).add(linear)
-    return sums.reduced()
+            if linear is not None and not linear.fits(losses):
+                raise RuntimeError(
+                    f"the output layer ran {linear.calls} times and returned {tuple(linear.output.shape)} for "
+                    f"{tuple(losses.shape)} tokens: expected one call and a row for each token, as on the first batch"
+                )
+            uses = {(name, ""): p for name, p in moving.items()}
+            uses |= {(names[key], at): p for (key, at), p in separate.leaves.items() if key in names}
+            sums.add_batch(losses, batch, uses, linear, names)
+    return sums.points()
 
 
 class _Sums:
+    """Sums over batches: of losses, of gradients, and of derivatives by class and use of a parameter."""
+
     def __init__(
         self,
         directions: Sequence[Mapping[str, Tensor]],
@@ -162,112 +139,273 @@ class _Sums:
         moving: Mapping[str, nn.Parameter],
     ) -> None:
         # in the type of the gradients: their products are summed in float64
-        self.directions = [
+        self._directions = [
             {n: v.to(moving[n].device, at_least_float32(moving[n])) for n, v in direction.items()}
             for direction in directions
         ]
-        self.divisions = divisions
-        self.gradients = {n: torch.zeros_like(p, dtype=at_least_float32(p)) for n, p in moving.items()}
-        self.loss = torch.zeros(2, dtype=torch.float64)
-        self.parts: list[dict[str, dict[Use, Tensor]]] = [
-            {name: {} for name in divisions} for _ in directions
-        ]
+        self._given, self._divisions = directions, divisions
+        self._gradients = {n: torch.zeros_like(p, dtype=at_least_float32(p)) for n, p in moving.items()}
+        self._loss = torch.zeros(2, dtype=torch.float64)
+        self._parts: list[dict[Key, Tensor]] = [{} for _ in directions]
 
-    def add(self, i: int, division: str, use: Use, values: Tensor, at: Any = slice(None)) -> None:
-        """Add to the derivative along direction i, in the classes ``at``."""
-        sums = self.parts[i][division]
-        if use not in sums:
-            sums[use] = torch.zeros(
-                self.divisions[division].number + 1, dtype=torch.float64, device=values.device
-            )
-        sums[use][at] += values
+    def add_batch(
+        self,
+        losses: Tensor,
+        batch: Mapping[str, Any],
+        uses: Mapping[tuple[str, str], Tensor],
+        linear: "_Head | None",
+        names: Mapping[int, str],
+    ) -> None:
+        """Add a batch after its forward pass; with a head, backward passes of classes begin at its input."""
+        labelled, exact = labels_of(batch) != IGNORED, exact_float(losses)
+        self._loss = self._loss.to(exact.device) + torch.stack([exact.sum(), labelled.sum()])
+        if not uses or not losses.requires_grad:
+            return
+        begin, weights = losses, torch.ones_like(losses)  # by token, summed
+        groups = {division: classes.groups(batch) for division, classes in self._divisions.items()}
+        if linear is not None:
+            (of_output,) = torch.autograd.grad(losses.sum(), [linear.output], retain_graph=True)
+            begin, weights = linear.input, linear.into(of_output)
+            for parameter, gradient in linear.own_gradients(of_output):
+                if id(parameter) in names:
+                    self._gradients[names[id(parameter)]] += gradient
+                    self._add_head(linear, parameter, names[id(parameter)], of_output, groups)
+        for number, (division, classes) in enumerate(groups.items() if begin.requires_grad else ()):
+            # one synchronization with the device for all backward passes of this batch
+            for c in torch.unique(classes[labelled]).tolist():
+                of_class = weights.view(classes.numel(), -1) * (classes == c).view(-1, 1)
+                found = torch.autograd.grad(
+                    begin, list(uses.values()), of_class.view_as(begin), retain_graph=True, allow_unused=True
+                )
+                for use, gradient in zip(uses, found, strict=True):
+                    if gradient is not None:
+                        self._add_use(use, gradient, division, c, whole=number == 0)
 
-    def reduced(self) -> ClassSlopes:
+    def _add_head(
+        self, linear: "_Head", parameter: Tensor, name: str, of_output: Tensor, groups: Mapping[str, Tensor]
+    ) -> None:
+        """Add the head's own part, for all classes at once: that of a token is ⟨its gradient, ΔW h + Δb⟩."""
+        for i, direction in enumerate(self._directions):
+            if name in direction:
+                by = direction[name]  # of at least float32, also for narrower weights
+                moved = linear.input.detach().to(by.dtype) @ by.T if parameter.ndim == 2 else by
+                by_token = exact_float((of_output * moved).sum(-1)).flatten()
+                for division, classes in groups.items():
+                    at = classes.flatten().to(by_token.device)
+                    self._part(i, (division, name, ""), by_token.device).index_add_(0, at, by_token)
+
+    def _add_use(self, use: tuple[str, str], gradient: Tensor, division: str, c: int, *, whole: bool) -> None:
+        if whole:
+            self._gradients[use[0]] += gradient
+        for i, direction in enumerate(self._directions):
+            if use[0] in direction:
+                product = (gradient * direction[use[0]]).sum(dtype=torch.float64)
+                self._part(i, (division, *use), product.device)[c] += product
+
+    def _part(self, i: int, key: Key, device: torch.device) -> Tensor:
+        if key not in self._parts[i]:
+            number = self._divisions[key[0]].number + 1
+            self._parts[i][key] = torch.zeros(number, dtype=torch.float64, device=device)
+        return self._parts[i][key]
+
+    def points(self) -> list[LinePoint]:
         """Sum over ranks, and divide by the number of tokens."""
-        loss, tokens = all_reduce_sum(self.loss.cpu()).tolist()
+        loss, tokens = all_reduce_sum(self._loss.cpu()).tolist()
         if not tokens:
             raise ValueError("no token of the text has a label: expected at least one to compute a loss")
-        gradients = {name: all_reduce_sum(g).div_(tokens) for name, g in self.gradients.items()}
-        own = [use for found in self.parts for sums in found.values() for use in sums]
-        uses = list(dict.fromkeys(use for rank in gather(own) for use in rank))
-        parts: list[dict[str, dict[Use, Tensor]]] = []
-        for found in self.parts:
-            parts.append({})
-            for division, sums in found.items():
-                zeros = torch.zeros(self.divisions[division].number + 1, dtype=torch.float64)
-                table = torch.stack([*(sums[u].cpu() if u in sums else zeros for u in uses), zeros])
-                table = all_reduce_sum(table) / tokens
-                parts[-1][division] = dict(zip(uses, table, strict=False))
-        return ClassSlopes(loss / tokens, gradients, parts)
+        gradients = {name: all_reduce_sum(g).div_(tokens) for name, g in self._gradients.items()}
+        points = []
+        for i, direction in enumerate(self._given):
+            keys = union_over_ranks(self._parts[i])
+            groups = {k: all_reduce_sum(self._part(i, k, torch.device("cpu")).cpu()) / tokens for k in keys}
+            points.append(LinePoint(loss / tokens, slopes_of(gradients, direction), groups))
+        return points
 
 
-class _Batch:
-    """One batch after its forward pass."""
+# ------------------------------------------------------------------------------------------ the output layer
+
+
+def splits_at(
+    module: nn.Module, batch: Mapping[str, Any], call: Callable[[Mapping[str, Any]], Any], head: str
+) -> bool:
+    """Try on a batch whether all losses pass through a linear layer, and the loss of token t through its row t alone.
+
+    Args:
+        module: the module.
+        batch: a batch with labels.
+        call: function that calls the module on a batch.
+        head: path of the layer.
+
+    Returns:
+        Whether gradients from its input downwards, with its own, are those of the whole module. False for a path that
+        is no ``nn.Linear``, such as that of a subclass or of an adapter.
+
+    Example:
+        >>> model = nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 3), nn.Linear(3, 3))
+        >>> batch = {"x": torch.tensor([[0, 1, 2]]), "labels": torch.tensor([[1, 2, 0]])}
+        >>> [splits_at(model, batch, lambda b: model(b["x"]), path) for path in ("2", "1")]
+        [True, False]
+    """
+    if type(paths_of(module).get(head)) is not nn.Linear:
+        return False
+    parameters = list(module.parameters())
+    with requiring_grad(parameters), _watched(module, head) as linear, torch.enable_grad():
+        losses = losses_of(call(batch), batch)
+        if not linear.fits(losses) or not linear.output.requires_grad:
+            return False
+        some = torch.zeros_like(losses)
+        some.flatten()[::2] = 1
+
+        def gradients(of: Tensor, weights: Tensor, inputs: list[Any]) -> tuple[Tensor, ...]:
+            return torch.autograd.grad(of, inputs, weights, retain_graph=True, materialize_grads=True)
+
+        of_output, *whole = gradients(losses, torch.ones_like(losses), [linear.output, *parameters])
+        rows = of_output.view(losses.numel(), -1) * some.view(-1, 1)
+        if not _close(gradients(losses, some, [linear.output])[0].view_as(rows), rows):
+            return False
+        own = {id(p): g for p, g in linear.own_gradients(of_output)}
+        found = [own.get(id(p), torch.zeros_like(p)) for p in parameters]
+        if linear.input.requires_grad:
+            below = gradients(linear.input, linear.into(of_output), parameters)
+            found = [a + b for a, b in zip(found, below, strict=True)]
+    return all(_close(a, b) for a, b in zip(found, whole, strict=True))
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    return bool((a - b).norm() <= 1e-4 * b.norm())
+
+
+class _Head:
+    """A linear layer, and what passed through it in the last forward pass."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        self.layer, self.calls = layer, 0
+        self.input = self.output = torch.zeros(0)
+
+    def see(self, _: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self.calls += 1
+        self.input, self.output = cast(Tensor, first_tensor(args)), cast(Tensor, first_tensor(output))
+
+    def fits(self, losses: Tensor) -> bool:
+        """Return whether it was called once, on a row for each loss."""
+        return self.calls == 1 and self.output.shape[:-1].numel() == losses.numel()
+
+    def into(self, of_output: Tensor) -> Tensor:
+        """Return the gradient with respect to its input."""
+        return (of_output @ self.layer.weight.detach().to(of_output.dtype)).to(self.input.dtype)
+
+    def own_gradients(self, of_output: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return its parameters with their gradients."""
+        rows = of_output.flatten(0, -2).to(self.layer.weight.dtype)  # autocast computes in another one
+        found = [(self.layer.weight, rows.T @ self.input.detach().flatten(0, -2).to(rows.dtype))]
+        return found if self.layer.bias is None else [*found, (self.layer.bias, rows.sum(0))]
+
+
+@contextmanager
+def _watched(module: nn.Module, head: str) -> Iterator[_Head]:
+    seen = _Head(cast(nn.Linear, paths_of(module)[head]))
+    handle = seen.layer.register_forward_hook(seen.see)
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def requiring_grad(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Let parameters require gradients in this context, also frozen ones."""
+    frozen = [p for p in parameters if not p.requires_grad]
+    try:
+        for p in frozen:
+            p.requires_grad_(True)
+        yield
+    finally:
+        for p in frozen:
+            p.requires_grad_(False)
+
+
+class TextOnLines:
+    """The loss of a text along lines in the parameters of a module.
+
+    Args:
+        module: the module, in the mode in which its loss is to be computed; it is left unchanged.
+        batches: function that returns the batches of this rank, on the module's device, labels aligned.
+        call: function that calls the module on a batch. Its loss must be a function of the parameters alone: a
+            recurrent state that one batch hands on to the next depends on them too, unseen by the gradient.
+        divisions: divisions of the tokens into classes.
+        repeated: path of each repeated module, by the name of its applications.
+        head: linear layer at which the losses split, if there is one; see ``class_slopes``.
+
+    Example:
+        >>> layer = nn.Linear(1, 2, bias=False)
+        >>> batch = {"x": torch.ones(1, 1, 1), "labels": torch.tensor([[0]])}
+        >>> divisions = {"": TokenClasses(1, lambda b: torch.zeros_like(b["labels"]))}
+        >>> text = TextOnLines(layer, lambda: [batch], lambda b: layer(b["x"]), divisions)
+        >>> start, end = {"weight": torch.zeros(2, 1)}, {"weight": torch.tensor([[1.0], [0.0]])}
+        >>> found = text.between(start, end)
+        >>> round(found.loss_change, 4), found.points, round(found.groups["", "weight", ""][0].item(), 4)
+        (-0.3799, 3, -0.3799)
+    """
 
     def __init__(
         self,
-        sums: _Sums,
-        losses: Tensor,
-        batch: Mapping[str, Any],
-        uses: Mapping[Use, Tensor],
-        names: Mapping[int, str],
+        module: nn.Module,
+        batches: Callable[[], Iterable[Mapping[str, Any]]],
+        call: Callable[[Mapping[str, Any]], Any],
+        divisions: Mapping[str, TokenClasses],
+        *,
+        repeated: Mapping[str, str] | None = None,
+        head: str | None = None,
     ) -> None:
-        self.sums, self.losses, self.batch, self.uses, self.names = sums, losses, batch, uses, names
+        self._module, self._batches, self._call = module, batches, call
+        self._divisions, self._repeated = divisions, dict(repeated or {})
+        # for a single class of all tokens, a whole backward pass is cheaper
+        self._head = head if any(d.number > 1 for d in divisions.values()) else None
 
-    def add(self, linear: LinearHead | None) -> None:
-        """Add loss, gradients and parts; with a head, backward passes of classes begin at its input."""
-        labelled = labels_of(self.batch) != IGNORED
-        exact = exact_float(self.losses)
-        self.sums.loss = self.sums.loss.to(exact.device) + torch.stack([exact.sum(), labelled.sum()])
-        begin, weights = self.losses, torch.ones_like(self.losses)  # by token, summed
-        of_output: Tensor | None = None
-        moves = bool(self.uses) and self.losses.requires_grad
-        if linear is not None and moves:
-            (of_output,) = torch.autograd.grad(self.losses.sum(), [linear.output], retain_graph=True)
-            begin, weights = linear.input, linear.into(of_output).to(linear.input.dtype)
-            for parameter, gradient in linear.own_gradients(of_output):
-                if self.names[id(parameter)] in self.sums.gradients:
-                    self.sums.gradients[self.names[id(parameter)]] += gradient
-        for number, (division, classes) in enumerate(self.sums.divisions.items()):
-            groups = classes.groups(self.batch)
-            if linear is not None and of_output is not None:
-                self._head(linear, of_output, division, groups.flatten())
-            if not moves or not begin.requires_grad:  # nothing below moves
-                continue
-            # one synchronization with the device for all backward passes of this batch
-            for c in torch.unique(groups[labelled]).tolist():
-                of_class = weights.view(groups.numel(), -1) * (groups == c).view(-1, 1)
-                self._below(begin, of_class.view_as(begin), division, c, whole=number == 0)
+    def loss(self) -> float:
+        """Return the mean loss at the module's own parameters. Every rank must call it."""
+        return mean_loss(self._batches(), self._call)
 
-    def _head(self, linear: LinearHead, of_output: Tensor, division: str, groups: Tensor) -> None:
-        """Add the head's own part, for all classes at once: that of a token is ⟨its gradient, ΔW h + Δb⟩."""
-        layer = linear.layer
-        h = linear.input.detach().to(of_output.dtype)
-        for i, direction in enumerate(self.sums.directions):
-            for parameter in layer.parameters():
-                if (name := self.names[id(parameter)]) not in direction:
-                    continue
-                by = direction[name]  # of at least float32, also for narrower weights
-                moved = h.to(by.dtype) @ by.T if parameter is layer.weight else by
-                by_token = exact_float((of_output * moved).sum(-1)).flatten()
-                sums = by_token.new_zeros(self.sums.divisions[division].number + 1)
-                self.sums.add(
-                    i, division, Use(name), sums.index_add_(0, groups.to(by_token.device), by_token)
-                )
+    def tokens(self) -> dict[str, Tensor]:
+        """Return the number of tokens of each class, for each division. Every rank must call it."""
+        return {name: classes.counts(self._batches()) for name, classes in self._divisions.items()}
 
-    def _below(self, begin: Tensor, weights: Tensor, division: str, c: int, whole: bool) -> None:
-        """Add the gradients of one class with respect to all uses."""
-        found = torch.autograd.grad(
-            begin, list(self.uses.values()), weights, retain_graph=True, allow_unused=True
+    def points(
+        self, values: Mapping[str, Tensor] | None, moved: Sequence[Mapping[str, Tensor]]
+    ) -> list[LinePoint]:
+        """Return loss and derivative at ``values`` (None: the module's own) along several directions, in one pass.
+
+        See :func:`~lmdyn.analysis.landscape.class_slopes.class_slopes`. Every rank must call it.
+        """
+        with at_point(self._module, values or {}):
+            return class_slopes(
+                self._module, self._batches(), self._call, moved, self._divisions, repeated=self._repeated,
+                head=self._head,
+            )  # fmt: skip
+
+    def between(
+        self, start: Mapping[str, Tensor], end: Mapping[str, Tensor], most_points: int = 17
+    ) -> LineIntegral:
+        """Integrate along the line between two states; parameters that do not move are left out.
+
+        Raises:
+            ValueError: for names or shapes that differ.
+        """
+        moved = moving(differences(start, end))
+        start, end = ({name: values[name] for name in moved} for values in (start, end))
+        return integrate_line(
+            lambda alpha: self.points(point_between(start, end, alpha), [moved])[0], most_points
         )
-        for use, gradient in zip(self.uses, found, strict=True):
-            if gradient is not None:
-                self._use(use, gradient, division, c, whole=whole)
 
-    def _use(self, use: Use, gradient: Tensor, division: str, c: int, whole: bool) -> None:
-        if whole:
-            self.sums.gradients[use.parameter] += gradient
-        for i, direction in enumerate(self.sums.directions):
-            if use.parameter in direction:
-                product = (gradient * direction[use.parameter]).sum(dtype=torch.float64)
-                self.sums.add(i, division, use, product, c)
+
+def moving(moved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the differences that are not 0 throughout.
+
+    Example:
+        >>> list(moving({"a": torch.zeros(2), "b": torch.tensor([0.0, 1.0])}))
+        ['b']
+    """
+    if not moved:
+        return {}
+    there = torch.stack([(value != 0).any().cpu() for value in moved.values()]).tolist()  # NaN moves
+    return {name: value for (name, value), moves in zip(moved.items(), there, strict=True) if moves}

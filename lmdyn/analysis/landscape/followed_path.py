@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from lmdyn.analysis.landscape.class_slopes import Key, TextOnLines, moving
 from lmdyn.analysis.landscape.line_integral import LineIntegral, LinePoint, integrate_line, is_void
-from lmdyn.analysis.landscape.text_line import TextOnLines, moving
 from lmdyn.analysis.parameters.line import differences, point_between
 from lmdyn.analysis.statistics.precision import exact_float
 
@@ -18,8 +18,7 @@ __all__ = ["AllocationSums", "FollowedPath"]
 Values = Mapping[str, Tensor]
 """Parameters by name."""
 
-Key = tuple[str, str, str]
-"""Division of the tokens, parameter, application."""
+_KEYED = ("parts", "first_order_parts")  # stored as pairs: keys of a checkpoint are texts
 
 
 class AllocationSums:
@@ -93,19 +92,17 @@ class AllocationSums:
         self.loss_change += line.loss_change
         self.gross_change += abs(line.loss_change)
         self.gross_residual += abs(line.residual)
-        self.errors = _added(self.errors, line.errors)
-        self.sizes = _added(self.sizes, line.sizes)
+        self.errors = self.errors[0] + line.errors[0], self.errors[1] + line.errors[1]
+        self.sizes = self.sizes[0] + line.sizes[0], self.sizes[1] + line.sizes[1]
         self.total += line.total
         self.first_order += line.first_order
         for own, given in ((self.parts, line.groups), (self.first_order_parts, line.groups_at_start)):
             for key, values in given.items():
                 own[key] = own.get(key, 0) + values.double()
-        counts = {
-            name: torch.stack([(part < 0).sum(), (part != 0).sum()]) for name, part in line.slopes.items()
-        }
-        if counts:
-            stacked = torch.stack(list(counts.values())).cpu()  # one synchronization with the device
-            for name, count in zip(counts, stacked, strict=True):
+        if line.slopes:
+            counts = [torch.stack([(part < 0).sum(), (part != 0).sum()]) for part in line.slopes.values()]
+            # one synchronization with the device
+            for name, count in zip(line.slopes, torch.stack(counts).cpu(), strict=True):
                 self.helping[name] = self.helping.get(name, 0) + count
         if self._table in line.slopes:
             by_row = line.slopes[self._table].flatten(1).sum(1).cpu()
@@ -116,24 +113,8 @@ class AllocationSums:
 
     def state(self) -> dict[str, Any]:
         """Return the sums as plain values, for a checkpoint."""
-        numbers = (
-            "lines",
-            "points",
-            "loss_change",
-            "gross_change",
-            "gross_residual",
-            "errors",
-            "sizes",
-            "total",
-            "first_order",
-        )
-        keyed = ("parts", "first_order_parts")
-        return {
-            **{name: getattr(self, name) for name in numbers},
-            **{name: [[list(key), value] for key, value in getattr(self, name).items()] for name in keyed},
-            "helping": dict(self.helping),
-            "row_parts": dict(self.row_parts),
-        }
+        keyed = {name: [[list(k), v] for k, v in getattr(self, name).items()] for name in _KEYED}
+        return {name: v for name, v in vars(self).items() if not name.startswith("_")} | keyed
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue with sums from a checkpoint."""
@@ -141,12 +122,7 @@ class AllocationSums:
         self.gross_change = abs(state["loss_change"])
         self.gross_residual = abs(state["total"] - state["loss_change"])
         for name, value in state.items():
-            keyed = name in ("parts", "first_order_parts")
-            setattr(self, name, {tuple(key): part for key, part in value} if keyed else value)
-
-
-def _added(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
-    return a[0] + b[0], a[1] + b[1]
+            setattr(self, name, {tuple(key): part for key, part in value} if name in _KEYED else value)
 
 
 class FollowedPath:
@@ -211,8 +187,3 @@ class FollowedPath:
 
         self.sums.add(integrate_line(point, self.most_points))
         self._open = None
-
-    def state(self) -> dict[str, Any]:
-        """Return the finished sums, for a checkpoint; the parameters are those of the module."""
-        assert self._open is None
-        return self.sums.state()

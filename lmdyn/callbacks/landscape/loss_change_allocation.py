@@ -16,10 +16,8 @@ from lmdyn.analysis.inspection.activations import observing, paths_of, plain_pat
 from lmdyn.analysis.inspection.batches import labels_of
 from lmdyn.analysis.inspection.forward import call_module, device_of, is_sharded
 from lmdyn.analysis.landscape.applications import repeated_modules
-from lmdyn.analysis.landscape.class_slopes import TokenClasses
+from lmdyn.analysis.landscape.class_slopes import TextOnLines, TokenClasses, splits_at
 from lmdyn.analysis.landscape.followed_path import AllocationSums, FollowedPath
-from lmdyn.analysis.landscape.linear_head import splits_at
-from lmdyn.analysis.landscape.text_line import TextOnLines
 from lmdyn.analysis.parameters.at_point import parameter_values, running_statistics
 from lmdyn.analysis.words.concentration import CLOSED_CLASSES, OPEN_CLASSES, word_tags
 from lmdyn.callbacks.observing.checked_fields import From
@@ -419,7 +417,7 @@ class LossChangeAllocation(Observer):
         assert self._path is not None
         with observing(module):
             self._path.finish(self._text(module))
-        return self._path.state()
+        return self._path.sums.state()
 
     def begin_anew(self) -> None:
         """Begin the path at the next update that is followed."""

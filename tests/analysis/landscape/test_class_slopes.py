@@ -9,8 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.landscape.applications import repeated_modules, separate_applications
-from lmdyn.analysis.landscape.class_slopes import TokenClasses, Use, class_slopes
-from lmdyn.analysis.landscape.linear_head import splits_at
+from lmdyn.analysis.landscape.class_slopes import TokenClasses, class_slopes, splits_at
 from tests.analysis.landscape.recurrent_models import Recurrent
 
 VOCABULARY = 11
@@ -99,10 +98,10 @@ def test_by_class_as_one_pass_a_class(head, tied):
     whole = 0.0
     for name in direction:
         expected = naive(module, direction, name)
-        torch.testing.assert_close(found.parts[0]["label"][Use(name)], expected, rtol=1e-10, atol=1e-14)
-        alone = found.parts[0][""][Use(name)]
+        torch.testing.assert_close(found[0].groups["label", name, ""], expected, rtol=1e-10, atol=1e-14)
+        alone = found[0].groups["", name, ""]
         assert alone.tolist() == pytest.approx([float(expected.sum()), 0.0], rel=1e-10)
-        assert float((found.gradients[name] * direction[name]).sum()) == pytest.approx(float(expected.sum()))
+        assert float(found[0].slopes[name].sum()) == pytest.approx(float(expected.sum()))
         whole += float(expected.sum())
     step = 1e-5  # a derivative is one
     losses = []
@@ -111,7 +110,7 @@ def test_by_class_as_one_pass_a_class(head, tied):
             moved = copy.deepcopy(module)
             for name, parameter in moved.named_parameters():
                 parameter += sign * step * direction[name]
-            losses.append(slopes(moved, [{}], {"": TokenClasses(1, all_of)}).loss)
+            losses.append(slopes(moved, [{}], {"": TokenClasses(1, all_of)})[0].loss)
     assert (losses[0] - losses[1]) / (2 * step) == pytest.approx(whole, rel=1e-6)
     assert BY_LABEL.counts(batches()).sum() == TokenClasses(1, all_of).counts(batches())[0] == 21
     assert all(p.grad is None for p in module.parameters())
@@ -130,10 +129,9 @@ def test_several_directions_are_as_each_alone():
     both = slopes(module, [first, second], divisions, head="output")
     for i, direction in enumerate((first, second)):
         alone = slopes(module, [direction], divisions, head="output")
-        found = {use: value for use, value in both.parts[i]["label"].items() if value.any()}
-        assert found.keys() == {use for use, value in alone.parts[0]["label"].items() if value.any()}
-        assert all(torch.equal(alone.parts[0]["label"][use], value) for use, value in found.items())
-        assert alone.loss == both.loss
+        assert alone[0].groups.keys() == both[i].groups.keys()
+        assert all(torch.equal(alone[0].groups[key], value) for key, value in both[i].groups.items())
+        assert alone[0].loss == both[i].loss
 
 
 @pytest.mark.parametrize(
@@ -164,15 +162,17 @@ def test_applications_of_a_shared_layer_are_those_of_untied_copies():
     direction = direction_of(module)
     own = {n: v for n, v in direction.items() if not n.startswith("layer")}
     own |= {f"copies.{i}.{n[6:]}": v for n, v in direction.items() if n.startswith("layer") for i in range(3)}
-    expected = class_slopes(untied, batches(), unrolled, [own], {"label": BY_LABEL}).parts[0]["label"]
+    expected = class_slopes(untied, batches(), unrolled, [own], {"label": BY_LABEL})[0].groups
     for head in (None, "output"):
         found = slopes(module, [direction], {"label": BY_LABEL}, repeated={"block": "layer"}, head=head)
         for name in ("0.weight", "0.bias"):
             for i in range(3):
-                part = found.parts[0]["label"][Use(f"layer.{name}", f"block@{i}")]
-                torch.testing.assert_close(part, expected[Use(f"copies.{i}.{name}")], rtol=1e-10, atol=1e-14)
+                part = found[0].groups["label", f"layer.{name}", f"block@{i}"]
+                torch.testing.assert_close(
+                    part, expected["label", f"copies.{i}.{name}", ""], rtol=1e-10, atol=1e-14
+                )
         whole = slopes(module, [direction], {"label": BY_LABEL}, head=head)
-        torch.testing.assert_close(found.gradients["layer.0.weight"], whole.gradients["layer.0.weight"])
+        torch.testing.assert_close(found[0].slopes["layer.0.weight"], whole[0].slopes["layer.0.weight"])
 
 
 def test_a_repeated_lstm_gets_its_weights_back_also_after_an_error():

@@ -197,23 +197,6 @@ def test_units_of_several_entries_by_the_definition():
     assert match_units(own, other, [group]).permutations["units"].tolist() == list(best)
 
 
-def test_frozen_parameters_and_modes_are_left_alone():
-    torch.manual_seed(0)
-    module = Own(True).train()
-    frozen = [module.words.weight, module.encoder.layers[0].linear1.weight]
-    expected = unit_groups(module)
-    for parameter in frozen:
-        parameter.requires_grad_(False)
-    state = torch.get_rng_state()
-    with torch.no_grad():
-        assert unit_groups(module) == expected
-    assert torch.equal(torch.get_rng_state(), state)
-    assert module.training
-    assert [p.requires_grad for p in frozen] == [False, False]
-    assert all(p.grad is None for p in module.parameters())
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
-
-
 class Mixed(Own):
     """More is done with the units than layers show."""
 

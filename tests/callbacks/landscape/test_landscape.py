@@ -11,7 +11,6 @@ from lmdyn.analysis.parameters.exchangeable_units import permuted_units
 from lmdyn.callbacks import Itself, Landscape, Run, ScheduledCheckpoint, Steps
 from lmdyn.callbacks.observing.reference import Reference
 from tests.helpers.modules import Bigrams, Own, quiet_trainer, random_permutations
-from tests.helpers.observing import assert_leaves_alone
 from tests.helpers.recorded import check_elsewhere
 from tests.helpers.refusals import assert_refused
 
@@ -96,41 +95,6 @@ def test_a_permuted_copy_has_a_barrier_that_vanishes_after_matching(tmp_path, mo
     assert of(table, "distance", "matched").item() == 0
     assert of(table, "cosine", "matched").item() == pytest.approx(1)
     assert of(table, "cosine").item() < 0.5
-
-
-class Transformer(nn.Module):
-    """Its positions are given: a parameter, or a constant, which tells units apart."""
-
-    def __init__(self, positions):
-        super().__init__()
-        self.words, self.positions = nn.Embedding(11, 8), positions
-        layer = nn.TransformerEncoderLayer(8, 4, 12, batch_first=True, norm_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
-        self.output = nn.Linear(8, 11)
-
-    def forward(self, input_ids):
-        return self.output(self.encoder(self.words(input_ids) + self.positions[: input_ids.shape[1]]))
-
-
-def test_a_permuted_transformer_has_a_barrier_that_vanishes_after_matching(tmp_path):
-    torch.manual_seed(0)
-    module, copy = (Transformer(nn.Parameter(torch.zeros(9, 8))) for _ in range(2))
-    trained(module, 30)
-    groups = unit_groups(module)
-    copy.load_state_dict(permuted_units(parameter_values(module), groups, random_permutations(groups)))
-    observer = attached(tmp_path, reference={"copy": Other(copy)}, match=True, points=3, bootstrap=0)
-    table = assert_leaves_alone(observer, module)
-    assert of(table, "barrier").item() > 0.3
-    assert of(table, "barrier", "matched").item() == pytest.approx(0, abs=1e-6)
-    assert of(table, "distance", "matched").item() == 0
-    module.zero_grad()
-
-
-def test_constants_that_tell_units_apart_are_refused(tmp_path):
-    torch.manual_seed(0)
-    module = Transformer((torch.arange(9.0)[:, None] * torch.exp(-torch.arange(8.0))).sin())
-    with pytest.raises(ValueError, match=r"permutations of its units change the output of Transformer"):
-        attached(tmp_path, reference=Itself(), match=True).observe(module, 0)
 
 
 def test_lines_end_in_the_two_models(tmp_path, model):
