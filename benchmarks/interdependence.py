@@ -273,16 +273,7 @@ def of_pair(
     """One pair by the function of two spans."""
     one = torch.eye(right + 1, dtype=torch.bool)
     how = {} if subsets is None else {"exact_up_to": 0, "samples": subsets}
-    return shapley_interaction(
-        forward,
-        ids[: right + 1],
-        one[left],
-        one[right],
-        baseline=0,
-        index="taylor",
-        relative_to="whole",
-        **how,
-    ).value
+    return shapley_interaction(forward, ids[: right + 1], one[left], one[right], baseline=0, **how).value
 
 
 def coalition_by_coalition(

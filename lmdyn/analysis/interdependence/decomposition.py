@@ -16,7 +16,6 @@ from lmdyn.analysis.interdependence.lstm_layers import (
     initial_state,
     lstm_layers,
     real_steps,
-    run_layers,
 )
 
 __all__ = ["Decomposition", "Variant", "contextual_decomposition"]
@@ -111,38 +110,35 @@ def contextual_decomposition(
         >>> parts.relevant[0].shape, bool(parts.completeness < 1e-12)
         (torch.Size([5, 2, 5, 4]), True)
     """
-    layers = lstm_layers(lstm)
     check_variant(variant)
-    check_inputs(layers, inputs)
+    gates, hidden = gates_of(lstm, inputs, state)
     steps = real_steps(mask, inputs)
-    before = initial_state(layers, inputs, state)
     several = focus.reshape(-1, *steps.shape) & steps
-    masks, _, time = several.shape
+    masks, batch, time = several.shape
     own_bias = several if variant != "released" else several & (several.flip(-1).cumsum(-1).flip(-1) > 1)
-    projected = F.linear(inputs, layers[0].w_in)
-    states = [_split_zero(h.expand(masks, *h.shape), c.expand(masks, *c.shape)) for h, c in before]
-    kept: list[list[tuple[Tensor, Tensor]]] = [[] for _ in layers]
+    entering = F.linear(inputs, gates[0].w_in).flatten(0, 1)
+    states: States | None = None
+    kept: list[States] = []
     for t in range(time):
-        relevant = projected[:, t] * several[:, :, t, None]
-        parts = torch.stack([relevant, projected[:, t] - relevant])  # (2, masks, batch, 4·hidden), exact
-        for k, layer in enumerate(layers):
-            h, c = states[k]
-            above = F.linear(states[k - 1][0], layer.w_in) if k else parts
-            bias_product = own_bias[:, :, t, None] if k == 0 else None
-            states[k] = _step(layer, above + F.linear(h, layer.w_rec), c, bias_product, variant)
-            kept[k].append(states[k])
-    hidden = [torch.stack([h for h, _ in layer], -2) * steps[..., None] for layer in kept]
-    cells = [torch.stack([c for _, c in layer], -2) * steps[..., None] for layer in kept]
-    truth, _ = run_layers(layers, inputs, before)
-    error = torch.stack(
-        [(parts.sum(0) - h * steps[..., None]).abs().max() for parts, h in zip(hidden, truth, strict=True)]
-    ).max()
-    relevant_h, irrelevant_h, relevant_c, irrelevant_c = (
-        tuple(part[side].view(*focus.shape, -1) for part in parts)
-        for parts in (hidden, cells)
-        for side in (0, 1)
-    )
-    return Decomposition(relevant_h, irrelevant_h, relevant_c, irrelevant_c, error)
+        at = (torch.arange(batch, device=inputs.device) * time + t).repeat(masks)
+        focused, bias = (of[:, :, t].reshape(-1, 1) for of in (several, own_bias))
+        again = None if states is None else recurrent(gates, states)
+        states = advance(gates, states, again, at, entering[at] * focused, variant, bias)
+        kept.append(states)
+    real = steps[..., None]
+    parts: list[tuple[Tensor, ...]] = [(), (), (), ()]
+    errors = []
+    for k, gate in enumerate(gates):
+        whole = gate.output * gate.after.tanh(), gate.after
+        for side in (0, 1):
+            of_words = torch.stack([states[k][side] for states in kept], 1)
+            relevant = of_words.view(masks, batch, time, -1) * real
+            irrelevant = whole[side].view(batch, time, -1) * real - relevant
+            parts[2 * side] += (relevant.view(*focus.shape, -1),)
+            parts[2 * side + 1] += (irrelevant.view(*focus.shape, -1),)
+            if side == 0:
+                errors.append((relevant + irrelevant - hidden[k] * real).abs().max())
+    return Decomposition(*parts, torch.stack(errors).max())
 
 
 def check_variant(variant: str) -> None:
@@ -151,51 +147,122 @@ def check_variant(variant: str) -> None:
         raise ValueError(f"expected variant published, released or generalized, got {variant!r}")
 
 
-def _split_zero(h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a state without a relevant part, as (2, …): the relevant part first."""
-    return torch.stack([torch.zeros_like(h), h]), torch.stack([torch.zeros_like(c), c])
-
-
-def _step(
-    layer: LSTMLayer, parts: Tensor, c: Tensor, own_bias: Tensor | None, variant: Variant
-) -> tuple[Tensor, Tensor]:
-    """Compute one step of a layer; states and preactivations are (2, masks, batch, …): relevant, irrelevant.
-
-    Args:
-        layer: the layer.
-        parts: preactivations without the bias.
-        c: cell states before the step.
-        own_bias: (masks, batch, 1) whether the bias product is relevant; None means never.
-        variant: which products are relevant.
-    """
-    n = layer.hidden
-    bias = layer.bias
-    whole = parts[0] + parts[1] + bias
-    alone = parts[..., : 3 * n] + bias[: 3 * n]  # f(r + b) and f(i + b)
-    f_b, f_all, f_alone = (squash(z, n) for z in (bias[: 3 * n], whole[..., : 3 * n], alone))
-    middle, half = (f_all - f_b) / 2, (f_alone[0] - f_alone[1]) / 2
-    i_r, f_r, g_r = (middle + half).chunk(3, -1)
-    i_i, f_i, g_i = (middle - half).chunk(3, -1)
-    i_b, f_b, g_b = f_b.chunk(3, -1)
-    c_r = i_r * (g_r + g_b) + i_b * g_r + (f_r + f_b) * c[0]
-    c_i = i_i * (g_i + g_b) + i_b * g_i + (f_i + f_b) * c[1]
-    mixed = i_r * g_i + i_i * g_r + f_r * c[1] + f_i * c[0]
-    if variant == "generalized":
-        c_r = c_r + mixed
-    else:
-        c_i = c_i + mixed
-    product = i_b * g_b
-    if own_bias is None:
-        c_i = c_i + product
-    else:
-        c_r, c_i = c_r + product * own_bias, c_i + product * ~own_bias
-    both = torch.stack([c_r, c_i])
-    tanh, total = both.tanh(), (c_r + c_i).tanh()
-    difference = (tanh[0] - tanh[1]) / 2
-    h = whole[..., 3 * n :].sigmoid() * torch.stack([total / 2 + difference, total / 2 - difference])
-    return h, both
-
-
 def squash(z: Tensor, n: int) -> Tensor:
     """Apply σ to the input and forget gates and tanh to the candidate."""
     return torch.cat([z[..., : 2 * n].sigmoid(), z[..., 2 * n :].tanh()], -1)
+
+
+States = list[tuple[Tensor, Tensor]]
+"""Relevant (h, c) of each layer, each (rows, hidden)."""
+
+
+@dataclass(frozen=True)
+class Gates:
+    """What a layer computes at each word of the batch, independent of the focus; n is batch · time, gates are i, f, g.
+
+    Attributes:
+        w_in: (3·hidden, inputs).
+        rec: (3·hidden, hidden).
+        bias: (3·hidden,).
+        z: (n, 3·hidden) preactivations.
+        gates: (n, 3·hidden) σ and tanh of the preactivations.
+        output: (n, hidden) the output gate.
+        before: (n, hidden) the cell state before the word.
+        after: (n, hidden) the cell state after it.
+    """
+
+    w_in: Tensor
+    rec: Tensor
+    bias: Tensor
+    z: Tensor
+    gates: Tensor
+    output: Tensor
+    before: Tensor
+    after: Tensor
+
+    @classmethod
+    def of(cls, layer: LSTMLayer, x: Tensor, h: Tensor, c: Tensor) -> tuple["Gates", Tensor]:
+        """Run a layer over word vectors x from the state (h, c); also return its hidden states."""
+        n = 3 * layer.hidden
+        hidden, _, _ = layer.run(x, h, c)
+        earlier = torch.cat([h[:, None], hidden[:, :-1]], 1)
+        z = F.linear(x, layer.w_in, layer.bias) + F.linear(earlier, layer.w_rec)
+        gates = squash(z[..., :n], layer.hidden)
+        i, f, g = gates.chunk(3, -1)
+        cells = [c]
+        for forget, new in zip(f.unbind(1), (i * g).unbind(1), strict=True):
+            cells.append(forget * cells[-1] + new)
+        cell = torch.stack(cells, 1)
+        flat = [v.flatten(0, 1) for v in (z[..., :n], gates, z[..., n:].sigmoid(), cell[:, :-1], cell[:, 1:])]
+        return cls(layer.w_in[:n], layer.w_rec[:n], layer.bias[:n], *flat), hidden
+
+    def step(
+        self, parts: Tensor, c: Tensor | None, at: Tensor, bias_product: Tensor | bool, variant: Variant
+    ) -> tuple[Tensor, Tensor]:
+        """Return the relevant (h, c) after words ``at``, from the relevant preactivations and the relevant cell."""
+        n = self.output.shape[1]
+        f_b = squash(self.bias, n)
+        middle = (self.gates[at] - f_b) / 2
+        half = (squash(parts + self.bias, n) - squash(self.z[at] - parts, n)) / 2
+        i_r, f_r, g_r = (middle + half).chunk(3, -1)
+        i_b, f_b, g_b = f_b.chunk(3, -1)
+        c_r = i_r * (g_r + g_b) + i_b * g_r
+        if bias_product is not False:
+            c_r = c_r + i_b * g_b * bias_product
+        if c is not None:
+            c_r = c_r + (f_r + f_b) * c
+        if variant == "generalized":
+            i_i, f_i, g_i = (middle - half).chunk(3, -1)
+            c = torch.zeros_like(c_r) if c is None else c
+            c_r = c_r + i_r * g_i + i_i * g_r + f_r * (self.before[at] - c) + f_i * c
+        whole = self.after[at]
+        h_r = self.output[at] * (c_r.tanh() + whole.tanh() - (whole - c_r).tanh()) / 2
+        return h_r, c_r
+
+
+def gates_of(
+    lstm: nn.Module | Iterable[nn.Module], inputs: Float[Tensor, "batch time inputs"], state: State | None
+) -> tuple[list[Gates], list[Tensor]]:
+    """Return what is known of each layer, and its hidden states, as PyTorch computes them."""
+    layers, x, known, hidden = lstm_layers(lstm), inputs, [], []
+    check_inputs(layers, inputs)
+    for layer, (h, c) in zip(layers, initial_state(layers, inputs, state), strict=True):
+        found, x = Gates.of(layer, x, h, c)
+        known.append(found)
+        hidden.append(x)
+    return known, hidden
+
+
+def recurrent(known: list[Gates], states: States) -> list[Tensor]:
+    """Return the recurrent products of hidden states."""
+    return [F.linear(h, layer.rec) for layer, (h, _) in zip(known, states, strict=True)]
+
+
+def advance(
+    known: list[Gates],
+    states: States | None,
+    again: list[Tensor] | None,
+    at: Tensor,
+    entering: Tensor | None,
+    variant: Variant,
+    bias_product: Tensor | bool = False,
+) -> States:
+    """Advance all layers by one word in each row.
+
+    Args:
+        known: the layers.
+        states: relevant states before the words; None if nothing is relevant yet.
+        again: recurrent products of the relevant hidden states; None if ``states`` is.
+        at: the words, as indices into the batch.
+        entering: projected vectors of the words if they are in focus; None if they are not.
+        variant: which products are relevant.
+        bias_product: whether the bias product of the words is relevant, also for each row, (rows, 1).
+    """
+    after: States = []
+    for k, layer in enumerate(known):
+        below = F.linear(after[-1][0], layer.w_in) if k else entering
+        parts = [p for p in (below, None if again is None else again[k]) if p is not None]
+        total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+        cell = None if states is None else states[k][1]
+        after.append(layer.step(total, cell, at, bias_product if k == 0 else False, variant))
+    return after

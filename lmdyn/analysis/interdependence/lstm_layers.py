@@ -59,15 +59,6 @@ class LSTMLayer:
         found, h_n, c_n = torch.lstm(x, (h[None], c[None]), weights, True, 1, 0.0, False, False, True)
         return found, h_n[0], c_n[0]
 
-    def next_cell(self, z: Float[Tensor, "*shape gates"], c: Float[Tensor, "*shape hidden"]) -> Tensor:
-        """Compute the next cell state, σ(f) c + σ(i) tanh(g)."""
-        i, f, g, _ = z.chunk(4, -1)
-        return f.sigmoid() * c + i.sigmoid() * g.tanh()
-
-    def output(self, z: Float[Tensor, "*shape gates"], c: Float[Tensor, "*shape hidden"]) -> Tensor:
-        """Compute the hidden state of a cell state, σ(o) tanh(c)."""
-        return z.chunk(4, -1)[3].sigmoid() * c.tanh()
-
 
 def lstm_layers(lstm: nn.Module | Iterable[nn.Module]) -> list[LSTMLayer]:
     """Return the layers of an ``nn.LSTM``, or of a stack of them (``StackedLSTM`` of lmdyn, a list, a ``ModuleList``).
@@ -114,16 +105,14 @@ def lstm_layers(lstm: nn.Module | Iterable[nn.Module]) -> list[LSTMLayer]:
 def check_inputs(layers: list[LSTMLayer], inputs: Tensor) -> None:
     """Raise an error if the size or precision of the word vectors does not match the weights."""
     weights = layers[0].w_in
-    if inputs.numel() == 0:
-        raise ValueError(f"expected word vectors of at least one word, got {tuple(inputs.shape)}")
     if weights.dtype not in (torch.float32, torch.float64):
         raise ValueError(
-            f"expected an LSTM in float32 or float64, got {weights.dtype}: in lower precision the parts do not add up"
+            f"expected an LSTM in float32 or float64, in which the parts add up, got {weights.dtype}"
         )
-    if inputs.shape[-1] != weights.shape[1] or inputs.dtype != weights.dtype:
+    if inputs.numel() == 0 or inputs.shape[-1] != weights.shape[1] or inputs.dtype != weights.dtype:
         raise ValueError(
-            f"expected word vectors of {weights.shape[1]} dimensions in {weights.dtype}, got {inputs.shape[-1]} in "
-            f"{inputs.dtype}: pass the inputs of this LSTM, in its precision"
+            f"expected word vectors of {weights.shape[1]} dimensions in {weights.dtype}, those of this LSTM, got "
+            f"{tuple(inputs.shape)} in {inputs.dtype}"
         )
 
 
@@ -134,21 +123,14 @@ def initial_state(
     batch = len(inputs)
     if state is None:
         return [(inputs.new_zeros(batch, layer.hidden),) * 2 for layer in layers]
-    expected = [(batch, layer.hidden) for layer in layers]
     given: list[Any] = list(state)
     if len(given) == 2 and isinstance(given[0], Tensor):  # as in nn.LSTM: each (layers, batch, hidden)
-        h, c = (part.reshape(-1, *part.shape[-2:]) for part in given)
-        if h.shape != c.shape:
-            raise ValueError(
-                f"expected h and c of {expected} (batch, hidden) for each layer, got {tuple(h.shape)} and "
-                f"{tuple(c.shape)}"
-            )
-        given = list(zip(h, c, strict=True))
-    pairs = [tuple(part.reshape(-1, part.shape[-1]).detach() for part in pair) for pair in given]
-    got = [tuple(tuple(part.shape) for part in pair) for pair in pairs]
-    if got != [(shape, shape) for shape in expected]:
+        given = list(zip(*(part.reshape(-1, *part.shape[-2:]) for part in given), strict=True))
+    pairs = [(h.reshape(-1, h.shape[-1]).detach(), c.reshape(-1, c.shape[-1]).detach()) for h, c in given]
+    expected = [((batch, layer.hidden),) * 2 for layer in layers]
+    if (got := [(tuple(h.shape), tuple(c.shape)) for h, c in pairs]) != expected:
         raise ValueError(f"expected h and c of {expected} (batch, hidden) for each layer, got {got}")
-    return [(h, c) for h, c in pairs]
+    return pairs
 
 
 def run_layers(
@@ -166,12 +148,10 @@ def run_layers(
 def check_decoder(decoder: nn.Module, layers: list[LSTMLayer]) -> None:
     """Raise an error if the decoder is not linear or does not match the last layer's hidden size or precision."""
     size = layers[-1].hidden
-    if not isinstance(decoder, nn.Linear) or decoder.in_features != size:
-        of = f" of {decoder.in_features}" if isinstance(decoder, nn.Linear) else ""
-        raise ValueError(f"expected a linear decoder of {size} dimensions, got {type(decoder).__name__}{of}")
-    if decoder.weight.dtype != layers[-1].w_rec.dtype:
+    dtype = layers[-1].w_rec.dtype
+    if not isinstance(decoder, nn.Linear) or decoder.in_features != size or decoder.weight.dtype != dtype:
         raise ValueError(
-            f"expected a decoder in {layers[-1].w_rec.dtype} like the LSTM, got {decoder.weight.dtype}"
+            f"expected a linear decoder of {size} dimensions in {dtype} like the LSTM, got {decoder}"
         )
 
 
@@ -244,11 +224,12 @@ def state_gradients(
                 h, c = pairs[k]
                 w_in, w_rec, bias = (w.detach() for w in (layer.w_in, layer.w_rec, layer.bias))
                 z = F.linear(below, w_in, bias) + F.linear(h, w_rec)
-                c = layer.next_cell(z, c)
+                i, f, g, o = z.chunk(4, -1)
+                c = f.sigmoid() * c + i.sigmoid() * g.tanh()
                 if layer is layers[-1]:
                     c = c if c.requires_grad else c.requires_grad_()
                     cells.append(c)
-                below = layer.output(z, c)
+                below = o.sigmoid() * c.tanh()
                 pairs[k] = (below, c)
             top.append(below)
         bias = None if decoder.bias is None else decoder.bias.detach()

@@ -21,9 +21,7 @@ _Found = tuple[RankCorrelation, RankCorrelations]
 """A correlation, and the ranks of which it is."""
 
 
-def pair_statistics(
-    table: pd.DataFrame, min_pairs: int, *, without_unknown: bool = False, controls: bool = False
-) -> pd.DataFrame:
+def pair_statistics(table: pd.DataFrame, min_pairs: int, *, controls: bool = False) -> pd.DataFrame:
     """Return means with intervals and counts for each stratum, and rank correlations within distances.
 
     Sentences are clusters of the means' intervals, and blocks of the correlations' errors.
@@ -34,7 +32,6 @@ def pair_statistics(
             missing without trees), ``pos_class``, whether a word is ``unknown``, and optionally training counts
             ``left`` and ``right``, and distances in control trees, ``off_by_one`` and ``shuffled``.
         min_pairs: minimum number of pairs of a reported number.
-        without_unknown: whether to leave pairs with unknown words out, and report their number.
         controls: whether to compute correlations with the trees of ``off_by_one`` and ``shuffled``, and of known words.
 
     Returns:
@@ -48,15 +45,10 @@ def pair_statistics(
     if trees:
         table = table[table["syntactic"] >= 0]
     rows = []
-    if without_unknown:
-        lost = table[table["unknown"]].groupby("distance").size()
-        numbers = lost.reindex(sorted(table["distance"].unique()), fill_value=0)
-        rows.append(numbers.rename("value").reset_index().assign(quantity="unknown_pairs"))
-        table = table[~table["unknown"]]
     for strata in [["distance"], ["distance", "syntactic"]] if trees else [["distance"]]:
         rows += [_means(table, columns, min_pairs) for columns in (strata, [*strata, "pos_class"])]
     rows.append(_correlations(table, min_pairs, trees))
-    if controls and not without_unknown and table["unknown"].any():
+    if controls and table["unknown"].any():
         known = _correlations(table[~table["unknown"]], min_pairs, trees)
         names = known["quantity"].str.replace("^(mean_)?", r"\1known_", regex=True)
         rows.append(known.assign(quantity=names))

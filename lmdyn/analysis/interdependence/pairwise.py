@@ -9,20 +9,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lmdyn.analysis.interdependence.decomposition import (
+    States,
     Variant,
+    advance,
     check_variant,
     contextual_decomposition,
-    squash,
+    gates_of,
+    recurrent,
 )
-from lmdyn.analysis.interdependence.lstm_layers import (
-    LSTMLayer,
-    State,
-    check_decoder,
-    check_inputs,
-    initial_state,
-    lstm_layers,
-    real_steps,
-)
+from lmdyn.analysis.interdependence.lstm_layers import State, check_decoder, lstm_layers, real_steps
 
 __all__ = ["PairwiseInterdependence", "decompositional_interdependence", "pairwise_interdependence"]
 
@@ -158,8 +153,7 @@ def pairwise_interdependence(
             in float32, in addition to about 110 · hidden · layers bytes for each word of the batch.
 
     Raises:
-        ValueError: if ``max_distance`` or ``max_rows`` is below 1; as in
-            :func:`~lmdyn.analysis.contextual_decomposition`.
+        ValueError: as in :func:`~lmdyn.analysis.contextual_decomposition`.
 
     Reference: Saphra & Lopez 2020, equation 2 and section 3.
 
@@ -168,23 +162,13 @@ def pairwise_interdependence(
         >>> di.hidden.shape, int(di.hidden.isnan().sum())  # words 3, 4 and 5 have fewer partners
         (torch.Size([2, 6, 3]), 12)
     """
-    if max_distance < 1 or max_rows < 1:
-        raise ValueError(
-            f"expected max_distance and max_rows of at least 1, got {max_distance} and {max_rows}"
-        )
     check_variant(variant)
-    layers = lstm_layers(lstm)
-    check_inputs(layers, inputs)
     if decoder is not None:
-        check_decoder(decoder, layers)
+        check_decoder(decoder, lstm_layers(lstm))
     steps = real_steps(mask, inputs)
     batch, time = steps.shape
-    known: list[_Known] = []
-    x = inputs
-    for layer, (h, c) in zip(layers, initial_state(layers, inputs, state), strict=True):
-        found, x = _Known.of(layer, x, h, c)
-        known.append(found)
-    entering = F.linear(inputs, layers[0].w_in[: 3 * layers[0].hidden]).flatten(0, 1)
+    known, _ = gates_of(lstm, inputs, state)
+    entering = F.linear(inputs, known[0].w_in).flatten(0, 1)
     root = None if decoder is None else _root(decoder.weight.detach())
     # the lengths determine which rows continue: on the CPU, to avoid synchronizing with the device
     to_end = (steps.sum(1).cpu()[:, None] - torch.arange(time)).flatten()  # remaining words, including itself
@@ -195,7 +179,7 @@ def pairwise_interdependence(
 
     def begun(bias_product: bool) -> States:
         """Return the states after each word, with only this word in focus."""
-        pieces = [_advance(known, None, None, at, entering[at], variant, bias_product) for at in every]
+        pieces = [advance(known, None, None, at, entering[at], variant, bias_product) for at in every]
         return [
             (torch.cat([h for h, _ in layer]), torch.cat([c for _, c in layer]))
             for layer in zip(*pieces, strict=True)
@@ -217,123 +201,21 @@ def pairwise_interdependence(
             rows, kept = rows[inside], inside.to(inputs.device)
             here = rows.to(inputs.device)
             at = here + distance
-            states, again = _go_on(known, states, kept)
-            both = _advance(known, states, again, at, entering[at], variant, last_bias)[-1][0]
-            states = _advance(known, states, again, at, None, variant)
+            states = [(h[kept], c[kept]) for h, c in states]
+            again = recurrent(known, states)
+            both = advance(known, states, again, at, entering[at], variant, last_bias)[-1][0]
+            states = advance(known, states, again, at, None, variant)
             if last_bias:
                 own = states
             else:
-                own, again = _go_on(known, own, kept)
-                own = _advance(known, own, again, at, None, variant)
+                own = [(h[kept], c[kept]) for h, c in own]
+                own = advance(known, own, recurrent(known, own), at, None, variant)
             difference = both - (own[-1][0] + alone[at])
             hidden[here, distance - 1] = relative_norm(difference, both)
             if logits is not None and root is not None:
                 logits[here, distance - 1] = relative_norm(difference @ root, both @ root)
     whole = (batch, time, max_distance)
     return PairwiseInterdependence(hidden.view(whole), None if logits is None else logits.view(whole))
-
-
-States = list[tuple[Tensor, Tensor]]  # (h_r, c_r) of each layer, each (rows, hidden)
-
-
-@dataclass(frozen=True)
-class _Known:
-    """What a layer computes at each word of the batch, independent of the focus; n is batch · time, gates are i, f, g.
-
-    Attributes:
-        w_in: (3·hidden, inputs).
-        rec: (3·hidden, hidden).
-        bias: (3·hidden,).
-        z: (n, 3·hidden) preactivations.
-        gates: (n, 3·hidden) σ and tanh of the preactivations.
-        output: (n, hidden) the output gate.
-        before: (n, hidden) the cell state before the word.
-        after: (n, hidden) the cell state after it.
-    """
-
-    w_in: Tensor
-    rec: Tensor
-    bias: Tensor
-    z: Tensor
-    gates: Tensor
-    output: Tensor
-    before: Tensor
-    after: Tensor
-
-    @classmethod
-    def of(cls, layer: LSTMLayer, x: Tensor, h: Tensor, c: Tensor) -> tuple["_Known", Tensor]:
-        """Run a layer over word vectors x from the state (h, c); also return its hidden states."""
-        n = 3 * layer.hidden
-        hidden, _, _ = layer.run(x, h, c)
-        earlier = torch.cat([h[:, None], hidden[:, :-1]], 1)
-        z = F.linear(x, layer.w_in, layer.bias) + F.linear(earlier, layer.w_rec)
-        gates = squash(z[..., :n], layer.hidden)
-        i, f, g = gates.chunk(3, -1)
-        cells = [c]
-        for forget, new in zip(f.unbind(1), (i * g).unbind(1), strict=True):
-            cells.append(forget * cells[-1] + new)
-        cell = torch.stack(cells, 1)
-        flat = [v.flatten(0, 1) for v in (z[..., :n], gates, z[..., n:].sigmoid(), cell[:, :-1], cell[:, 1:])]
-        return cls(layer.w_in[:n], layer.w_rec[:n], layer.bias[:n], *flat), hidden
-
-    def step(
-        self, parts: Tensor, c: Tensor | None, at: Tensor, bias_product: bool, variant: Variant
-    ) -> tuple[Tensor, Tensor]:
-        """Return the relevant (h, c) after words ``at``, from the relevant preactivations and the relevant cell."""
-        n = self.output.shape[1]
-        f_b = squash(self.bias, n)
-        middle = (self.gates[at] - f_b) / 2
-        half = (squash(parts + self.bias, n) - squash(self.z[at] - parts, n)) / 2
-        i_r, f_r, g_r = (middle + half).chunk(3, -1)
-        i_b, f_b, g_b = f_b.chunk(3, -1)
-        c_r = i_r * (g_r + g_b) + i_b * g_r
-        if bias_product:
-            c_r = c_r + i_b * g_b
-        if c is not None:
-            c_r = c_r + (f_r + f_b) * c
-        if variant == "generalized":
-            i_i, f_i, g_i = (middle - half).chunk(3, -1)
-            c = torch.zeros_like(c_r) if c is None else c
-            c_r = c_r + i_r * g_i + i_i * g_r + f_r * (self.before[at] - c) + f_i * c
-        whole = self.after[at]
-        h_r = self.output[at] * (c_r.tanh() + whole.tanh() - (whole - c_r).tanh()) / 2
-        return h_r, c_r
-
-
-def _go_on(known: list[_Known], states: States, kept: Tensor) -> tuple[States, list[Tensor]]:
-    """Return the states of the rows that continue, and the recurrent products of their hidden states."""
-    states = [(h[kept], c[kept]) for h, c in states]
-    return states, [F.linear(h, layer.rec) for layer, (h, _) in zip(known, states, strict=True)]
-
-
-def _advance(
-    known: list[_Known],
-    states: States | None,
-    again: list[Tensor] | None,
-    at: Tensor,
-    entering: Tensor | None,
-    variant: Variant,
-    bias_product: bool = False,
-) -> States:
-    """Advance all layers by one word in each row.
-
-    Args:
-        known: the layers.
-        states: relevant states before the words; None if nothing is relevant yet.
-        again: recurrent products of the relevant hidden states; None if ``states`` is.
-        at: the words, as indices into the batch.
-        entering: projected vectors of the words if they are in focus; None if they are not.
-        variant: which products are relevant.
-        bias_product: whether the bias product of the words is relevant, if they are in focus.
-    """
-    after: States = []
-    for k, layer in enumerate(known):
-        below = F.linear(after[-1][0], layer.w_in) if k else entering
-        parts = [p for p in (below, None if again is None else again[k]) if p is not None]
-        total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
-        cell = None if states is None else states[k][1]
-        after.append(layer.step(total, cell, at, k == 0 and bias_product, variant))
-    return after
 
 
 def _root(weight: Float[Tensor, "classes hidden"]) -> Float[Tensor, "hidden _"]:

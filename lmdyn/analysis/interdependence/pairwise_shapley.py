@@ -1,20 +1,52 @@
 """Shapley interaction of all pairs of words of whole sentences, in any model.
 
-Computed in float64, on the device of the model's outputs, and without gradients.
+Sentences are games: their words are the players, and outputs are computed with some of them absent. Computed in
+float64, on the device of the model's outputs, and without gradients.
 """
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Literal
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.interdependence.coalition_sums import PairValues, drawn_means, exact_sums, norms_of_all
-from lmdyn.analysis.interdependence.coalitions import Forward, Outputs, Reading, games_of
-from lmdyn.analysis.interdependence.shapley import check_baseline
+from lmdyn.analysis.interdependence.shapley import check_baseline, check_output
+from lmdyn.analysis.statistics.precision import exact_float
 
-__all__ = ["pairwise_shapley_interaction"]
+__all__ = ["PairwiseShapley", "Reading", "pairwise_shapley_interaction", "reading_of"]
+
+Forward = Callable[[Tensor], Tensor | Mapping[str, Tensor]]
+"""(rows, time) ids or (rows, time, dim) vectors to (rows, time, d) outputs, or to several of them by name."""
+
+Reading = Literal["causal", "bidirectional"]
+"""The words that are visible at a position: those up to it (``causal``), or the whole sentence."""
+
+_ROUNDING = 8  # an effect below this many units of float32 rounding counts as none
+_MOST_EXACT = 20
+_BLOCKS = 16  # of draws; the standard error comes from their means
+
+
+@dataclass(frozen=True)
+class PairwiseShapley:
+    """Interaction of all pairs of words up to a distance: see :func:`~lmdyn.analysis.pairwise_shapley_interaction`.
+
+    Entry [b, l, d - 1] is the interaction of words l and l + d of sentence b, NaN if there is no word l + d. On the
+    CPU.
+
+    Attributes:
+        value: ‖I‖ / ‖v(N)‖, at least 0, float64; NaN also if v(N) is 0.
+        standard_error: change of ``value`` if its square changes by one standard error; 0 if nothing is drawn.
+        exact: whether the sum runs over all subsets.
+    """
+
+    value: Float[Tensor, "batch words distance"]
+    standard_error: Float[Tensor, "batch words distance"]
+    exact: Bool[Tensor, "batch words distance"]
 
 
 @torch.no_grad()
@@ -87,16 +119,6 @@ def pairwise_shapley_interaction(
         tensor([[0.3333, 0.0000],
                 [0.0000,    nan]], dtype=torch.float64)
     """
-    for name, number, least in (
-        ("max_distance", max_distance, 1),
-        ("samples", samples, 2),
-        ("exact_up_to", exact_up_to, 0),
-        ("max_rows", max_rows, 1),
-    ):
-        if number < least:
-            raise ValueError(f"{name} must be at least {least}, got {number}")
-    if reading not in ("causal", "bidirectional"):
-        raise ValueError(f"expected reading causal or bidirectional, got {reading!r}")
     if exact_up_to > _MOST_EXACT:
         raise ValueError(
             f"exact_up_to must be at most {_MOST_EXACT}, got {exact_up_to}, which requires 2^{exact_up_to} coalitions "
@@ -104,24 +126,379 @@ def pairwise_shapley_interaction(
         )
     if words is None:
         words = torch.arange(inputs.shape[1]).expand(inputs.shape[:2])
-    games = games_of(words, max_distance, reading)
+    games = _games(words, max_distance, reading)
     seeds = [seed + b for b in range(len(inputs))] if isinstance(seed, int) else list(seed)
     if len(seeds) != len(inputs):
         raise ValueError(f"expected one seed or one for each of {len(inputs)} sentences, got {len(seeds)}")
-    baseline = check_baseline(inputs, baseline, inputs.shape[2:])
-    outputs = Outputs(forward, inputs, baseline, max_rows, reading == "causal")
+    baseline = check_baseline(baseline, inputs, inputs.shape[2:])
+    outputs = _Outputs(forward, inputs, baseline, max_rows, reading == "causal")
     width = max((1 + int(g.number[-1]) for g in games if g.players), default=0)
     games = [game for game in games if len(game.left)]
     if not games:
         outputs.call(inputs)  # finds the names of the outputs
-    found = PairValues(len(inputs), width, max_distance, norms_of_all(outputs, games) if games else {})
+    found = _PairValues((len(inputs), width, max_distance), _norms_of_all(outputs, games) if games else {})
     few = [game.where(game.visible() <= exact_up_to) for game in games]
-    exact_sums(outputs, [game for game in few if len(game.left)], found)
+    _exact_sums(outputs, [game for game in few if len(game.left)], found)
     for game in games:
         many = game.where(game.visible() > exact_up_to)
-        drawn_means(outputs, many, samples, seeds[game.sentence], found)
-    answer = {name: found.of(name) for name in outputs.widths}
+        if len(many.left):
+            _drawn_means(outputs, many, samples, seeds[game.sentence], found)
+    answer = {name: found.of(name) for name in outputs.names}
     return answer[""] if list(answer) == [""] else answer
 
 
-_MOST_EXACT = 20
+@torch.no_grad()
+def reading_of(forward: Forward, inputs: Tensor) -> Reading:
+    """Measure whether a model's output at a position depends on later positions, on the inputs of some sentences.
+
+    The second half of each sentence is replaced by its first token. Differences due to rounding are recognised by two
+    equal calls and the precision of float32.
+
+    Args:
+        forward: see :func:`~lmdyn.analysis.pairwise_shapley_interaction`.
+        inputs: (batch, time) ids or (batch, time, dim) vectors.
+
+    Raises:
+        ValueError: if sentences have only one position, or if outputs change their shape.
+
+    Example:
+        >>> x = torch.rand(2, 4, 3)
+        >>> reading_of(lambda x: x.cumsum(1), x), reading_of(lambda x: x + x.mean(1, keepdim=True), x)
+        ('causal', 'bidirectional')
+    """
+    half = inputs.shape[1] // 2
+    if half == 0:
+        raise ValueError(
+            "expected sentences of at least two positions, to measure which words are visible at a position"
+        )
+    changed = inputs.clone()
+    changed[:, half:] = inputs[:, :1]
+    one, same, other = (_named(forward(x), x) for x in (inputs, inputs, changed))
+    for name, v in one.items():
+        before, again, after = (exact_float(o[name])[:, :half] for o in (one, same, other))
+        rounding = _ROUNDING * torch.finfo(torch.float32).eps * float(exact_float(v).abs().max())
+        tolerance = max(rounding, 2 * float((again - before).abs().max()))
+        if float((after - before).abs().max()) > tolerance:
+            return "bidirectional"
+    return "causal"
+
+
+@dataclass(frozen=True)
+class _Game:
+    """Words of a sentence as players, in order, and the pairs of players.
+
+    Attributes:
+        sentence: row of the sentence.
+        number: (players,) number of each player's word.
+        token: (time,) player that each token belongs to, -1 for none.
+        read: (players,) last token of each player.
+        left: (pairs,) first player l of each pair.
+        right: (pairs,) second player r of each pair.
+        causal: whether players after r are invisible at r.
+    """
+
+    sentence: int
+    number: Tensor
+    token: Tensor
+    read: Tensor
+    left: Tensor
+    right: Tensor
+    causal: bool
+
+    @property
+    def players(self) -> int:
+        """Number of players."""
+        return len(self.number)
+
+    def visible(self) -> Tensor:
+        """Number of players in the game of each pair, (pairs,)."""
+        return self.right + 1 if self.causal else torch.full_like(self.right, self.players)
+
+    def where(self, chosen: Tensor) -> "_Game":
+        """Return the game with a subset of the pairs."""
+        return replace(self, left=self.left[chosen], right=self.right[chosen])
+
+    def kept(self, present: Bool[Tensor, "*rows players"]) -> Bool[Tensor, "*rows time"]:
+        """Return which tokens are present."""
+        always = present.new_ones(*present.shape[:-1], 1)
+        return torch.cat([present, always], -1)[..., self.token]  # index -1 is the last column
+
+
+def _games(words: Int[Tensor, "batch time"], max_distance: int, reading: Reading) -> list[_Game]:
+    """Return the game of each sentence, or raise a ValueError."""
+    games = []
+    for b, row in enumerate(words.cpu()):
+        numbers = row[row >= 0]
+        if bool((numbers[1:] < numbers[:-1]).any()):
+            raise ValueError(
+                f"words must increase along the sentence, those of sentence {b} are {row.tolist()}: a word's tokens "
+                "must be together"
+            )
+        number, of = numbers.unique(return_inverse=True)
+        token = torch.full_like(row, -1)
+        token[row >= 0] = of
+        last = torch.ones_like(of, dtype=torch.bool)
+        last[:-1] = of[1:] != of[:-1]
+        read = (row >= 0).nonzero()[:, 0][last]
+        left, right = torch.triu_indices(len(number), len(number), 1)
+        near = number[right] - number[left] <= max_distance
+        games.append(_Game(b, number, token, read, left[near], right[near], reading == "causal"))
+    return games
+
+
+@dataclass
+class _Outputs:
+    """Outputs of forward at some positions of sentences with absent words."""
+
+    forward: Forward
+    inputs: Tensor
+    baseline: Tensor
+    max_rows: int
+    causal: bool
+    names: tuple[str, ...] = ()
+
+    def at(
+        self,
+        sentence: Int[Tensor, "rows"],
+        kept: Bool[Tensor, "rows time"],
+        row: Int[Tensor, "reads"],
+        position: Int[Tensor, "reads"],
+    ) -> dict[str, Float[Tensor, "reads d"]]:
+        """Compute the output at each (row, position), in float64.
+
+        Args:
+            sentence: sentence of each row.
+            kept: whether each token is present, for the first tokens of the sentence, one per column.
+            row: row of each requested output.
+            position: position of each requested output.
+        """
+        if self.causal:  # words after the last one that is read in a row have no effect
+            end = np.zeros(len(kept), dtype=np.int64)
+            np.maximum.at(end, row.numpy(), position.numpy() + 1)
+            length, by_length = torch.from_numpy(end).sort(stable=True)
+            sentence, kept, row = sentence[by_length], kept[by_length], by_length.argsort()[row]
+        else:
+            length = torch.full((len(kept),), kept.shape[1])
+        order = row.argsort(stable=True)
+        bounds = torch.searchsorted(row[order], torch.arange(0, len(kept) + self.max_rows, self.max_rows))
+        parts: list[dict[str, Tensor]] = []
+        for k, (start, end_of) in enumerate(pairwise(bounds.tolist())):
+            these = slice(k * self.max_rows, (k + 1) * self.max_rows)
+            reads, cut = order[start:end_of], int(length[these].max())
+            parts.append(
+                self._chunk(sentence[these], kept[these, :cut], row[reads] - these.start, position[reads])
+            )
+        back = order.argsort()
+        found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return {name: v[back.to(v.device)] for name, v in found.items()}
+
+    def _chunk(self, sentence: Tensor, kept: Tensor, row: Tensor, position: Tensor) -> dict[str, Tensor]:
+        device = self.inputs.device
+        tokens, here = self.inputs[:, : kept.shape[1]][sentence.to(device)], kept.to(device)
+        rows = torch.where(here if tokens.ndim == 2 else here[..., None], tokens, self.baseline)
+        found = {
+            name: exact_float(v[row.to(v.device), position.to(v.device)])
+            for name, v in self.call(rows).items()
+        }
+        if not all(bool(v.isfinite().all()) for v in found.values()):
+            raise ValueError("forward returned NaN or infinite values: check the model and the baseline")
+        return found
+
+    def call(self, rows: Tensor) -> dict[str, Tensor]:
+        """Return the outputs of forward, by name."""
+        named = _named(self.forward(rows), rows)
+        self.names = tuple(named)
+        return named
+
+
+def _named(output: Any, rows: Tensor) -> dict[str, Tensor]:
+    """Return the outputs of forward by name, "" for a single tensor."""
+    named = dict(output) if isinstance(output, Mapping) else {"": output}
+    return {name: check_output(tensor, rows) for name, tensor in named.items()}
+
+
+class _PairValues:
+    """Values of pairs relative to ‖v(N)‖, collected game by game."""
+
+    def __init__(self, shape: tuple[int, int, int], norms: Mapping[tuple[str, int], Tensor]) -> None:
+        self._empty = torch.full(shape, torch.nan, dtype=torch.float64)
+        self._norms = norms
+        self._found: dict[str, PairwiseShapley] = {}
+
+    def of(self, name: str) -> PairwiseShapley:
+        """Return the values of an output so far."""
+        none = torch.zeros(self._empty.shape, dtype=torch.bool)
+        return self._found.setdefault(name, PairwiseShapley(self._empty.clone(), self._empty.clone(), none))
+
+    def put(self, name: str, game: _Game, norm: Tensor, error: Tensor | None = None) -> None:
+        """Store ‖I‖ of all pairs of a game, and its standard error; None if it is exact."""
+        left, right = game.number[game.left], game.number[game.right]
+        at = (torch.full_like(left, game.sentence), left, right - left - 1)
+        whole = self._norms[name, game.sentence][game.right.to(norm.device)]
+        found, errors = self.of(name), torch.zeros_like(norm) if error is None else error
+        for stored, values in ((found.value, norm), (found.standard_error, errors)):
+            stored[at] = torch.where(whole > 0, values / whole, torch.nan).cpu()
+        found.exact[at] = error is None
+
+
+def _norms_of_all(outputs: _Outputs, games: Sequence[_Game]) -> dict[tuple[str, int], Tensor]:
+    """Compute ‖v(N)‖ with all words present."""
+    sentence = torch.tensor([game.sentence for game in games])
+    row = torch.cat([torch.full_like(g.read, i) for i, g in enumerate(games)])
+    kept = torch.ones(len(games), len(games[0].token), dtype=torch.bool)
+    found = outputs.at(sentence, kept, row, torch.cat([g.read for g in games]))
+    players = [g.players for g in games]
+    return {
+        (name, game.sentence): norms
+        for name, v in found.items()
+        for game, norms in zip(games, torch.linalg.vector_norm(v, dim=1).split(players), strict=True)
+    }
+
+
+def _turned(game: _Game) -> tuple[Bool[Tensor, "rows players"], Int[Tensor, "pairs 4"]]:
+    """Return which players are toggled in each row (none, each one, both of each pair), and the rows of each pair."""
+    one, of = torch.cat([game.left, game.right]).unique(return_inverse=True)
+    rows = torch.zeros(1 + len(one) + len(game.left), game.players, dtype=torch.bool)
+    rows[1 + torch.arange(len(one)), one] = True
+    both = 1 + len(one) + torch.arange(len(game.left))
+    rows[both, game.left] = True
+    rows[both, game.right] = True
+    return rows, torch.stack([torch.zeros_like(both), *(1 + of.view(2, -1)), both], 1)
+
+
+def _differences(
+    outputs: _Outputs, game: _Game, sets: Bool[Tensor, "sets players"]
+) -> dict[str, Float[Tensor, "sets pairs d"]]:
+    """Compute δ of each pair of a game, with S a set of the present players without the pair."""
+    turned, of_pair = _turned(game)
+    kept = game.kept((sets[:, None] ^ turned).flatten(0, 1))
+    reads = len(turned) * torch.arange(len(sets))[:, None, None] + of_pair  # (sets, pairs, 4)
+    position = game.read[game.right][None, :, None].expand_as(reads)
+    sentence = torch.full((len(kept),), game.sentence)
+    found = outputs.at(sentence, kept, reads.flatten(), position.flatten())
+    # both or neither of the two are present if none or both are toggled
+    same = (sets[:, game.left] == sets[:, game.right]).double() * 2 - 1
+    sign = same[..., None] * torch.tensor([1.0, -1.0, -1.0, 1.0], dtype=torch.float64)
+    return {
+        name: (v.view(*reads.shape, -1) * sign[..., None].to(v.device)).sum(2) for name, v in found.items()
+    }
+
+
+def _groups(games: Sequence[_Game], rows: Sequence[int], most: int) -> Iterator[list[_Game]]:
+    """Group consecutive games as long as the number of their rows is at most ``most``."""
+    group: list[_Game] = []
+    total = 0
+    for game, number in zip(games, rows, strict=True):
+        if group and total + number > most:
+            yield group
+            group, total = [], 0
+        group.append(game)
+        total += number
+    if group:
+        yield group
+
+
+def _exact_sums(outputs: _Outputs, games: Sequence[_Game], found: _PairValues) -> None:
+    """Sum over all subsets: the pairs of a game have at most its players."""
+    rows = [1 << int(game.visible().max()) for game in games]
+    cut = [int(game.read[int(game.right.max())]) + 1 if game.causal else len(game.token) for game in games]
+    for time in sorted(set(cut)):
+        these = [i for i, end in enumerate(cut) if end == time]
+        for group in _groups([games[i] for i in these], [rows[i] for i in these], outputs.max_rows):
+            _exact_group(outputs, group, time, found)
+
+
+def _exact_group(outputs: _Outputs, games: Sequence[_Game], time: int, found: _PairValues) -> None:
+    sentence, kept, row, position, where = [], [], [], [], []
+    members: list[Tensor] = []
+    before = 0
+    for game in games:
+        players = int(game.visible().max())
+        code = torch.arange(1 << players)
+        there = (code[:, None] >> torch.arange(game.players)) & 1 == 1
+        members.append(there)
+        kept.append(game.kept(there)[:, :time])
+        sentence.append(torch.full((len(code),), game.sentence))
+        for r in game.right.unique().tolist():
+            coalitions = 2 << r if game.causal else len(code)  # of the players visible at r
+            row.append(before + code[:coalitions])
+            position.append(game.read[r].expand(coalitions))
+            where.append(coalitions)
+        before += len(code)
+    values = outputs.at(torch.cat(sentence), torch.cat(kept), torch.cat(row), torch.cat(position))
+    parts = {name: iter(v.split(where)) for name, v in values.items()}
+    for game, there in zip(games, members, strict=True):
+        for r in game.right.unique().tolist():
+            chosen = game.where(game.right == r)
+            n = int(chosen.visible()[0])
+            bits = there[: 2 << r if game.causal else None, :n].double()
+            left, right = bits[:, chosen.left].T, bits[:, r]
+            size = (bits.sum(1) - left - right).long()  # of S
+            weight = _size_weights(n) / torch.tensor([math.comb(n - 2, k) for k in range(n - 1)])
+            signed = weight[size] * torch.where(left == right, 1.0, -1.0)  # (pairs, coalitions)
+            for name, part in parts.items():
+                v = next(part)
+                found.put(name, chosen, torch.linalg.vector_norm(signed.to(v) @ v, dim=1))
+
+
+def _drawn_means(outputs: _Outputs, game: _Game, samples: int, seed: int, found: _PairValues) -> None:
+    """Average over drawn sets and their complements."""
+    pairs = (samples + 1) // 2
+    blocks = min(pairs, _BLOCKS)
+    strata = -(-pairs // blocks)
+    generator = torch.Generator().manual_seed(seed)
+    shape = (strata, blocks, 1)
+    # each block has one u in each stratum of 0 to ½; the complements are in ½ to 1
+    u = torch.rand(shape, generator=generator, dtype=torch.float64)
+    u = (torch.arange(strata)[:, None, None] + u) / (2 * strata)
+    there = torch.rand(strata, blocks, game.players, generator=generator, dtype=torch.float64) < u
+    sets = torch.stack([there, ~there], 2)  # (strata, blocks, 2, players)
+    rows = 1 + game.players + len(game.left)
+    at_once = max(1, outputs.max_rows // (2 * rows))
+    visible = game.visible()
+    tilt = torch.zeros(len(visible), game.players - 1, dtype=torch.float64)
+    for n in visible.unique().tolist():
+        tilt[visible == n, : n - 1] = _size_weights(n) * (n - 1)
+    means: dict[str, Tensor] = {}
+    order = torch.arange(blocks).repeat(strata)
+    for some, block in zip(sets.flatten(0, 1).split(at_once), order.split(at_once), strict=True):
+        delta = _differences(outputs, game, some.flatten(0, 1))
+        weight = _of_sizes(game, some.flatten(0, 1), tilt)
+        for name, v in delta.items():
+            mean = means.setdefault(name, v.new_zeros(blocks, *v.shape[1:]))
+            drawn = (v * weight[..., None].to(v.device)).unflatten(0, (-1, 2)).mean(1) / strata
+            for k, of in zip(block.tolist(), drawn, strict=True):
+                mean[k] += of
+    for name, mean in means.items():
+        found.put(name, game, *_norm_of_mean(mean))
+
+
+def _of_sizes(game: _Game, sets: Tensor, tilt: Tensor) -> Float[Tensor, "sets pairs"]:
+    """Return the weight of each pair's S, a subset of uniform size, in the index."""
+    number = sets.long().cumsum(1)  # of players up to and including each
+    last = game.right if game.causal else torch.full_like(game.right, game.players - 1)
+    size = number[:, last] - sets[:, game.left].long() - sets[:, game.right].long()
+    return tilt[torch.arange(len(game.left)), size]
+
+
+def _norm_of_mean(blocks: Float[Tensor, "blocks pairs d"]) -> tuple[Tensor, Tensor]:
+    """Compute ‖mean of the blocks‖, corrected for noise in its square, and its standard error (NaN for one block)."""
+    number, mean = len(blocks), blocks.mean(0)
+    square = mean.square().sum(1)
+    if number == 1:
+        return square.sqrt(), torch.full_like(square, torch.nan)
+    off = (blocks - mean) / math.sqrt(number * (number - 1))
+    gram = torch.einsum("bpd,cpd->pbc", off, off)  # it has the eigenvalues of the covariance of the mean
+    along = torch.einsum("bpd,pd->pb", off, mean).square().sum(1)
+    variance = 4 * along + 2 * gram.square().sum((1, 2))  # of the square
+    value = (square - gram.diagonal(dim1=1, dim2=2).sum(1)).clamp(min=0)
+    error = variance.sqrt()
+    return value.sqrt(), error / ((value + error).sqrt() + value.sqrt()).clamp(
+        min=torch.finfo(torch.float64).tiny
+    )
+
+
+def _size_weights(players: int) -> Float[Tensor, "sizes"]:
+    """Compute Σ w(S) over the subsets of each size 0 … n − 2 of the others; the sum over sizes is 1."""
+    n = players
+    return 2 * torch.arange(n - 1, 0, -1, dtype=torch.float64) / (n * (n - 1))

@@ -6,7 +6,7 @@ Computed in float64, on the device of the model's outputs, and without gradients
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,22 +14,7 @@ from torch import Tensor
 
 from lmdyn.analysis.statistics.precision import exact_float
 
-__all__ = [
-    "Index",
-    "ShapleyInteraction",
-    "check_baseline",
-    "check_output",
-    "shapley_interaction",
-    "size_weights",
-]
-
-Index = Literal["taylor", "grabisch"]
-"""Weights of the coalitions of the other players; n is the number of players, S a coalition without the pair.
-
-``taylor``: the Shapley–Taylor index of order 2, (2/n) / C(n − 1, |S|): all that two players do together, divided
-among all pairs, so that the indices and each player's own contribution add up to v(N) − v(∅). Small S weigh more.
-``grabisch``: the Shapley interaction index, |S|! (n − |S| − 2)! / (n − 1)!: every size of S has the same weight.
-"""
+__all__ = ["ShapleyInteraction", "check_baseline", "check_output", "shapley_interaction"]
 
 _BLOCKS = 64  # of draws; the standard error comes from their sums, so memory does not grow with the draws
 _ROUNDING = 4  # a joint contribution below this many units of rounding of the outputs counts as none
@@ -40,7 +25,7 @@ class ShapleyInteraction:
     """Interaction of two spans A and B: see :func:`shapley_interaction`. Tensors are float64.
 
     Attributes:
-        value: ‖I‖ / ‖φ‖ or ‖I‖ / ‖v(N)‖, at least 0; NaN if the denominator is 0.
+        value: ‖I‖ / ‖φ‖, at least 0; NaN if φ is 0.
         interaction: (d,) I, the interaction index of A and B.
         joint: (d,) φ, the Shapley value of A and B as one player.
         standard_error: standard error of ``value``, by the delta method over pairs of draws; 0 if the sum is exact,
@@ -71,10 +56,8 @@ def shapley_interaction(
     samples: int = 512,
     max_rows: int = 1024,
     seed: int = 0,
-    index: Index = "grabisch",
-    relative_to: Literal["joint", "whole"] = "joint",
 ) -> ShapleyInteraction:
-    """Compute ‖I(A, B)‖ / ‖φ(AB)‖ or ‖I(A, B)‖ / ‖v(N)‖, which is 0 if the contributions of two spans add up.
+    """Compute ‖I(A, B)‖ / ‖φ(AB)‖, which is 0 if the contributions of two spans add up.
 
     For any model, it measures what :func:`lmdyn.analysis.decompositional_interdependence` measures for an LSTM. The
     players are the span A, the span B, and each other position. v(S) is the output at ``at`` with the positions of all
@@ -84,13 +67,12 @@ def shapley_interaction(
         I(A, B) = Σ_S w(S) [v(S ∪ AB) − v(S ∪ A) − v(S ∪ B) + v(S)]
         φ(AB)   = Σ_S w(S) [v(S ∪ AB) − v(S)]              w(S) = |S|! (n − |S| − 2)! / (n − 1)!
 
-    I is the Shapley interaction index, φ the Shapley value of A and B merged into one player. With ``index="taylor"``,
-    the weights of I, but not those of φ, are (2/n) / C(n − 1, |S|). The value is 0 for a model that adds A and B; 1 if
-    they have an effect only together (v = a · b, baseline 0), and if either has the effect of both (v = max(a, b));
-    above 1 if they cancel each other. It is symmetric in A and B, and invariant to scale and shift of the outputs, but
-    not to the choice of the baseline. Without other players, and with v(∅) = 0, it is the formula of decompositional
-    interdependence. Relative to the ``whole``, v(N), the value is that of
-    :func:`~lmdyn.analysis.pairwise_shapley_interaction`; it is invariant to scale, not to shift.
+    I is the Shapley interaction index, φ the Shapley value of A and B merged into one player. The value is 0 for a
+    model that adds A and B; 1 if they have an effect only together (v = a · b, baseline 0), and if either has the
+    effect of both (v = max(a, b)); above 1 if they cancel each other. It is symmetric in A and B, and invariant to
+    scale and shift of the outputs, but not to the choice of the baseline. Without other players, and with v(∅) = 0, it
+    is the formula of decompositional interdependence. The interactions of
+    :func:`~lmdyn.analysis.pairwise_shapley_interaction` have other weights (Shapley–Taylor), and are relative to v(N).
 
     With at most ``exact_up_to`` other players, the sum is exact. With more, subsets are drawn: first the size,
     uniformly, then a subset of this size. Each is drawn with its complement, which makes the joint effects of three
@@ -116,19 +98,14 @@ def shapley_interaction(
         samples: number of subsets that are drawn otherwise, rounded up to an even number.
         max_rows: maximum number of rows in one call of ``forward``.
         seed: seed of the draw; the global generators are not used.
-        index: see :data:`Index`.
-        relative_to: ``joint``, the norm of φ(AB), or ``whole``, the norm of the output with nothing absent.
 
     Raises:
-        ValueError: if spans overlap or are empty; if baseline or outputs have a wrong shape or type; if outputs are NaN
-            or infinite; if ``at`` is outside the sentence; if there are fewer than 2 samples or 4 rows, or
-            ``exact_up_to`` is negative; if the index is unknown.
+        ValueError: if spans overlap or are empty; if baseline or outputs have a wrong shape; if outputs are NaN or
+            infinite; if ``at`` is outside the sentence.
 
     Reference: Grabisch & Roubens 1999, "An axiomatic approach to the concept of interaction among players in
     cooperative games" (I); Marichal et al. 2007, "Axiomatic characterizations of generalized values" (φ); normalised
-    as in Saphra & Lopez 2020, equation 2. Singhvi et al. 2024 measure language models with ``index="taylor"`` and
-    ``relative_to="whole"``, which gives other numbers. Sundararajan et al. 2020, "The Shapley Taylor Interaction
-    Index".
+    as in Saphra & Lopez 2020, equation 2.
 
     Example:
         >>> word = torch.eye(3, dtype=torch.bool)
@@ -140,19 +117,7 @@ def shapley_interaction(
         >>> shapley_interaction(model, x, word[0], word[2], baseline=zero).value
         tensor(0., dtype=torch.float64)
     """
-    for name, number, least in (
-        ("samples", samples, 2),
-        ("exact_up_to", exact_up_to, 0),
-        ("max_rows", max_rows, 4),  # the four coalitions of a subset are evaluated together
-    ):
-        if number < least:
-            raise ValueError(f"{name} must be at least {least}, got {number}")
-    if index not in get_args(Index) or relative_to not in ("joint", "whole"):
-        raise ValueError(
-            "expected index taylor or grabisch and relative_to joint or whole, got "
-            f"{index!r} and {relative_to!r}"
-        )
-    baseline = check_baseline(inputs, baseline, inputs.shape[1:])
+    baseline = check_baseline(baseline, inputs, inputs.shape[1:])
     time = len(inputs)
     left, right, players = _checked_spans(left.cpu(), right.cpu(), others)
     at = int((left | right).nonzero()[-1]) if at is None else at
@@ -167,17 +132,9 @@ def shapley_interaction(
     without_spans = ~(left | right)
     # the four coalitions of a subset S: S, S ∪ A, S ∪ B, S ∪ AB
     spans = torch.stack([without_spans, without_spans | left, without_spans | right, torch.ones_like(left)])
-    tilt = size_weights(m + 2, index) * (m + 1)
-    second, first, greatest, resolution = _sums(
-        forward, inputs, baseline, spans, positions, subsets, at, tilt
-    )
-
+    second, first, greatest, resolution = _sums(forward, inputs, baseline, spans, positions, subsets, at)
     interaction, joint = second.sum(0), first.sum(0)
-    whole = joint
-    if relative_to == "whole":
-        whole = exact_float(forward(inputs[None])[0, at])
-        first = whole.expand_as(first) / len(first)  # v(N) is known, without an error
-    norm = torch.linalg.vector_norm(whole)
+    norm = torch.linalg.vector_norm(joint)
     # if the outputs agree up to rounding, the ratio would be one of two rounding errors
     defined = float(norm) > _ROUNDING * resolution * greatest
     value = torch.linalg.vector_norm(interaction) / norm if defined else norm.new_tensor(math.nan)
@@ -187,35 +144,6 @@ def shapley_interaction(
     return ShapleyInteraction(
         value, interaction, joint, standard_error, exact, 1 << m if exact else 2 * pairs
     )
-
-
-def check_baseline(inputs: Tensor, baseline: Tensor | int | float, shape: torch.Size) -> Tensor:
-    """Return the baseline in the type of the inputs, as ids or vectors of this shape, or raise a ValueError."""
-    ids = not inputs.is_floating_point()
-    wanted = "one id, an integer tensor" if ids else "one vector, a floating tensor"
-    if not isinstance(baseline, Tensor):
-        baseline = torch.as_tensor(baseline)
-    same_kind = baseline.is_floating_point() != ids and baseline.dtype != torch.bool
-    if baseline.shape != shape or not same_kind:
-        raise ValueError(
-            f"baseline must be {wanted} of shape {tuple(shape)}, got {_described(baseline)}: "
-            "it replaces each absent position"
-        )
-    return baseline.to(inputs)
-
-
-def size_weights(players: int, index: Index) -> Float[Tensor, "sizes"]:
-    """Compute Σ w(S) over the subsets of each size 0 … n − 2 of the others, in float64; the sum over sizes is 1.
-
-    Example:
-        >>> size_weights(4, "grabisch"), size_weights(4, "taylor")
-        (tensor([0.3333, 0.3333, 0.3333], dtype=torch.float64), tensor([0.5000, 0.3333, 0.1667], dtype=torch.float64))
-    """
-    m = players - 2
-    even = torch.full((m + 1,), 1 / (m + 1), dtype=torch.float64)
-    if index == "grabisch":
-        return even
-    return even * 2 * (m + 1 - torch.arange(m + 1, dtype=torch.float64)) / (m + 2)
 
 
 def _checked_spans(
@@ -278,52 +206,48 @@ def _sums(
     positions: Tensor,
     subsets: Iterator[tuple[Tensor, Tensor]],
     at: int,
-    tilt: Float[Tensor, "sizes"],
 ) -> tuple[Float[Tensor, "blocks d"], Float[Tensor, "blocks d"], float, float]:
     """Return sums of second and first differences by block, the largest ‖v‖, and the resolution of the outputs."""
     second = first = torch.zeros(0)
-    greatest, resolution, d = 0.0, 0.0, None
+    greatest = resolution = 0.0
     for members, weights in subsets:
         kept = spans.repeat(len(members), 1, 1)
         kept[:, :, positions] = members[:, None]
         here = kept.flatten(0, 1).to(inputs.device)
         rows = torch.where(here if inputs.ndim == 1 else here[..., None], inputs, baseline)
         output = forward(rows)
-        check_output(output, rows, d)
-        v = exact_float(output[:, at])
+        v = exact_float(check_output(output, rows)[:, at])
         if not bool(v.isfinite().all()):
             raise ValueError(
                 f"forward returned NaN or infinite values at position {at}: check the model and the baseline"
             )
         greatest = max(greatest, float(torch.linalg.vector_norm(v, dim=1).max()))
         none, a, b, ab = v.view(len(members), 4, -1).unbind(1)
-        of_index = (weights * tilt[members.sum(1)]).to(v.device)
-        added_second, added_first = of_index @ (ab - a - b + none), weights.to(v.device) @ (ab - none)
-        if d is None:
-            second, first = added_second, added_first
-            resolution, d = torch.finfo(output.dtype).eps, output.shape[2]
-        else:
-            second += added_second
-            first += added_first
+        weights = weights.to(v.device)
+        added = weights @ (ab - a - b + none), weights @ (ab - none)
+        second, first = (second + added[0], first + added[1]) if len(second) else added
+        resolution = torch.finfo(output.dtype).eps
     return second, first, greatest, resolution
 
 
-def check_output(output: object, rows: Tensor, d: int | None) -> None:
-    """Raise an error if the output is not (rows, time, d), with the d of earlier calls."""
-    expected = rows.shape[:2]
-    if (
-        not isinstance(output, Tensor)
-        or output.ndim != 3
-        or output.shape[:2] != expected
-        or not output.is_floating_point()
-    ):
-        got = _described(output) if isinstance(output, Tensor) else type(output).__name__
+def check_baseline(baseline: Tensor | int | float, inputs: Tensor, shape: torch.Size) -> Tensor:
+    """Return the baseline as the inputs are; raise a ValueError for another shape."""
+    baseline = torch.as_tensor(baseline).to(inputs)
+    if baseline.shape != shape:
+        raise ValueError(f"expected a baseline of {tuple(shape)}, got {tuple(baseline.shape)}")
+    return baseline
+
+
+def check_output(output: Any, rows: Tensor) -> Tensor:
+    """Return the output of forward; raise a ValueError if it is not (rows, time, d)."""
+    expected = tuple(rows.shape[:2])
+    if not isinstance(output, Tensor) or output.ndim != 3 or output.shape[:2] != expected:
+        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise ValueError(
-            f"forward must return a floating tensor of shape ({expected[0]}, {expected[1]}, d) for this many rows, "
-            f"got {got}: of a model's output take a field, such as lambda ids: model(ids).last_hidden_state"
+            f"forward must return a tensor of shape {(*expected, 'd')} for this many rows, got {got}: of a model's "
+            "output take a field, such as lambda ids: model(ids).last_hidden_state"
         )
-    if d is not None and output.shape[2] != d:
-        raise ValueError(f"forward must return {d} features as in earlier calls, got {output.shape[2]}")
+    return output
 
 
 def _standard_error(second: Float[Tensor, "blocks d"], first: Float[Tensor, "blocks d"]) -> Float[Tensor, ""]:
@@ -339,8 +263,3 @@ def _standard_error(second: Float[Tensor, "blocks d"], first: Float[Tensor, "blo
     blocks = len(second)
     error: Tensor = (deviations.square().sum() * (blocks / (blocks - 1))).sqrt()
     return error
-
-
-def _described(tensor: Tensor) -> str:
-    """Describe the type and shape of a tensor for messages."""
-    return f"{tensor.dtype} of shape {tuple(tensor.shape)}"

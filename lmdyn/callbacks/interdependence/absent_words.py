@@ -14,30 +14,13 @@ from lmdyn.analysis.inspection.sites import find_sites
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
 from lmdyn.callbacks.interdependence.word_pairs import SentencePairs
 
-__all__ = ["MEAN", "Absence", "AbsentWords", "Space", "absent_token"]
-
-Absence = Literal["mean", "mask"]
-"""Replacement of an absent word: the mean word vector, or the tokenizer's mask token."""
+__all__ = ["MEAN", "AbsentWords", "Space"]
 
 Space = Literal["hidden", "logits"]
 """Space in which interdependence is measured: the last hidden state, or the logits."""
 
 MEAN = -1
 """The id that denotes the mean word vector."""
-
-
-def absent_token(absence: Absence, tokenizer: Any, observer: str) -> int:
-    """Return the id that replaces absent words, or :data:`MEAN`.
-
-    Raises:
-        ValueError: if the tokenizer has no such token; for ``observer``.
-    """
-    token = MEAN if absence == "mean" else getattr(tokenizer, "mask_token_id", None)
-    if token is None:
-        raise ValueError(
-            f"{observer}: the tokenizer has no mask token to replace absent words: choose `absence: mean`"
-        )
-    return int(token)
 
 
 @dataclass(frozen=True)
@@ -47,14 +30,12 @@ class AbsentWords:
     Attributes:
         observer: name of the observer, for messages.
         pairs: the sentences.
-        baseline: the id that replaces absent words, see :func:`absent_token`.
         spaces: spaces that are read.
         forward: function that calls the module.
     """
 
     observer: str
     pairs: SentencePairs
-    baseline: int
     spaces: Sequence[Space]
     forward: Forward | None
 
@@ -67,7 +48,7 @@ class AbsentWords:
         Raises:
             ValueError: if there is none at the positions of the words.
         """
-        if not ("hidden" in self.spaces if argument == "hidden" else self.baseline == MEAN):
+        if argument == "hidden" and "hidden" not in self.spaces:
             return None
         if argument == "embedding" and "embedding" in dict(module.named_modules()):
             return "embedding"
@@ -83,10 +64,10 @@ class AbsentWords:
             if paths:
                 return paths[-1]
         why = f" ({'; '.join(found.left_out)})" if found.left_out else ""
-        other = "`absence: mask`" if argument == "embedding" else "`spaces: [logits]`"
+        other = ", or `spaces: [logits]`" if argument == "hidden" else ""
         raise ValueError(
             f"{self.observer}: no {' or '.join(kinds)} was found in the module{why}: set `{argument}` to the path of "
-            f"one, or {other}"
+            f"one{other}"
         )
 
     def check(self, module: nn.Module, hidden: str | None, embedding: str | None) -> None:
@@ -129,19 +110,18 @@ class AbsentWords:
                 layer = resolve_sites(module, {"hidden": str(hidden)})["hidden"]
                 time_first = isinstance(layer, nn.RNNBase) and not layer.batch_first
                 seen = stack.enter_context(capture(module, {"hidden": str(hidden)}))
-            if self.baseline == MEAN:
-                table = resolve_sites(module, {"embedding": str(embedding)})["embedding"]
-                mean = self._mean_vector(table, device_of(module))
+            table = resolve_sites(module, {"embedding": str(embedding)})["embedding"]
+            mean = self._mean_vector(table, device_of(module))
 
-                def replace(_: nn.Module, __: Any, output: Any) -> Any:
-                    if absent and isinstance(output, Tensor) and output.shape[:2] == absent[0].shape:
-                        return torch.where(absent[0][..., None], mean.to(output.dtype), output)
-                    return None
+            def replace(_: nn.Module, __: Any, output: Any) -> Any:
+                if absent and isinstance(output, Tensor) and output.shape[:2] == absent[0].shape:
+                    return torch.where(absent[0][..., None], mean.to(output.dtype), output)
+                return None
 
-                stack.callback(table.register_forward_hook(replace).remove)
+            stack.callback(table.register_forward_hook(replace).remove)
 
             def forward(rows: Tensor) -> dict[str, Tensor]:
-                absent[:] = [rows == MEAN] if self.baseline == MEAN else []
+                absent[:] = [rows == MEAN]
                 output = call_module(module, _batch(rows.clamp(min=0), decodes), forward=self.forward)
                 found: dict[str, Tensor] = {}
                 if "hidden" in spaces:

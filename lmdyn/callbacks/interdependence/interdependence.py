@@ -12,13 +12,12 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.forward import device_of
-from lmdyn.analysis.interdependence.coalitions import Reading, reading_of
 from lmdyn.analysis.interdependence.decomposition import Variant
 from lmdyn.analysis.interdependence.pair_statistics import pair_statistics
 from lmdyn.analysis.interdependence.pairwise import pairwise_interdependence
-from lmdyn.analysis.interdependence.pairwise_shapley import pairwise_shapley_interaction
+from lmdyn.analysis.interdependence.pairwise_shapley import pairwise_shapley_interaction, reading_of
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
-from lmdyn.callbacks.interdependence.absent_words import Absence, AbsentWords, Space, absent_token
+from lmdyn.callbacks.interdependence.absent_words import MEAN, AbsentWords, Space
 from lmdyn.callbacks.interdependence.interdependence_figures import interdependence_figures
 from lmdyn.callbacks.interdependence.lstm_parts import LSTMParts
 from lmdyn.callbacks.interdependence.word_pairs import SentencePairs, TokenBatch
@@ -34,7 +33,6 @@ __all__ = ["Interdependence"]
 
 log = logging.getLogger(__name__)
 
-_MANY = 100_000_000  # tokens of one observation that cause a warning
 _DISTANCE = ("<site>/distance=<d>",)
 _DI = "interdependence of words d apart"
 _WHOLE = (("syntactic", None), ("pos_class", None))
@@ -79,7 +77,6 @@ _QUANTITIES = (
         for prefix in ("", *_CONTROLS)
     ),
     Quantity("pairs", "Number of pairs of a mean.", "count", low=0.0, tags=()),
-    Quantity("unknown_pairs", "Pairs left out because of an unknown word.", "count", low=0.0, tags=()),
     Quantity(
         "sampling_error", "Root mean square of the pairs' standard errors over drawn coalitions (shapley).", low=0.0,
         tags=(),
@@ -115,10 +112,9 @@ class Interdependence(Observer):
         min_pairs: minimum number of pairs of a reported mean.
         max_length: maximum number of words of a sentence; None for no limit.
         longer: treatment of longer sentences: raise an error (``error``), or leave them out (``skip``).
-        unknown: treatment of pairs with a word that the tokenizer does not know, which are counted: ``keep``, or
-            leave them out (``skip``).
+        unknown: pairs with a word that the tokenizer does not know: only ``keep``; ``controls`` has numbers without.
         controls: whether to compute also the correlations with distances in other trees than the sentence's own, and,
-            if unknown words occur and are kept, all correlations for the pairs of known words.
+            if unknown words occur, all correlations for the pairs of known words.
         backend: ``decomposition`` or ``shapley``.
         embedding: path of the module that maps ids to word vectors; None for ``embedding``, and with shapley,
             if there is none, for the one that is found.
@@ -126,12 +122,11 @@ class Interdependence(Observer):
         decoder: path of the linear layer to logits; None for hidden states only (decomposition).
         variant: relevant products (decomposition), ``published``, ``released`` or ``generalized``: see
             :data:`~lmdyn.analysis.interdependence.decomposition.Variant`.
-        index: weights of coalitions (shapley): only ``taylor``; :func:`~lmdyn.analysis.shapley_interaction` has others.
+        index: weights of coalitions (shapley): only ``taylor``.
         coalitions: the sets of other words (shapley): only ``all``.
-        absence: replacement of absent words (shapley): the ``mean`` word vector of the probe set, or the ``mask``
-            token.
-        reading: whether the model sees the words up to a position (``causal``) or all (``bidirectional``), which are
-            the players (shapley); None measures it at each observation.
+        absence: replacement of absent words (shapley): only ``mean``, the mean word vector of the probe set.
+        reading: only None: at each observation, it is measured whether the model sees the words up to a position or
+            all, which are the players (shapley).
         spaces: spaces to read, ``hidden`` and ``logits`` (shapley). For an encoder-decoder, the encoder's ``hidden``.
         hidden: path of the module that returns the hidden state (shapley); None finds the final norm, or else the last
             block.
@@ -147,7 +142,7 @@ class Interdependence(Observer):
 
     Columns of groups: ``distance``, ``syntactic`` and ``pos_class`` of the stratum, missing if it is over all, and
     ``word``. Rows by class or by syntactic distance are in the store only; so are the number of ``pairs`` of each mean,
-    the ``unknown_pairs`` of each distance that are left out, the ``sampling_error`` of each distance, the root mean
+    the ``sampling_error`` of each distance, the root mean
     square of the standard errors of its pairs (shapley; 0 if nothing is drawn), and the standard error of each
     correlation, ``<correlation>_error``, over at most 32 blocks of sentences (delete-one-block jackknife, with one
     degree of freedom less than blocks). For each correlation there is the mean over distances, ``mean_<correlation>``.
@@ -160,8 +155,8 @@ class Interdependence(Observer):
 
     Raises:
         ValueError: for a probe set without a sentence of two words, or with longer ones than ``max_length``; for words
-            of several tokens, or modules that are missing or no LSTM (decomposition); for a tokenizer without the token
-            of ``absence``, or a model that cannot read the longest sentence or has no such site (shapley).
+            of several tokens, or modules that are missing or no LSTM (decomposition); for a model that cannot read the
+            longest sentence or has no such site (shapley).
 
     Reference: Saphra & Lopez 2020, section 3, figures 3 and 4 (Saphra 2021, chapter 5; section 5.1.2 proposes other
     models); Singhvi et al. 2024 (Shapley interaction of language models).
@@ -171,7 +166,7 @@ class Interdependence(Observer):
     min_pairs: Annotated[int, From(1)] = 100
     max_length: int | None = None
     longer: Literal["error", "skip"] = "error"
-    unknown: Literal["keep", "skip"] = "keep"
+    unknown: Literal["keep"] = "keep"
     controls: bool = False
     backend: Literal["decomposition", "shapley"] = "decomposition"
     embedding: str | None = None
@@ -180,8 +175,8 @@ class Interdependence(Observer):
     variant: Variant = "published"
     index: Literal["taylor"] = "taylor"
     coalitions: Literal["all"] = "all"
-    absence: Absence = "mean"
-    reading: Reading | None = None
+    absence: Literal["mean"] = "mean"
+    reading: None = None
     spaces: Sequence[Space] = ("hidden", "logits")
     hidden: str | None = None
     exact_up_to: Annotated[int, From(0, 20)] = 10
@@ -200,29 +195,26 @@ class Interdependence(Observer):
         super().__post_init__()
         if not self.spaces:
             raise ValueError("spaces are empty: expected hidden, logits, or both")
-        self._pairs: SentencePairs | None = None
 
     def prepare(self) -> None:
         """Read the sentences and list their pairs."""
         data: AnnotatedText = self.data
         sentences = self._read(itertools.chain.from_iterable(data.documents(self.split)))
         counts = self.run.token_counts
-        self._pairs = pairs = SentencePairs(
+        self.pairs = pairs = SentencePairs(
             sentences, data.tokenizer, None if counts is None else counts["count"].to_numpy(),
             max_distance=self.max_distance, batch_tokens=self.batch_tokens, name=self.name,
             one_token=self.backend == "decomposition", controls=self.controls,
         )  # fmt: skip
         self._found["sentences"] = pairs.fingerprint
         if self.backend == "shapley":
-            baseline = absent_token(self.absence, data.tokenizer, self.name)
-            self._absent = AbsentWords(self.name, pairs, baseline, self.spaces, self.forward)
+            self._absent = AbsentWords(self.name, pairs, self.spaces, self.forward)
             self.found("hidden", lambda: UNDECIDED)
         else:
             self._lstm = LSTMParts(self.found("embedding", lambda: "embedding"), self.lstm, self.decoder)
         log.info(
-            "%s: %d pairs of words in %d sentences; %d pairs have a word that the tokenizer does not know%s",
+            "%s: %d pairs of words in %d sentences; %d pairs have a word that the tokenizer does not know",
             self.name, len(pairs.table), len(sentences), int(pairs.table["unknown"].sum()),
-            " and are left out" if self.unknown == "skip" else "",
         )  # fmt: skip
 
     def _read(self, given: Iterable[Sentence]) -> list[Sentence]:
@@ -258,13 +250,6 @@ class Interdependence(Observer):
                 )  # fmt: skip
         return sentences
 
-    @property
-    def pairs(self) -> SentencePairs:
-        """The observed pairs of words."""
-        if self._pairs is None:
-            raise RuntimeError(f"{self.name}: not attached to a run")
-        return self._pairs
-
     def check_module(self, module: nn.Module) -> None:
         """Raise an error for modules that are missing or no LSTM; with backend shapley, try the longest sentence."""
         if self.backend == "decomposition":
@@ -290,8 +275,6 @@ class Interdependence(Observer):
         table = self.pairs.table
         if table["syntactic"].notna().any():
             table = table[table["syntactic"] >= 0]
-        if self.unknown == "skip":
-            table = table[~table["unknown"]]
         counts = table.groupby("distance").size().reindex(range(1, self.max_distance + 1), fill_value=0)
         few = counts[counts < self.min_pairs]
         if len(few):
@@ -301,28 +284,12 @@ class Interdependence(Observer):
                 "lower `min_pairs` or `max_distance`, or use more sentences",
                 stops=False,
             )
-        if self.backend == "shapley" and (tokens := self._tokens_read()) > _MANY:
-            yield expected(
-                f"at most {_MANY:.0e} tokens to read in an observation",
-                f"{tokens:.2g}",
-                "reduce them by `max_tokens`, `max_length` with `longer: skip`, or fewer `samples`",
-                stops=False,
-            )
         words = self.pairs.words
         yield Cost(
             f"values of {words:,} words at {self.max_distance} distances, of two sites, with standard errors",
             2 * 2 * 8 * words * self.max_distance,
             "lower `max_tokens`",
         )
-
-    def _tokens_read(self) -> int:
-        """Return the approximate number of tokens of the coalitions of all sentences."""
-        total = 0
-        for batch in self.pairs.batches:
-            words = batch.words.amax(1) + 1
-            drawn = (words > self.exact_up_to) * self.samples * (1 + words + self.max_distance * words)
-            total += int((2 ** words.clamp(max=self.exact_up_to) + drawn).sum()) * batch.ids.shape[1]
-        return total
 
     @torch.no_grad()
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
@@ -346,10 +313,8 @@ class Interdependence(Observer):
             table = pairs.table.assign(di=di)
             if self.backend == "shapley":
                 table["error"] = errors
-            numbers = pair_statistics(
-                table, self.min_pairs, without_unknown=self.unknown == "skip",
-                controls=self.controls and not tables,  # for hidden states
-            )  # fmt: skip
+            controls = self.controls and not tables  # for hidden states
+            numbers = pair_statistics(table, self.min_pairs, controls=controls)
             tables.append(numbers.assign(site=site))
         why = "pairs without a finite value, or one sentence has all pairs of a mean"
         columns = {"distance": int, "syntactic": int, "pos_class": None, "word": None}
@@ -382,16 +347,11 @@ class Interdependence(Observer):
         hidden, embedding = (self._found.get(name, self.arguments[name]) for name in ("hidden", "embedding"))
         forward = stack.enter_context(self._absent.opened(module, hidden, embedding))
         reading = reading_of(forward, longest.to(device))
-        if self.reading == "causal" and reading == "bidirectional":
-            raise ValueError(
-                f"{self.name}: `reading: causal`, but the model's output depends on later words: remove `reading`, or "
-                "set it to bidirectional"
-            )
 
         def read(batch: TokenBatch) -> dict[str, tuple[Tensor, Tensor]]:
             found = pairwise_shapley_interaction(
-                forward, batch.ids.to(device), self.max_distance, baseline=self._absent.baseline, words=batch.words,
-                reading=self.reading or reading, exact_up_to=self.exact_up_to, samples=self.samples,
+                forward, batch.ids.to(device), self.max_distance, baseline=MEAN, words=batch.words,
+                reading=reading, exact_up_to=self.exact_up_to, samples=self.samples,
                 max_rows=max(1, self.batch_tokens // batch.ids.shape[1]),
                 seed=[self.seed * 1_000_003 + number for number in batch.numbers],
             )  # fmt: skip

@@ -9,7 +9,6 @@ from torch import nn
 
 from lmdyn.analysis import decompositional_interdependence, pairwise_interdependence
 from tests.analysis.interdependence.lstm_oracle import (
-    decompose,
     interdependence,
     of_row,
     random_decoder,
@@ -53,26 +52,6 @@ class TestDirect:
                     at=at[row], matrix=matrix, state=of_row(state, row), variant=variant,
                 )  # fmt: skip
                 assert float(got[pair, row]) == pytest.approx(expected, rel=1e-11)
-
-    def test_the_step_at_which_contributions_are_compared(self):
-        stack, words = random_lstm(3, 4), random_words(3, 8, 3)
-        left, right = (part.expand(3, 8) for part in sets(8, (2,), (4,)))
-        by_default, *found = (
-            decompositional_interdependence(stack, words, left, right, at) for at in (None, *range(8))
-        )
-        assert found[0].isnan().all()  # of neither word is there anything yet: 0 / 0
-        assert found[1].isnan().all()
-        for at in (2, 3):  # all is of the first word: 0 but for rounding, which differs between processors
-            assert float(found[at].abs().max()) < 1e-14
-        assert torch.equal(found[4], by_default)
-        for earlier, later in itertools.pairwise(found[4:]):
-            assert float((earlier - later).abs().min()) > 1e-4
-        each = decompositional_interdependence(stack, words, left, right, torch.tensor([4, 7, 5]))
-        torch.testing.assert_close(each, torch.stack([found[4][0], found[7][1], found[5][2]]))
-        whole = decompose(stack, words[0], [t in (2, 4) for t in range(8)])[-1].h_r[7]
-        apart = sum(decompose(stack, words[0], [t == word for t in range(8)])[-1].h_r[7] for word in (2, 4))
-        expected = np.linalg.norm(whole - apart) / np.linalg.norm(whole)
-        assert float(found[7][0]) == pytest.approx(expected, rel=1e-11)
 
 
 @pytest.mark.parametrize("layers", [1, 2])

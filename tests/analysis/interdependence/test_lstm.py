@@ -14,7 +14,6 @@ from tests.analysis.interdependence.lstm_oracle import (
     as_one,
     random_decoder,
     random_lstm,
-    random_state,
     random_words,
     right_padded,
     weights,
@@ -22,27 +21,6 @@ from tests.analysis.interdependence.lstm_oracle import (
 
 
 class TestLayers:
-    @pytest.mark.parametrize("bias", [True, False])
-    @torch.no_grad()
-    def test_run_and_cell_equal_pytorch(self, bias):
-        (lstm,) = random_lstm(3, 4, bias=bias)
-        (layer,) = lstm_layers(lstm)
-        words, (state,) = random_words(2, 5, 3), random_state([lstm], 2)
-        expected, (_, last_cell) = lstm(words, state)
-        h, c = (part[0] for part in state)
-        found, _, c_n = layer.run(words, h, c)
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
-        torch.testing.assert_close(c_n, last_cell[0], rtol=0, atol=1e-14)
-        hidden = []
-        for word in words.unbind(1):
-            z = word @ layer.w_in.T + h @ layer.w_rec.T + layer.bias
-            c = layer.next_cell(z, c)
-            h = layer.output(z, c)
-            hidden.append(h)
-        torch.testing.assert_close(torch.stack(hidden, 1), expected, rtol=0, atol=1e-14)
-        torch.testing.assert_close(c, last_cell[0], rtol=0, atol=1e-14)
-        assert layer.hidden == 4
-
     @pytest.mark.parametrize(
         ("form", "bias"),
         [

@@ -253,23 +253,6 @@ class TestEvaluation:
         before = shapley_interaction(forward, ids, span(7, 4), span(7, 6), baseline=mask, at=3)
         assert before.value.isnan()
 
-    @pytest.mark.gpu
-    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-    def test_gpu_gives_what_the_cpu_gives(self):
-        torch.manual_seed(0)
-        model, zero = nn.Sequential(nn.Flatten(), nn.Linear(18, 8), nn.Tanh()).double(), torch.zeros(3)
-        for exact_up_to in (10, 0):
-            on_cpu, on_gpu = (
-                shapley_interaction(
-                    at_every_position(model.to(device)), embeddings(6).to(device), span(6, 0).to(device),
-                    span(6, 3), baseline=zero, exact_up_to=exact_up_to,
-                )
-                for device in ("cpu", "cuda")
-            )  # fmt: skip
-            assert on_gpu.interaction.is_cuda
-            close(on_gpu.interaction.cpu(), on_cpu.interaction)
-            close(on_gpu.standard_error.cpu(), on_cpu.standard_error)
-
 
 @pytest.mark.parametrize(
     ("given", "message"),
@@ -277,17 +260,13 @@ class TestEvaluation:
         ({"right": span(5, 1, 2)}, r"left and right overlap at \[1\]"),
         ({"left": span(5)}, "left must contain at least one position"),
         ({"others": torch.tensor([0, 1])}, r"expected others of Bool \(time\), got"),
-        ({"baseline": torch.tensor(9.0)}, "baseline must be one id, an integer tensor of shape"),
         (
             {"inputs": torch.ones(5, 3), "baseline": torch.ones(4)},
-            r"baseline must be one vector.* of shape \(3,\)",
+            r"expected a baseline of \(3,\), got \(4,\)",
         ),
-        ({"samples": 1}, "samples must be at least 2, got 1"),
-        ({"exact_up_to": -1}, "exact_up_to must be at least 0, got -1"),
-        ({"max_rows": 3}, "max_rows must be at least 4, got 3"),
         (
             {"forward": lambda x: torch.ones(len(x), 2)},
-            r"forward must return .* of shape \(16, 5, d\).*, got",
+            r"forward must return .* of shape \(16, 5, 'd'\).*, got",
         ),
         ({"forward": lambda x: (torch.ones(len(x), 5, 2),)}, "got tuple"),
         (

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 import torch
 
-import lmdyn.callbacks.interdependence.scaffold_rule as scaffold_rule
 from lmdyn.analysis import contextual_decomposition
 from lmdyn.callbacks import Run, ScaffoldRule, select
 from lmdyn.datamodules import ScaffoldCorpus
@@ -176,16 +175,6 @@ def test_the_context_is_read_but_never_in_focus(tmp_path):
         assert found(table, quantity, "in", focus, words) == pytest.approx(value, rel=1e-9, nan_ok=True)
 
 
-def test_many_instances_are_looked_at_in_batches(tmp_path, monkeypatch):
-    data, module = corpus(), language_model()
-    whole = attach(tmp_path, data, instances=30).observe(module, 0)
-    monkeypatch.setattr(scaffold_rule, "_BATCH", 7)
-    pd.testing.assert_frame_equal(attach(tmp_path, data, instances=30).observe(module, 0), whole, rtol=1e-12)
-    rows = data.examples("in", 30, CONTEXT)
-    expected = module.eval()(rows[:, :-1]).logits[:, -1].softmax(-1)[:, rows[0, -1]].mean().detach()
-    assert found(whole, "probability", "in") == pytest.approx(float(expected), rel=1e-12)
-
-
 def test_what_cannot_be_is_refused(tmp_path):
     observer = ScaffoldRule()
     observer.probe = ScaffoldCorpus(True, K, **SMALL)
@@ -212,18 +201,6 @@ def test_as_a_probe_with_the_runs_tokenizer(tmp_path):
     observer.attach(Run(tmp_path, data.tokenizer))
     expected = attach(tmp_path / "own", data).observe(module, 0)
     pd.testing.assert_frame_equal(observer.observe(module, 0), expected, check_exact=True)
-
-
-def test_the_settings_name_the_language(tmp_path):
-    one = attach(tmp_path / "one")
-    assert one.settings == attach(tmp_path / "again").settings
-    for name, changed in (
-        ("unfamiliar", {"familiar": False}),
-        ("shorter", {"length": 2}),
-        ("rarer", {"n_rules": 10}),
-        ("seed", {"language_seed": 1}),
-    ):
-        assert attach(tmp_path / name, corpus(**changed)).settings != one.settings
 
 
 # ---------------------------------------------------------------- several runs

@@ -1,5 +1,6 @@
 """Interdependence by Shapley interaction against every pair by itself, for models and words of many kinds."""
 
+import functools
 import itertools
 import logging
 
@@ -11,9 +12,9 @@ from tokenizers.processors import TemplateProcessing
 from torch import nn
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from lmdyn.analysis import shapley_interaction
 from lmdyn.callbacks import Interdependence
 from lmdyn.datamodules import ConlluCorpus
+from tests.analysis.interdependence.test_pairwise_shapley import enumerated
 from tests.callbacks.interdependence.test_interdependence import (
     MAX_DISTANCE,
     about,
@@ -62,36 +63,25 @@ def rows_of(text, encode, values):
     return pd.DataFrame(rows)
 
 
-def one_by_one(forwards, vectors, baseline, index="taylor", causal=True):
-    """The values of a pair by the function of two spans, on word vectors: nothing of the observer takes part."""
+def one_by_one(forwards, vectors, baseline, causal=True):
+    """The values of a pair by its definition, on word vectors: nothing of the observer takes part."""
 
     def values(ids, words, a, b):
-        words = torch.tensor(words)
-        at = int((words == b).nonzero()[-1])
+        at = max(i for i, w in enumerate(words) if w == b)
         x = vectors(torch.tensor(ids))
-        own = torch.zeros(len(ids), dtype=torch.bool)  # the last token of each word
-        own[[int((words == w).nonzero()[-1]) for w in set(words.tolist()) - {-1}]] = True
-        others = own & (words != a) & (words != b)
-        if causal:
-            others &= torch.arange(len(ids)) <= at
+        players = frozenset(w for w in words if w >= 0 and (w <= b or not causal))
 
-        def spread(rows, forward):  # the last token of each other word stands for all of it
-            whole = rows.clone()
-            for w in set(words[others].tolist()):
-                last = int((words == w).nonzero()[-1])
-                gone = (rows[:, last] == baseline).all(-1)
-                whole[:, words == w] = torch.where(gone[:, None, None], baseline, x[words == w])
-            return forward(whole)
+        def relative(forward):
+            @functools.cache
+            def v(there):
+                gone = torch.tensor([w in players - there for w in words])
+                return forward(torch.where(gone[:, None], baseline, x)[None])[0, at]
 
-        return {
-            site: float(
-                shapley_interaction(
-                    lambda rows, f=forward: spread(rows, f), x, words == a, words == b, baseline=baseline, at=at,
-                    others=others, index=index, relative_to="whole",
-                ).value
-            )
-            for site, forward in forwards.items()
-        }  # fmt: skip
+            whole = enumerated(lambda there: v(frozenset(there)), a, b, players)
+            return float(whole.norm() / v(players).norm())
+
+        with torch.no_grad():
+            return {site: relative(forward) for site, forward in forwards.items()}
 
     return values
 
@@ -137,20 +127,6 @@ def test_every_mean_is_that_of_its_pairs(lstm, tmp_path):
     assert not Interdependence.is_scalar(table)[errors.index].any()
 
 
-def test_absent_words_are_mask_tokens(lstm, tmp_path):
-    words = tokenizer()
-    with pytest.raises(ValueError, match=r"has no mask token.*choose `absence: mean`"):
-        shapley(tmp_path / "none", absence="mask", words=words)
-    words.mask_token = words.unk_token
-    table = shapley(tmp_path, absence="mask", words=words, spaces=["hidden"]).observe(lstm, 0)
-    assert set(table["site"]) == {"hidden"}
-    forwards = {"hidden": lstm_forwards(lstm)["hidden"]}
-    baseline = lstm.embedding(torch.tensor(words.mask_token_id)).detach()
-    values = one_by_one(forwards, lambda i: lstm.embedding(i).detach(), baseline)
-    pairs = rows_of(TEXT, words_and_start, values)
-    check_means(table, pairs, sites=("hidden",), min_pairs=2)
-
-
 def test_few_samples_cost_little_and_are_near(lstm, tmp_path):
     exact = shapley(tmp_path / "a").observe(lstm, 0)
     drawn = shapley(tmp_path / "b", exact_up_to=2, samples=256).observe(lstm, 0)
@@ -162,17 +138,6 @@ def test_few_samples_cost_little_and_are_near(lstm, tmp_path):
         assert error > 0
         assert abs(values[1] - values[0]) < 4 * error
         assert values[1] != values[2]
-
-
-def test_how_sentences_are_batched_and_split_does_not_matter(lstm, tmp_path):
-    settings = {"exact_up_to": 3, "samples": 8}
-    whole = shapley(tmp_path / "whole", **settings)
-    expected = whole.observe(lstm, 0)
-    for batch_tokens in (12, 30):
-        observer = shapley(tmp_path / str(batch_tokens), batch_tokens=batch_tokens, **settings)
-        table = observer.observe(lstm, 0)
-        assert observer.settings == whole.settings
-        pd.testing.assert_frame_equal(table, expected, rtol=1e-9, atol=1e-12)
 
 
 def bert(vocab_size, dtype=torch.float64):
@@ -198,7 +163,7 @@ def test_words_of_several_tokens_of_a_bidirectional_model(tmp_path):
     """Between [CLS] and [SEP]; every word of the sentence is a player, and is read at its last token."""
     words = pieces()
     model = bert(len(words))
-    observer = shapley(tmp_path, words=words, absence="mask", text=SHORT)
+    observer = shapley(tmp_path, words=words, text=SHORT)
     table = observer.observe(model, 0)
 
     def hidden(x):
@@ -213,7 +178,8 @@ def test_words_of_several_tokens_of_a_bidirectional_model(tmp_path):
         return [words.cls_token_id, *ids, words.sep_token_id], [-1, *of, -1]
 
     assert encode(["w01"])[0] == words("w01")["input_ids"]
-    baseline = embedding.weight[words.mask_token_id].detach()
+    of_words = [i for tokens, _, _ in SHORT for i in encode(tokens)[0][1:-1]]
+    baseline = embedding.weight[of_words].detach().mean(0)
     values = one_by_one(forwards, lambda i: embedding(i).detach(), baseline, causal=False)
     check_means(table, rows_of(SHORT, encode, values), min_pairs=2)
     one_way = one_by_one(forwards, lambda i: embedding(i).detach(), baseline)
@@ -236,37 +202,6 @@ def test_words_without_tokens_are_left_out_and_counted(tmp_path, caplog):
 
 
 # ---------------------------------------------------------------- both backends
-
-
-def with_unknown():
-    """Words 2 of all sentences are of no vocabulary."""
-    return [
-        (["out" if i == 2 else w for i, w in enumerate(words)], heads, tags) for words, heads, tags in TEXT
-    ]
-
-
-@pytest.mark.parametrize("backend", ["decomposition", "shapley"])
-def test_pairs_with_unknown_words_are_counted_and_may_be_left_out(lstm, tmp_path, backend, caplog):
-    text, settings = with_unknown(), {"backend": backend, "min_pairs": 2, "max_distance": MAX_DISTANCE}
-    with caplog.at_level(logging.INFO):
-        kept = attach(tmp_path / "keep", text=text, **settings)
-        skipped = attach(tmp_path / "skip", text=text, unknown="skip", **settings)
-    places = [pair for words, *_ in text for pair in itertools.combinations(range(len(words)), 2)]
-    rows = [(b - a, 2 in (a, b)) for a, b in places if b - a <= MAX_DISTANCE]
-    unknown = sum(u for _, u in rows)
-    assert f"{unknown} pairs have a word that the tokenizer does not know and are left out" in caplog.text
-    kept, skipped = kept.observe(lstm, 0), skipped.observe(lstm, 0)
-    assert not kept["quantity"].eq("unknown_pairs").any()
-    for distance in range(1, MAX_DISTANCE + 1):
-        of = {"site": "hidden", "distance": distance}
-        lost = sum(u for d, u in rows if d == distance)
-        number = sum(d == distance for d, _ in rows)
-        assert found(kept, quantity="pairs", **of) == number
-        assert found(skipped, quantity="unknown_pairs", **of) == lost
-        assert (found(skipped, quantity="pairs", **of) or 0) == (number - lost if number - lost > 1 else 0)
-        if lost:
-            assert found(skipped, quantity="di", **of) != found(kept, quantity="di", **of)
-    assert not Interdependence.is_scalar(skipped)[skipped["quantity"].eq("unknown_pairs")].any()
 
 
 @pytest.mark.parametrize("backend", ["decomposition", "shapley"])
@@ -326,43 +261,30 @@ def test_hidden_is_the_final_norm_or_what_is_named(tmp_path):
     assert not tables[None]["value"].equals(tables["transformer.h.0"]["value"])
 
 
-def test_a_model_that_reads_all_is_not_causal(tmp_path):
-    model = ARCHITECTURES["bert"]()
-    with pytest.raises(ValueError, match="`reading: causal`, but the model's output depends on later words"):
-        shapley(tmp_path / "a", reading="causal", text=SHORT).observe(model, 0)
-    told = shapley(tmp_path / "b", reading="bidirectional", text=SHORT).observe(model, 0)
-    measured = shapley(tmp_path / "c", text=SHORT).observe(model, 0)
-    pd.testing.assert_frame_equal(told, measured)
-
-
 class Odd(nn.Module):
     """No embedding that can be watched, no block, no logits of each word."""
 
     def __init__(self, kind):
         super().__init__()
         self.table = nn.Parameter(torch.randn(64, 4))
-        self.kind = kind
+        self.words = nn.Embedding(64, 4) if kind == "pooled" else None
         self.inner = nn.Linear(4, 6)
 
     def forward(self, input_ids):
-        x = self.inner(self.table[input_ids])
-        return {"pooled": x.mean(1), "plain": x, "none": torch.tensor(0)}[self.kind]
+        return self.inner(self.table[input_ids]) if self.words is None else self.words(input_ids).mean(1)
 
 
 def test_modules_that_do_not_fit_are_refused_with_the_remedy(tmp_path):
-    words = tokenizer()
-    words.mask_token = words.unk_token
-
     def check(module, **settings):
-        shapley(tmp_path, text=SHORT, words=words, **settings).check_module(module)
+        shapley(tmp_path, text=SHORT, **settings).check_module(module)
 
     plain, pooled, gpt = Odd("plain"), Odd("pooled"), ARCHITECTURES["gpt2"]()
     assert_refused(
         check,
-        ({"module": plain, "spaces": ["logits"]}, "no embedding was found.*set `embedding`.*`absence: mask`"),
-        ({"module": plain, "absence": "mask"}, "no norm or block was found.*`spaces: .logits.`"),
+        ({"module": plain, "spaces": ["logits"]}, "no embedding was found.*set `embedding`"),
+        ({"module": plain}, "no norm or block was found.*`spaces: .logits.`"),
         (
-            {"module": pooled, "absence": "mask", "spaces": ["logits"]},
+            {"module": pooled, "spaces": ["logits"], "embedding": "words"},
             r"expected logits as \(batch, time, features\).*`spaces: .hidden.`",
         ),
         ({"module": gpt2(64, positions=4)}, "cannot read a sentence of 5 tokens.*`max_length`"),
