@@ -32,8 +32,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import AlbertConfig, AlbertForPreTraining, BertTokenizer, PreTrainedTokenizerFast
 
-from lmdyn.analysis.probing.edge_probe_training import EdgeClassifier
-from lmdyn.analysis.probing.probe_training import generator
+from lmdyn.analysis.probing.edge_probes import EdgeClassifier
+from lmdyn.analysis.probing.probes import generator
 from lmdyn.callbacks import Run
 from lmdyn.callbacks.probing.edge_probe import EdgeProbe
 from lmdyn.datamodules import GrammarCorpus

@@ -26,8 +26,7 @@ from common import Seconds, machine, now, quiet, spread, table
 from torch import Tensor
 from transformers import AlbertConfig, AlbertModel
 
-from lmdyn.analysis.probing.probe_training import DiagnosticClassifier
-from lmdyn.analysis.probing.probes import diagnostic_probe
+from lmdyn.analysis.probing.probes import DiagnosticClassifier, diagnostic_probe
 
 GOAL = 3.0
 TASKS = {"upos": 17, "xpos": 50, "topic": 14, "semtag": 67}

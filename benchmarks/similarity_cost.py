@@ -22,7 +22,7 @@ import torch
 from common import Seconds, machine, now, quiet, spread, table
 from torch import nn
 
-from lmdyn.analysis.probing.probe_training import DiagnosticClassifier
+from lmdyn.analysis.probing.probes import DiagnosticClassifier
 from lmdyn.callbacks import DiagnosticProbe, Observer, Run, RunState, Similarity
 from lmdyn.callbacks.observing.reference import Reference
 from lmdyn.datamodules import GrammarCorpus

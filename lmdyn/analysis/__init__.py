@@ -47,8 +47,6 @@ from lmdyn.analysis.geometry.spectrum import PowerLaw, Spectrum, power_law, rank
 from lmdyn.analysis.geometry.vector_sums import VectorGeometry, VectorSums, anisotropy, token_kurtosis
 from lmdyn.analysis.inspection.activations import Capture, capture, observing, resolve_sites
 from lmdyn.analysis.inspection.sites import FoundSites, find_sites, match_sites
-from lmdyn.analysis.interdependence.coalition_sums import PairwiseShapley
-from lmdyn.analysis.interdependence.coalitions import reading_of
 from lmdyn.analysis.interdependence.decomposition import Decomposition, contextual_decomposition
 from lmdyn.analysis.interdependence.lstm_layers import state_gradients
 from lmdyn.analysis.interdependence.pairwise import (
@@ -56,7 +54,11 @@ from lmdyn.analysis.interdependence.pairwise import (
     decompositional_interdependence,
     pairwise_interdependence,
 )
-from lmdyn.analysis.interdependence.pairwise_shapley import pairwise_shapley_interaction
+from lmdyn.analysis.interdependence.pairwise_shapley import (
+    PairwiseShapley,
+    pairwise_shapley_interaction,
+    reading_of,
+)
 from lmdyn.analysis.interdependence.shapley import ShapleyInteraction, shapley_interaction
 from lmdyn.analysis.interdependence.trees import dependency_distances, off_by_one_distances
 from lmdyn.analysis.landscape.barrier import LossLine, loss_barrier

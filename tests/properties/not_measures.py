@@ -9,7 +9,7 @@ import lmdyn.analysis
 _WHY = {
     "find, call and describe modules: no numbers are measured": """
         boundary.takes_arrays geometry.rectifiers.{find_rectifiers,is_rectifier} dynamics.encoder_map.EncoderMap
-        dynamics.synchronized_map.{SynchronizedMap,synchronized_map} interdependence.coalitions.reading_of
+        dynamics.synchronized_map.{SynchronizedMap,synchronized_map} interdependence.pairwise_shapley.reading_of
         inspection.activations.* inspection.attention_weights.* inspection.attributes.* inspection.batches.*
         inspection.blocks.* inspection.forward.{Renamed,StopForward,call_module,called_module,device_of,dotted}
         inspection.forward.{function_of,limit_imports,logits_of} inspection.forward_trace.* inspection.predictions.*
@@ -26,10 +26,10 @@ _WHY = {
         dynamics.horizon.{Horizon,ends}""",
     "shares of parameters in a change of the loss, with tests of their own in tests/analysis/landscape": """
         landscape.applications.* landscape.class_slopes.* landscape.followed_path.* landscape.line_integral.*
-        landscape.linear_head.* landscape.loss_change.* landscape.text_line.*""",
-    "training of probes, whose inputs `edge_probes` and `diagnostic_probe` check": """
-        probing.probe_training.* probing.edge_probe_training.* probing.warmup_decay.warmup_decay_factor
-        probing.depth_heads.ReadoutTraining probing.edge_probes.{EdgeData,EdgeProbeResult,edge_probes}""",
+        landscape.loss_change.*""",
+    "training of probes, which has tests of its own in tests/analysis/probing": """
+        probing.warmup_decay.warmup_decay_factor probing.depth_heads.ReadoutTraining probing.probes.DiagnosticClassifier
+        probing.edge_probes.{EdgeClassifier,EdgeData,EdgeProbeResult,edge_probes}""",
     "readouts of windows, against solvers and closed forms in tests/analysis/dynamics": """
         dynamics.window_readouts.* dynamics.window_regressions.* dynamics.window_sums.*""",
     "of a loss at other weights, and of curves over training, against closed forms in landscape and phases": """
@@ -43,17 +43,15 @@ _WHY = {
         similarity.kernels.{structure_of,subsample} similarity.block_covariances.* similarity.block_similarity.*
         similarity.block_jackknife.value_or_nan similarity.divergence.DivergenceSums similarity.sweep.known_measures
         words.frequency_matching.matched_samples words.concentration.{mean_entropies,sample_correlations,word_classes}
-        interdependence.coalition_sums.{PairValues,drawn_means,exact_sums,norms_of_all}
         interdependence.pair_statistics.pair_statistics
-        interdependence.coalitions.{Game,Outputs,games_of,named_outputs}
-        interdependence.lstm_layers.{initial_state,run_layers,real_steps} interdependence.shapley.size_weights
+        interdependence.lstm_layers.{initial_state,run_layers,real_steps}
         orbits.followed_orbits.* orbits.lyapunov.{derivative,random_perturbation,rescaled}
         orbits.lyapunov.{unit_perturbation,window} orbits.trajectories.{exact_products,part_of,power_at,repeat}
         preference.tower_predictions.means_of statistics.precision.* statistics.correlation.unit_values
         statistics.distributed.* statistics.hashing.splitmix64 statistics.bootstrap.draw_blocks
         statistics.mean_over_seeds.{Bounds,EqualSeeds} inspection.weights_audit.{WeightsAudit,audit_weights}""",
     "checks, which raise or do nothing, and errors": """
-        dynamics.synchronization.check_floor inspection.forward.check_labels
+        checked_fields.* dynamics.synchronization.check_floor inspection.forward.check_labels
         interdependence.lstm_layers.{check_decoder,check_inputs} interdependence.shapley.{check_baseline,check_output}
         orbits.lyapunov.check_windows orbits.lyapunov_spectrum.ResolutionError
         orbits.trajectories.{check_precision,check_steps} preference.independent_components.UnusableEmbeddingsError""",

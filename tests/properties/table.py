@@ -36,8 +36,7 @@ from lmdyn.analysis.probing.depth_heads import (
     readout_correlation,
     train_linear_readouts,
 )
-from lmdyn.analysis.probing.edge_probe_f1 import f1_counts, micro_f1
-from lmdyn.analysis.probing.edge_probes import span_means
+from lmdyn.analysis.probing.edge_probes import f1_counts, micro_f1, span_means
 from lmdyn.analysis.probing.task_metrics import best_spans, classification_metrics, regression_metrics
 from lmdyn.analysis.similarity.kernels import pair_distances, pairs_of_rows
 from lmdyn.analysis.similarity.rsa import centred_ranks
@@ -694,13 +693,13 @@ PREFERENCE = [
             constant=Refused("got rank [01]"), tolerance=1e-5, **_unusable),
     Measure("preference.independent_components.amari_ica preference.independent_components.IndependentComponents",
             partial(A.amari_ica, learning_rate=0.1, max_iterations=40), lambda s: (I.normal(s, 40, 2),),
-            nan=Refused("finite"), constant=AS_USUAL, one=AS_USUAL, empty=Refused("one sample"), tolerance=1e-6),
+            nan=Refused("finite"), constant=AS_USUAL, one=AS_USUAL, empty=Refused("more words"), tolerance=1e-6),
     Measure("preference.independent_components.fast_ica", partial(A.fast_ica, max_iterations=40),
             lambda s: (A.principal_components(I.normal(s, 200, 2) ** 3, 2),), nan=Refused("finite"),
-            one=Refused("more samples"), empty=Refused("more samples"), half=NONE, integers=NO_CASE),
+            one=Refused("more words"), empty=Refused("more words"), half=NONE, integers=NO_CASE),
     Measure("preference.independent_components.amari_index", A.amari_index, lambda s: (I.normal(s, s.d1, s.d1),),
             low=0, high=1, nan=Refused("finite"), invariant={0: "scale sign units rows units_signs"},
-            constant=AS_USUAL, zero=Refused("zeros"), empty=Refused("at least 1"), one=Value(0),
+            constant=AS_USUAL, zero=Refused("zeros"), empty=Refused("zeros"), one=Value(0),
             rows=lambda args, k: (args[0][:k, :k],)),
     Measure("preference.clustering.word_clusters preference.clustering.ClusteredWords "
             "preference.clustering.Clustering",
@@ -774,17 +773,18 @@ def readouts(x, scores):
 
 PROBING = [
     Measure("probing.probes.diagnostic_probe probing.probes.ProbeResult", call=probed, make=two_features,
-            lengths=NO_CASE, low=0, nan=Refused("NaN or infinite"), half=NONE, constant=AS_USUAL, empty=Refused("no "),
-            integers=AS_USUAL),
+            lengths=NO_CASE, low=0, nan=Refused("NaN or infinite"), half=NONE, constant=AS_USUAL,
+            empty=Refused("expected labels"), integers=AS_USUAL),
     Measure("probing.probes.description_length probing.probes.DescriptionLength", call=described,
             make=lambda s: (I.normal(s, 30, 3),), low=0, nan=Refused("NaN or infinite"), half=NONE, constant=AS_USUAL),
-    Measure("probing.edge_probe_f1.f1_counts probing.edge_probe_f1.micro_f1 probing.edge_probe_f1.one_hot", counted,
-            lambda s: (I.normal(s, 2, s.n, 3),), low=0, high=1, nan=AS_USUAL, inf=AS_USUAL, invariant={0: "lengths"},
-            rows=lambda args, k: (args[0][:, :k],), one=AS_USUAL, empty=NAN, half=NONE),
-    Measure("probing.edge_probe_f1.f1_counts", counted_any,
+    Measure("probing.edge_probes.f1_counts probing.edge_probes.micro_f1 "
+            "probing.edge_probes.one_hot", counted, lambda s: (I.normal(s, 2, s.n, 3),), low=0, high=1,
+            nan=AS_USUAL, inf=AS_USUAL, invariant={0: "lengths"}, rows=lambda args, k: (args[0][:, :k],), one=AS_USUAL,
+            empty=NAN, half=NONE),
+    Measure("probing.edge_probes.f1_counts", counted_any,
             lambda s: (I.normal(s, 2, s.n, 3),), low=0, high=1, nan=AS_USUAL, inf=AS_USUAL, invariant={0: "lengths"},
             rows=lambda args, k: (args[0][:, :k],), one=AS_USUAL, empty=NAN, half=NONE, variant="multi-label"),
-    Measure("probing.edge_probe_f1.f1_counts", lambda z: (counted(z * torch.nan), counted_any(z * torch.nan)),
+    Measure("probing.edge_probes.f1_counts", lambda z: (counted(z * torch.nan), counted_any(z * torch.nan)),
             lambda s: (I.normal(s, 2, s.n, 3),), low=0, high=1, nan=NAN, constant=NAN, half=NONE,
             variant="NaN throughout"),
     Measure("probing.edge_probes.span_means", spans_of, lambda s: (I.normal(s, 6, 3),), nan=SAME_OR_NAN, empty=NOTHING,
@@ -880,24 +880,24 @@ INTERDEPENDENCE = [
     Measure("interdependence.decomposition.contextual_decomposition interdependence.decomposition.Decomposition",
             lambda x: A.contextual_decomposition(LSTM, x, side(x, 1)).relevant, words, nan=SAME_OR_NAN,
             inf=SAME_OR_NOT_FINITE,
-            empty=Refused("at least one word"), one=AS_USUAL, half=NONE, integers=Refused("float")),
+            empty=Refused("expected word vectors"), one=AS_USUAL, half=NONE, integers=Refused("float")),
     Measure("interdependence.pairwise.decompositional_interdependence",
             lambda x: A.decompositional_interdependence(LSTM, x, side(x, 0), side(x, 2)), words, low=0, nan=SAME_OR_NAN,
-            empty=Refused("at least one word"), one=AS_USUAL, half=NONE, integers=Refused("float")),
+            empty=Refused("expected word vectors"), one=AS_USUAL, half=NONE, integers=Refused("float")),
     Measure("interdependence.pairwise.pairwise_interdependence "
             "interdependence.pairwise.PairwiseInterdependence",
             lambda x: A.pairwise_interdependence(LSTM, x, 2).hidden, words, low=0, nan=SAME_OR_NAN, inf=AS_USUAL,
-            empty=Refused("at least one word"), one=AS_USUAL, half=NONE, integers=Refused("float")),
+            empty=Refused("expected word vectors"), one=AS_USUAL, half=NONE, integers=Refused("float")),
     Measure("interdependence.lstm_layers.state_gradients",
             lambda x: A.state_gradients(LSTM, DECODER, x, torch.zeros(x.shape[:2], dtype=torch.int64)), words,
-            nan=SAME_OR_NAN, inf=AS_USUAL, empty=Refused("at least one word"), one=AS_USUAL, half=NONE,
+            nan=SAME_OR_NAN, inf=AS_USUAL, empty=Refused("expected word vectors"), one=AS_USUAL, half=NONE,
             integers=Refused("float")),
     Measure("interdependence.shapley.shapley_interaction interdependence.shapley.ShapleyInteraction",
             lambda x: A.shapley_interaction(game, x, one_of(0), one_of(2), at=3, baseline=torch.zeros(3,
             dtype=F64)).value,
             lambda s: (I.normal(s, 4, 3),), low=0, nan=not_finite, inf=AS_USUAL, half=NONE, integers=NO_CASE),
     Measure("interdependence.pairwise_shapley.pairwise_shapley_interaction "
-            "interdependence.coalition_sums.PairwiseShapley",
+            "interdependence.pairwise_shapley.PairwiseShapley",
             lambda x: A.pairwise_shapley_interaction(game, x, 1, baseline=torch.zeros(3, dtype=F64)),
             words, nan=not_finite, inf=AS_USUAL, half=NONE, integers=NO_CASE),
 ]  # fmt: skip

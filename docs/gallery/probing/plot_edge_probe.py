@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import shared_runs
 
-from lmdyn.analysis.probing.edge_probe_training import EdgeClassifier
+from lmdyn.analysis.probing.edge_probes import EdgeClassifier
 from lmdyn.callbacks import EdgeProbe
 from lmdyn.datamodules import SpanCorpus
 

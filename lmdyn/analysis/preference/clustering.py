@@ -4,12 +4,13 @@ He & Toyoizumi 2022, "Spontaneous emerging preference in two-tower language mode
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lmdyn.analysis.checked_fields import Above, From, check_fields
 from lmdyn.analysis.preference.independent_components import (
     FASTICA_TOLERANCE,
     TOLERANCE,
@@ -159,39 +160,23 @@ class Clustering:
         2.5
     """
 
-    components: int = 128
+    components: Annotated[int, From(1)] = 128
     method: Method = "amari"
     whiten: Whiten = "divide"
     nonlinearity: Nonlinearity = "bounded"
-    learning_rate: float = 0.01
-    max_iterations: int = 20_000
-    tolerance: float | None = None
-    threshold: float = 2.5
+    learning_rate: Annotated[float, Above(0)] = 0.01
+    max_iterations: Annotated[int, From(1)] = 20_000
+    tolerance: Annotated[float, Above(0)] | None = None
+    threshold: Annotated[float, Above(0)] = 2.5
     centre: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, value, kind in (
-            ("method", self.method, Method),
-            ("whiten", self.whiten, Whiten),
-            ("nonlinearity", self.nonlinearity, Nonlinearity),
-        ):
-            if value not in get_args(kind):
-                raise ValueError(f"{name} must be one of {list(get_args(kind))}, got {value!r}")
+        check_fields(self)
         if self.method == "fastica" and self.whiten != "divide":
             raise ValueError(
                 f"FastICA requires whitened data, got whiten={self.whiten!r}: use 'divide', or Amari's rule"
             )
-        for name, number in (("components", self.components), ("max_iterations", self.max_iterations)):
-            if number < 1:
-                raise ValueError(f"{name} must be at least 1, got {number}")
-        for name, size in (
-            ("threshold", self.threshold),
-            ("learning_rate", self.learning_rate),
-            ("tolerance", self.tolerance),
-        ):
-            if size is not None and not size > 0:
-                raise ValueError(f"{name} must be positive, got {size}")
 
 
 def word_clusters(embeddings: Float[Tensor, "n d"], clustering: Clustering = Clustering()) -> ClusteredWords:
@@ -295,7 +280,7 @@ def typical_words(
         by: ``value`` or ``frequency``.
 
     Raises:
-        ValueError: if the cluster or the choice does not exist.
+        ValueError: if the cluster does not exist.
 
     Example:
         >>> embeddings = torch.randn(200, 8, generator=torch.Generator().manual_seed(0)) ** 3
@@ -306,8 +291,6 @@ def typical_words(
     """
     if not 0 <= cluster < clusters.number:
         raise ValueError(f"cluster must be from 0 to {clusters.number - 1}, got {cluster}")
-    if by not in ("value", "frequency"):
-        raise ValueError(f"by must be 'value' or 'frequency', got {by!r}")
     members = clusters.cluster == cluster
     words, order = clusters.word[members].sort()
     if by == "value":

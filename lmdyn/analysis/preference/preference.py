@@ -1,6 +1,6 @@
 """Which tower of a language model predicts a word better: token preference, its errors and its reliability."""
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -75,17 +75,12 @@ def leading_towers(predictions: Predictions) -> Pair:
 def _towers(predictions: Predictions, primary: int | None, other: int | None) -> tuple[int, int]:
     """Return the primary tower and the tower to compare it with."""
     K = predictions.towers
-    if K < 2:
-        raise ValueError(
-            "a preference requires two towers, got one: train a model with n_towers of at least 2"
-        )
     first = primary_tower(predictions) if primary is None else primary
-    if other is None and K > 2:
-        raise ValueError(f"with {K} towers, set other= to the tower to compare tower {first} with")
-    second = 1 - first if other is None else other
-    if not (0 <= first < K and 0 <= second < K and first != second):
+    second = 1 - first if other is None and K == 2 else other
+    if second is None or not (0 <= first < K and 0 <= second < K and first != second):
         raise ValueError(
-            f"expected two different towers from 0 to {K - 1}, got primary {first} and other {second}"
+            f"expected two different towers of {K}, got primary {first} and other {second}: set `other`, or train a "
+            "model with n_towers of at least 2"
         )
     return first, second
 
@@ -137,17 +132,12 @@ def token_preference(
         >>> token_preference(sums.reduce())
         tensor([ 0.6931, -0.6931], dtype=torch.float64)
     """
-    if variant not in get_args(PreferenceVariant):
-        raise ValueError(f"expected a variant of {list(get_args(PreferenceVariant))}, got {variant!r}")
-    if half not in (None, 0, 1):
-        raise ValueError(f"half must be 0, 1 or None for both, got {half}")
     first, second = _towers(predictions, primary, other)
     if variant == "printed":
         if predictions.all_positions is None or half is not None:
             raise ValueError(
-                "variant 'printed' requires the probabilities of all types at all positions, which are "
-                "available for the whole "
-                f"corpus after TowerPredictions.update_all(): got {'none' if half is None else f'half {half}'}"
+                "variant 'printed' requires the probabilities of all types at all positions of the whole corpus, as "
+                f"after TowerPredictions.update_all(): got {'none' if half is None else f'half {half}'}"
             )
         log_means = torch.where(predictions.count > 0, predictions.all_positions, torch.nan).log()
     elif variant == "mean_log_probability":

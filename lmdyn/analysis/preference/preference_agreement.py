@@ -79,8 +79,7 @@ def compare_preferences(
         seed: seed of the resamplings.
 
     Raises:
-        ValueError: if lengths differ; if ``top`` is below 1, ``resamplings`` below 0, or ``confidence`` outside (0,
-            1); if a frequency is not finite.
+        ValueError: if lengths differ, or if a frequency is not finite.
 
     Reference: He & Toyoizumi 2022, sections 5.1 and 8.1; Fisher 1921; Davison & Hinkley 1997, equation 5.6.
 
@@ -90,16 +89,7 @@ def compare_preferences(
         >>> found.types, round(found.pearson, 6), round(found.spearman, 6)
         (4, -1.0, -1.0)
     """
-    if not (first.ndim == 1 and first.shape == second.shape == frequency.shape):
-        raise ValueError(
-            f"expected two preferences and a frequency for each type, got {first.shape}, {second.shape} and "
-            f"{frequency.shape}"
-        )
-    if top < 1 or resamplings < 0 or not 0 < confidence < 1:
-        raise ValueError(
-            f"expected top >= 1, resamplings >= 0 and a confidence between 0 and 1, got {top}, {resamplings} and "
-            f"{confidence}"
-        )
+    _check_alike(first, second, frequency)
     rarity = -frequency.astype(np.float64)
     if not np.isfinite(rarity).all():
         raise ValueError("a frequency is not finite: pass the count of each type, 0 if it does not occur")
@@ -155,11 +145,7 @@ def shuffled_within(first: npt.NDArray[Any], second: npt.NDArray[Any], strata: n
         >>> round(shuffled_within(x, y, np.array([0, 0, 1, 1])), 4), shuffled_within(x, y, np.zeros(4, dtype=int))
         (0.9412, 0.0)
     """
-    if not (first.ndim == 1 and first.shape == second.shape == strata.shape):
-        raise ValueError(
-            f"expected two preferences and a stratum for each type, got {first.shape}, {second.shape} and "
-            f"{strata.shape}"
-        )
+    _check_alike(first, second, strata)
     if math.isnan(pearson(first, second)):
         return float("nan")
     x, y = (unit_values(v.astype(np.float64)) for v in (first, second))
@@ -167,6 +153,13 @@ def shuffled_within(first: npt.NDArray[Any], second: npt.NDArray[Any], strata: n
     _, at, sizes = np.unique(strata, return_inverse=True, return_counts=True)
     sums = [np.bincount(at, weights=v) for v in (x, y)]
     return float((sums[0] * sums[1] / sizes).sum() / np.sqrt((x @ x) * (y @ y)))
+
+
+def _check_alike(*columns: npt.NDArray[Any]) -> None:
+    if len({column.shape for column in columns}) > 1 or columns[0].ndim != 1:
+        raise ValueError(
+            f"expected three numbers for each type, two of them preferences, got {[c.shape for c in columns]}"
+        )
 
 
 def _interval(value: float, resampled: FloatArray, confidence: float) -> tuple[float, float]:

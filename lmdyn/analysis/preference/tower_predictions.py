@@ -69,9 +69,6 @@ class TowerPredictions:
         vocab_size: number V of types; targets are 0 … V − 1.
         towers: number K of towers, at least 1.
 
-    Raises:
-        ValueError: if there are no types or no towers.
-
     Example:
         >>> sums = TowerPredictions(vocab_size=3, towers=2)
         >>> p = torch.tensor([[0.5, 0.1, 0.7, 0.9], [0.25, 0.2, 0.1, 0.9]])
@@ -82,8 +79,6 @@ class TowerPredictions:
     """
 
     def __init__(self, vocab_size: int, towers: int) -> None:
-        if vocab_size < 1 or towers < 1:
-            raise ValueError(f"expected at least one type and one tower, got {vocab_size} and {towers}")
         self.vocab_size = vocab_size
         self.towers = towers
         self._pairs = torch.triu_indices(towers, towers)  # of the products, row by row
@@ -96,8 +91,8 @@ class TowerPredictions:
     def update(
         self,
         log_probabilities: Float[Tensor, "towers n"],
-        targets: Int[Tensor, "_"],
-        halves: Int[Tensor, "_"],
+        targets: Int[Tensor, "n"],
+        halves: Int[Tensor, "n"],
     ) -> None:
         """Add n positions.
 
@@ -107,24 +102,13 @@ class TowerPredictions:
             halves: (n,) 0 or 1, the half of the corpus that contains the position, for split-half reliability.
 
         Raises:
-            ValueError: if the number of towers or positions is wrong; on the CPU, also if a target is not below
-                ``vocab_size``, or if a half is not 0 or 1.
+            ValueError: on the CPU, if a target is not below ``vocab_size``.
         """
-        if log_probabilities.shape != (self.towers, len(targets)) or halves.shape != targets.shape:
-            raise ValueError(
-                f"expected log-probabilities ({self.towers}, n), targets (n,) and halves (n,), got "
-                f"{tuple(log_probabilities.shape)}, {tuple(targets.shape)} and {tuple(halves.shape)}"
-            )
         log_p, targets, halves = (_with_float64(v) for v in (log_probabilities, targets, halves))
         counts = targets >= 0
         halves = torch.where(counts, halves, 0)
-        if targets.device.type == "cpu" and len(targets):  # no synchronization elsewhere
-            if int(targets.max()) >= self.vocab_size:
-                raise ValueError(
-                    f"expected targets below vocab_size {self.vocab_size}, got {int(targets.max())}"
-                )
-            if int(halves.min()) < 0 or int(halves.max()) > 1:
-                raise ValueError(f"halves must be 0 or 1, got {int(halves.min())} to {int(halves.max())}")
+        if targets.device.type == "cpu" and len(targets) and int(targets.max()) >= self.vocab_size:
+            raise ValueError(f"expected targets below vocab_size {self.vocab_size}, got {int(targets.max())}")
         # boolean indexing would synchronize; a target beyond the vocabulary is also beyond the table
         row = torch.where(counts, 1 + 2 * targets.long() + halves, 0)
         log_p = log_p.detach().double()
@@ -152,10 +136,6 @@ class TowerPredictions:
             >>> sums.reduce().all_positions
             tensor([[0.2500, 0.7500]], dtype=torch.float64)
         """
-        if sums.shape != (self.towers, self.vocab_size):
-            raise ValueError(
-                f"expected sums of shape {(self.towers, self.vocab_size)}, got {tuple(sums.shape)}"
-            )
         sums = _with_float64(sums.detach())
         self._all = self._all.to(sums.device)
         self._all[:, :-1] += sums
@@ -175,10 +155,9 @@ class TowerPredictions:
         # 1e-5: tolerance for softmax in half precision
         wrong = (log_probability.isnan() & (count > 0)) | (probability > 1 + 1e-5)
         if bool(wrong.any()):
-            tower, token = (int(i) for i in wrong.nonzero()[0])
+            tower, token = wrong.nonzero()[0].tolist()
             raise ValueError(
-                f"tower {tower} gave type {token} values that are not probabilities (mean {probability[tower, token]}, "
-                f"mean log {log_probability[tower, token]}): expected logarithms of at most 0, without NaN"
+                f"tower {tower} gave type {token} values that are not probabilities: expected logarithms"
             )
         # Raw moments are acceptable here, unlike elsewhere: a variance is precise to a few roundings of the mean
         # square, so its root to about 1e-7 of p̄, and the standard error of log p̄ to 1e-7/√n, far below what is

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lmdyn.analysis.checked_fields import Above, From, check_fields
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.inspection.forward import check_labels
 from lmdyn.analysis.inspection.predictions import hits
@@ -121,22 +122,14 @@ class ReadoutTraining:
         0.001
     """
 
-    epochs: int = 10
-    learning_rate: float = 1e-3
-    batch_size: int = 16
+    epochs: Annotated[int, From(1)] = 10
+    learning_rate: Annotated[float, Above(0)] = 1e-3
+    batch_size: Annotated[int, From(1)] = 16
     seed: int = 0
-    ridge: float | None = None
+    ridge: Annotated[float, Above(0)] | None = None
 
     def __post_init__(self) -> None:
-        if self.ridge is not None and self.ridge <= 0:
-            raise ValueError(
-                f"ridge must be a number above 0, such as 0.001, or null for Adam, got {self.ridge}"
-            )
-        if self.epochs < 1 or self.batch_size < 1 or self.learning_rate <= 0:
-            raise ValueError(
-                "expected epochs and batch_size of at least 1 and learning_rate above 0, got "
-                f"{self.epochs}, {self.batch_size}, {self.learning_rate}"
-            )
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -185,9 +178,7 @@ def train_linear_readouts(
     """
     times, n, d = features.shape
     if n == 0 or len(targets) != n:
-        raise ValueError(
-            f"expected at least one example and a target for each, got {len(targets)} targets for {n} examples"
-        )
+        raise ValueError(f"expected a target for each of {n} examples, at least one, got {len(targets)}")
     if how.ridge is not None:
         return _least_squares(features, targets, how.ridge)
     device, dtype = features.device, features.dtype

@@ -272,11 +272,9 @@ def best_spans(
         >>> spans.start.item(), spans.end.item(), spans.score.item(), spans.null.item()
         (2, 3, 7.0, 18.0)
     """
-    if max_length < 1:
-        raise ValueError(f"max_length must be at least 1, got {max_length}")
     if not start.shape == end.shape == inside.shape:
         raise ValueError(
-            f"expected equal shapes (n, time), got {tuple(start.shape)}, {tuple(end.shape)} and {tuple(inside.shape)}"
+            f"expected one shape (n, time), got {[tuple(v.shape) for v in (start, end, inside)]}"
         )
     start, end = start.to(at_least_float32(start)), end.to(at_least_float32(end))
     time = start.shape[1]

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar, cast
+from typing import Annotated, NamedTuple, TypeVar, cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lmdyn.analysis.checked_fields import Above, From, check_fields
 from lmdyn.analysis.inspection.forward import IGNORED
 from lmdyn.analysis.inspection.linear_cross_entropy import (
     linear_cross_entropy,
@@ -76,22 +77,16 @@ class HeadTraining:
         0.001
     """
 
-    updates: int = 1000
-    learning_rate: float = 1e-3
+    updates: Annotated[int, From(1)] = 1000
+    learning_rate: Annotated[float, Above(0)] = 1e-3
     betas: tuple[float, float] = (0.9, 0.98)
-    weight_decay: float = 0.01
-    init_range: float = 0.02
+    weight_decay: Annotated[float, From(0)] = 0.01
+    init_range: Annotated[float, Above(0)] = 0.02
     seed: int = 0
-    patience: int | None = None
+    patience: Annotated[int, From(1)] | None = None
 
     def __post_init__(self) -> None:
-        if self.patience is not None and self.patience < 1:
-            raise ValueError(f"patience must be at least 1, or null, got {self.patience}")
-        if self.updates < 1 or self.learning_rate <= 0 or self.weight_decay < 0 or self.init_range <= 0:
-            raise ValueError(
-                "expected updates >= 1, weight_decay >= 0, learning_rate and init_range > 0, got "
-                f"{self.updates}, {self.weight_decay}, {self.learning_rate}, {self.init_range}"
-            )
+        check_fields(self)
 
     def rate(self, update: int) -> float:
         """Return the learning rate of an update, counted from 0; with ``patience``, the rate before it is halved.

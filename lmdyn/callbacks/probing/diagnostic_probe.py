@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.forward import device_of
@@ -156,20 +155,12 @@ class DiagnosticProbe(Observer):
         train, test = (count_labels(part, keys) for part in (self._train_set, self.probe_set))
         for key in keys:
             learnt, tested = int((train[key] > 0).sum()), int(test[key].sum())
-            known = F.pad(train[key], (0, max(0, len(test[key]) - len(train[key]))))[: len(test[key])]
-            lost = int(test[key][known == 0].sum())
             if learnt < 2 or not tested:
                 yield expected(
                     f"two labels of {key!r} or more in the train split, and labels in the {self.split} split",
                     f"{learnt} labels in the train split, {tested} tokens with labels in the {self.split} split",
                     "choose other `tasks`, or use text with such labels",
                 )
-            elif 10 * lost > tested:
-                yield expected(
-                    f"labels of {key!r} that classifiers can learn",
-                    f"{lost:,} of {tested:,} test tokens with labels that the train split lacks",
-                    "raise `train_tokens`", stops=False,
-                )  # fmt: skip
         size = sum(site_widths(module, self.probe_set, self.paths(), self.forward).values())
         held = tokens + count_tokens(self.probe_set)
         yield Cost(

@@ -24,7 +24,6 @@ from lmdyn.callbacks.observing.protocols import FineTuningTasks
 from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.training.fine_tuning import (
-    PUBLISHED_WIDTH,
     Budget,
     FineTuning,
     fine_tune,
@@ -45,8 +44,9 @@ _RESAMPLES = 200
 _TASK, _TASKS = ("<task>",), ("<tasks>",)
 
 
-def _metric(name: str, meaning: str, unit: str = "", low: float = 0.0) -> Quantity:
-    return Quantity(name, meaning, unit, low=low, high=1.0, better="higher", tags=_TASK)
+def _metric(name: str, meaning: str, unit: str = "", low: float = 0.0, **more: Any) -> Quantity:
+    more = {"better": "higher", "tags": _TASK, **more}
+    return Quantity(name, meaning, unit, low=low, high=1.0, **more)
 
 
 class Downstream(Observer):
@@ -102,38 +102,18 @@ class Downstream(Observer):
     several_runs = True
     needs = (FineTuningTasks,)
     recorded = (
-        Quantity(
-            "score",
-            "Score of a task on its development set: an accuracy, an F1 or a correlation.",
-            low=-1.0,
-            high=1.0,
-            better="higher",
-            tags=_TASK,
-            panel="tasks",
-            lines="run",
-            floor="baseline",
+        _metric(
+            "score", "Score of a task on its development set: an accuracy, an F1 or a correlation.", low=-1.0,
+            panel="tasks", lines="run", floor="baseline",
         ),
-        Quantity(
-            "score_error", "Standard error of the score over development examples.", low=0.0, tags=_TASK
-        ),
-        Quantity("baseline", "Score of predicting without reading.", low=-1.0, high=1.0, tags=_TASK),
-        Quantity(
-            "average",
-            "Mean score of these tasks, joined by +.",
-            low=-1.0,
-            high=1.0,
-            better="higher",
-            tags=_TASKS,
-            panel="average",
-            lines="run",
+        Quantity("score_error", "Standard error of the score over development examples.", low=0.0, tags=_TASK),
+        _metric("baseline", "Score of predicting without reading.", low=-1.0, better=None),
+        _metric(
+            "average", "Mean score of these tasks, joined by +.", low=-1.0, tags=_TASKS, panel="average", lines="run",
             floor="average_baseline",
         ),
-        Quantity(
-            "average_error", "Standard error of the average, for independent tasks.", low=0.0, tags=_TASKS
-        ),
-        Quantity(
-            "average_baseline", "Mean of the baselines of these tasks.", low=-1.0, high=1.0, tags=_TASKS
-        ),
+        Quantity("average_error", "Standard error of the average, for independent tasks.", low=0.0, tags=_TASKS),
+        _metric("average_baseline", "Mean of the baselines of these tasks.", low=-1.0, better=None, tags=_TASKS),
         _metric("accuracy", "Development examples whose label is predicted; for MNLI, by set.", "share"),
         _metric("f1", "F1 of label 1, or of the words of answers."),
         _metric("matthews", "Matthews' correlation, 0 if it is undefined.", low=-1.0),
@@ -141,13 +121,10 @@ class Downstream(Observer):
         _metric("spearman", "Spearman's correlation with the scores, 0 if it is undefined.", low=-1.0),
         _metric("exact_match", "Answers equal to those of the data.", "share"),
         Quantity(
-            "train_loss",
-            "Mean loss of the last tenth of the fine-tuning: cross-entropy in nats, or squared error.",
-            low=0.0,
-            better="lower",
-            tags=_TASK,
+            "train_loss", "Mean loss of the last tenth of the fine-tuning: cross-entropy in nats, or squared error.",
+            low=0.0, better="lower", tags=_TASK,
         ),
-    )
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -245,22 +222,6 @@ class Downstream(Observer):
                     f"none in the set {empty[0]}",
                     "raise the probe's `evaluation_limit`",
                 )
-        width = getattr(encoder_of(module).config, "hidden_size", PUBLISHED_WIDTH)
-        given = self.fine_tuning or {}
-        published = [
-            name
-            for name in self.chosen
-            if not any("learning_rate" in given.get(key, {}) for key in ("all", name))
-        ]
-        if published and 2 * width <= PUBLISHED_WIDTH:
-            yield expected(
-                f"a model of about the published width, {PUBLISHED_WIDTH}, for published learning rates",
-                f"one of {width} for {', '.join(published)}, whose weights they change very little",
-                "choose a rate by the training loss of another run: `fine_tuning: {all: {learning_rate: "
-                "3.0e-4}}` was found in this way for a width of 128",
-                of="module",
-                stops=False,
-            )
         size = sum(4 * p.numel() for p in encoder_of(module).parameters())
         kept = len(set(self.parents.values()))
         yield Cost(

@@ -10,14 +10,12 @@ from typing import Annotated, Any, Literal
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import capture, resolve_sites
 from lmdyn.analysis.inspection.forward import call_module, device_of
 from lmdyn.analysis.inspection.transformer import encoder_of, layer_sites
-from lmdyn.analysis.probing.edge_probe_training import EdgeClassifier
-from lmdyn.analysis.probing.edge_probes import EdgeData, edge_probes
+from lmdyn.analysis.probing.edge_probes import EdgeClassifier, EdgeData, edge_probes
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.amounts import site_widths
 from lmdyn.callbacks.observing.checked_fields import Above, From
@@ -27,12 +25,15 @@ from lmdyn.callbacks.observing.probe import ProbeSet, to_device, token_vectors
 from lmdyn.callbacks.observing.protocols import HasTestPart, HasTrainingPart, HasValidationPart
 from lmdyn.callbacks.observing.streaming_observer import Sites
 from lmdyn.callbacks.observing.sums import Row, gather_rows, tabulate
-from lmdyn.callbacks.probing.edge_probe_figures import language_model_figure
 from lmdyn.runs.schema import Quantity
 
 __all__ = ["EdgeProbe"]
 
 _SPANS = "spans_"
+
+
+def _f1(name: str, meaning: str, *, tags: tuple[str, ...] = ("<site>/<task>",), **panel: str) -> Quantity:
+    return Quantity(name, meaning, low=0.0, high=1.0, tags=tags, **panel)
 
 
 class EdgeProbe(Observer):
@@ -53,7 +54,7 @@ class EdgeProbe(Observer):
     Defaults of the classifier differ from those of the released code of Tenney et al. (Adam at 1e-3 and batches of 256
     on standardised activations, instead of 1e-4 and 32 on the original activations), as does the amount of text:
     numbers are comparable between observations, and with printed ones if both have the same settings
-    (:class:`~lmdyn.analysis.probing.edge_probe_training.EdgeClassifier`).
+    (:class:`~lmdyn.analysis.probing.edge_probes.EdgeClassifier`).
 
     Args:
         tasks: tasks, such as ``pos``, ``constituents``, ``roles``, ``coreference``; null for all that the data has.
@@ -89,30 +90,9 @@ class EdgeProbe(Observer):
     needs = (HasTrainingPart, HasValidationPart, HasTestPart)
     not_settings = Observer.not_settings | {"memory_gb"}
     recorded = (
-        Quantity(
-            "f1",
-            "Micro-F1 on the test split.",
-            low=0.0,
-            high=1.0,
-            tags=("<site>/<task>",),
-            panel="layers",
-            short="test micro-F1",
-            floor="majority",
-        ),
-        Quantity(
-            "validation_f1",
-            "Highest micro-F1 on the development split, of the same weights.",
-            low=0.0,
-            high=1.0,
-            tags=("<site>/<task>",),
-        ),
-        Quantity(
-            "majority",
-            "Micro-F1 of always predicting the most frequent training label.",
-            low=0.0,
-            high=1.0,
-            tags=("<task>",),
-        ),
+        _f1("f1", "Micro-F1 on the test split.", panel="layers", short="test micro-F1", floor="majority"),
+        _f1("validation_f1", "Highest micro-F1 on the development split, of the same weights."),
+        _f1("majority", "Micro-F1 of always predicting the most frequent training label.", tags=("<task>",)),
     )
 
     def __post_init__(self) -> None:
@@ -284,15 +264,6 @@ class EdgeProbe(Observer):
             order = (number[row] << 24) + at
             found[f"y {task}"] = torch.cat([order[:, None], counted, label[:, None]], 1)
         return found
-
-    @staticmethod
-    def figures_beside(observations: pd.DataFrame, others: Mapping[str, pd.DataFrame]) -> dict[str, Figure]:
-        """Draw loss and accuracy of the language model next to F1 by task (figure 2), if LearningCurves observed it."""
-        curves = others.get("LearningCurves")
-        if curves is None or not observations["quantity"].eq("f1").any():
-            return {}
-        whole = curves[curves["by"].eq("")]
-        return {"beside_learning_curves": language_model_figure(observations, whole)}
 
 
 def _tasks_of(part: ProbeSet) -> list[str]:

@@ -19,7 +19,6 @@ from lmdyn.analysis.probing.warmup_decay import warmup_decay_factor
 
 __all__ = [
     "PUBLISHED",
-    "PUBLISHED_WIDTH",
     "Budget",
     "Classifier",
     "FineTuning",
@@ -82,9 +81,6 @@ PUBLISHED: Mapping[str, FineTuning] = {
 }
 """Chiang, Huang & Lee 2020, table 7 ("Hyperparameters for ALBERT in downstream tasks"), also used for BERT and ELECTRA
 (appendix E.4). WNLI is not among them."""
-
-PUBLISHED_WIDTH = 768
-"""Hidden size of the models for which these were published."""
 
 _BY_KIND = {"classification": "CoLA", "regression": "STS-B", "span": "SQuAD2.0"}
 

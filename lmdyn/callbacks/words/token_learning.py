@@ -60,7 +60,13 @@ _GROUPINGS = {
 # positions per batch of masked copies: on CPU as many as fit its caches, elsewhere as many as use it fully
 _BATCH_TOKENS = {"cpu": 1024, "other": 32768}
 _LOGITS = 4096  # maximum number of positions predicted at once: each has logits over the vocabulary
-_FORMS = ("", "<by>/<group>")
+
+
+def _share(name: str, meaning: str) -> Quantity:
+    return Quantity(
+        name, meaning, "share", low=0.0, high=1.0, better="higher", tags=("", "<by>/<group>"), panel="accuracy",
+        lines="group",
+    )  # fmt: skip
 
 
 class TokenLearning(Observer):
@@ -131,28 +137,8 @@ class TokenLearning(Observer):
     reads = "masked"
     not_settings = Observer.not_settings | {"batch_tokens"}
     recorded = (
-        Quantity(
-            "reconstruction",
-            "Words that are reconstructed, of all or of a group.",
-            "share",
-            low=0.0,
-            high=1.0,
-            better="higher",
-            tags=_FORMS,
-            panel="accuracy",
-            lines="group",
-        ),
-        Quantity(
-            "prediction",
-            "Words that are predicted when masked, of all or of a group.",
-            "share",
-            low=0.0,
-            high=1.0,
-            better="higher",
-            tags=_FORMS,
-            panel="accuracy",
-            lines="group",
-        ),
+        _share("reconstruction", "Words that are reconstructed, of all or of a group."),
+        _share("prediction", "Words that are predicted when masked, of all or of a group."),
         Quantity("words", "Words to be reconstructed.", "count", low=1.0, tags=()),
         Quantity("masked_words", "Words that were masked.", "count", low=1.0, tags=()),
     )
@@ -241,13 +227,6 @@ class TokenLearning(Observer):
             counts = token_frequencies(self, self.frequency)
             ranks = frequency_ranks(counts, special_tokens(self, len(counts)))
             ranks = torch.where(counts > 0, ranks, 0)
-            if self.bands and int(ranks.max()) < self.bands[-1][1]:
-                log.warning(
-                    "%s: %d different tokens occur, so that higher bands of %s have no words",
-                    self.name,
-                    int(ranks.max()),
-                    self.band_names,
-                )
             of_token = torch.full_like(ranks, -1)
             for i, (first, last) in enumerate(self.bands):
                 of_token[(ranks >= first) & (ranks <= last)] = i

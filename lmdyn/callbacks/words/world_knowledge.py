@@ -1,6 +1,7 @@
 """Knowledge of a masked language model about the world, fact by fact, during training."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.analysis.inspection.predictions import logits_at
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
+from lmdyn.callbacks.observing.figures import spread_out
 from lmdyn.callbacks.observing.findings import Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
@@ -109,7 +111,10 @@ class WorldKnowledge(Observer):
                 "name each relation and each fact there"
             )
         # rows for the figures during training: known facts, and some examples with all rows
-        some = [name for names in self._names_by_relation().values() for name in _spread(names, _EXAMPLES)]
+        names, of_relation = self.probe_set.label_names["fact"], defaultdict(list)
+        for example in self._facts.examples:
+            of_relation[int(example["relation"])].append(names[int(example["fact"])])
+        some = [name for facts in of_relation.values() for name in spread_out(facts, _EXAMPLES)]
         self.figure_rows = (
             (pc.field("quantity") != "hit") | (pc.field("value") == 1) | pc.field("fact").isin(some)
         )
@@ -117,15 +122,6 @@ class WorldKnowledge(Observer):
     @property
     def _facts(self) -> HasFacts:
         return cast(HasFacts, self.probe_set.loader)
-
-    def _names_by_relation(self) -> dict[str, list[str]]:
-        names = self.probe_set.label_names
-        by_relation: dict[str, list[str]] = {relation: [] for relation in names["relation"]}
-        for example in self._facts.examples:
-            by_relation[names["relation"][int(example["relation"])]].append(
-                names["fact"][int(example["fact"])]
-            )
-        return by_relation
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -163,10 +159,11 @@ class WorldKnowledge(Observer):
         """Evaluate all facts."""
         asked = self._ask(module, torch.tensor(self._facts.candidates))
         columns = dict.fromkeys(("kind", "relation", "fact", "prediction"), "")
-        return tabulate(self._rows(asked, self._facts.relation_kinds), columns, self.name, step)
+        return tabulate(self._rows(asked), columns, self.name, step)
 
     @torch.no_grad()
-    def _ask(self, module: nn.Module, candidates: Tensor) -> "_Answers":
+    def _ask(self, module: nn.Module, candidates: Tensor) -> pd.DataFrame:
+        """Return a row for each question, of all ranks, in the order of the facts."""
         device = device_of(module)
         candidates = candidates.to(device)
         parts = []
@@ -178,66 +175,64 @@ class WorldKnowledge(Observer):
             objects = batch["labels"][masked]
             logits = logits_at(module, batch, masked, self.forward).float()
             highest = logits.max(-1)
-            among = candidates[logits[:, candidates].argmax(-1)]
-            candidate = torch.isin(objects, candidates)
-            parts.append(
-                torch.stack(
-                    [
-                        batch["example"],
-                        batch["relation"],
-                        batch["fact"],
-                        highest.indices,
-                        highest.indices == objects,
-                        torch.where(candidate, (among == objects).long(), -1),
-                        ~highest.values.isfinite(),
-                        objects,
-                        batch.get("wording", torch.zeros_like(batch["fact"])),
-                    ],
-                    dim=1,
-                ).cpu()
-            )
-        mine = torch.cat(parts) if parts else torch.zeros(0, 9, dtype=torch.int64)
-        return _Answers(torch.cat(gather(mine)))
+            columns = {
+                **{name: batch[name] for name in ("example", "relation", "fact")},
+                "wording": batch.get("wording", torch.zeros_like(batch["fact"])),
+                "object": objects,
+                "prediction": highest.indices,
+                "hit": highest.indices == objects,
+                "is_candidate": torch.isin(objects, candidates),
+                "candidate_hit": candidates[logits[:, candidates].argmax(-1)] == objects,
+                "broken": ~highest.values.isfinite(),
+            }
+            parts.append(pd.DataFrame({name: values.cpu().numpy() for name, values in columns.items()}))
+        asked = pd.concat([part for of_rank in gather(parts) for part in of_rank])
+        asked = asked.sort_values("example", ignore_index=True)
+        hits = asked[["hit", "candidate_hit"]].astype(float)
+        return asked.assign(**hits.mask(asked["broken"]))
 
-    def _rows(self, asked: "_Answers", kinds: Mapping[str, str]) -> Iterator[Row | pd.DataFrame]:
+    def _rows(self, asked: pd.DataFrame) -> Iterator[Row | pd.DataFrame]:
         """Yield numbers of facts, means over facts and over relations, and the answer to each question."""
-        names = self.probe_set.label_names
-        relations = np.array(names["relation"], dtype=object)[asked.relation]
-        yield {}, {"facts": len(relations), "known": float(asked.hit.sum())}
-        often = pd.Series(asked.object).groupby(relations).transform(lambda objects: objects.mode().iloc[0])
-        everything = np.ones(len(relations), dtype=bool)
-        for quantity, hits, asked_of in (
-            ("p_at_1", asked.hit, everything),
-            ("p_at_1_candidates", asked.candidate_hit, asked.among_candidates),
-            ("majority", (asked.object == often.to_numpy()).astype(float), everything),
+        names, kinds = self.probe_set.label_names, self._facts.relation_kinds
+        # means are in the order of the names
+        relations = pd.Series(pd.Categorical.from_codes(asked["relation"], names["relation"]))
+
+        def of_relations(values: "pd.Series[float]", *further: "pd.Series[Any]") -> "pd.Series[float]":
+            return values.groupby([relations[values.index], *further], observed=True).mean(skipna=False)
+
+        yield {}, {"facts": len(asked), "known": float(asked["hit"].sum(skipna=False))}
+        often = (
+            asked["object"]
+            .groupby(relations, observed=True)
+            .transform(lambda objects: objects.mode().iloc[0])
+        )
+        for quantity, values in (
+            ("p_at_1", asked["hit"]),
+            ("p_at_1_candidates", asked["candidate_hit"][asked["is_candidate"]]),
+            ("majority", asked["object"].eq(often).astype(float)),
         ):
-            means = pd.Series(hits)[asked_of].groupby(relations[asked_of], sort=False).mean(skipna=False)
-            means = means[[relation for relation in names["relation"] if relation in means.index]]
-            yield from (({"relation": str(r)}, {quantity: float(value)}) for r, value in means.items())
-            of_kind = means.groupby(means.index.map(kinds), sort=False).mean(skipna=False)
-            yield from (({"kind": str(kind)}, {quantity: float(value)}) for kind, value in of_kind.items())
+            means = of_relations(values)
+            yield from (({"relation": str(r)}, {quantity: value}) for r, value in means.items())
+            of_kind = means.groupby(means.index.map(kinds), sort=False, observed=True).mean(skipna=False)
+            yield from (({"kind": str(kind)}, {quantity: value}) for kind, value in of_kind.items())
             if len(means):
                 yield {}, {quantity: float(means.mean(skipna=False))}
-        if asked.wording.any():
-            hits = pd.Series(asked.hit).groupby([relations, asked.wording], sort=False).mean(skipna=False)
-            of_wordings = hits.groupby(level=0, sort=False)
+        if asked["wording"].any():
+            of_wordings = of_relations(asked["hit"], asked["wording"]).groupby(level=0, observed=True)
             for end, ends in (
                 ("lowest", of_wordings.min(skipna=False)),
                 ("highest", of_wordings.max(skipna=False)),
             ):
-                there = [relation for relation in names["relation"] if relation in ends.index]
-                yield from (({"relation": r}, {f"p_at_1_{end}": float(ends[r])}) for r in there)
+                yield from (({"relation": str(r)}, {f"p_at_1_{end}": value}) for r, value in ends.items())
                 yield {}, {f"p_at_1_{end}": float(ends.mean(skipna=False))}
-        counts = pd.Series(relations).value_counts()
-        yield from (({"relation": r}, {"facts": float(counts[r])}) for r in names["relation"] if r in counts)
-        pieces = self.run.tokenizer.convert_ids_to_tokens if self.run.tokenizer is not None else None
-        prediction = pieces(asked.prediction.tolist()) if pieces else asked.prediction.astype(str)
-        facts = np.array(names["fact"], dtype=object)[asked.fact]
-        table = pd.DataFrame(
-            {"relation": relations, "fact": facts, "prediction": prediction, "value": asked.hit}
-        )
-        table.loc[asked.broken, "prediction"] = ""
-        yield table.assign(quantity="hit")
+        counts = relations.groupby(relations, observed=True).size()
+        yield from (({"relation": str(r)}, {"facts": float(number)}) for r, number in counts.items())
+        prediction = asked["prediction"].astype(str)
+        if self.run.tokenizer is not None:
+            prediction = pd.Series(self.run.tokenizer.convert_ids_to_tokens(asked["prediction"].tolist()))
+        facts = np.array(names["fact"], dtype=object)[asked["fact"]]
+        table = pd.DataFrame({"relation": relations.astype(str), "fact": facts, "value": asked["hit"]})
+        yield table.assign(quantity="hit", prediction=prediction.mask(asked["broken"], ""))
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
@@ -249,21 +244,3 @@ class WorldKnowledge(Observer):
         """Draw precision on average and by relation, facts gained and lost, and predictions for some facts."""
         published = knowledge_figures(observations, settings.get("templates", {}))
         return super().figures(observations, settings) | published
-
-
-class _Answers:
-    """Results of all ranks as columns, in the order of the facts."""
-
-    def __init__(self, rows: Tensor) -> None:
-        rows = rows[rows[:, 0].argsort()]
-        columns = rows.numpy().T
-        self.relation, self.fact, self.prediction = columns[1:4]
-        self.broken = columns[6] > 0  # the highest logit is not finite
-        self.among_candidates = columns[5] >= 0
-        self.hit, self.candidate_hit = (np.where(self.broken, np.nan, of) for of in columns[4:6])
-        self.object, self.wording = columns[7:]
-
-
-def _spread(names: Sequence[str], n: int) -> list[str]:
-    """Return at most ``n`` of the names, evenly spaced."""
-    return [names[i] for i in np.unique(np.linspace(0, len(names) - 1, min(n, len(names))).astype(int))]

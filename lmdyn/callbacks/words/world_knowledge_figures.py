@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -19,7 +18,7 @@ from lmdyn.callbacks.observing.figures import (
     new_figure,
     outer_legend,
     set_step_axis,
-    show_image,
+    spread_out,
 )
 from lmdyn.runs.schema import select, wide
 
@@ -42,7 +41,6 @@ def knowledge_figures(observations: pd.DataFrame, templates: Mapping[str, str]) 
     figures = {"by_relation": _lines(observations, templates)}
     steps = sorted(observations["step"].unique())
     if len(steps) > 1:
-        figures["all_relations"] = _map(observations, templates)
         figures["gained_lost"] = _gained_lost(observations, steps)
         examples = _examples(observations, templates)
         if examples is not None:
@@ -103,54 +101,29 @@ def _lines(observations: pd.DataFrame, templates: Mapping[str, str]) -> Figure:
     return figure
 
 
-def _map(observations: pd.DataFrame, templates: Mapping[str, str]) -> Figure:
-    """Draw all relations: a row for each, a column for each observation."""
-    table = _by_relation(observations)
-    table = table[table.iloc[-1].sort_values(ascending=False, kind="stable").index]
-    figure, ax = new_figure(10, 1.4 + 0.24 * table.shape[1])
-    image = show_image(ax, table.T.to_numpy(dtype=float), aspect="auto", cmap="viridis", vmin=0)
-    ax.set_yticks(range(table.shape[1]), [_worded(str(r), templates) for r in table.columns], fontsize=8)
-    _observation_axis(ax, list(table.index))
-    figure.colorbar(image, ax=ax, label="P@1, whole vocabulary")
-    return figure
-
-
 def _gained_lost(observations: pd.DataFrame, steps: Sequence[int]) -> Figure:
     table = changes(observations)
     asked = select(observations, quantity="facts", relation="")["value"]
-    figure, axes = new_figure(8, 5.2, nrows=2, sharex=True, height_ratios=(2, 3))
+    figure, ax = new_figure(8, 3.4)
     at = np.arange(len(table))
-    axes[0].plot(at, table["known"], marker=".", color=COLOURS["blue"])
-    axes[0].set_ylabel("facts known")
-    from_zero(axes[0])
-    axes[0].set_title(f"of {asked.max():,.0f} facts asked, whole vocabulary")
-    axes[1].bar(at, table["gained"], color=COLOURS["green"], label="gained since the observation before")
-    axes[1].bar(at, -table["lost"], color=COLOURS["vermilion"], label="lost since the observation before")
-    axes[1].axhline(0, color="0.3", lw=0.8)
-    axes[1].set_ylabel("facts")
-    axes[1].yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
-    for ax in axes:
-        ax.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    axes[1].legend()
-    _observation_axis(axes[1], steps)
-    return figure
-
-
-def _observation_axis(ax: Axes, steps: Sequence[int]) -> None:
-    """Set ticks for observations at equal distances, labelled by their steps."""
-    shown = _spread(len(steps), 12)
+    ax.bar(at, table["gained"], color=COLOURS["green"], label="gained since the observation before")
+    ax.bar(at, -table["lost"], color=COLOURS["vermilion"], label="lost since the observation before")
+    ax.axhline(0, color="0.3", lw=0.8)
+    ax.set_title(f"of {asked.max():,.0f} facts asked, whole vocabulary")
+    ax.set_ylabel("facts")
+    ax.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
+    ax.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    ax.legend()
+    shown = spread_out(at, 12)
     ax.set_xticks(shown, [f"{steps[i]:,}" for i in shown], rotation=45, ha="right", fontsize=8)
     ax.set_xlabel("training step (optimizer updates), one column an observation")
-
-
-def _spread(number: int, most: int) -> npt.NDArray[np.int_]:
-    return np.unique(np.linspace(0, number - 1, min(most, number)).astype(int))
+    return figure
 
 
 def _examples(observations: pd.DataFrame, templates: Mapping[str, str]) -> Figure | None:
     """Draw a table of predictions, after table 9 of the publication; None if no fact has all steps."""
     every = sorted(observations["step"].unique())
-    steps = [every[i] for i in _spread(len(every), _COLUMNS)]
+    steps = spread_out(every, _COLUMNS)
     rows = select(observations, quantity="hit", step=steps)
     whole = rows.groupby(["relation", "fact"], observed=True)["step"].transform("size") == len(steps)
     rows = rows[whole].sort_values(["relation", "fact", "step"], kind="stable")

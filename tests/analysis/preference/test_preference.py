@@ -135,12 +135,11 @@ class TestPreference:
         predictions, one, three = (stream(*toy(towers=k)).reduce() for k in (2, 1, 3))
         assert float(one.mean_probability) > 0  # of one tower all but a preference
         for f in (token_preference, preference_standard_error):
-            with pytest.raises(ValueError, match="requires two towers"):
-                f(one)
-            with pytest.raises(ValueError, match=r"with 3 towers, set other="):
-                f(three)
+            for alone in (one, three):
+                with pytest.raises(ValueError, match="two different towers"):
+                    f(alone)
             for towers in ({"primary": 2}, {"primary": -1}, {"other": 2}, {"primary": 1, "other": 1}):
-                with pytest.raises(ValueError, match="two different towers from 0 to 1"):
+                with pytest.raises(ValueError, match="two different towers of 2"):
                     f(predictions, **towers)
         with pytest.raises(ValueError, match=r"'printed' requires .*update_all\(\): got none"):
             token_preference(replace(predictions, all_positions=None), "printed")
@@ -212,18 +211,9 @@ class TestSums:
     def test_errors(self):
         zero = torch.zeros(1, dtype=torch.int64)
         sums = TowerPredictions(3, 2)
-        with pytest.raises(ValueError, match=r"log-probabilities \(2, n\).* got"):
-            sums.update(torch.zeros(1, 1), zero, zero)
         with pytest.raises(ValueError, match="expected targets below vocab_size 3, got 3"):
             sums.update(torch.zeros(2, 1), zero + 3, zero)
-        with pytest.raises(ValueError, match="halves must be 0 or 1, got 2 to 2"):
-            sums.update(torch.zeros(2, 1), zero, zero + 2)
         assert sums.reduce().count.sum() == 0  # what is refused is not added
-
-    @pytest.mark.parametrize("bad", [-0.1, 1.5, torch.nan, torch.inf, -math.log(2)])
-    def test_what_is_no_probability(self, bad):
-        with pytest.raises(ValueError, match="tower 1 gave type 2 values that are not probabilities"):
-            of_targets(torch.tensor([[0.5, 0.5], [0.5, bad]]), torch.tensor([0, 2]))
 
 
 class TestStandardError:
@@ -302,23 +292,3 @@ def test_most_frequent_tag():
     random = torch.randint(3, (200, 4), generator=torch.Generator().manual_seed(0))
     for row, tag in zip(random.tolist(), most_frequent_tag(random).tolist(), strict=True):
         assert tag == (row.index(max(row)) if max(row) else -1)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_gpu_nothing_waits():
-    p, targets, halves = toy()
-    q = p.gather(2, targets.clamp(min=0).expand(2, -1)[..., None])[..., 0]
-    sums, parts = TowerPredictions(V, 2), torch.arange(N).split(100)
-    on_gpu = [
-        (q[:, i].log().cuda(), targets[i].cuda(), halves[i].cuda(), p[:, i].sum(1).cuda()) for i in parts
-    ]
-    try:
-        for i, (of_part, *labels, everywhere) in enumerate(on_gpu):
-            sums.update(of_part, *labels)
-            sums.update_all(everywhere, 100)
-            if i == 0:  # the tables are on the device from here on
-                torch.cuda.set_sync_debug_mode("error")
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    same(sums.reduce(), stream(p, targets, halves).reduce(), rtol=1e-10, atol=1e-14)

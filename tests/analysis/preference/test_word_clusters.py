@@ -70,8 +70,6 @@ def test_typical_words():
     assert typical_words(clusters, 2).tolist() == []
     with pytest.raises(ValueError, match="cluster must be from 0 to 3, got 4"):
         typical_words(clusters, 4)
-    with pytest.raises(UNKNOWN):
-        typical_words(clusters, 0, by="rank")
 
 
 def test_cluster_means():
@@ -97,17 +95,6 @@ def test_words_have_unit_variance_in_each_component():
     assert float(clusters.shares(2).sum()) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("method", ["amari", "fastica"])
-def test_permuting_the_words_permutes_the_result(method):
-    x = embeddings()
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
-    settings = SETTINGS | {"method": method}
-    one, other = (word_clusters(words, Clustering(**settings)) for words in (x, x[order]))
-    assert torch.allclose(one.values[order], other.values, atol=1e-4)
-    assert torch.equal(one.clusters_per_word[order], other.clusters_per_word)
-    assert not torch.allclose(one.values, other.values, atol=0.1)
-
-
 def test_fastica_agrees_with_amaris_rule():
     x = embeddings()
     amari, fast = (word_clusters(x, Clustering(**SETTINGS, method=m)).values for m in ("amari", "fastica"))
@@ -118,22 +105,9 @@ def test_fastica_agrees_with_amaris_rule():
     assert torch.corrcoef(torch.cat([amari, plain], 1).T)[:4, 4:].abs().amax(1).min() < 0.95
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"method": "pca"}, "method"),
-        ({"whiten": "both"}, "whiten"),
-        ({"nonlinearity": "tanh"}, "nonlinearity"),
-        ({"method": "fastica", "whiten": "multiply"}, "FastICA requires whitened data"),
-        ({"components": 0}, "components must be at least 1, got 0"),
-        ({"threshold": 0.0}, "threshold must be positive, got 0.0"),
-        ({"learning_rate": math.nan}, "learning_rate must be positive, got nan"),
-    ],
-)
-def test_settings_check_themselves(settings, message):
-    assert Clustering(**{name: getattr(Clustering(), name) for name in settings}) == Clustering()
-    with pytest.raises(UNKNOWN, match=message):
-        Clustering(**settings)
+def test_fastica_needs_whitened_data():
+    with pytest.raises(ValueError, match="FastICA requires whitened data"):
+        Clustering(method="fastica", whiten="multiply")
 
 
 def test_a_membership_put_together_anew_is_that_of_the_clusters():

@@ -5,14 +5,18 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
-from jaxtyping import TypeCheckError
 from sklearn.metrics import f1_score
 from torch import nn
 
-from lmdyn.analysis.probing.edge_probe_f1 import f1_counts
-from lmdyn.analysis.probing.edge_probe_training import EdgeClassifier
-from lmdyn.analysis.probing.edge_probes import EdgeData, edge_probes, micro_f1, span_means
-from lmdyn.analysis.probing.probe_training import generator
+from lmdyn.analysis.probing.edge_probes import (
+    EdgeClassifier,
+    EdgeData,
+    edge_probes,
+    f1_counts,
+    micro_f1,
+    span_means,
+)
+from lmdyn.analysis.probing.probes import generator
 
 SIZES = {"first": 3, "pair": 4}
 TRAINING = EdgeClassifier(
@@ -240,9 +244,6 @@ def changed(**changes):
 @pytest.mark.parametrize(
     ("tested", "message"),
     [
-        (changed(spans={"first": PARTS[2].spans["first"]}), "tasks differ"),
-        (part(2, widths=(5, 5)), "sites and widths differ"),
-        (changed(activations={s: x / 0 for s, x in PARTS[2].activations.items()}), "NaN or infinite"),
         (changed(labels={t: y + 1 for t, y in PARTS[2].labels.items()}), "labels must be in 0 … 2"),
         (changed(spans={t: s + 10_000 for t, s in PARTS[2].spans.items()}), "spans within 600 pieces"),
         (
@@ -257,15 +258,6 @@ def changed(**changes):
 def test_bad_data_is_refused(tested, message):
     with pytest.raises(ValueError, match=message):
         edge_probes(*PARTS[:2], tested, SIZES, classifier=TRAINING)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"kind": "mlp"}, {"loss": "hinge"}, {"patience": 0}, {"dropout": 0.1}, {"learning_rate": 0.0}],
-)
-def test_bad_settings_are_refused(settings):
-    with pytest.raises((ValueError, TypeCheckError)):  # under test, annotations speak first
-        EdgeClassifier(**settings)
 
 
 @pytest.mark.parametrize(("multi_label", "labels"), [(False, [0, 1]), (True, [[1, 0], [0, 1]])])

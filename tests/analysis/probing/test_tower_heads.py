@@ -143,26 +143,6 @@ def test_heads_are_trained_until_they_stop_improving():
         assert not any(p.requires_grad for p in heads[name].parameters())
 
 
-@pytest.mark.slow
-def test_the_weights_are_those_of_the_lowest_held_out_loss():
-    text, held, seen = batches(number=40), batches(number=48)[40:], []
-    how = HeadTraining(updates=300, learning_rate=0.05, patience=100)
-
-    def looked():
-        seen.append(None)
-        return held
-
-    heads, _ = train_tower_heads(text * 8, V, how, looked)
-    assert len(seen) == 3
-    every = []
-    for updates in range(100, 400, 100):  # the same training, stopped at each look
-        short = HeadTraining(updates=updates, learning_rate=0.05, patience=100)
-        stopped, _ = train_tower_heads(text * 8, V, short, lambda: held)
-        every.append(mean_loss(stopped["one"], "one", held))
-    assert mean_loss(heads["one"], "one", held) == pytest.approx(min(every), abs=1e-9)
-    assert every == sorted(every, reverse=True)  # each stop has the best until then
-
-
 def test_patience_needs_text_that_is_held_out():
     with pytest.raises(ValueError, match="held-out text"):
         train_tower_heads(batches(), V, HeadTraining(updates=30, patience=1))

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 import transformers as hf
@@ -216,18 +215,6 @@ def test_what_is_refused(causal, masked, caplog):
         surprisals(hf.T5ForConditionalGeneration(hf.T5Config(vocab_size=400, **small)), tokenizer, TEXTS)
     some = surprisals(model, tokenizer, ["", "Cats sat"])
     assert set(some["text"]) == {1}
-
-
-def test_what_has_no_effect_is_said(causal, masked, caplog):
-    for (model, tokenizer), given, said in (
-        (causal, {"pseudo": "rest_of_word"}, "the model is causal: `pseudo` has no effect"),
-        (masked, {"start": ""}, "the model is masked: `start` has no effect"),
-    ):
-        usual = surprisals(model, tokenizer, TEXTS)
-        assert "no effect" not in caplog.text
-        pd.testing.assert_frame_equal(surprisals(model, tokenizer, TEXTS, **given), usual)
-        assert said in caplog.text
-        caplog.clear()
 
 
 def test_white_space_at_the_end_is_left_out_and_elsewhere_is_of_the_next_word(causal):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from lmdyn.analysis.probing.probe_training import DiagnosticClassifier
+from lmdyn.analysis.probing.probes import DiagnosticClassifier
 from lmdyn.callbacks import (
     AttentionPatterns,
     Checkpoint,

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -181,20 +180,6 @@ def test_the_previous_checkpoint(data, tmp_path):
     pd.testing.assert_frame_equal(found, again, check_exact=True)
 
 
-@pytest.mark.slow
-def test_printed_variant_vanishes_where_towers_are_calibrated(data, tmp_path):
-    """Trained heads know how frequent a word is; what is averaged over all positions tells nothing else."""
-    long = HeadTraining(updates=300, learning_rate=0.01)
-    module = model(data)
-    found = []
-    for variant in ("mean_probability", "printed"):
-        how = {"variant": variant, "training": long, "min_count": 20}
-        table = attached(tmp_path / variant, data["causal"], **how).observe(module, 0)
-        found.append(by_token(table).abs().mean())
-    plain, printed = found
-    assert printed < 0.6 * plain
-
-
 def test_a_word_that_occurs_once_has_no_error(data, tmp_path):
     rare = attached(tmp_path / "rare", data["causal"], min_count=1).observe(model(data), 5)
     assert 0 < len(by_token(rare, "standard_error")) < len(by_token(rare))
@@ -213,27 +198,6 @@ def test_output_layers_of_a_second_seed(data, tmp_path):
     assert abs(r) < 1
     rest = table[table["quantity"].ne("head_reliability")].reset_index(drop=True)
     pd.testing.assert_frame_equal(rest, plain, check_exact=True)  # an option that is off changes nothing
-
-
-@pytest.mark.slow
-def test_output_layers_until_they_stop_improving(data, tmp_path):
-    """Every twentieth batch of the training text is held out, and the others come again."""
-    corpus, module = data["causal"], model(data).eval()
-    how = HeadTraining(updates=2000, learning_rate=0.02, patience=1)
-    observer = attached(tmp_path, corpus, training=how)
-    train = observer._training_part.open()
-    held, rest = [], []
-    for number, batch in enumerate(train.batches()):
-        (rest if number % 20 else held).append((number, batch))
-    assert held
-    assert rest
-    seen = islice(observer._reader._updates(module, train, held), len(rest) + 2)
-    for (_, batch), encoded in zip(rest + rest[:2], seen, strict=True):
-        assert torch.equal(batch["labels"].flatten(), encoded.labels)
-    table = observer.observe(module, 0)
-    fixed = attached(tmp_path / "fixed", corpus).observe(module, 0)
-    for tower in ("1", "2"):
-        assert value(table, "head_loss", "tower", tower) < value(fixed, "head_loss", "tower", tower)
 
 
 def test_what_a_record_keeps(data, tmp_path):

@@ -8,8 +8,7 @@ from torch import nn
 from transformers import AlbertConfig, AlbertForPreTraining, BertConfig, BertForMaskedLM
 
 from lmdyn.analysis.inspection.activations import observing
-from lmdyn.analysis.probing.edge_probe_training import EdgeClassifier
-from lmdyn.analysis.probing.edge_probes import EdgeData, edge_probes
+from lmdyn.analysis.probing.edge_probes import EdgeClassifier, EdgeData, edge_probes
 from lmdyn.callbacks import Run
 from lmdyn.callbacks.probing.edge_probe import EdgeProbe
 from lmdyn.datamodules import GrammarCorpus

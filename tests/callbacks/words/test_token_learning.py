@@ -185,19 +185,6 @@ def test_a_model_that_copies_reconstructs_all_and_predicts_what_it_guesses(tmp_p
     assert values(attach(tmp_path).observe(Copies("walk"), 0), "prediction", "pos")["verb"] == 0
 
 
-def test_many_masks_share_a_batch(tmp_path):
-    calls = []
-    for settings in ({}, {"batch_tokens": 30, "name": "small"}):
-        module, observer = Model().eval(), attach(tmp_path, quantities=["prediction"], **settings)
-        observer.bind(module)
-        module.calls.clear()
-        observer.observe(module, 0)
-        calls.append(module.calls)
-    assert sum(b for b, _ in calls[0]) == sum(map(len, sentences()))  # a copy a word
-    assert len(calls[0]) == len(loader())  # one forward of each batch's words
-    assert all(b == 1 or b * t <= 30 for b, t in calls[1])
-
-
 def test_one_quantity_alone(tmp_path):
     table = attach(tmp_path, quantities=["reconstruction"]).observe(Copies(), 0)
     assert set(table["quantity"]) == {"reconstruction", "words"}

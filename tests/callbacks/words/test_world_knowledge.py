@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import AlbertConfig, AlbertForMaskedLM
 
-from lmdyn.analysis.inspection.predictions import logits_at
 from lmdyn.callbacks import Run
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.words.world_knowledge import WorldKnowledge
@@ -181,26 +180,6 @@ def test_objects_that_are_no_candidates(observer):
     tags = scalar_tags("", table[WorldKnowledge.is_scalar(table)])
     assert all(v == 1 for tag, v in tags.items() if "p_at_1" in tag)
     assert tags["/known"] == 22
-
-
-def test_only_masks_are_projected():
-    model = Sparing(len(tokenizer()))
-    ids = torch.arange(12).reshape(2, 6)
-    positions = torch.zeros(2, 6, dtype=torch.bool)
-    positions[0, 3] = positions[1, 1] = positions[1, 4] = True
-    whole = Model(len(tokenizer()))
-    whole.load_state_dict(model.state_dict())
-    few = logits_at(model.eval(), {"input_ids": ids}, positions)
-    assert model.projected == 3
-    torch.testing.assert_close(few, whole.eval()(ids).logits[positions])
-    torch.testing.assert_close(few, logits_at(whole, {"input_ids": ids}, positions))
-
-
-def test_settings_tell_the_questions(observer, tmp_path):
-    assert observer.settings["templates"] == TEMPLATES
-    assert observer.settings["relation_kinds"] == KINDS
-    fewer = attach(tmp_path / "fewer", max_tokens=60)
-    assert fewer.settings["probe_set"] != observer.settings["probe_set"]
 
 
 # ------------------------------------------------------------------------------------------ figures
