@@ -138,7 +138,9 @@ def contextual_decomposition(
             parts[2 * side + 1] += (irrelevant.view(*focus.shape, -1),)
             if side == 0:
                 errors.append((relevant + irrelevant - hidden[k] * real).abs().max())
-    return Decomposition(*parts, torch.stack(errors).max())
+    relevant_h, irrelevant_h, relevant_c, irrelevant_c = parts
+    error = torch.stack(errors).max()
+    return Decomposition(relevant_h, irrelevant_h, relevant_c, irrelevant_c, error)
 
 
 def check_variant(variant: str) -> None:

@@ -5,7 +5,7 @@ float64, on the device of the model's outputs, and without gradients.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -137,10 +137,10 @@ def pairwise_shapley_interaction(
     if not games:
         outputs.call(inputs)  # finds the names of the outputs
     found = _PairValues((len(inputs), width, max_distance), _norms_of_all(outputs, games) if games else {})
-    few = [game.where(game.visible() <= exact_up_to) for game in games]
-    _exact_sums(outputs, [game for game in few if len(game.left)], found)
     for game in games:
-        many = game.where(game.visible() > exact_up_to)
+        few, many = (game.where(of) for of in (game.visible() <= exact_up_to, game.visible() > exact_up_to))
+        if len(few.left):
+            _exact_sums(outputs, few, found)
         if len(many.left):
             _drawn_means(outputs, many, samples, seeds[game.sentence], found)
     answer = {name: found.of(name) for name in outputs.names}
@@ -384,61 +384,26 @@ def _differences(
     }
 
 
-def _groups(games: Sequence[_Game], rows: Sequence[int], most: int) -> Iterator[list[_Game]]:
-    """Group consecutive games as long as the number of their rows is at most ``most``."""
-    group: list[_Game] = []
-    total = 0
-    for game, number in zip(games, rows, strict=True):
-        if group and total + number > most:
-            yield group
-            group, total = [], 0
-        group.append(game)
-        total += number
-    if group:
-        yield group
-
-
-def _exact_sums(outputs: _Outputs, games: Sequence[_Game], found: _PairValues) -> None:
-    """Sum over all subsets: the pairs of a game have at most its players."""
-    rows = [1 << int(game.visible().max()) for game in games]
-    cut = [int(game.read[int(game.right.max())]) + 1 if game.causal else len(game.token) for game in games]
-    for time in sorted(set(cut)):
-        these = [i for i, end in enumerate(cut) if end == time]
-        for group in _groups([games[i] for i in these], [rows[i] for i in these], outputs.max_rows):
-            _exact_group(outputs, group, time, found)
-
-
-def _exact_group(outputs: _Outputs, games: Sequence[_Game], time: int, found: _PairValues) -> None:
-    sentence, kept, row, position, where = [], [], [], [], []
-    members: list[Tensor] = []
-    before = 0
-    for game in games:
-        players = int(game.visible().max())
-        code = torch.arange(1 << players)
-        there = (code[:, None] >> torch.arange(game.players)) & 1 == 1
-        members.append(there)
-        kept.append(game.kept(there)[:, :time])
-        sentence.append(torch.full((len(code),), game.sentence))
-        for r in game.right.unique().tolist():
-            coalitions = 2 << r if game.causal else len(code)  # of the players visible at r
-            row.append(before + code[:coalitions])
-            position.append(game.read[r].expand(coalitions))
-            where.append(coalitions)
-        before += len(code)
-    values = outputs.at(torch.cat(sentence), torch.cat(kept), torch.cat(row), torch.cat(position))
-    parts = {name: iter(v.split(where)) for name, v in values.items()}
-    for game, there in zip(games, members, strict=True):
-        for r in game.right.unique().tolist():
+def _exact_sums(outputs: _Outputs, game: _Game, found: _PairValues) -> None:
+    """Sum over all subsets of the players."""
+    code = torch.arange(1 << int(game.visible().max()))
+    there = (code[:, None] >> torch.arange(game.players)) & 1 == 1
+    time = int(game.read[int(game.right.max())]) + 1 if game.causal else len(game.token)
+    rights = game.right.unique().tolist()
+    counts = [2 << r if game.causal else len(code) for r in rights]  # coalitions of the players visible at r
+    row = torch.cat([code[:count] for count in counts])
+    position = game.read[rights].repeat_interleave(torch.tensor(counts))
+    values = outputs.at(torch.full_like(code, game.sentence), game.kept(there)[:, :time], row, position)
+    for name, of_all in values.items():
+        for r, v in zip(rights, of_all.split(counts), strict=True):
             chosen = game.where(game.right == r)
             n = int(chosen.visible()[0])
-            bits = there[: 2 << r if game.causal else None, :n].double()
+            bits = there[: len(v), :n].double()
             left, right = bits[:, chosen.left].T, bits[:, r]
             size = (bits.sum(1) - left - right).long()  # of S
             weight = _size_weights(n) / torch.tensor([math.comb(n - 2, k) for k in range(n - 1)])
             signed = weight[size] * torch.where(left == right, 1.0, -1.0)  # (pairs, coalitions)
-            for name, part in parts.items():
-                v = next(part)
-                found.put(name, chosen, torch.linalg.vector_norm(signed.to(v) @ v, dim=1))
+            found.put(name, chosen, torch.linalg.vector_norm(signed.to(v) @ v, dim=1))
 
 
 def _drawn_means(outputs: _Outputs, game: _Game, samples: int, seed: int, found: _PairValues) -> None:

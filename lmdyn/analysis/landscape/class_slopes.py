@@ -123,7 +123,7 @@ def class_slopes(
                     f"the output layer ran {linear.calls} times and returned {tuple(linear.output.shape)} for "
                     f"{tuple(losses.shape)} tokens: expected one call and a row for each token, as on the first batch"
                 )
-            uses = {(name, ""): p for name, p in moving.items()}
+            uses: dict[tuple[str, str], Tensor] = {(name, ""): p for name, p in moving.items()}
             uses |= {(names[key], at): p for (key, at), p in separate.leaves.items() if key in names}
             sums.add_batch(losses, batch, uses, linear, names)
     return sums.points()

@@ -149,10 +149,7 @@ def course_of_training(points: Sequence[Point]) -> CourseOfTraining:
     signs = np.where(coordinates[0] < 0, -1.0, 1.0)
     weights, coordinates = weights * signs, coordinates * signs
     directions: list[dict[str, Tensor]] = [{}, {}]
-    for name, value in last.items():
-        rows = torch.stack(
-            [exact_float(p[name]).cpu().flatten() - exact_float(value).cpu().flatten() for p in points]
-        )
+    for (name, value), rows in zip(last.items(), _differences(points), strict=True):
         for own, mine in zip(directions, torch.from_numpy(weights).T @ rows, strict=True):
             own[name] = mine.view(value.shape).to(value)
     squared = np.diag(gram) - (coordinates**2).sum(1)

@@ -112,7 +112,8 @@ def principal_components(
         raise UnusableEmbeddingsError(
             f"expected embeddings of rank {components} or more to whiten, got rank {rank}: use at most {rank}"
         )
-    return p / variance.sqrt().pow({"divide": 1, "multiply": -1}[whiten])
+    whitened: Tensor = p / variance.sqrt().pow({"divide": 1, "multiply": -1}[whiten])
+    return whitened
 
 
 @dataclass(frozen=True)

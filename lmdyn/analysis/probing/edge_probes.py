@@ -513,10 +513,8 @@ def edge_probes(
     tasks, sites = tuple(train.spans), tuple(train.activations)
     for name, part in parts.items():
         for task in tasks:
-            pieces = len(part.activations[sites[0]])
-            _check_spans(
-                f"{name}, task {task!r}", part.spans[task], part.labels[task], pieces, num_classes[task]
-            )
+            n = len(part.activations[sites[0]])
+            _check_spans(f"{name}, task {task!r}", part.spans[task], part.labels[task], n, num_classes[task])
     shape = len(sites), len(tasks)
     f1, validation_f1 = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
     updates = torch.zeros(shape, dtype=torch.long)

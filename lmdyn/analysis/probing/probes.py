@@ -152,11 +152,6 @@ class Linear:
         self.bias = x.new_zeros(sites, 1, sum(self.num_classes))
         self.parameters = [self.weight, self.bias]
 
-    @property
-    def device(self) -> torch.device:
-        """Device of the weights."""
-        return self.bias.device
-
     def logits(self, x: Tensor, dropped: Tensor | None = None) -> Tensor:
         """Return the logits (S, b, C) of x (S, b, d)."""
         return torch.baddbmm(self.bias, x, self.weight)
@@ -197,11 +192,6 @@ class MLP:
         self.weights = [x.new_zeros(len(sites), hidden_size, classes) for classes in self.num_classes]
         self.bias = x.new_zeros(len(sites), 1, sum(self.num_classes))
         self.parameters = [self.hidden_weight, self.hidden_bias, *self.weights, self.bias]
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the weights."""
-        return self.bias.device
 
     def logits(self, x: Tensor, dropped: Tensor | None = None) -> Tensor:
         """Return the logits (S, b, C) of x (S, b, d); dropped: (b, hidden_size), 0 or 1 / (1 − dropout)."""
@@ -468,9 +458,9 @@ def diagnostic_probe(
         probes = initial_probes(classifier, x, sites, train_set)
         train(classifier, probes, x, train_set.to(x.device))
         del x
-        targets = test_set.to(probes.device)
+        targets = test_set.to(probes.bias.device)
         for block, part in parts:
-            part = part.to(probes.device)
+            part = part.to(probes.bias.device)
             x = stacked({site: test_features[site].index_select(0, part) for site in sites}, sites)
             if transform is not None:
                 transform(x)

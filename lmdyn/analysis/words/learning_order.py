@@ -45,8 +45,8 @@ def learning_order(
         (groups,) float64 steps; NaN for a group that has no value or was not learned.
 
     Raises:
-        ValueError: if steps do not increase, if the number of rows is not that of the steps, if ``level`` is outside
-            (0, 1], if ``least`` is below 0, or if an accuracy is infinite.
+        ValueError: if steps do not increase, if the number of rows is not that of the steps, or if an accuracy is
+            infinite.
 
     Reference: Chiang, Huang & Lee 2020, section 3 and appendix C.4.
 
@@ -54,10 +54,6 @@ def learning_order(
         >>> learning_order(torch.tensor([0, 9, 99]), torch.tensor([[0.0, 0.0], [0.4, 0.0], [0.4, 0.8]])).tolist()
         [2.16..., 30.62...]
     """
-    if not 0 < level <= 1:
-        raise ValueError(f"level must be a share above 0 and at most 1, got {level}")
-    if least < 0:
-        raise ValueError(f"least must be at least 0, got {least}")
     if len(steps) != len(accuracy) or bool((steps.diff() <= 0).any()):
         raise ValueError(
             f"expected one row of accuracy for each increasing step, got {len(accuracy)} rows for steps "

@@ -31,18 +31,6 @@ log = logging.getLogger(__name__)
 PseudoLikelihood = Literal["piece", "rest_of_word"]
 """What is masked when a masked model predicts a piece: the piece, or also the rest of its word."""
 
-_PIECES = [
-    "text",
-    "word_index",
-    "word",
-    "piece_index",
-    "piece",
-    "log_probability",
-    "surprisal",
-    "rank",
-    "entropy",
-]
-
 
 @dataclass(frozen=True)
 class _Encoded:
@@ -128,10 +116,6 @@ def surprisals(
         >>> surprisals(model, tokenizer, ["cats sat"])["word"].tolist()
         ['cats', 'sat']
     """
-    if pseudo not in ("piece", "rest_of_word"):
-        raise ValueError(f"pseudo must be 'piece' or 'rest_of_word', got {pseudo!r}")
-    if batch_tokens < 1:
-        raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
     if is_encoder_decoder(module):
         raise ValueError("expected a causal or masked model, got an encoder-decoder")
     if not getattr(tokenizer, "is_fast", False):
@@ -162,10 +146,7 @@ def surprisals(
             for row, values in zip(batch, _ask(module, batch, encoded, device, forward), strict=True):
                 found[row.text][row.asked] = values
                 broken += int(np.isnan(values).all(1).sum())
-    if broken:
-        log.warning("the logits of %d of %d pieces are not finite: they have no number", broken, len(ids))
-    _warn_of_unknown(tokenizer, ids)
-    _warn_of_words_without_pieces(encoded)
+    _warn(tokenizer, encoded, ids, broken)
     table = _table(tokenizer, encoded, found)
     read_from = "".join(tokenizer.convert_ids_to_tokens(before)) if objective == "causal" else None
     table.attrs = {"objective": objective, "start": read_from, "context": context}
@@ -394,27 +375,27 @@ def _ask(
 # The table --------------------------------------------------------------------------------------------------
 
 
-def _warn_of_unknown(tokenizer: "transformers.PreTrainedTokenizerBase", ids: Sequence[int]) -> None:
-    unknown = ids.count(tokenizer.unk_token_id) if tokenizer.unk_token_id is not None else 0
-    if unknown:
+def _warn(
+    tokenizer: "transformers.PreTrainedTokenizerBase",
+    encoded: Sequence[_Encoded],
+    ids: list[int],
+    broken: int,
+) -> None:
+    """Warn about pieces and words that have no number, or that of another token."""
+    if broken:
+        log.warning("the logits of %d of %d pieces are not finite: they have no number", broken, len(ids))
+    if tokenizer.unk_token_id in ids:
         log.warning(
             "%d of %d pieces are unknown to the tokenizer (%s): they get the probability of that token",
-            unknown,
-            len(ids),
-            tokenizer.unk_token,
-        )
-
-
-def _warn_of_words_without_pieces(encoded: Sequence[_Encoded]) -> None:
+            ids.count(tokenizer.unk_token_id), len(ids), tokenizer.unk_token,
+        )  # fmt: skip
     total = sum(len(text.spelled) for text in encoded)
-    without = total - sum(len(set(text.words)) for text in encoded)
-    if without:
+    if without := total - sum(len(set(text.words)) for text in encoded):
         log.warning(
             "%d of %d words have no piece of their own (the tokenizer drops their characters, or has them in a piece "
             "of the word before), so they have no number",
-            without,
-            total,
-        )
+            without, total,
+        )  # fmt: skip
 
 
 def _table(
@@ -424,16 +405,21 @@ def _table(
 ) -> "pandas.DataFrame":
     import pandas as pd
 
-    parts = []
-    for number, (text, values) in enumerate(zip(encoded, found, strict=True)):
-        part = pd.DataFrame(values, columns=["log_probability", "rank", "entropy"])
-        part["text"], part["word_index"] = number, np.array(text.words, np.int64)
-        part["word"] = [text.spelled[w] for w in text.words]
-        part["piece_index"] = range(len(part))
-        part["piece"] = tokenizer.convert_ids_to_tokens(text.ids)
-        if text.ids:  # columns without rows have no types
-            parts.append(part)
-    table = pd.concat(parts, ignore_index=True)
-    table["surprisal"] = -table["log_probability"] / math.log(2)
-    table["rank"] = table["rank"].astype("Int64")
-    return table[_PIECES]
+    parts = [
+        pd.DataFrame(
+            {
+                "text": number,
+                "word_index": np.array(text.words, np.int64),
+                "word": [text.spelled[w] for w in text.words],
+                "piece_index": range(len(text.ids)),
+                "piece": tokenizer.convert_ids_to_tokens(text.ids),
+                "log_probability": values[:, 0],
+                "surprisal": -values[:, 0] / math.log(2),
+                "rank": values[:, 1],
+                "entropy": values[:, 2],
+            }
+        )
+        for number, (text, values) in enumerate(zip(encoded, found, strict=True))
+        if text.ids  # columns without rows have no types
+    ]
+    return pd.concat(parts, ignore_index=True).astype({"rank": "Int64"})

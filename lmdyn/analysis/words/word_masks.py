@@ -120,9 +120,6 @@ def masked_copies(
             own batch.
         max_words: maximum number of words in a batch, whose logits over the vocabulary are in memory at once.
 
-    Raises:
-        ValueError: if ``batch_tokens`` or ``max_words`` is below 1.
-
     Example:
         >>> ids = torch.tensor([[1, 7, 8, 9, 2]])
         >>> words = number_words(torch.tensor([[-100, 0, 0, 1, -100]]))
@@ -131,8 +128,6 @@ def masked_copies(
         (tensor([[1, 3, 3, 9, 2],
                  [1, 7, 8, 3, 2]]), tensor([7, 8, 9]))
     """
-    if batch_tokens < 1 or max_words < 1:
-        raise ValueError(f"batch_tokens and max_words must be at least 1, got {batch_tokens} and {max_words}")
     shape = batch["input_ids"].shape
     tensors = {
         name: value for name, value in batch.items() if isinstance(value, Tensor) and value.shape == shape

@@ -145,16 +145,9 @@ class WordClusters(Observer):
     @property
     def clustering(self) -> Clustering:
         """Settings of the clustering, with as many components as the module that was met allows."""
-        return Clustering(
-            components=self._found.get("components", self.components or _COMPONENTS),
-            method=self.method,
-            whiten=self.whiten,
-            nonlinearity=self.nonlinearity,
-            learning_rate=self.learning_rate,
-            max_iterations=self.max_iterations,
-            threshold=self.threshold,
-            seed=self.seed,
-        )
+        names = "method", "whiten", "nonlinearity", "learning_rate", "max_iterations", "threshold", "seed"
+        components = self._found.get("components", self.components or _COMPONENTS)
+        return Clustering(components=components, **{name: getattr(self, name) for name in names})
 
     def prepare(self) -> None:
         """Find the most frequent words."""

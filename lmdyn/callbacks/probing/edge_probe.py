@@ -1,5 +1,6 @@
 """Edge probing by step: words, phrases, roles and coreference, predicted from the layers of a frozen model."""
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ __all__ = ["EdgeProbe"]
 _SPANS = "spans_"
 
 
-def _f1(name: str, meaning: str, *, tags: tuple[str, ...] = ("<site>/<task>",), **panel: str) -> Quantity:
+def _f1(name: str, meaning: str, *, tags: tuple[str, ...] = ("<site>/<task>",), **panel: Any) -> Quantity:
     return Quantity(name, meaning, low=0.0, high=1.0, tags=tags, **panel)
 
 
@@ -100,7 +101,6 @@ class EdgeProbe(Observer):
         super().__post_init__()
         self.chosen: tuple[str, ...] = ()
         self._parts: dict[str, ProbeSet] = {}
-        self._counted: int | None = None
 
     def prepare(self) -> None:
         """Determine the splits, and the tasks in all of them."""
@@ -109,7 +109,6 @@ class EdgeProbe(Observer):
             "validation": self.part("validation", self.validation_tokens),
             "test": self.probe_set,
         }
-        self._counted = None
         there = {split: _tasks_of(part) for split, part in self._parts.items()}
         in_all = (t for t in there["train"] if all(t in tasks for tasks in there.values()))
         self.chosen = tuple(in_all if self.tasks is None else self.tasks)
@@ -158,11 +157,8 @@ class EdgeProbe(Observer):
 
     def _pieces(self) -> int:
         """Return the number of pieces of words in all splits."""
-        if self._counted is None:
-            self._counted = sum(
-                int((batch["labels"] >= 0).sum()) for part in self._parts.values() for batch in part.batches()
-            )
-        return self._counted
+        batches = itertools.chain.from_iterable(part.batches() for part in self._parts.values())
+        return sum(int((batch["labels"] >= 0).sum()) for batch in batches)
 
     def _at_once(self, module: nn.Module) -> tuple[list[list[str]], dict[str, int]]:
         """Return groups of sites whose features fit into ``memory_gb`` together, and the width of each site."""

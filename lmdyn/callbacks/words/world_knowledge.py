@@ -195,7 +195,7 @@ class WorldKnowledge(Observer):
         """Yield numbers of facts, means over facts and over relations, and the answer to each question."""
         names, kinds = self.probe_set.label_names, self._facts.relation_kinds
         # means are in the order of the names
-        relations = pd.Series(pd.Categorical.from_codes(asked["relation"], names["relation"]))
+        relations = pd.Series(pd.Categorical.from_codes(asked["relation"], pd.Index(names["relation"])))
 
         def of_relations(values: "pd.Series[float]", *further: "pd.Series[Any]") -> "pd.Series[float]":
             return values.groupby([relations[values.index], *further], observed=True).mean(skipna=False)

@@ -114,7 +114,7 @@ def _gained_lost(observations: pd.DataFrame, steps: Sequence[int]) -> Figure:
     ax.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
     ax.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     ax.legend()
-    shown = spread_out(at, 12)
+    shown = spread_out(range(len(table)), 12)
     ax.set_xticks(shown, [f"{steps[i]:,}" for i in shown], rotation=45, ha="right", fontsize=8)
     ax.set_xlabel("training step (optimizer updates), one column an observation")
     return figure
