@@ -379,9 +379,14 @@ class TextOnLines:
         """
         with at_point(self._module, values or {}):
             return class_slopes(
-                self._module, self._batches(), self._call, moved, self._divisions, repeated=self._repeated,
+                self._module,
+                self._batches(),
+                self._call,
+                moved,
+                self._divisions,
+                repeated=self._repeated,
                 head=self._head,
-            )  # fmt: skip
+            )
 
     def between(
         self, start: Mapping[str, Tensor], end: Mapping[str, Tensor], most_points: int = 17

@@ -387,15 +387,18 @@ def _warn(
     if tokenizer.unk_token_id in ids:
         log.warning(
             "%d of %d pieces are unknown to the tokenizer (%s): they get the probability of that token",
-            ids.count(tokenizer.unk_token_id), len(ids), tokenizer.unk_token,
-        )  # fmt: skip
+            ids.count(tokenizer.unk_token_id),
+            len(ids),
+            tokenizer.unk_token,
+        )
     total = sum(len(text.spelled) for text in encoded)
     if without := total - sum(len(set(text.words)) for text in encoded):
         log.warning(
             "%d of %d words have no piece of their own (the tokenizer drops their characters, or has them in a piece "
             "of the word before), so they have no number",
-            without, total,
-        )  # fmt: skip
+            without,
+            total,
+        )
 
 
 def _table(

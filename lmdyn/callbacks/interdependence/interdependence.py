@@ -51,22 +51,31 @@ def _correlation(name: str, meaning: str, tags: tuple[str, ...]) -> Quantity:
 
 _QUANTITIES = (
     Quantity(
-        "di", f"Mean {_DI}: 0 if contributions add up.", low=0.0, tags=_DISTANCE, panel="over_training",
-        lines="distance", where=_WHOLE, short="mean interdependence (DI)",
+        "di",
+        f"Mean {_DI}: 0 if contributions add up.",
+        low=0.0,
+        tags=_DISTANCE,
+        panel="over_training",
+        lines="distance",
+        where=_WHOLE,
+        short="mean interdependence (DI)",
     ),
     Quantity("di_low", f"Lower end of the 95 % interval of the mean {_DI}.", tags=_DISTANCE),
     Quantity("di_high", f"Upper end of the 95 % interval of the mean {_DI}.", low=0.0, tags=_DISTANCE),
     _correlation("syntactic_correlation", f"Spearman's ρ of the {_DI} with syntactic distance.", _DISTANCE),
     _correlation(
-        "frequency_correlation", f"Spearman's ρ of the {_DI} with the training count of the left or the right word.",
+        "frequency_correlation",
+        f"Spearman's ρ of the {_DI} with the training count of the left or the right word.",
         (f"{_DISTANCE[0]}/<word>",),
     ),
     _correlation(
-        "partial_correlation", f"Spearman's ρ of the {_DI} with syntactic distance, given the ranks of both counts.",
+        "partial_correlation",
+        f"Spearman's ρ of the {_DI} with syntactic distance, given the ranks of both counts.",
         _DISTANCE,
     ),
     _correlation(
-        "matched_correlation", f"Spearman's ρ of the {_DI} with syntactic distance, among pairs of similar counts.",
+        "matched_correlation",
+        f"Spearman's ρ of the {_DI} with syntactic distance, among pairs of similar counts.",
         _DISTANCE,
     ),
     _correlation("mean_syntactic_correlation", "Mean of syntactic_correlation over distances.", ("<site>",)),
@@ -78,10 +87,12 @@ _QUANTITIES = (
     ),
     Quantity("pairs", "Number of pairs of a mean.", "count", low=0.0, tags=()),
     Quantity(
-        "sampling_error", "Root mean square of the pairs' standard errors over drawn coalitions (shapley).", low=0.0,
+        "sampling_error",
+        "Root mean square of the pairs' standard errors over drawn coalitions (shapley).",
+        low=0.0,
         tags=(),
     ),
-)  # fmt: skip
+)
 _SCALARS = [quantity.name for quantity in _QUANTITIES if quantity.tags]
 
 
@@ -202,10 +213,15 @@ class Interdependence(Observer):
         sentences = self._read(itertools.chain.from_iterable(data.documents(self.split)))
         counts = self.run.token_counts
         self.pairs = pairs = SentencePairs(
-            sentences, data.tokenizer, None if counts is None else counts["count"].to_numpy(),
-            max_distance=self.max_distance, batch_tokens=self.batch_tokens, name=self.name,
-            one_token=self.backend == "decomposition", controls=self.controls,
-        )  # fmt: skip
+            sentences,
+            data.tokenizer,
+            None if counts is None else counts["count"].to_numpy(),
+            max_distance=self.max_distance,
+            batch_tokens=self.batch_tokens,
+            name=self.name,
+            one_token=self.backend == "decomposition",
+            controls=self.controls,
+        )
         self._found["sentences"] = pairs.fingerprint
         if self.backend == "shapley":
             self._absent = AbsentWords(self.name, pairs, self.spaces, self.forward)
@@ -214,8 +230,11 @@ class Interdependence(Observer):
             self._lstm = LSTMParts(self.found("embedding", lambda: "embedding"), self.lstm, self.decoder)
         log.info(
             "%s: %d pairs of words in %d sentences; %d pairs have a word that the tokenizer does not know",
-            self.name, len(pairs.table), len(sentences), int(pairs.table["unknown"].sum()),
-        )  # fmt: skip
+            self.name,
+            len(pairs.table),
+            len(sentences),
+            int(pairs.table["unknown"].sum()),
+        )
 
     def _read(self, given: Iterable[Sentence]) -> list[Sentence]:
         sentences: list[Sentence] = []
@@ -246,8 +265,12 @@ class Interdependence(Observer):
             if missing:
                 log.warning(
                     "%s: %d of %d sentences have no %s: there are no %s; a `probe` such as ConlluCorpus has both",
-                    self.name, missing, len(sentences), layer, what,
-                )  # fmt: skip
+                    self.name,
+                    missing,
+                    len(sentences),
+                    layer,
+                    what,
+                )
         return sentences
 
     def check_module(self, module: nn.Module) -> None:
@@ -330,9 +353,14 @@ class Interdependence(Observer):
 
         def read(batch: TokenBatch) -> dict[str, tuple[Tensor, Tensor]]:
             found = pairwise_interdependence(
-                lstm, embedding(batch.ids.to(device)), self.max_distance, mask=batch.mask.to(device), decoder=decoder,
-                variant=self.variant, max_rows=self.max_rows,
-            )  # fmt: skip
+                lstm,
+                embedding(batch.ids.to(device)),
+                self.max_distance,
+                mask=batch.mask.to(device),
+                decoder=decoder,
+                variant=self.variant,
+                max_rows=self.max_rows,
+            )
             before = int((batch.words[0] < 0).sum())  # special tokens; the first sentence has no padding
             values = {"hidden": found.hidden[:, before:]}
             if found.logits is not None:
@@ -350,11 +378,17 @@ class Interdependence(Observer):
 
         def read(batch: TokenBatch) -> dict[str, tuple[Tensor, Tensor]]:
             found = pairwise_shapley_interaction(
-                forward, batch.ids.to(device), self.max_distance, baseline=MEAN, words=batch.words,
-                reading=reading, exact_up_to=self.exact_up_to, samples=self.samples,
+                forward,
+                batch.ids.to(device),
+                self.max_distance,
+                baseline=MEAN,
+                words=batch.words,
+                reading=reading,
+                exact_up_to=self.exact_up_to,
+                samples=self.samples,
                 max_rows=max(1, self.batch_tokens // batch.ids.shape[1]),
                 seed=[self.seed * 1_000_003 + number for number in batch.numbers],
-            )  # fmt: skip
+            )
             return {site: (of.value, of.standard_error) for site, of in found.items()}
 
         return list(forward(longest[:1].to(device))), read

@@ -87,24 +87,42 @@ class ScaffoldRule(Observer):
     several_runs = True
     recorded = (
         Quantity(
-            "probability", "Probability of ω after the scaffold, also with some words in focus.", low=0.0, high=1.0,
+            "probability",
+            "Probability of ω after the scaffold, also with some words in focus.",
+            low=0.0,
+            high=1.0,
             tags=(_RULE, _RULE_FOCUS),
         ),
         Quantity("di", "Interdependence of α and the scaffold.", low=0.0, tags=(_RULE,)),
         Quantity(
-            "accuracy", "Instances in which ω is the most probable word.", "share", low=0.0, high=1.0, better="higher",
+            "accuracy",
+            "Instances in which ω is the most probable word.",
+            "share",
+            low=0.0,
+            high=1.0,
+            better="higher",
             tags=(_RULE,),
         ),
-        Quantity("rise", "Probability of ω with all in focus minus that with α.", low=-1.0, high=1.0, tags=(_RULE,)),
         Quantity(
-            "gradient_inside", "Norm of the gradient of hidden states, mean inside the scaffold.", low=0.0,
+            "rise", "Probability of ω with all in focus minus that with α.", low=-1.0, high=1.0, tags=(_RULE,)
+        ),
+        Quantity(
+            "gradient_inside",
+            "Norm of the gradient of hidden states, mean inside the scaffold.",
+            low=0.0,
             tags=(_RULE_FOCUS,),
         ),
-        Quantity("cell_gradient_inside", "Norm of the gradient of cell states, mean.", low=0.0, tags=(_RULE_FOCUS,)),
-        Quantity("gradient", "Norm of the gradient of the hidden state some words after α.", low=0.0, tags=()),
-        Quantity("cell_gradient", "Norm of the gradient of the cell state some words after α.", low=0.0, tags=()),
+        Quantity(
+            "cell_gradient_inside", "Norm of the gradient of cell states, mean.", low=0.0, tags=(_RULE_FOCUS,)
+        ),
+        Quantity(
+            "gradient", "Norm of the gradient of the hidden state some words after α.", low=0.0, tags=()
+        ),
+        Quantity(
+            "cell_gradient", "Norm of the gradient of the cell state some words after α.", low=0.0, tags=()
+        ),
         Quantity("<quantity>_error", "Standard error over instances, by scaffold.", low=0.0, tags=()),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

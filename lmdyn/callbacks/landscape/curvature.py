@@ -72,23 +72,33 @@ class Curvature(Observer):
     uses_labels = True
     recorded = (
         Quantity(
-            "eigenvalue", "Eigenvalue of the Hessian, by rank from the largest.", "nats", tags=("<index>",),
-            panel="eigenvalues", short="largest eigenvalues", lines="index",
+            "eigenvalue",
+            "Eigenvalue of the Hessian, by rank from the largest.",
+            "nats",
+            tags=("<index>",),
+            panel="eigenvalues",
+            short="largest eigenvalues",
+            lines="index",
         ),
         Quantity("trace", "Trace of the Hessian, estimated.", "nats", panel="curvature"),
         Quantity("trace_error", "Standard error of the trace over random vectors.", "nats", low=0.0),
         Quantity("gradient_norm", "Norm of the gradient of the mean loss.", "nats", low=0.0),
         Quantity(
-            "gradient_curvature", "gᵀHg / gᵀg along the gradient g.", "nats", panel="curvature",
+            "gradient_curvature",
+            "gᵀHg / gᵀg along the gradient g.",
+            "nats",
+            panel="curvature",
             short="along the gradient,\ngᵀHg / gᵀg",
         ),
         Quantity(
             "critical_sharpness_<direction>",
-            "2 / η, for the shortest step η along the direction that does not lower the loss.", "nats", low=0.0,
+            "2 / η, for the shortest step η along the direction that does not lower the loss.",
+            "nats",
+            low=0.0,
             panel="curvature",
         ),
         Quantity("loss", "Mean token loss, of which these are derivatives.", "nats", low=0.0, better="lower"),
-    )  # fmt: skip
+    )
 
     def prepare(self) -> None:
         """Raise an error for the direction of the update in replay."""
@@ -119,9 +129,11 @@ class Curvature(Observer):
         if self.eigenvalues:
             vectors = max(2 * self.eigenvalues + 1, 20) + 4
             yield Cost(
-                f"{vectors} vectors of {size:,} parameters", vectors * size * max(4, largest),
-                "set `eigenvalues: 0`", host=True,
-            )  # fmt: skip
+                f"{vectors} vectors of {size:,} parameters",
+                vectors * size * max(4, largest),
+                "set `eigenvalues: 0`",
+                host=True,
+            )
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Measure the curvature at the module's weights."""

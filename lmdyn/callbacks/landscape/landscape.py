@@ -109,12 +109,21 @@ class Landscape(Observer):
     not_settings = Observer.not_settings | {"reference"}
     recorded = (
         Quantity(
-            "barrier", "Highest rise of the loss above the line between its ends.", "nats", low=0.0, tags=_PAIR,
-            panel="barriers", lines="reference",
+            "barrier",
+            "Highest rise of the loss above the line between its ends.",
+            "nats",
+            low=0.0,
+            tags=_PAIR,
+            panel="barriers",
+            lines="reference",
         ),
-        Quantity("barrier_low", "Lower end of the barrier's interval over text.", "nats", low=0.0, tags=_PAIR),
+        Quantity(
+            "barrier_low", "Lower end of the barrier's interval over text.", "nats", low=0.0, tags=_PAIR
+        ),
         Quantity("barrier_high", "Upper end of the barrier's interval over text.", "nats", tags=_PAIR),
-        Quantity("rise", "The same between the ends: below 0 if the loss is lower there.", "nats", tags=_PAIR),
+        Quantity(
+            "rise", "The same between the ends: below 0 if the loss is lower there.", "nats", tags=_PAIR
+        ),
         Quantity("rise_low", "Lower end of the rise's interval over text.", "nats", tags=_PAIR),
         Quantity("rise_high", "Upper end of the rise's interval over text.", "nats", tags=_PAIR),
         Quantity("distance", "Euclidean distance of all weights from the reference.", low=0.0, tags=_PAIR),
@@ -124,11 +133,15 @@ class Landscape(Observer):
         Quantity("line_loss", "Mean token loss at a position on the line.", "nats", low=0.0, tags=()),
         Quantity("plane_loss", "Mean token loss at a position of the plane.", "nats", low=0.0, tags=()),
         Quantity(
-            "explained_variance", "Variance of the course that a direction of its plane explains.", "share", low=0.0,
-            high=1.0, tags=("<direction>",),
+            "explained_variance",
+            "Variance of the course that a direction of its plane explains.",
+            "share",
+            low=0.0,
+            high=1.0,
+            tags=("<direction>",),
         ),
         Quantity("course_position", "Position of an earlier checkpoint in the plane of the course.", tags=()),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -189,9 +202,11 @@ class Landscape(Observer):
             yield Cost(f"matching of {number:,} weights in float64", 28 * number, "set `match: false`")
         if self.match and any(type(r) in (OwnInitial, Earlier) for r in self.compared.values()):
             yield expected(
-                "references of other seeds for `match`", "the run's own checkpoints, whose units have one order",
-                "set `match: false`, or read `matched` as a control", stops=False,
-            )  # fmt: skip
+                "references of other seeds for `match`",
+                "the run's own checkpoints, whose units have one order",
+                "set `match: false`, or read `matched` as a control",
+                stops=False,
+            )
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Measure the lines to all references, and the plane."""

@@ -111,17 +111,27 @@ class LossChangeAllocation(Observer):
     columns = {"parameter": "", "by": "", "group": ""}
     recorded = (
         Quantity(
-            "loss", "Mean token loss of the probe set, each row read on its own.", "nats", low=0.0, better="lower"
+            "loss",
+            "Mean token loss of the probe set, each row read on its own.",
+            "nats",
+            low=0.0,
+            better="lower",
         ),
         Quantity("loss_change", "Loss at this step less the loss at the start of the interval.", "nats"),
         Quantity(
             "allocation",
             "Share of the change of the loss: of a layer, an application or a parameter, of a class of tokens, or of a "
             "class of rows of the embedding; below 0 it helps.",
-            "nats", tags=_FORMS, panel="by_layer", short="sum of the shares", where=_LAYERS,
+            "nats",
+            tags=_FORMS,
+            panel="by_layer",
+            short="sum of the shares",
+            where=_LAYERS,
         ),
         Quantity(
-            "first_order", "The same to first order: gradient at the start times difference.", "nats",
+            "first_order",
+            "The same to first order: gradient at the start times difference.",
+            "nats",
             tags=("", *_FORMS),
         ),
         Quantity("residual", "Error of the quadrature: all allocations less the change of the loss.", "nats"),
@@ -129,20 +139,32 @@ class LossChangeAllocation(Observer):
             "allocation_error",
             "Estimated error of the allocations, in that of their sizes, both without signs: of entries or of what is "
             "recorded, the larger one.",
-            "share", low=0.0,
+            "share",
+            low=0.0,
         ),
         Quantity(
-            "gross_change", "Changes of the loss at the updates of a path, without signs.", "nats", low=0.0, tags=()
+            "gross_change",
+            "Changes of the loss at the updates of a path, without signs.",
+            "nats",
+            low=0.0,
+            tags=(),
         ),
         Quantity("gross_residual", "Residuals of these updates, without signs.", "nats", low=0.0, tags=()),
         Quantity(
-            "helping_share", "Entries of the parameters with an allocation below 0, of those with one.", "share",
-            low=0.0, high=1.0, tags=("", "<site>"), panel="helping", short="entries that help", where=_LAYERS,
+            "helping_share",
+            "Entries of the parameters with an allocation below 0, of those with one.",
+            "share",
+            low=0.0,
+            high=1.0,
+            tags=("", "<site>"),
+            panel="helping",
+            short="entries that help",
+            where=_LAYERS,
         ),
         Quantity("updates", "Updates from the start of the interval.", "count", low=0.0, tags=()),
         Quantity("points", "Gradients of the quadrature, over all lines.", "count", low=0.0, tags=()),
         Quantity("class_tokens", "Tokens of the class in the probe set.", "count", low=0.0, tags=()),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -262,9 +284,10 @@ class LossChangeAllocation(Observer):
         size = sum(p.numel() for p in module.parameters())
         numbers = 72 if self.allocation == "path" else 64
         yield Cost(
-            f"values, gradients and shares of {size:,} parameters", numbers * size,
+            f"values, gradients and shares of {size:,} parameters",
+            numbers * size,
             "observe a smaller model, or run on a machine with more memory",
-        )  # fmt: skip
+        )
 
     # ---------------------------------------------------------------- an observation
 
@@ -300,9 +323,13 @@ class LossChangeAllocation(Observer):
             for division, names in self._classes.items()
         }
         return TextOnLines(
-            module, lambda: self.probe_set.of_this_rank(device_of(module)), lambda batch: self._call(module, batch),
-            divisions, repeated=self._repeated, head=self._head,
-        )  # fmt: skip
+            module,
+            lambda: self.probe_set.of_this_rank(device_of(module)),
+            lambda batch: self._call(module, batch),
+            divisions,
+            repeated=self._repeated,
+            head=self._head,
+        )
 
     def _class_of(self, division: str, batch: Mapping[str, Any]) -> Tensor:
         """Return the class of each token, below 0 for none."""

@@ -137,47 +137,91 @@ class TowerPreference(Observer):
     several_runs = True
     recorded = (
         Quantity(
-            "mean_probability", "Mean probability of the word, over all positions, of the output layer of each tower, "
-            "in the order of the sites.", low=0.0, high=1.0, better="higher", tags=("tower/<number>",),
+            "mean_probability",
+            "Mean probability of the word, over all positions, of the output layer of each tower, "
+            "in the order of the sites.",
+            low=0.0,
+            high=1.0,
+            better="higher",
+            tags=("tower/<number>",),
         ),
         Quantity(
-            "head_loss", "Mean −ln p of the output layer.", "nats", low=0.0, better="lower", tags=("tower/<number>",),
+            "head_loss",
+            "Mean −ln p of the output layer.",
+            "nats",
+            low=0.0,
+            better="lower",
+            tags=("tower/<number>",),
         ),
         Quantity("primary_tower", "Number of the tower with the higher mean probability.", low=1.0),
         Quantity(
-            "spread", "Standard deviation of the preference over words.", "nats", low=0.0, panel="over_training",
+            "spread",
+            "Standard deviation of the preference over words.",
+            "nats",
+            low=0.0,
+            panel="over_training",
             short="spread of preference",
         ),
         Quantity(
-            "reliability", "Reliability of the preference, from two halves of the text (Spearman–Brown): only the "
-            "noise of the text; that of an untrained model may be near 1.", high=1.0, panel="over_training",
+            "reliability",
+            "Reliability of the preference, from two halves of the text (Spearman–Brown): only the "
+            "noise of the text; that of an untrained model may be near 1.",
+            high=1.0,
+            panel="over_training",
             short="split-half reliability",
         ),
         Quantity(
-            "head_reliability", "Pearson's correlation of the preferences by output layers of two seeds (second_seed).",
-            low=-1.0, high=1.0, panel="over_training", short="correlation of output\nlayers of two seeds",
+            "head_reliability",
+            "Pearson's correlation of the preferences by output layers of two seeds (second_seed).",
+            low=-1.0,
+            high=1.0,
+            panel="over_training",
+            short="correlation of output\nlayers of two seeds",
         ),
         Quantity(
-            "frequency_rank_correlation", "Spearman's correlation with the frequency rank, 1 for the most frequent "
-            "word.", low=-1.0, high=1.0, panel="over_training", short="correlation with\nfrequency rank",
+            "frequency_rank_correlation",
+            "Spearman's correlation with the frequency rank, 1 for the most frequent word.",
+            low=-1.0,
+            high=1.0,
+            panel="over_training",
+            short="correlation with\nfrequency rank",
         ),
         Quantity(
-            "preference", "Logarithm of the ratio of the towers' mean probabilities, above 0 if the primary one is "
-            "better: mean of words by their most frequent tag; stored by word.", "nats", tags=("upos/<tag>",),
-            panel="tags_over_training", short="mean preference by tag", lines="group", where=(("by", ("upos",)),),
+            "preference",
+            "Logarithm of the ratio of the towers' mean probabilities, above 0 if the primary one is "
+            "better: mean of words by their most frequent tag; stored by word.",
+            "nats",
+            tags=("upos/<tag>",),
+            panel="tags_over_training",
+            short="mean preference by tag",
+            lines="group",
+            where=(("by", ("upos",)),),
         ),
         Quantity(
-            "correlation", "Pearson's correlation with the preference of a reference.", low=-1.0, high=1.0,
-            tags=_REFERENCE, panel="agreement_over_training", short="Pearson's correlation\nof preference",
+            "correlation",
+            "Pearson's correlation with the preference of a reference.",
+            low=-1.0,
+            high=1.0,
+            tags=_REFERENCE,
+            panel="agreement_over_training",
+            short="Pearson's correlation\nof preference",
             lines="group",
         ),
         Quantity(
-            "rank_correlation", "Spearman's correlation with that preference.", low=-1.0, high=1.0, tags=_REFERENCE,
-            panel="agreement_over_training", short="Spearman's correlation\nof preference", lines="group",
+            "rank_correlation",
+            "Spearman's correlation with that preference.",
+            low=-1.0,
+            high=1.0,
+            tags=_REFERENCE,
+            panel="agreement_over_training",
+            short="Spearman's correlation\nof preference",
+            lines="group",
         ),
         Quantity("count", "Occurrences of a word in the text of the frequencies.", "count", low=1.0, tags=()),
-        Quantity("standard_error", "Standard error of a word's preference, over texts.", "nats", low=0.0, tags=()),
-    )  # fmt: skip
+        Quantity(
+            "standard_error", "Standard error of a word's preference, over texts.", "nats", low=0.0, tags=()
+        ),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

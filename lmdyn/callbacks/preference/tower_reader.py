@@ -65,9 +65,11 @@ class TowerReader:
         if training.patience is not None:  # the small batches are kept and encoded again
             held_out = list(islice(_numbered(train), 0, _MOST * _EVERY, _EVERY))
         heads, losses = train_tower_heads(
-            self._updates(module, train, held_out), self.vocab_size, training,
+            self._updates(module, train, held_out),
+            self.vocab_size,
+            training,
             lambda: (encoded for encoded, _ in self._encoded(module, train, held_out)),
-        )  # fmt: skip
+        )
         if not bool(losses.isfinite().all()):
             return None
         sums = TowerPredictions(self.vocab_size, len(self.sites))

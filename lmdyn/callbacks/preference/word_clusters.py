@@ -118,15 +118,28 @@ class WordClusters(Observer):
     figure_rows = staticmethod(_newest_words)  # for loggers: reading all matrices would take long
     recorded = (
         Quantity(
-            "within_one", "Values within one standard deviation.", "share", low=0.0, high=1.0, panel="over_training",
+            "within_one",
+            "Values within one standard deviation.",
+            "share",
+            low=0.0,
+            high=1.0,
+            panel="over_training",
             short="values within ±1\nstandard deviation",
         ),
         Quantity(
-            "mean_clusters", "Mean number of clusters per word.", "count", low=0.0, panel="over_training",
+            "mean_clusters",
+            "Mean number of clusters per word.",
+            "count",
+            low=0.0,
+            panel="over_training",
             short="clusters that a word\nbelongs to, mean",
         ),
         Quantity(
-            "share_of_words", "Words that belong to 0, 1, …, 6 or 7+ clusters.", "share", low=0.0, high=1.0,
+            "share_of_words",
+            "Words that belong to 0, 1, …, 6 or 7+ clusters.",
+            "share",
+            low=0.0,
+            high=1.0,
             tags=("clusters/<number>",),
         ),
         Quantity("converged", "1, or 0 if there were too few iterations.", low=0.0, high=1.0),
@@ -134,7 +147,7 @@ class WordClusters(Observer):
         Quantity("membership", "Value of a word in one of its clusters.", tags=()),
         Quantity("component_value", "Value of a word in a component.", tags=()),
         Quantity("count", "Occurrences of a word in the text of the frequencies.", "count", low=1.0, tags=()),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -224,8 +237,11 @@ class WordClusters(Observer):
             log.warning(
                 "%s: not converged at step %d after %d iterations (residual %.3g): raise `max_iterations`, or "
                 "use another learning rate",
-                self.name, step, clusters.iterations, clusters.residual,
-            )  # fmt: skip
+                self.name,
+                step,
+                clusters.iterations,
+                clusters.residual,
+            )
         rows: list[Row | pd.DataFrame] = [*_scalars(clusters), *self._rows_by_word(clusters)]
         return tabulate(rows, _COLUMNS, self.name, step)
 

@@ -141,10 +141,15 @@ def _matrix(rows: pd.DataFrame, of: str) -> Figure:
     y = matrix.to_numpy(dtype=float)
     limit = max(2.5, float(np.nanquantile(np.abs(y), 0.999)))
     figure, ax = fig.new_figure(10.0, 4.6)
-    image = fig.show_image(ax,
-        y, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit,
+    image = fig.show_image(
+        ax,
+        y,
+        aspect="auto",
+        cmap="RdBu_r",
+        vmin=-limit,
+        vmax=limit,
         extent=(0.5, y.shape[1] + 0.5, len(y) - 0.5, -0.5),
-    )  # fmt: skip
+    )
     ax.set_xlabel("word, by frequency (1 = the most frequent)")
     ax.set_ylabel("independent component")
     for axis in (ax.xaxis, ax.yaxis):
@@ -167,9 +172,16 @@ def _clusters_per_word(last: dict[str, pd.DataFrame]) -> Figure:
         ax.bar(at, shares["value"], width * 0.95, color=fig.line_style(i)["color"], label=label)
         ax.set_xticks(range(len(shares)), list(shares["group"]))
     ax.plot(
-        list(_PUBLISHED), list(_PUBLISHED.values()), "D", color="black", mfc="white", ms=7, ls="none", clip_on=False,
+        list(_PUBLISHED),
+        list(_PUBLISHED.values()),
+        "D",
+        color="black",
+        mfc="white",
+        ms=7,
+        ls="none",
+        clip_on=False,
         label=f"He & Toyoizumi 2022\n(128 components;\nmean {_PUBLISHED_MEAN})",
-    )  # fmt: skip
+    )
     ax.set_xlabel("clusters that a word belongs to")
     ax.set_ylabel("share of words")
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -199,9 +211,16 @@ def _word_clouds(rows: pd.DataFrame, of: str) -> Figure | None:
     for ax, name, colour in zip(panels, largest, _CLOUD_COLOURS, strict=False):
         words = counts.iloc[clusters.word[clusters.cluster == cluster_number(name)].numpy()]
         cloud = WordCloud(
-            width=700, height=560, background_color="white", prefer_horizontal=1.0, relative_scaling=0.5,
-            min_font_size=14, max_words=_CLOUD_WORDS, random_state=0, color_func=lambda *_, c=colour, **__: c,
-        )  # fmt: skip
+            width=700,
+            height=560,
+            background_color="white",
+            prefer_horizontal=1.0,
+            relative_scaling=0.5,
+            min_font_size=14,
+            max_words=_CLOUD_WORDS,
+            random_state=0,
+            color_func=lambda *_, c=colour, **__: c,
+        )
         # a token as long as a line would leave nothing to draw, which raises an error
         cloud.generate_from_frequencies({str(word)[:30]: float(n) for word, n in words.items()})
         fig.show_image(ax, cloud.to_array(), interpolation="bilinear")

@@ -100,20 +100,33 @@ class DiagnosticProbe(Observer):
         *_with_ends("selectivity", "Accuracy minus control accuracy", low=-1.0),
         Quantity("probe_loss", "Mean loss on the test labels.", "nats", low=0.0, tags=_TASK),
         Quantity(
-            "majority", "Accuracy of the training data's most frequent label.", "share", low=0.0, high=1.0,
+            "majority",
+            "Accuracy of the training data's most frequent label.",
+            "share",
+            low=0.0,
+            high=1.0,
             tags=("<task>/<target>",),
         ),
-        Quantity("codelength", "Prequential code length of the training labels.", "bits/label", low=0.0, tags=_TASK),
         Quantity(
-            "information", "Entropy of the test labels minus the loss: a lower bound on the information about them.",
-            "nats", tags=_TASK, panel="information", floor="information_shuffled",
+            "codelength", "Prequential code length of the training labels.", "bits/label", low=0.0, tags=_TASK
+        ),
+        Quantity(
+            "information",
+            "Entropy of the test labels minus the loss: a lower bound on the information about them.",
+            "nats",
+            tags=_TASK,
+            panel="information",
+            floor="information_shuffled",
         ),
         Quantity("information_shuffled", "The same with shuffled training labels.", "nats", tags=_TASK),
         Quantity(
-            "compression", "Uniform code length over codelength, 1 if nothing is learned.", low=0.0, tags=_TASK,
+            "compression",
+            "Uniform code length over codelength, 1 if nothing is learned.",
+            low=0.0,
+            tags=_TASK,
             panel="compression",
         ),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,9 +161,11 @@ class DiagnosticProbe(Observer):
         tokens = count_tokens(self._train_set, self.train_tokens)
         if tokens < self.train_tokens:
             yield expected(
-                f"{self.train_tokens:,} tokens to train on", f"{tokens:,} in the train split",
-                "lower `train_tokens`, or use more text", stops=False,
-            )  # fmt: skip
+                f"{self.train_tokens:,} tokens to train on",
+                f"{tokens:,} in the train split",
+                "lower `train_tokens`, or use more text",
+                stops=False,
+            )
         keys = list(self._keys.values())
         train, test = (count_labels(part, keys) for part in (self._train_set, self.probe_set))
         for key in keys:
@@ -164,9 +179,10 @@ class DiagnosticProbe(Observer):
         size = sum(site_widths(module, self.probe_set, self.paths(), self.forward).values())
         held = tokens + count_tokens(self.probe_set)
         yield Cost(
-            f"features of {held:,} tokens, {size:,} numbers each, twice during concatenation", 2 * 4 * held * size,
+            f"features of {held:,} tokens, {size:,} numbers each, twice during concatenation",
+            2 * 4 * held * size,
             "lower `train_tokens` or `max_tokens`, or observe fewer `sites`",
-        )  # fmt: skip
+        )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -237,10 +253,16 @@ class DiagnosticProbe(Observer):
         classes = {name: max(2, len(names[name.split(" ")[0]])) for name in train.labels}
         x, x_test = ({site: part.activations[site] for site in sites} for part in (train, test))
         result = diagnostic_probe(
-            x, train.labels, x_test, test.labels, classes, classifier=self.classifier,
-            train_types=train.types if self.control else None, test_types=test.types if self.control else None,
+            x,
+            train.labels,
+            x_test,
+            test.labels,
+            classes,
+            classifier=self.classifier,
+            train_types=train.types if self.control else None,
+            test_types=test.types if self.control else None,
             test_blocks=test.blocks if self.bootstrap else None,
-        )  # fmt: skip
+        )
         entropy = torch.stack([_entropy(test.labels[task]) for task in result.tasks])
         values = {
             "accuracy": result.accuracy,

@@ -103,17 +103,32 @@ class Downstream(Observer):
     needs = (FineTuningTasks,)
     recorded = (
         _metric(
-            "score", "Score of a task on its development set: an accuracy, an F1 or a correlation.", low=-1.0,
-            panel="tasks", lines="run", floor="baseline",
+            "score",
+            "Score of a task on its development set: an accuracy, an F1 or a correlation.",
+            low=-1.0,
+            panel="tasks",
+            lines="run",
+            floor="baseline",
         ),
-        Quantity("score_error", "Standard error of the score over development examples.", low=0.0, tags=_TASK),
+        Quantity(
+            "score_error", "Standard error of the score over development examples.", low=0.0, tags=_TASK
+        ),
         _metric("baseline", "Score of predicting without reading.", low=-1.0, better=None),
         _metric(
-            "average", "Mean score of these tasks, joined by +.", low=-1.0, tags=_TASKS, panel="average", lines="run",
+            "average",
+            "Mean score of these tasks, joined by +.",
+            low=-1.0,
+            tags=_TASKS,
+            panel="average",
+            lines="run",
             floor="average_baseline",
         ),
-        Quantity("average_error", "Standard error of the average, for independent tasks.", low=0.0, tags=_TASKS),
-        _metric("average_baseline", "Mean of the baselines of these tasks.", low=-1.0, better=None, tags=_TASKS),
+        Quantity(
+            "average_error", "Standard error of the average, for independent tasks.", low=0.0, tags=_TASKS
+        ),
+        _metric(
+            "average_baseline", "Mean of the baselines of these tasks.", low=-1.0, better=None, tags=_TASKS
+        ),
         _metric("accuracy", "Development examples whose label is predicted; for MNLI, by set.", "share"),
         _metric("f1", "F1 of label 1, or of the words of answers."),
         _metric("matthews", "Matthews' correlation, 0 if it is undefined.", low=-1.0),
@@ -121,10 +136,13 @@ class Downstream(Observer):
         _metric("spearman", "Spearman's correlation with the scores, 0 if it is undefined.", low=-1.0),
         _metric("exact_match", "Answers equal to those of the data.", "share"),
         Quantity(
-            "train_loss", "Mean loss of the last tenth of the fine-tuning: cross-entropy in nats, or squared error.",
-            low=0.0, better="lower", tags=_TASK,
+            "train_loss",
+            "Mean loss of the last tenth of the fine-tuning: cross-entropy in nats, or squared error.",
+            low=0.0,
+            better="lower",
+            tags=_TASK,
         ),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

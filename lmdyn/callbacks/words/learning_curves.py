@@ -57,15 +57,29 @@ class LearningCurves(StreamingObserver):
     columns = {"by": "", "group": ""}
     recorded = (
         Quantity(
-            "loss", "Mean token loss, of all targets, of those with a tag, or in a band of frequency ranks.", "nats",
-            low=0.0, better="lower", tags=_FORMS, panel="loss", lines="group",
+            "loss",
+            "Mean token loss, of all targets, of those with a tag, or in a band of frequency ranks.",
+            "nats",
+            low=0.0,
+            better="lower",
+            tags=_FORMS,
+            panel="loss",
+            lines="group",
         ),
         Quantity("perplexity", "exp of the mean token loss.", low=1.0, better="lower"),
         Quantity(
-            "accuracy", "Targets that are predicted first.", "share", low=0.0, high=1.0, better="higher", tags=_FORMS,
-            panel="accuracy", lines="group", headline=True,
+            "accuracy",
+            "Targets that are predicted first.",
+            "share",
+            low=0.0,
+            high=1.0,
+            better="higher",
+            tags=_FORMS,
+            panel="accuracy",
+            lines="group",
+            headline=True,
         ),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -83,19 +83,33 @@ def _quantities() -> Iterator[Quantity]:
                 "a band of a POS class, or in a matched sample."
             )
             yield Quantity(
-                f"{name}_types", meaning, unit, low=0.0, high=high, tags=of_class, floor="chi_gaussian",
-                panel=f"{name}_types" if name == "chi_gradient" else "", short=f"{_SHORT[name]},\nmean over word types",
+                f"{name}_types",
+                meaning,
+                unit,
+                low=0.0,
+                high=high,
+                tags=of_class,
+                floor="chi_gaussian",
+                panel=f"{name}_types" if name == "chi_gradient" else "",
+                short=f"{_SHORT[name]},\nmean over word types",
                 where=(("role", ("target",)), ("pos_class", _BANDS)),
-            )  # fmt: skip
+            )
             error = "Its standard error over blocks of sentences."
             yield Quantity(f"{name}_types_error", error, unit, low=0.0, tags=of_class)
         rho, tags, of = f"rho_{name.removeprefix('chi_')}", (at, *of_class), what.partition(";")[0]
         meaning = f"Pearson's correlation over word types of {of} with frequency: all words, a POS class or a sample."
         yield Quantity(
-            rho, meaning, low=-1.0, high=1.0, tags=tags, panel="rho_by_site", lines="site",
-            headline=rho == "rho_gradient", short=f"correlation ρ of {_SHORT[name]}\nwith word frequency",
+            rho,
+            meaning,
+            low=-1.0,
+            high=1.0,
+            tags=tags,
+            panel="rho_by_site",
+            lines="site",
+            headline=rho == "rho_gradient",
+            short=f"correlation ρ of {_SHORT[name]}\nwith word frequency",
             where=(("pos_class", ("",)),),
-        )  # fmt: skip
+        )
         yield Quantity(f"{rho}_error", "Its standard error over word types (jackknife).", low=0.0, tags=tags)
     what = "Number of words for a correlation, or in a band of training frequency."
     yield Quantity("words", what, "count", low=0.0, tags=("<role>", "<role>/<pos_class>"))

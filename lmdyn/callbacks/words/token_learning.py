@@ -64,9 +64,16 @@ _LOGITS = 4096  # maximum number of positions predicted at once: each has logits
 
 def _share(name: str, meaning: str) -> Quantity:
     return Quantity(
-        name, meaning, "share", low=0.0, high=1.0, better="higher", tags=("", "<by>/<group>"), panel="accuracy",
+        name,
+        meaning,
+        "share",
+        low=0.0,
+        high=1.0,
+        better="higher",
+        tags=("", "<by>/<group>"),
+        panel="accuracy",
         lines="group",
-    )  # fmt: skip
+    )
 
 
 class TokenLearning(Observer):

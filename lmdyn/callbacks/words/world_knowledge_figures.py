@@ -90,9 +90,12 @@ def _lines(observations: pd.DataFrame, templates: Mapping[str, str]) -> Figure:
     figure, ax = new_figure(10, 4.2)
     for i, relation in enumerate(table.columns):
         ax.plot(
-            table.index, table[relation], marker=".",
-            label=_worded(str(relation), templates), **line_style(i),
-        )  # fmt: skip
+            table.index,
+            table[relation],
+            marker=".",
+            label=_worded(str(relation), templates),
+            **line_style(i),
+        )
     ax.set_ylabel("P@1, whole vocabulary")
     from_zero(ax)
     ax.set_title(title)
@@ -148,8 +151,10 @@ def _examples(observations: pd.DataFrame, templates: Mapping[str, str]) -> Figur
     table = ax.table(
         [head, *(a + b for a, b in zip(labels, cells, strict=True))],
         cellColours=[["#eeeeee"] * len(head), *(["white"] * 3 + c for c in colours)],
-        colWidths=list(widths / widths.sum()), bbox=(0, 0, 1, 1), cellLoc="left",
-    )  # fmt: skip
+        colWidths=list(widths / widths.sum()),
+        bbox=(0, 0, 1, 1),
+        cellLoc="left",
+    )
     table.auto_set_font_size(False)
     for cell in table.get_celld().values():
         cell.set_fontsize(8)
