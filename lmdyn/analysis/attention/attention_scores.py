@@ -13,6 +13,7 @@ from lmdyn.analysis.statistics.precision import at_least_float32
 __all__ = ["AttentionPatternSums", "HeadPatterns", "attention_scores", "rows_on_tokens"]
 
 SCORES = ("entropy", "diagonal", "itself", "vertical", "block")
+_CACHED = 2**17  # numbers
 
 
 def attention_scores(
@@ -62,7 +63,7 @@ def attention_scores(
         (tensor([4., 4., 4., 4.]), tensor([0.2500, 0.5000, 0.5000, 0.2500]))
     """
     _check_shapes("attention", attention, tokens)
-    scores = _scores(*rows_on_tokens(attention, tokens), tokens, special, segments)
+    scores = _scores(*_on_tokens(attention, tokens), tokens, special, segments)
     return {name: score.where(there, torch.nan) for name, (score, there) in scores.items()}
 
 
@@ -76,6 +77,7 @@ def _check_shapes(name: str, attention: Tensor, tokens: Tensor) -> None:
 
 def _scores(
     p: Float[Tensor, "batch heads time time"],
+    total: Float[Tensor, "batch heads time"],
     valid: Bool[Tensor, "batch heads time"],
     tokens: Bool[Tensor, "batch time"],
     special: Bool[Tensor, "batch time"] | None,
@@ -83,34 +85,54 @@ def _scores(
 ) -> dict[str, tuple[Float[Tensor, "batch heads time"], Bool[Tensor, "batch heads time"]]]:
     """Return the values of each score, and which queries have it; NaN among these is NaN of the weights."""
     scores = {
-        # the logarithm is vectorized, and torch.special.entr is not; new memory costs more than the logarithm
-        "entropy": -p.clamp(min=torch.finfo(p.dtype).tiny).log_().mul_(p).sum(-1),
-        "diagonal": _neighbours(p),
-        "itself": p.diagonal(dim1=-2, dim2=-1),
+        "entropy": total.log() + _entropies(p) / total,
+        "diagonal": _neighbours(p) / total,
+        "itself": p.diagonal(dim1=-2, dim2=-1) / total,
     }
     if special is not None:
-        scores["vertical"] = torch.einsum("bhqk,bk->bhq", p, (special & tokens).to(p.dtype))
+        scores["vertical"] = torch.einsum("bhqk,bk->bhq", p, (special & tokens).to(p.dtype)) / total
     found = {name: (score, valid) for name, score in scores.items()}
     if segments is not None:
         same = (segments[:, :, None] == segments[:, None, :]) & tokens[:, None, :]
-        within = torch.einsum("bhqk,bqk->bhq", p, same.to(p.dtype))
+        within = torch.einsum("bhqk,bqk->bhq", p, same.to(p.dtype)) / total
         share = same.sum(-1) / tokens.sum(-1, keepdim=True)
         several = (tokens[:, None, :] & ~same).any(-1)  # the row has a token of another segment
         found["block"] = (within - share[:, None], valid & several[:, None])
     return found
 
 
+def _entropies(p: Float[Tensor, "batch heads time time"]) -> Float[Tensor, "batch heads time"]:
+    """Return −Σ p ln p of each row, of a few heads at a time, which stay in the cache of a CPU."""
+    maps, tiny = p.flatten(0, 1), torch.finfo(p.dtype).tiny  # the logarithm of a smaller number is slow
+    size = max(1, _CACHED // maps[0].numel()) if p.device.type == "cpu" else len(maps)
+    # the logarithm is vectorized, and torch.special.entr is not
+    parts = [-part.clamp(min=tiny).log_().mul_(part).sum(-1) for part in maps.split(size)]
+    return torch.cat(parts).view(p.shape[:-1])
+
+
 def rows_on_tokens(
     attention: Float[Tensor, "batch heads time time"], tokens: Bool[Tensor, "batch time"]
 ) -> tuple[Float[Tensor, "batch heads time time"], Bool[Tensor, "batch heads time"]]:
     """Return the weights on tokens only, with a sum of 1, and which rows have any; rows with NaN or ∞ become NaN."""
+    p, total, valid = _on_tokens(attention, tokens)
+    return p / total[..., None], valid
+
+
+def _on_tokens(
+    attention: Float[Tensor, "batch heads time time"], tokens: Bool[Tensor, "batch time"]
+) -> tuple[
+    Float[Tensor, "batch heads time time"],
+    Float[Tensor, "batch heads time"],
+    Bool[Tensor, "batch heads time"],
+]:
+    """Return the weights on tokens only, their sums by row (1 for none, NaN for NaN or ∞), and which rows have any."""
     p = attention.to(at_least_float32(attention))
     if tokens.device.type != "cpu" or not tokens.all():  # another device would have to be waited for
         p = p.where(tokens[:, None, None, :], 0)
     total = p.sum(-1)
     total = total.where(total.isfinite(), torch.nan)  # divided by infinity, all others would be 0
     valid = tokens[:, None, :] & (total != 0)  # True for NaN
-    return p / total.where(valid, 1)[..., None], valid
+    return p, total.where(valid, 1), valid
 
 
 def _neighbours(p: Float[Tensor, "batch heads time time"]) -> Float[Tensor, "batch heads time"]:
@@ -202,8 +224,8 @@ class AttentionPatternSums:
             if site not in self._sites:
                 self._sites[site] = _empty(heads, self.size, attention.device)
             held = self._sites[site]
-            p, valid = rows_on_tokens(attention, tokens)
-            scores = _scores(p, valid, tokens, special, segments)
+            p, total, valid = _on_tokens(attention, tokens)
+            scores = _scores(p, total, valid, tokens, special, segments)
             for i, name in enumerate(SCORES):
                 if name in scores:
                     score, there = scores[name]
@@ -211,7 +233,8 @@ class AttentionPatternSums:
                     held.counts[i] += there.sum((0, 2))
             n = min(self.size, queries)
             both = valid[:, :, :n, None] & tokens[:, None, None, :n]
-            held.map_sum[:, :n, :n] += p[:, :, :n, :n].where(both, 0).double().sum(0)
+            rows = p[:, :, :n, :n] / total[:, :, :n, None]
+            held.map_sum[:, :n, :n] += rows.where(both, 0).double().sum(0)
             held.map_count[:, :n, :n] += both.sum(0)
 
     def reduce(self) -> None:

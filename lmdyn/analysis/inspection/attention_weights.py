@@ -109,19 +109,23 @@ def _fused_weights(
             return _fused_weights(query.float(), key.float(), value, mask, 0.0, is_causal, scale, enable_gqa)
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-    scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.mT
-    if is_causal:  # each query sees the first key
-        scores += scores.new_full(scores.shape[-2:], -torch.inf).triu(1)
-        return scores.softmax(-1)
-    if attn_mask is None:
-        return scores.softmax(-1)
-    if attn_mask.dtype == torch.bool:
-        unseen = ~attn_mask.any(-1, keepdim=True)
-        scores.masked_fill_(~attn_mask, -torch.inf)
-    else:
-        scores += attn_mask
-        unseen = scores.amax(-1, keepdim=True).isneginf()
-    return scores.softmax(-1).masked_fill_(unseen, 0)
+    batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    query = (query * (query.shape[-1] ** -0.5 if scale is None else scale)).expand(*batch, -1, -1)
+    key = key.mT.expand(*batch, -1, -1)
+    weights = query.new_empty(*query.shape[:-1], key.shape[-1])
+    mask = query.new_zeros(()) if attn_mask is None else attn_mask
+    if is_causal:
+        mask = query.new_full(weights.shape[-2:], -torch.inf).triu(1)
+    size = 1 if query.device.type == "cpu" else len(query)  # scores of a sequence stay in the cache
+    parts = (part.split(size) for part in (query, key, mask.expand(weights.shape), weights))
+    for q, k, m, found in zip(*parts, strict=True):
+        scores = q @ k
+        scores = scores.masked_fill_(~m, -torch.inf) if m.dtype == torch.bool else scores.add_(m)
+        torch.softmax(scores, -1, out=found)
+    if attn_mask is None:  # each query sees the first key
+        return weights
+    seen = attn_mask if attn_mask.dtype == torch.bool else ~attn_mask.isneginf()
+    return weights.masked_fill_(~seen.any(-1, keepdim=True), 0)
 
 
 def attention_weights(output: Any) -> Tensor | None:

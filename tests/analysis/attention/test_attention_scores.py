@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 
 import lmdyn.analysis.attention.attention_scores as module
@@ -88,6 +89,16 @@ def test_against_a_naive_implementation():
         torch.testing.assert_close(found[name], expected[name], equal_nan=True)
     assert found["entropy"][1, :, 4:].isnan().all()  # padding asks nothing
     assert found["block"][2].isnan().all()  # one token, one segment
+
+
+@pytest.mark.parametrize("cached", [1, 2 * N * N, 2**17])  # a head, two heads, all heads at a time
+def test_scores_are_those_of_any_block_of_heads(monkeypatch, cached):
+    monkeypatch.setattr(module, "_CACHED", cached)
+    p, *others = batch()
+    p = torch.cat([p, p.flip(1) * 1e-6, random(heads=1, seed=1)], 1)  # rows of any sum
+    found, expected = attention_scores(p, *others), naive(p, *others)
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], equal_nan=True)
 
 
 def test_without_special_tokens_or_segments():

@@ -1,5 +1,6 @@
 """Capture and invisibility."""
 
+import itertools
 import random
 
 import numpy as np
@@ -333,3 +334,42 @@ def test_weights_of_half_precision_are_as_exact_as_the_model_s_own(dtype, most):
     assert float((found - expected).abs().max()) < 1e-5
     fused = F.scaled_dot_product_attention(q, k, torch.eye(12, dtype=dtype)[None, None])
     assert float((fused - expected).abs().max()) < most
+
+
+def naive_weights(q, k, seen, bias, scale):
+    """One row at a time: the softmax of what a query sees, 0 where it sees nothing."""
+    found = torch.zeros(*q.shape[:3], k.shape[2], dtype=torch.float64)
+    for b, h, i in itertools.product(*map(range, q.shape[:3])):
+        keys = seen.expand(found.shape)[b, h, i].nonzero()[:, 0]
+        if len(keys):
+            own = k[min(b, len(k) - 1), h * k.shape[1] // q.shape[1]].double()
+            scores = scale * own @ q[b, h, i].double() + bias.expand(found.shape)[b, h, i]
+            found[b, h, i, keys] = scores[keys].softmax(0)
+    return found
+
+
+@pytest.mark.parametrize(
+    "case", ["none", "causal", "mask", "of rows", "bias", "bias of rows", "grouped", "keys of one"]
+)
+def test_weights_of_a_fused_call_are_those_of_single_rows(case):
+    g = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(3, heads, 5, 8, generator=g) for heads in (4, 2 if case == "grouped" else 4))
+    if case == "keys of one":
+        k = k[:1]
+    seen = torch.ones(1, 1, 5, 5, dtype=torch.bool)
+    bias = torch.zeros(1, 1, 5, 5)
+    given = {"scale": 0.3, "enable_gqa": case == "grouped"}
+    if case == "causal":
+        seen, given["is_causal"] = seen.tril(), True
+    if "mask" in case or "rows" in case:
+        seen = torch.rand(3 if "rows" in case else 1, 1, 5, 5, generator=g) < 0.5
+        seen[-1, :, 2] = False  # a query that sees nothing
+        given["attn_mask"] = seen
+    if "bias" in case:
+        bias = torch.randn(3, 4, 5, 5, generator=g)
+        given["attn_mask"] = bias.masked_fill(~seen, -torch.inf)
+    if case == "of rows":
+        k[0, :, 1] = torch.nan  # hidden from all
+        seen[0, :, :, 1] = False
+    found = _fused_weights(q, k, k, **given)
+    torch.testing.assert_close(found.double(), naive_weights(q, k, seen, bias, 0.3), atol=1e-6, rtol=0)
