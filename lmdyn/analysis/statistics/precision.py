@@ -9,9 +9,11 @@ from torch import Tensor
 
 __all__ = [
     "UNDERFLOW",
+    "add_scatter",
     "all_finite",
     "at_least_float32",
     "exact_float",
+    "mirrored",
     "rounding",
     "scatter_matrix",
     "unit_size",
@@ -79,22 +81,30 @@ def unit_size(x: Tensor, dim: int | None = None) -> Tensor:
     return (x * first).mul_(second)
 
 
-def scatter_matrix(v: Float[Tensor, "n d"], out: Float[Tensor, "d d"] | None = None) -> Float[Tensor, "d d"]:
-    """Compute vᵀv, symmetric to the bit: only upper blocks are multiplied, 9/16 of the work for large d.
+def scatter_matrix(v: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
+    """Compute vᵀv, symmetric to the bit: only upper blocks are multiplied, 9/16 of the work for large d."""
+    out = v.new_zeros(v.shape[1], v.shape[1])
+    add_scatter(v, out)
+    return mirrored(out)
 
-    Args:
-        v: rows.
-        out: symmetric matrix to which it is added in place; None for zeros.
-    """
-    d = v.shape[1]
-    blocks = 8 if d >= 512 else 4 if d >= 128 else 1
-    edges = [d * i // blocks for i in range(blocks + 1)]
-    out = v.new_zeros(d, d) if out is None else out
+
+def add_scatter(v: Float[Tensor, "n d"], out: Float[Tensor, "d d"]) -> None:
+    """Add vᵀv to the upper triangle of ``out``; :func:`mirrored` fills the rest, after the last addition."""
+    edges = _edges(v.shape[1])
     for rows in v.split(512):  # these stay in the cache from block to block
         for low, high in pairwise(edges):
             out[:high, low:high].addmm_(rows[:, :high].T, rows[:, low:high])
-    for low, high in pairwise(edges):
-        out[low:high, :low] = out[:low, low:high].T
-        diagonal = out[low:high, low:high]
+
+
+def mirrored(upper: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
+    """Copy what is above the diagonal below it, in place."""
+    for low, high in pairwise(_edges(len(upper))):
+        upper[low:high, :low] = upper[:low, low:high].T
+        diagonal = upper[low:high, low:high]
         diagonal.copy_(diagonal.triu() + diagonal.triu(1).T)
-    return out
+    return upper
+
+
+def _edges(d: int) -> list[int]:
+    blocks = 8 if d >= 512 else 4 if d >= 128 else 1
+    return [d * i // blocks for i in range(blocks + 1)]

@@ -7,6 +7,8 @@ Learning Phenomena; chapter 6 of Saphra 2021.
 import math
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -31,6 +33,8 @@ __all__ = [
     "word_classes",
     "word_tags",
 ]
+
+_Numbers = npt.NDArray[np.float64]
 
 OPEN_CLASSES = ("ADJ", "ADV", "INTJ", "NOUN", "PROPN", "VERB")
 """Universal POS tags of open classes (footnote 1 of the publication)."""
@@ -184,16 +188,23 @@ def frequency_correlation(means: Float[Tensor, "types"], frequency: Float[Tensor
         >>> round(frequency_correlation(means, counts), 6)
         1.0
     """
+    return _correlation(*_of_words(means, frequency))
+
+
+def _of_words(means: Tensor, frequency: Tensor) -> tuple[_Numbers, _Numbers]:
     kept = ~means.isnan()
-    if int(kept.sum()) < 3:
-        return float("nan")
-    pair = torch.stack([means[kept].double(), frequency[kept].double()])
-    centred = pair - pair.mean(1, keepdim=True)
-    norms = torch.linalg.vector_norm(centred, dim=1)
+    return tuple(side[kept].double().cpu().numpy() for side in (means, frequency))
+
+
+def _correlation(x: _Numbers, y: _Numbers) -> float:
+    if len(x) < 3:
+        return math.nan
+    dx, dy = x - x.mean(), y - y.mean()
+    norms = math.sqrt(dx @ dx), math.sqrt(dy @ dy)
     # a constant side is constant up to the rounding error of its mean
-    if bool((norms <= 1e-12 * torch.linalg.vector_norm(pair, dim=1)).any()):
-        return float("nan")
-    return float((centred[0] @ centred[1] / norms.prod()).clamp(-1, 1))
+    if norms[0] <= 1e-12 * math.sqrt(x @ x) or norms[1] <= 1e-12 * math.sqrt(y @ y):
+        return math.nan
+    return float(np.clip((dx / norms[0]) @ (dy / norms[1]), -1, 1))
 
 
 def frequency_correlation_error(means: Float[Tensor, "types"], frequency: Float[Tensor, "types"]) -> float:
@@ -215,22 +226,23 @@ def frequency_correlation_error(means: Float[Tensor, "types"], frequency: Float[
         >>> round(frequency_correlation_error(means, counts), 3)
         0.413
     """
-    rho = frequency_correlation(means, frequency)
-    kept = ~means.isnan()
-    n = int(kept.sum())
+    x, y = _of_words(means, frequency)
+    return _jackknife_error(_correlation(x, y), x, y)
+
+
+def _jackknife_error(rho: float, x: _Numbers, y: _Numbers) -> float:
+    n = len(x)
     if math.isnan(rho) or n < 4:
-        return float("nan")
-    pair = torch.stack([means[kept].double(), frequency[kept].double()])
-    x, y = pair - pair.mean(1, keepdim=True)
-    share = n / (
-        n - 1
-    )  # factor of a word's share of the sums of squares about the mean, its effect on the mean included
-    variances = (x @ x - share * x**2, y @ y - share * y**2)
-    floor = 1e-12 * max(float(x @ x), 0.0), 1e-12 * max(float(y @ y), 0.0)
-    constant = (variances[0] <= floor[0]) | (variances[1] <= floor[1])
-    left_out = (x @ y - share * x * y) / (variances[0] * variances[1]).clamp(min=0).sqrt()
-    left_out = torch.where(constant, torch.nan, left_out.clamp(-1, 1))
-    return float(jackknife(rho, left_out.numpy()).error)
+        return math.nan
+    x, y = x - x.mean(), y - y.mean()
+    # factor of a word's share of the sums of squares about the mean, its effect on the mean included
+    share = n / (n - 1)
+    xx, yy = x @ x, y @ y
+    variances = xx - share * x**2, yy - share * y**2
+    constant = (variances[0] <= 1e-12 * xx) | (variances[1] <= 1e-12 * yy)
+    norms = np.sqrt(np.where(constant, np.nan, variances[0] * variances[1]))
+    left_out = np.clip((x @ y - share * x * y) / norms, -1, 1)
+    return float(jackknife(rho, left_out).error)
 
 
 def mean_entropies(weights: Float[Tensor, "batch heads time _"]) -> dict[str, Float[Tensor, "batch time"]]:
@@ -269,8 +281,9 @@ def sample_correlations(
         if bool((sample & lost).any()):
             yield name, math.nan, math.nan
         elif not _is_frequency_sample(name) or int((~of_sample.isnan()).sum()) >= 3:
-            rho = frequency_correlation(of_sample, frequency)
-            yield name, rho, frequency_correlation_error(of_sample, frequency)
+            x, y = _of_words(of_sample, frequency)
+            rho = _correlation(x, y)
+            yield name, rho, _jackknife_error(rho, x, y)
 
 
 def unigram_entropy(counts: Int[Tensor, "types"]) -> float:

@@ -108,7 +108,9 @@ def tabulate(
                 reasons.setdefault(one["value"], []).append(one)
             plain += found
     columns = ["quantity", "site", *groups, "value"]
-    table = pd.concat([pd.DataFrame(plain), *tables], ignore_index=True)
+    parts = [part for part in (pd.DataFrame(plain), *tables) if len(part)]
+    undefined = np.concatenate([np.zeros(0, dtype=bool), *(_texts(part["value"]) for part in parts)])
+    table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     if unknown := [str(c) for c in table.columns if c not in columns]:
         raise ValueError(
             f"{name}: its rows have {', '.join(unknown)}, which it does not declare: add them to `columns`, as in "
@@ -120,7 +122,6 @@ def tabulate(
             table[column] = table[column].astype("Int64")
         elif empty is not None:
             table[column] = empty if table[column].isna().all() else table[column].fillna(empty)
-    undefined = np.array([isinstance(value, str) for value in table["value"].tolist()], dtype=bool)
     table["value"] = table["value"].mask(undefined, math.nan).astype("float64")
     if rank_and_world_size()[0] == 0:
         broken = list(dict.fromkeys(table["site"][~np.isfinite(table["value"]) & ~undefined]))
@@ -132,3 +133,10 @@ def tabulate(
             more = f"; {len(held) - _MOST_PLACES} more" if len(held) > _MOST_PLACES else ""
             log.warning("%s: no value at step %d of (%s%s): %s", name, step, some, more, reason)
     return table
+
+
+def _texts(values: "pd.Series[Any]") -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    """Return which values are texts; there are none in a column of numbers, which may be long."""
+    if pd.api.types.is_numeric_dtype(values):
+        return np.zeros(len(values), dtype=bool)
+    return np.array([isinstance(value, str) for value in values.tolist()], dtype=bool)
