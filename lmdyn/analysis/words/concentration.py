@@ -193,7 +193,7 @@ def frequency_correlation(means: Float[Tensor, "types"], frequency: Float[Tensor
 
 def _of_words(means: Tensor, frequency: Tensor) -> tuple[_Numbers, _Numbers]:
     kept = ~means.isnan()
-    return tuple(side[kept].double().cpu().numpy() for side in (means, frequency))
+    return means[kept].double().cpu().numpy(), frequency[kept].double().cpu().numpy()
 
 
 def _correlation(x: _Numbers, y: _Numbers) -> float:
