@@ -139,223 +139,158 @@ def long_run(
             "expected epsilon and tolerance above 0, batch_size >= 1 and keep >= 0, got "
             f"{epsilon}, {tolerance}, {batch_size}, {keep}"
         )
-    state = _State(x, tau, steps, min(keep, steps), epsilon, tolerance, variant)
+    floor = math.nan
+    if reduced is not None:
+        floor = float(deviation_floor(part_of(f, slice(batch_size)), x[:batch_size], 64, variant))
+        check_floor(floor, threshold)
+    run = _unknown(x, tau, steps, min(keep, steps), epsilon, floor)
+    below = 0.0 if reduced is None else threshold
+    closes = tolerance if end_recurrent else None
     delta = random_perturbation(x, epsilon, seed, rows)
-    parts = torch.arange(len(x), device=x.device).split(batch_size)
-    if reduced is None:
-        for part in parts:
-            _full(state, part_of(f, part), x[part], delta[part], part, None, end_recurrent)
-        return state.result(float("nan"))
-    floor = float(deviation_floor(part_of(f, slice(batch_size)), x[:batch_size], 64, variant))
-    check_floor(floor, threshold)
-    tokens = math.sqrt(x.shape[1])
-    starts = torch.full((len(x), x.shape[2]), float("nan"), dtype=x.dtype, device=x.device)
-    perturbed = torch.zeros_like(starts)
-    for part in parts:
-        found = _full(state, part_of(f, part), x[part], delta[part], part, threshold, end_recurrent)
-        starts[part], perturbed[part] = found.mean_token, found.mean_delta
-    norm = state_norm(perturbed)[:, None].clamp(min=torch.finfo(torch.float64).tiny)
-    perturbed = (perturbed * (epsilon / tokens / norm)).to(x.dtype)
-    _reduced(state, reduced, starts, perturbed, epsilon / tokens, end_recurrent)
-    return state.result(floor)
+    for part in torch.arange(len(x), device=x.device).split(batch_size):
+        _full(run, part_of(f, part), x[part], delta[part], part, below, closes, variant)
+    if reduced is not None:
+        norm = state_norm(run.delta)[:, None].clamp(min=torch.finfo(torch.float64).tiny)
+        share = epsilon / math.sqrt(x.shape[1])
+        run.delta.copy_(run.delta * (share / norm))
+        _reduced(run, reduced, share, closes)
+    return run
 
 
-class _State:
-    """All records of all trajectories."""
-
-    def __init__(
-        self,
-        x: Tensor,
-        tau: int,
-        steps: int,
-        keep: int,
-        epsilon: float,
-        tolerance: float,
-        variant: DeviationVariant,
-    ) -> None:
-        n, windows, device = len(x), steps // tau, x.device
-        self.tau, self.windows, self.keep, self.epsilon, self.tolerance = (
-            tau,
-            windows,
-            keep,
-            epsilon,
-            tolerance,
-        )
-        self.dtype, self.variant = x.dtype, variant
-        nan = float("nan")
-        self.exponents = torch.full((windows, n), nan, dtype=torch.float64, device=device)
-        self.saturated = torch.zeros((windows, n), dtype=torch.bool, device=device)
-        self.deviations = torch.full((keep + 1, n), nan, dtype=torch.float64, device=device)
-        never = torch.full((n,), -1, dtype=torch.int64, device=device)
-        self.synchronized_at, self.switched_at = never.clone(), never.clone()
-        self.recurred_at, self.ended_at = never.clone(), never.clone()
-        self.diverged = torch.zeros(n, dtype=torch.bool, device=device)
-        self.observed = torch.full((windows, n), nan, dtype=x.dtype, device=device)
-        self.final = torch.full((n, x.shape[-1]), nan, dtype=x.dtype, device=device)
-        self.final_full = torch.full_like(x, nan)
-        self.delta, self.delta_full = torch.full_like(self.final, nan), torch.full_like(x, nan)
-
-    def grown(
-        self, x: Tensor, delta: Tensor, first: Tensor, window: int, rows: Tensor, epsilon: float
-    ) -> Tensor:
-        """Record the exponents of a window, and return the rescaled perturbations."""
-        delta, growth, lost, finite = rescaled(x, delta, first, epsilon)
-        self.exponents[window, rows] = torch.where(finite, growth / self.tau, torch.nan)
-        self.saturated[window, rows] = lost
-        self.diverged[rows] |= ~finite
-        return delta
-
-    def result(self, floor: float) -> LongRun:
-        """Return the records, frozen."""
-        return LongRun(
-            self.exponents,
-            self.saturated,
-            self.deviations,
-            self.synchronized_at,
-            self.switched_at,
-            self.recurred_at,
-            self.ended_at,
-            self.diverged,
-            self.observed,
-            self.final,
-            self.final_full,
-            self.delta,
-            self.delta_full,
-            floor,
-            self.tau,
-            self.epsilon,
-            self.dtype,
-        )
-
-
-@dataclass
-class _Synchronized:
-    mean_token: Float[Tensor, "rows d"]
-    mean_delta: Float[Tensor, "rows d"]
+def _unknown(x: Tensor, tau: int, steps: int, keep: int, epsilon: float, floor: float) -> LongRun:
+    """Return the records of all trajectories before the first window, which are then filled in."""
+    n, windows = len(x), steps // tau
+    token = torch.full((n, x.shape[2]), torch.nan, dtype=x.dtype, device=x.device)
+    lost = torch.zeros(windows, n, dtype=torch.bool, device=x.device)
+    never = torch.full((n,), -1, dtype=torch.int64, device=x.device)
+    return LongRun(
+        exponents=torch.full((windows, n), torch.nan, dtype=torch.float64, device=x.device),
+        saturated=lost,
+        deviations=torch.full((keep + 1, n), torch.nan, dtype=torch.float64, device=x.device),
+        synchronized_at=never,
+        switched_at=never.clone(),
+        recurred_at=never.clone(),
+        ended_at=never.clone(),
+        diverged=lost.any(0),
+        observed=torch.full((windows, n), torch.nan, dtype=x.dtype, device=x.device),
+        final=token,
+        final_full=torch.full_like(x, torch.nan),
+        delta=token.clone(),
+        delta_full=torch.full_like(x, torch.nan),
+        floor=floor,
+        tau=tau,
+        epsilon=epsilon,
+        dtype=x.dtype,
+    )
 
 
 def _full(
-    state: _State,
+    run: LongRun,
     f: Map,
     x: Tensor,
     delta: Tensor,
     rows: Int[Tensor, "rows"],
-    threshold: float | None,
-    end_recurrent: bool,
-) -> _Synchronized:
-    """Iterate the full map, until all of these rows have synchronized, or to the end."""
-    found = _Synchronized(_mean(x) * torch.nan, torch.zeros_like(_mean(x)))
-    first = delta
-    here = torch.arange(len(rows), device=rows.device)  # indices of the rows that still run
-    returns = _Returns(state, rows, 0) if end_recurrent else None
-    for window in range(state.windows):
-        for step in range(window * state.tau, (window + 1) * state.tau):
-            if threshold is not None or step <= state.keep:
-                _look(state, x, step, rows[here], threshold)
+    threshold: float,
+    tolerance: float | None,
+    variant: DeviationVariant,
+) -> None:
+    """Iterate the full map, until all of these rows have synchronized or recurred, or to the end."""
+    every, first = rows, delta
+    returns = None if tolerance is None else Recurrence(tolerance)
+    d = _look(run, x, 0, rows, threshold, variant)
+    for window in range(len(run.exponents)):
+        for step in range(window * run.tau + 1, (window + 1) * run.tau + 1):
             both = f(torch.cat([x, x + delta]))
             x, delta = both[: len(x)], both[len(x) :] - both[: len(x)]
-        delta = state.grown(x, delta, first[here], window, rows[here], state.epsilon)
-        step = (window + 1) * state.tau
-        if threshold is not None or step <= state.keep:
-            _look(state, x, step, rows[here], threshold)
-        state.final[rows[here]], state.final_full[rows[here]] = _mean(x), x
-        state.delta_full[rows[here]] = delta
-        state.observed[window, rows[here]] = state.final[rows[here], 0]
+            if threshold or step < len(run.deviations):
+                d = _look(run, x, step, rows, threshold, variant)
+        delta = _grown(run, x, delta, first, window, rows, run.epsilon)
+        run.final[rows], run.final_full[rows], run.delta_full[rows] = _mean(x), x, delta
+        run.observed[window, rows] = run.final[rows, 0]
         over = ~x.flatten(1).isfinite().all(1)
-        if threshold is not None:
-            done = (deviation(x, state.variant) < threshold) & (state.synchronized_at[rows[here]] >= 0)
-            at = rows[here[done]]
-            state.switched_at[at] = step
-            state.exponents[window, at] = torch.nan
-            state.final_full[at], state.delta_full[at] = torch.nan, torch.nan
-            found.mean_token[here[done]], found.mean_delta[here[done]] = _mean(x[done]), _mean(delta[done])
+        if returns is not None:
+            over |= _returned(run, returns, x.flatten(1), every, rows, window)
+        if threshold:
+            done = d < threshold
+            at = rows[done]
+            run.switched_at[at], run.exponents[window, at] = (window + 1) * run.tau, torch.nan
+            run.final_full[at], run.delta_full[at] = torch.nan, torch.nan
+            run.delta[at] = _mean(delta[done])
             over |= done
-        if returns is not None:
-            over |= returns.found(x.flatten(1), here, window)
         if bool(over.any()):  # the only synchronization with the device in a window
-            x, delta, here, f = x[~over], delta[~over], here[~over], part_of(f, ~over)
-        if len(here) == 0:
-            break
-    return found
-
-
-def _look(state: _State, x: Tensor, step: int, rows: Tensor, threshold: float | None) -> None:
-    d = deviation(x, state.variant)
-    if step <= state.keep:
-        state.deviations[step, rows] = d
-    if threshold is not None:
-        first = (d < threshold) & (state.synchronized_at[rows] < 0)
-        state.synchronized_at[rows] = torch.where(first, step, state.synchronized_at[rows])
-
-
-def _reduced(
-    state: _State, reduced: Map, x: Tensor, delta: Tensor, epsilon: float, end_recurrent: bool
-) -> None:
-    """Iterate the map of one token, for all rows that have synchronized, each from its own window on."""
-    goes_on = (state.switched_at >= 0) & (state.ended_at < 0)
-    begins = torch.where(goes_on, state.switched_at // state.tau, state.windows).cpu()
-    there = begins[begins < state.windows]
-    if len(there) == 0:
-        return
-    first, last = int(there.min()), int(there.max())
-    run = repeat(reduced, state.tau)
-    rows = torch.empty(0, dtype=torch.int64, device=x.device)
-    now, apart = x[rows], delta[rows]
-    everyone = torch.arange(len(x), device=x.device)
-    returns = _Returns(state, everyone, first) if end_recurrent else None
-    for window in range(first, state.windows):
-        new = (begins == window).nonzero()[:, 0].to(x.device)
-        if len(new):
-            rows, now, apart = (
-                torch.cat([rows, new]),
-                torch.cat([now, x[new]]),
-                torch.cat([apart, delta[new]]),
-            )
+            x, delta, first, rows, f = x[~over], delta[~over], first[~over], rows[~over], part_of(f, ~over)
+            d = d[~over]
         if len(rows) == 0:
-            if window >= last:
-                return
-            if returns is not None:  # its clock continues
-                returns.found(now, rows, window)
-            continue
-        both = _run_padded(run, torch.cat([now, now + apart]))
-        now, apart = both[: len(now)], both[len(now) :] - both[: len(now)]
-        apart = state.grown(now, apart, delta[rows], window, rows, epsilon)
-        state.final[rows], state.observed[window, rows] = now, now[:, 0]
-        state.delta[rows] = apart
-        over = ~now.isfinite().all(1)
+            return
+
+
+def _look(
+    run: LongRun, x: Tensor, step: int, rows: Tensor, threshold: float, variant: DeviationVariant
+) -> Float[Tensor, "rows"]:
+    """Return D of these rows, and record it, and whether their tokens have synchronized."""
+    d = deviation(x, variant)
+    if step < len(run.deviations):
+        run.deviations[step, rows] = d
+    first = (d < threshold) & (run.synchronized_at[rows] < 0)
+    run.synchronized_at[rows] = torch.where(first, step, run.synchronized_at[rows])
+    return d
+
+
+def _reduced(run: LongRun, reduced: Map, epsilon: float, tolerance: float | None) -> None:
+    """Iterate the map of one token, for all rows that have synchronized, each from its own window on."""
+    goes_on = (run.switched_at >= 0) & (run.ended_at < 0)
+    run.delta[~goes_on] = torch.nan
+    begins = torch.where(goes_on, run.switched_at // run.tau, -1).tolist()
+    power, first = repeat(reduced, run.tau), run.delta.clone()
+    every = torch.arange(len(begins), device=first.device)
+    returns, rows = None if tolerance is None else Recurrence(tolerance), every[:0]
+    for window in range(len(run.exponents)):
+        rows = torch.cat([rows, every[[begin == window for begin in begins]]])
+        if len(rows) == 0 and window >= max(begins, default=-1):
+            return
+        x, delta = run.final[rows], run.delta[rows]
+        x, moved = _run_padded(power, torch.cat([x, x + delta])).chunk(2)
+        run.delta[rows] = _grown(run, x, moved - x, first[rows], window, rows, epsilon)
+        run.final[rows], run.observed[window, rows] = x, x[:, 0]
+        over = ~x.isfinite().all(1)
         if returns is not None:
-            over |= returns.found(now, rows, window)
+            over |= _returned(run, returns, x, every, rows, window)
         if bool(over.any()):  # the only synchronization with the device in a window
-            now, apart, rows = now[~over], apart[~over], rows[~over]
+            rows = rows[~over]
 
 
-class _Returns:
-    """Detects trajectories on closed orbits at the end of each window: any period appears as a period in windows."""
+def _grown(
+    run: LongRun, x: Tensor, delta: Tensor, first: Tensor, window: int, rows: Tensor, epsilon: float
+) -> Tensor:
+    """Record the exponents of a window, and return the rescaled perturbations."""
+    delta, growth, lost, finite = rescaled(x, delta, first, epsilon)
+    run.exponents[window, rows] = torch.where(finite, growth / run.tau, torch.nan)
+    run.saturated[window, rows] = lost
+    run.diverged[rows] |= ~finite
+    return delta
 
-    def __init__(self, state: _State, rows: Int[Tensor, "rows"], first: int) -> None:
-        self._state, self._rows, self._first = state, rows, first
-        self._tracker = Recurrence(state.tolerance)
 
-    def found(
-        self, x: Float[Tensor, "running d"], here: Int[Tensor, "running"], window: int
-    ) -> Bool[Tensor, "running"]:
-        """Return which of the running rows, as indices among all rows, are known to be closed, and record them."""
-        every = torch.full((len(self._rows), x.shape[1]), float("nan"), dtype=x.dtype, device=x.device)
-        every[here] = x
-        self._tracker.update(every)
-        at = self._tracker.recurred_at[here]
-        closed, rows, tau = at >= 0, self._rows[here], self._state.tau
-        self._state.recurred_at[rows] = torch.where(
-            closed, (at + self._first + 1) * tau, self._state.recurred_at[rows]
-        )
-        self._state.ended_at[rows] = torch.where(closed, (window + 1) * tau, self._state.ended_at[rows])
-        return closed
+def _returned(
+    run: LongRun, returns: Recurrence, x: Float[Tensor, "rows d"], every: Tensor, rows: Tensor, window: int
+) -> Bool[Tensor, "rows"]:
+    """Return which rows, of ``every`` row that is tracked, are known to be on a closed orbit, and record them.
+
+    States are compared at the end of each window: any period appears as a period in windows.
+    """
+    states = torch.full((len(every), x.shape[1]), torch.nan, dtype=x.dtype, device=x.device)
+    here = torch.searchsorted(every, rows)
+    states[here] = x
+    returns.update(states)
+    at = returns.recurred_at[here]
+    run.recurred_at[rows] = torch.where(at >= 0, (at + 1) * run.tau, run.recurred_at[rows])
+    run.ended_at[rows] = torch.where(at >= 0, (window + 1) * run.tau, run.ended_at[rows])
+    return at >= 0
 
 
 def _run_padded(run: Map, x: Tensor) -> Tensor:
     """Pad rows to a power of two on a GPU, so that few CUDA graphs are captured."""
     if not x.is_cuda:
-        return run(x)
+        return run(x) if len(x) else x
     more = (1 << (len(x) - 1).bit_length()) - len(x)
     return run(torch.cat([x, x[:1].expand(more, -1)]))[: len(x)]
 
