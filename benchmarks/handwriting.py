@@ -145,7 +145,7 @@ def run(args: argparse.Namespace) -> None:
             sums.update(t, x[t], classes)
         pair.append(sums)
     middle = now(device)
-    found = window_regressions(*pair, letters, range(n), range(1, n + 1), ridge=RIDGE)
+    found = window_regressions(*pair, [letters(k) for k in range(1, n + 1)], n, ridge=RIDGE)
     summed, solved = middle.since(start), now(device).since(middle)
 
     separate = Separate(train, development)
@@ -207,7 +207,7 @@ def run(args: argparse.Namespace) -> None:
     worst = f"{max(differences):.1e}" if differences else "none there"
     print(
         f"largest difference where the condition number is below {WELL:.0e} ({len(differences)} of {len(sample)}): "
-        f"{worst} (goal: 1e-6); best window {found.best()}, NMSE {float(found.nmse.nan_to_num(9).min()):.4f}"
+        f"{worst} (goal: 1e-6); best window {found.best}, NMSE {float(found.nmse.nan_to_num(9).min()):.4f}"
     )
 
 

@@ -48,22 +48,12 @@ class WindowSums:
         pooled: bool = False,
         device: torch.device | str | None = None,
     ) -> None:
-        if min(n_times, width, n_classes) < 1:
-            raise ValueError(
-                f"expected n_times, width and n_classes of at least 1, got {n_times}, {width}, {n_classes}"
-            )
         self.pooled = pooled
         self.resolution = 1e-12
         groups = 1 if pooled else n_classes
         self.counts = torch.zeros(n_classes, n_times, dtype=torch.float64, device=device)
         self.means = torch.zeros(n_classes, n_times, width, dtype=torch.float64, device=device)
         self.scatter = torch.zeros(groups, n_times, width, width, dtype=torch.float64, device=device)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Shape (C, T, d)."""
-        classes, times, width = self.means.shape
-        return classes, times, width
 
     @torch.no_grad()
     def update(self, t: int, x: Float[Tensor, "n d"], classes: Int[Tensor, "n"]) -> None:
@@ -75,94 +65,34 @@ class WindowSums:
             t: the time, 0 … T − 1.
             x: (n, d) vectors.
             classes: (n,) the class of each sentence.
-
-        Raises:
-            ValueError: if the time or the width does not exist.
         """
-        n_classes, n_times, width = self.shape
-        if not 0 <= t < n_times or x.shape[1] != width:
-            raise ValueError(
-                f"expected a time from 0 to {n_times - 1} and vectors of {width} dimensions, got time {t} and "
-                f"{x.shape[1]} dimensions"
-            )
         if x.dtype != torch.float64:
             self.resolution = max(self.resolution, 100 * torch.finfo(x.dtype).eps)
         x = exact_float(x)
-        member = (classes[:, None] == torch.arange(n_classes, device=classes.device)).to(x)
-        n = member.sum(0)
+        member = (classes[:, None] == torch.arange(len(self.counts), device=classes.device)).to(x)
+        n, before = member.sum(0), self.counts[:, t]
+        share = n / (before + n).clamp(min=1)
         mean = member.T @ x / n.clamp(min=1)[:, None]
         rest = (x - member @ mean) * member.sum(1, keepdim=True)
-        move = self._weight(t, n)[:, None] * (mean - self.means[:, t])
+        move = (before * share).sqrt()[:, None] * (mean - self.means[:, t])
         if self.pooled:
             rows = torch.cat([rest, move])
             self.scatter[0, t].addmm_(rows.T, rows)
         else:
             parts = torch.cat([rest * member.T[:, :, None], move[:, None]], 1)  # (C, n + 1, d)
             self.scatter[:, t].baddbmm_(parts.mT, parts)
-        self._move(t, n, mean)
-
-    def _weight(self, t: int, n: Tensor) -> Tensor:
-        """Return the root of the weight of (mean − mean')(mean − mean')ᵀ if n samples join those at t."""
-        here = self.counts[:, t]
-        return (here * n / (here + n).clamp(min=1)).sqrt()
-
-    def _move(self, t: int, n: Tensor, mean: Tensor) -> None:
-        share = n / (self.counts[:, t] + n).clamp(min=1)
         self.means[:, t].lerp_(mean, share[:, None])
-        self.counts[:, t] += n
-
-    @torch.no_grad()
-    def __add__(self, other: "WindowSums") -> "WindowSums":
-        """Return the sums of the sentences of both."""
-        if self.shape != other.shape or self.pooled != other.pooled:
-            raise ValueError(
-                f"expected sums of equal (classes, times, width) and pooling, got {self.shape}, pooled "
-                f"{self.pooled}, and "
-                f"{other.shape}, pooled {other.pooled}"
-            )
-        classes, times, width = self.shape
-        both = WindowSums(times, width, classes, pooled=self.pooled, device=self.means.device)
-        for part in (self, other):
-            both._join(part.counts, part.means, part.scatter)
-        return both
-
-    def _join(self, counts: Tensor, means: Tensor, scatter: Tensor) -> None:
-        for t in range(self.shape[1]):
-            move = self._weight(t, counts[:, t])[:, None] * (means[:, t] - self.means[:, t])
-            between = move[:, :, None] * move[:, None]
-            self.scatter[:, t] += scatter[:, t] + (between.sum(0) if self.pooled else between)
-            self._move(t, counts[:, t], means[:, t])
+        before += n
 
     @torch.no_grad()
     def reduce(self) -> None:
         """Sum over ranks; call it once, on every rank, after the last update. A rank may have no sentences."""
         counts = all_reduce_sum(self.counts)
         means = all_reduce_sum(self.counts[..., None] * self.means) / counts.clamp(min=1)[..., None]
-        for t in range(self.shape[1]):  # one at a time, because reducing makes a copy
+        for t in range(counts.shape[1]):  # one at a time, because reducing makes a copy
             move = self.counts[:, t, None].sqrt() * (self.means[:, t] - means[:, t])
             between = move[:, :, None] * move[:, None]
             self.scatter[:, t] = all_reduce_sum(
                 self.scatter[:, t] + (between.sum(0) if self.pooled else between)
             )
         self.counts, self.means = counts, means
-
-    def sizes(self) -> Float[Tensor, "classes"]:
-        """Number of sentences of each class.
-
-        Raises:
-            ValueError: if there are no sentences, if numbers differ between times, or if sums are not finite.
-        """
-        n = self.counts[:, 0]
-        if n.sum() == 0 or (self.counts != n[:, None]).any():
-            numbers = self.counts.sum(0).long().unique().tolist()
-            raise ValueError(
-                f"expected the same sentences, at least one, at every time, got {numbers}: call update() with "
-                "all at each time"
-            )
-        finite = (self.means.isfinite() & self.scatter.diagonal(dim1=-2, dim2=-1).isfinite()).all(-1).all(0)
-        if not finite.all():
-            raise ValueError(
-                f"the vectors are not finite from time {int((~finite).nonzero()[0])} on: leave out the sentences whose "
-                "states diverge"
-            )
-        return n

@@ -13,13 +13,15 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
-from lmdyn.analysis.dynamics.window_readouts import Readouts, WindowsAsked, by_sums, bytes_of_sums
-from lmdyn.analysis.dynamics.window_regressions import apply_readout
+from lmdyn.analysis.dynamics.window_regressions import WindowMap, apply_readout, window_regressions
+from lmdyn.analysis.dynamics.window_sums import WindowSums
 from lmdyn.analysis.inspection.transformer import check_positions, encoder_of
 from lmdyn.analysis.orbits.trajectories import exact_products
-from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
+from lmdyn.analysis.probing.depth_heads import states_at
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.callbacks.dynamics.handwriting_figures import handwriting_figures
 from lmdyn.callbacks.dynamics.letter_paths import pen_velocity
+from lmdyn.callbacks.dynamics.quantities import steps
 from lmdyn.callbacks.observing.checked_fields import Above, From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
@@ -36,6 +38,8 @@ PUBLISHED_WINDOW = (7, 28)
 
 _COLUMNS = {"letter": None, "axis": None, "start": int, "length": int, "sentence": int, "k": int}
 
+_PARTS = ("train", "development")
+_NMSE: dict[str, Any] = {"low": 0.0, "better": "lower"}
 FromOne = Annotated[int, From(1)]
 Sentence = tuple[int, int, Mapping[str, Any]]
 """Its number in its set, its letter (0 or 1), and its tokens."""
@@ -123,27 +127,25 @@ class Handwriting(Observer):
         Quantity(
             "best_nmse",
             "Lowest NMSE of all windows that are long enough; 0 is perfect, 1 a pen at rest.",
-            low=0.0,
-            better="lower",
+            **_NMSE,
             panel="best",
         ),
-        Quantity("best_start", "t₀ of that window.", "steps", low=0.0),
-        Quantity("best_length", "ΔT of that window.", "steps", low=1.0),
+        steps("best_start", "t₀ of that window."),
+        steps("best_length", "ΔT of that window.", low=1.0),
         Quantity(
             "best_condition", "Estimated condition number at it; near 1e6 the ridge dominates.", low=0.0
         ),
         Quantity(
             "published_window_nmse",
             "NMSE at t₀ = 7, ΔT = 28, if it is among the windows.",
-            low=0.0,
-            better="lower",
+            **_NMSE,
             panel="best",
         ),
         Quantity("raised_ridge", "Number of windows that required a higher ridge.", "count", low=0.0),
         Quantity("times", "Number of times at which states were read.", "count", low=1.0),
         Quantity("n_train", "Training sentences of a letter.", "count", low=0.0, tags=("<letter>",)),
         Quantity("n_development", "Development sentences of a letter.", "count", low=0.0, tags=("<letter>",)),
-        Quantity("nmse", "NMSE of a window.", low=0.0, better="lower", tags=()),
+        Quantity("nmse", "NMSE of a window.", **_NMSE, tags=()),
         Quantity("path", "Position of the pen at a step of the best window.", tags=()),
         Quantity("target_path", "Target position of the pen.", tags=()),
     )
@@ -222,7 +224,7 @@ class Handwriting(Observer):
         less = "" if self.state != "all_tokens" else ", or use `state: first_token`"
         yield Cost(
             f"covariances of {width}² numbers at {times} times, of both letters for the development set",
-            bytes_of_sums(times, width),
+            8 * 3 * times * width**2,
             f"lower `starts` and `lengths`{less}",
         )
 
@@ -245,21 +247,24 @@ class Handwriting(Observer):
             self._warn(
                 f"step {step}: the layers of the model differ: time is depth, windows end at {times - 1}"
             )
-        starts, lengths = range(min(self.starts, times)), range(1, min(self.lengths, times) + 1)
-        targets = {k: self._targets(k).to(device) for k in lengths}
-        asked = WindowsAsked(targets, starts, lengths, self.ridge)
+        starts, longest = min(self.starts, times), min(self.lengths, times)
         with exact_products():
-
-            def vectors(part: str) -> Iterator[tuple[Tensor, Tensor]]:
-                return ((letters, x) for _, letters, x in self._trajectories(f, part, times, device))
-
-            readouts = by_sums(vectors, asked, (times, self._width(f.width)), device)
-            if readouts.dropped:
-                self._warn(f"step {step}: left out {readouts.dropped} sentences whose states are not finite")
-            best = self._best_window(readouts)
-            rows = [*self._window_rows(readouts, best, asked, times)]
-            if best is not None:
-                rows += self._path_rows(f, readouts.fit(*best), *best)
+            train, development = (self._sums(f, part, times, device, step) for part in _PARTS)
+            numbers = torch.stack([train.counts[:, 0], development.counts[:, 0]])
+            found = None
+            if bool((numbers > 0).all()):
+                targets = [self._targets(k).to(device) for k in range(1, longest + 1)]
+                shortest = min(self.shortest, longest)
+                found = window_regressions(
+                    train, development, targets, starts, ridge=self.ridge, shortest=shortest
+                )
+            windows = [(t, k) for t in range(starts) for k in range(1, longest + 1) if t + k <= times]
+            rows = [*self._window_rows(found, windows), ({}, {"times": times})]
+            for part, of_part in zip(_PARTS, numbers.tolist(), strict=True):
+                for letter, number in zip(self.letters, of_part, strict=True):
+                    rows.append(({"letter": letter}, {f"n_{part}": number}))
+            if found is not None and found.best is not None:
+                rows += self._path_rows(f, found.readout, *found.best)
         return tabulate(rows, _COLUMNS, self.name, step, why="")  # NaN: windows of one step
 
     def _map_of(self, module: nn.Module) -> EncoderMap:
@@ -276,12 +281,19 @@ class Handwriting(Observer):
         asked = self.starts + self.lengths - 1
         return asked if f.shared else min(asked, len(f.maps) + 1)
 
-    def _best_window(self, readouts: Readouts) -> tuple[int, int] | None:
-        if (found := readouts.found) is None:
-            return None
-        at_least = min(self.shortest, found.lengths[-1])
-        counted = [i for i, length in enumerate(found.lengths) if length >= at_least]
-        return None if bool(found.nmse[:, counted].isnan().all()) else found.best(at_least)
+    def _sums(self, f: EncoderMap, part: str, times: int, device: torch.device, step: int) -> WindowSums:
+        """Return the sums of a part's sentences over all processes, without those that are not finite."""
+        sums = WindowSums(times, self._width(f.width), 2, pooled=part == "train", device=device)
+        dropped = 0
+        for _, letters, x in self._trajectories(f, part, times, device):
+            finite = x.isfinite().all(2).all(0)
+            for t, rows in enumerate(x):
+                sums.update(t, rows.where(finite[:, None], 0), letters.where(finite, -1))
+            dropped += int((~finite).sum())
+        sums.reduce()
+        if everywhere := int(all_reduce_sum(torch.tensor(dropped))):
+            self._warn(f"step {step}: left out {everywhere} {part} sentences whose states are not finite")
+        return sums
 
     def _warn(self, message: str) -> None:
         if rank_and_world_size()[0] == 0:
@@ -312,13 +324,8 @@ class Handwriting(Observer):
         size = max(1, self.batch_tokens // self.padded_length)
         for first in range(0, len(mine), size):
             numbers, letters, batch = self._batch(mine[first : first + size], device)
-            x, g = f.start(batch), f.of(batch)
-            kept = x.new_empty(times, len(x), self._width(x.shape[2]))
-            kept[0] = self._read(x)
-            for t in range(1, times):
-                x = g.maps[(t - 1) % len(g.maps)](x)
-                kept[t] = self._read(x)
-            yield numbers, letters, kept
+            kept = [self._read(x) for _, x in states_at(f, batch, range(times))]
+            yield numbers, letters, torch.stack(kept)
 
     def _read(self, x: Float[Tensor, "batch tokens hidden"]) -> Float[Tensor, "batch d"]:
         if self.state == "all_tokens":
@@ -327,27 +334,19 @@ class Handwriting(Observer):
 
     # ---------------------------------------------------------------- rows
 
-    def _window_rows(
-        self, readouts: Readouts, best: tuple[int, int] | None, asked: WindowsAsked, times: int
-    ) -> Iterator[Row]:
+    def _window_rows(self, found: WindowMap | None, windows: Sequence[tuple[int, int]]) -> Iterator[Row]:
         """Yield the map of windows, NaN if there is none, and the numbers of the best and of the published one."""
-        found = readouts.found
-        windows = [(t, k) for t in asked.starts for k in asked.lengths if t + k <= times]
         nmse = {(t, k): math.nan if found is None else float(found.nmse[t, k - 1]) for t, k in windows}
         for (t, k), value in nmse.items():
             yield {"start": t, "length": k}, {"nmse": value}
         yield {}, {"published_window_nmse": nmse.get(PUBLISHED_WINDOW)}
-        start, length = best or (math.nan, math.nan)
-        condition = math.nan
-        if found is not None and best is not None:
-            condition = float(found.condition[best[0], best[1] - 1])
-        yield {}, {"best_nmse": math.nan if best is None else nmse[best], "best_start": start}
-        yield {}, {"best_length": length, "best_condition": condition}
-        raised = math.nan if found is None else float((found.ridge > self.ridge).sum())
-        yield {}, {"raised_ridge": raised, "times": times}
-        for part, numbers in readouts.numbers.items():
-            for letter, number in zip(self.letters, numbers, strict=True):
-                yield {"letter": letter}, {f"n_{part}": number}
+        numbers = dict.fromkeys(("nmse", "start", "length", "condition"), math.nan)
+        if found is not None and found.best is not None:
+            start, length = found.best
+            condition = float(found.condition[start, length - 1])
+            numbers = {"nmse": nmse[found.best], "start": start, "length": length, "condition": condition}
+        yield {}, {f"best_{name}": value for name, value in numbers.items()}
+        yield {}, {"raised_ridge": math.nan if found is None else float((found.ridge > self.ridge).sum())}
 
     def _path_rows(self, f: EncoderMap, weights: Tensor, start: int, length: int) -> Iterator[Row]:
         """Yield the target letters, and the paths of the sentences that are written best."""

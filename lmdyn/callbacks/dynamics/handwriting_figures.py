@@ -41,34 +41,20 @@ def _maps(last: Sequence[pd.DataFrame], runs: Sequence[str]) -> Figure:
     low = min(float(values.min()), 0.9)
     top = max(1.0, float(np.quantile(values, 0.95)))
     for ax, table, rows, run in zip(panels, tables, last, runs, strict=True):
-        edges = (
-            np.append(a, a[-1] + 1) - 0.5 for a in (table.columns.to_numpy(int), table.index.to_numpy(int))
-        )
-        image = ax.pcolormesh(
-            *edges, table.to_numpy(), norm=LogNorm(low, top), cmap="viridis", rasterized=True
-        )
+        x, y = table.columns.to_numpy(int), table.index.to_numpy(int)
+        image = ax.pcolormesh(x, y, table.to_numpy(), norm=LogNorm(low, top), cmap="viridis", rasterized=True)
         best = {q: select(rows, quantity=f"best_{q}")["value"] for q in ("start", "length", "nmse")}
         if all(len(v) and v.notna().all() for v in best.values()):
             start, length, nmse = (float(v.iloc[0]) for v in best.values())
-            ax.plot(
-                [start],
-                [length],
-                ls="",
-                marker="*",
-                ms=12,
-                mfc="white",
-                mec="black",
-                clip_on=False,
-                label=f"best: {nmse:.3g} at t₀ = {start:.0f}, ΔT = {length:.0f}",
-            )
+            best_at = f"best: {nmse:.3g} at t₀ = {start:.0f}, ΔT = {length:.0f}"
+            ax.plot(start, length, "k*", ms=12, mfc="white", clip_on=False, label=best_at)
             ax.legend(loc="upper right", frameon=True)
         ax.set_title(_title(rows, run, len(runs) > 1))
         ax.set_xlabel("t₀, start of the window (steps)")
     panels.set_ylabel("ΔT, length of the window (steps)")
     above = bool(len(values)) and float(values.max()) > top
-    panels.figure.colorbar(
-        image, ax=list(panels), label="NMSE (1: a pen at rest)", extend="max" if above else "neither"
-    )
+    extend = "max" if above else "neither"
+    panels.figure.colorbar(image, ax=list(panels), label="NMSE (1: a pen at rest)", extend=extend)
     return panels.figure
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lmdyn.analysis.dynamics.window_regressions import fit_window, window_regressions
+from lmdyn.analysis.dynamics.window_regressions import window_regressions
 from lmdyn.analysis.dynamics.window_sums import WindowSums
 
 T, D, N, M = 12, 5, (30, 17), (9, 14)
@@ -37,6 +37,12 @@ def letters(length):
         [torch.stack([angle.cos(), (2 * angle).sin()], 1), torch.stack([angle.sin(), angle], 1)]
     )
     return curves.diff(dim=1)
+
+
+def readouts(train, development, starts, longest, **options):
+    """All windows, of pairs of states and classes."""
+    targets = [letters(k) for k in range(1, longest + 1)]
+    return window_regressions(sums_of(*train), sums_of(*development), targets, starts, **options)
 
 
 def rows_of(x, classes, start, length, targets):
@@ -75,7 +81,8 @@ def data():
 @pytest.fixture(scope="module")
 def found(data):
     train, development = data
-    return window_regressions(sums_of(*train, pooled=True), sums_of(*development), letters, STARTS, LENGTHS)
+    targets = [letters(k) for k in LENGTHS]
+    return window_regressions(sums_of(*train, pooled=True), sums_of(*development), targets, len(STARTS))
 
 
 def test_each_window_is_the_separate_regression(data, found):
@@ -87,62 +94,57 @@ def test_each_window_is_the_separate_regression(data, found):
             assert float(found.nmse[i, j]) == pytest.approx(nmse, abs=1e-9)
             assert condition < 1e6
             assert 0.3 * condition < float(found.condition[i, j]) < condition * (1 + 1e-6)
-            fitted = fit_window(sums_of(*train, pooled=True), letters, start, length)
-            torch.testing.assert_close(fitted[:-1], weights, atol=1e-6, rtol=1e-6)
+            if found.best == (start, length):
+                torch.testing.assert_close(found.readout[:-1], weights, atol=1e-6, rtol=1e-6)
     assert (found.ridge == 1e-12).all()
     values = found.nmse.flatten()
-    assert found.best() == (STARTS[int(values.argmin()) // 6], LENGTHS[int(values.argmin()) % 6])
+    assert found.best == (STARTS[int(values.argmin()) // 6], LENGTHS[int(values.argmin()) % 6])
     assert values.max() - values.min() > 0.1
 
 
 def test_a_large_ridge_is_the_separate_regressions(data):
     train, development = data
-    pair = sums_of(*train), sums_of(*development)
     for ridge in (1e-3, 10.0):
-        found = window_regressions(*pair, letters, [2], [5], ridge=ridge)
+        found = readouts(train, development, 3, 5, ridge=ridge, shortest=5)
         nmse, *_ = separate(train, development, 2, 5, ridge=ridge)
-        assert float(found.nmse) == pytest.approx(nmse, rel=1e-10)
+        assert float(found.nmse[2, 4]) == pytest.approx(nmse, rel=1e-10)
+        assert found.best[1] == 5
     assert nmse > 0.75  # the control: so much of it that hardly anything is written
 
 
 @pytest.mark.parametrize("memory", [1.0, 3000.0])
-def test_chunks_and_subsets_of_windows_change_nothing(data, found, memory):
-    pair = sums_of(*data[0]), sums_of(*data[1])
-    part = window_regressions(*pair, letters, [1, 6], [6, 2], memory=memory)
-    torch.testing.assert_close(part.nmse, found.nmse[[1, 6]][:, [5, 1]], rtol=1e-10, atol=0)
-    by_length = window_regressions(*pair, {6: letters(6), 2: letters(2)}, [1, 6], [6, 2])
-    torch.testing.assert_close(by_length.nmse, part.nmse, rtol=1e-10, atol=0)
+def test_chunks_of_windows_change_nothing(data, found, memory):
+    chunks = readouts(*data, len(STARTS), 6, memory=memory)
+    torch.testing.assert_close(chunks.nmse, found.nmse, rtol=1e-10, atol=0)
+    torch.testing.assert_close(chunks.readout, found.readout)
 
 
 def test_ill_conditioned_windows():
     """Columns of widths from 1 to 1e-5: to 1e-6 where the condition is below 1e6, and finite where vectors coincide."""
     scales = torch.logspace(0, -5, D, dtype=torch.float64)
     train, development = ((x.double() * scales, c) for x, c in (states(N, 0), states(M, 1)))
-    pair = sums_of(*train), sums_of(*development)
-    found = window_regressions(*pair, letters, [0, 4], [3, 6])
-    for i, start in enumerate((0, 4)):
-        for j, length in enumerate((3, 6)):
+    found = readouts(train, development, 5, 6)
+    for start in (0, 4):
+        for length in (3, 6):
             nmse, condition, _ = separate(train, development, start, length)
             assert 1e4 < condition < 1e6
-            assert float(found.nmse[i, j]) == pytest.approx(nmse, abs=1e-6)
+            assert float(found.nmse[start, length - 1]) == pytest.approx(nmse, abs=1e-6)
     doubled = [torch.cat([x, x[..., :2]], 2) for x, _ in (train, development)]  # two columns twice: no rank
-    found = window_regressions(
-        sums_of(doubled[0], train[1]), sums_of(doubled[1], development[1]), letters, [0], [3, 6]
-    )
+    found = readouts((doubled[0], train[1]), (doubled[1], development[1]), 1, 6)
     assert (found.condition > 1e6).all()
-    for j, length in enumerate((3, 6)):
+    for length in (3, 6):
         nmse, *_ = separate(train, development, 0, length)
-        assert float(found.nmse[0, j]) == pytest.approx(nmse, rel=1e-3)
+        assert float(found.nmse[0, length - 1]) == pytest.approx(nmse, rel=1e-3)
 
 
 def test_the_ridge_is_raised_where_there_is_no_factor():
     g = torch.Generator().manual_seed(0)
     x = torch.randn(3, 40, 1, dtype=torch.float64, generator=g) * torch.ones(60, dtype=torch.float64)
-    sums = sums_of(x, torch.arange(40) % 2)
-    found = window_regressions(sums, sums, letters, [0], [2, 3], ridge=1e-18)
+    both = x, torch.arange(40) % 2
+    found = readouts(both, both, 1, 3, ridge=1e-18)
     assert (found.ridge > 1e-18).all()
     assert (found.ridge < 1e-12).all()
-    assert found.nmse.isfinite().all()
+    assert found.nmse[:, 1:].isfinite().all()
 
 
 def test_states_that_hold_the_target_write_it():
@@ -152,40 +154,24 @@ def test_states_that_hold_the_target_write_it():
     for rows, of in ((x, classes), (z, others)):
         for k in range(6):
             rows[3 + k, :, :2] = y[of, k]
-    found = window_regressions(sums_of(x, classes), sums_of(z, others), letters, [2, 3], [6])
-    assert float(found.nmse[1]) < 1e-20
-    assert float(found.nmse[0]) > 1e-3
+    found = readouts((x, classes), (z, others), 4, 6, shortest=6)
+    assert found.best == (3, 6)
+    assert float(found.nmse[3, 5]) < 1e-20
+    assert float(found.nmse[2, 5]) > 1e-3
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e5])
 def test_constant_states_answer_the_mean(value):
     classes, others = (torch.arange(2).repeat_interleave(torch.tensor(n)) for n in (N, M))
     x, z = (torch.full((T, sum(n), D), value) for n in (N, M))
-    found = window_regressions(sums_of(x, classes), sums_of(z, others), letters, [0, 5], [2, 6])
-    for j, length in enumerate((2, 6)):
+    found = readouts((x, classes), (z, others), 2, 6)
+    for length in (2, 6):
         y = letters(length)
         mean = (y * torch.tensor(N)[:, None, None]).sum((0, 1)) / (sum(N) * length)
         by_class = (y - mean).square().sum((1, 2)) / y.square().sum((1, 2))
         expected = (by_class * torch.tensor(M)).sum() / sum(M)
-        torch.testing.assert_close(found.nmse[:, j], expected.expand(2), rtol=1e-9, atol=0)
+        torch.testing.assert_close(found.nmse[:, length - 1], expected.expand(2), rtol=1e-9, atol=0)
     assert found.condition.isinf().all()
-
-
-def test_sums_in_parts_add_up(data):
-    x, classes = data[0]
-    order = torch.randperm(len(classes), generator=torch.Generator().manual_seed(0))
-    for pooled in (True, False):
-        whole = sums_of(x, classes, pooled)
-        halves = [sums_of(x[:, rows], classes[rows], pooled) for rows in (order[:20], order[20:])]
-        streamed = sums_of(x[:, :1], classes[:1], pooled)
-        for rows in torch.arange(1, len(classes)).split(8):
-            for t in range(T):
-                streamed.update(t, x[t, rows], classes[rows])
-        for other in (halves[0] + halves[1], streamed):
-            for name in ("counts", "means", "scatter"):
-                torch.testing.assert_close(getattr(other, name), getattr(whole, name), rtol=1e-12, atol=1e-12)
-    with pytest.raises(ValueError, match="expected sums of equal"):
-        sums_of(x, classes, pooled=True) + sums_of(x, classes)
 
 
 def test_sums_are_those_of_the_definition(data):
@@ -201,19 +187,3 @@ def test_sums_are_those_of_the_definition(data):
     sums.update(7, torch.full((2, D), 1e3), torch.tensor([-1, 2]))  # classes that are not asked for
     torch.testing.assert_close(sums.scatter, before)
     assert sums.counts[:, 7].tolist() == list(N)
-
-
-def test_what_cannot_be(data):
-    (x, classes), development = data[0], sums_of(*data[1])
-    train = sums_of(x, classes)
-    for windows in (([12], [1]), ([-1], [1]), ([0], [0]), ([], [1])):
-        with pytest.raises(ValueError, match="expected windows that start at times 0 to 11"):
-            window_regressions(train, development, letters, *windows)
-    with pytest.raises(ValueError, match="must end within the 12 times"):
-        fit_window(train, letters, 10, 3)
-    with pytest.raises(ValueError, match=r"at every time, got \[0\]"):
-        window_regressions(WindowSums(T, D, 2), development, letters, [0], [1])
-    x = x.clone()
-    x[5:, 3, 2] = torch.nan
-    with pytest.raises(ValueError, match="not finite from time 5 on"):
-        window_regressions(sums_of(x, classes), development, letters, [0], [1])

@@ -237,22 +237,6 @@ def test_states_that_are_not_finite(tmp_path, caplog):
     assert np.isfinite(values(table, "best_nmse")).all()
 
 
-def test_states_that_are_all_the_same(tmp_path):
-    """Gains and biases of 0: a readout can then write the mean of both letters, and no better."""
-    module = Model()
-    with torch.no_grad():
-        for name, p in module.named_parameters():
-            p.normal_(0, 0.0 if "norm" in name.lower() else 0.02)
-    observer = attach(tmp_path, starts=2)
-    table = observer.observe(module, 0)
-    rows = table[table["quantity"].eq("nmse") & table["length"].gt(1)]
-    trained, letters = ([c for _, c, _ in observer.sentences[part]] for part in ("train", "development"))
-    for length, value in rows.loc[rows["start"].eq(1), ["length", "value"]].itertuples(index=False):
-        y = torch.stack([pen_velocity(letter, length) for letter in "US"])
-        error = (y - y[trained].mean((0, 1))).square().sum((1, 2)) / y.square().sum((1, 2))
-        assert value == pytest.approx(float(error[letters].mean()))
-
-
 def test_what_is_refused(tmp_path):
     assert_refused(
         lambda **settings: attach(tmp_path, **settings).check_module(Model()),
@@ -267,13 +251,3 @@ def test_what_is_refused(tmp_path):
         ({"max_tokens": 9}, "remove max_tokens, forward and split"),
         ({"max_length": 50}, "of at most 40 tokens, the positions of AlbertModel, got 50"),
     )
-
-
-def test_short_windows_are_not_the_best(tmp_path):
-    """The best is the least of those that are long enough; all are in the map."""
-    module = Model(AlbertForPreTraining, AlbertConfig)
-    table = attach(tmp_path, ridge=1e-6, shortest=4).observe(module, 4)
-    rows = table[table["quantity"].eq("nmse")]
-    long_enough = rows[rows["length"] >= 4]["value"]
-    assert values(table, "best_nmse")[0] == long_enough.min() > np.nanmin(rows["value"])
-    assert values(table, "best_length")[0] == 4
