@@ -23,7 +23,7 @@ _WHY = {
         inspection.label_convention.* inspection.token_effects.* words.surprisal.*
         probing.depth_heads.{head_scores,pooled_states,states_at}
         probing.state_decoder.{RetrainedDecoder,retrain_decoders} probing.tower_heads.*
-        dynamics.horizon.{Horizon,ends}""",
+        dynamics.horizon.ends""",
     "shares of parameters in a change of the loss, with tests of their own in tests/analysis/landscape": """
         landscape.applications.* landscape.class_slopes.* landscape.followed_path.* landscape.line_integral.*
         landscape.loss_change.*""",
@@ -31,7 +31,7 @@ _WHY = {
         probing.warmup_decay.warmup_decay_factor probing.depth_heads.ReadoutTraining probing.probes.DiagnosticClassifier
         probing.edge_probes.{EdgeClassifier,EdgeData,EdgeProbeResult,edge_probes}""",
     "readouts of windows, against solvers and closed forms in tests/analysis/dynamics": """
-        dynamics.window_readouts.* dynamics.window_regressions.* dynamics.window_sums.*""",
+        dynamics.window_regressions.* dynamics.window_sums.*""",
     "of a loss at other weights, and of curves over training, against closed forms in landscape and phases": """
         landscape.barrier.* landscape.critical_step.* landscape.hessian.* landscape.next_update.* landscape.plane.*
         landscape.unit_groups.* landscape.unit_matching.* parameters.exchangeable_units.* parameters.line.*
@@ -46,7 +46,7 @@ _WHY = {
         interdependence.pair_statistics.pair_statistics
         interdependence.lstm_layers.{initial_state,run_layers,real_steps}
         orbits.followed_orbits.* orbits.lyapunov.{derivative,random_perturbation,rescaled}
-        orbits.lyapunov.{unit_perturbation,window} orbits.trajectories.{exact_products,part_of,power_at,repeat}
+        orbits.lyapunov.unit_perturbation orbits.trajectories.{exact_products,part_of,per_row,power_at,repeat}
         preference.tower_predictions.means_of statistics.precision.* statistics.correlation.unit_values
         statistics.distributed.* statistics.hashing.splitmix64 statistics.bootstrap.draw_blocks
         statistics.mean_over_seeds.{Bounds,EqualSeeds} inspection.weights_audit.{WeightsAudit,audit_weights}""",

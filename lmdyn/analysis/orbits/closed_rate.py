@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmdyn.analysis.orbits.growth_rate import GrowthRate, growth_rate
 from lmdyn.analysis.orbits.lyapunov import random_perturbation, rescaled, unit_perturbation
-from lmdyn.analysis.orbits.trajectories import Map, check_precision, repeat, state_norm
+from lmdyn.analysis.orbits.trajectories import Map, check_precision, per_row, repeat, state_norm
 
 __all__ = ["closed_orbit_rate"]
 
@@ -64,8 +64,7 @@ def closed_orbit_rate(
         )
     first = random_perturbation(x, 1.0, seed, rows)
     size = state_norm(x)
-    epsilon = math.sqrt(torch.finfo(x.dtype).eps) * torch.where(size > 0, size, 1.0)
-    epsilon = epsilon.reshape(-1, *[1] * (x.ndim - 1)).to(x.dtype)
+    epsilon = math.sqrt(torch.finfo(x.dtype).eps) * per_row(torch.where(size > 0, size, 1.0), x).to(x.dtype)
     delta = first if perturbation is None else unit_perturbation(perturbation, first)
     total = max(_STEPS, _PERIODS * int(period.max())) if len(x) else _STEPS
     step, grown = repeat(f, 1), []

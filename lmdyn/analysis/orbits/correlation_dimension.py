@@ -30,8 +30,7 @@ def correlation_dimension(
         all equal.
 
     Raises:
-        ValueError: if ``points`` has a wrong shape, such as (times, observables); if there are fewer than 50 points, or
-            unless 0 < ``low`` < ``high`` < 1.
+        ValueError: if there are fewer than 50 points, or unless 0 < ``low`` < ``high`` < 1.
 
     Reference: Grassberger & Procaccia 1983.
 
@@ -41,11 +40,6 @@ def correlation_dimension(
         >>> correlation_dimension(circle).round(decimals=1)
         tensor([1.], dtype=torch.float64)
     """
-    if points.ndim != 3:
-        raise ValueError(
-            f"expected points of shape (times, batch, observables), got {tuple(points.shape)}: for one set of (times, "
-            "observables) pass points[:, None]"
-        )
     if len(points) < 50 or not 0 < low < high < 1:
         raise ValueError(
             f"expected at least 50 points and 0 < low < high < 1, got {len(points)}, {low} and {high}"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmdyn.analysis.orbits.lyapunov import random_perturbation, rescaled, unit_perturbation
 from lmdyn.analysis.orbits.recurrence import Recurrence
-from lmdyn.analysis.orbits.trajectories import Map, repeat, state_norm
+from lmdyn.analysis.orbits.trajectories import Map, per_row, repeat, state_norm
 
 __all__ = ["FollowedOrbits", "refuse_noise"]
 
@@ -66,34 +66,26 @@ class FollowedOrbits:
         self.scale = state_norm(x)
         self.first = random_perturbation(x, 1.0, seed, rows)
         self._share = math.sqrt(eps)
-        self.delta = (
-            self.first if perturbation is None else unit_perturbation(perturbation, self.first)
-        ) * self._epsilon()
+        delta = self.first if perturbation is None else unit_perturbation(perturbation, self.first)
+        self.delta = delta * self._epsilon()
         nothing = torch.empty(0, n, dtype=torch.float64, device=x.device)
         self.exponents = nothing if earlier is None else earlier.to(nothing)
         self.earlier = len(self.exponents)
         self.recurrence = Recurrence(self.tolerance, largest=True)
         self.recurrence.update(x)
-        self.closed = torch.zeros(n, dtype=torch.bool, device=x.device)
-        if closed is not None:
-            self.closed |= closed.to(x.device)
+        no = torch.zeros(n, dtype=torch.bool, device=x.device)
+        self.closed = no if closed is None else closed.to(x.device)
         self.rest = (~self.closed).nonzero()[:, 0]
-        self.sizes = torch.empty(0, n, dtype=torch.float64, device=x.device)
-        self.followed = torch.zeros(n, dtype=torch.bool, device=x.device)
-        self.diverged = torch.zeros(n, dtype=torch.bool, device=x.device)
-        self.along = torch.randn(
-            math.prod(x.shape[1:]),
-            _OBSERVABLES,
-            generator=torch.Generator().manual_seed(seed + 1),
-            dtype=torch.float64,
-        ).to(x)
-        self.looks = torch.empty(0, n, _OBSERVABLES, dtype=torch.float64, device=x.device)
+        self.sizes, self.followed, self.diverged = nothing, no.clone(), no.clone()
+        g, size = torch.Generator().manual_seed(seed + 1), math.prod(x.shape[1:])
+        self.along = torch.randn(size, _OBSERVABLES, generator=g, dtype=torch.float64).to(x)
+        self.looks = nothing.new_empty(0, n, _OBSERVABLES)
         self.steps = torch.full((n,), self.earlier * tau, dtype=torch.int64, device=x.device)
 
     def _epsilon(self) -> Tensor:
         """Return the norms of the perturbations, in proportion to the states."""
         size = self._share * torch.where(self.scale > 0, self.scale, 1.0)
-        return size.reshape(-1, *[1] * (self.x.ndim - 1)).to(self.x.dtype)
+        return per_row(size, self.x).to(self.x.dtype)
 
     def advance(self, windows: int, *, look: bool = False) -> None:
         """Follow the remaining rows for this many more windows; closed orbits are dropped."""
@@ -108,14 +100,12 @@ class FollowedOrbits:
             if len(rows) == 0:
                 break
             x, epsilon = self.x[rows], of_all[rows]
-            both = self.power(torch.cat([x, x + self.delta[rows]]))
-            x, moved = both.chunk(2)
+            x, moved = self.power(torch.cat([x, x + self.delta[rows]])).chunk(2)
             # measured relative to the row's own ε: a norm of 1 that was ε
             delta, growth, _, finite = rescaled(x / epsilon, (moved - x) / epsilon, self.first[rows], 1.0)
             norm = state_norm(x)
-            finite &= (
-                norm.isfinite()
-            )  # in float64, norms overflow from 1e154, and a perturbation of such a state is not defined
+            # in float64, norms overflow from 1e154, and a perturbation of such a state is not defined
+            finite &= norm.isfinite()
             more[window, rows] = torch.where(finite, growth / self.tau, torch.nan)
             self.diverged[rows] |= ~finite
             self.x[rows] = x
@@ -126,10 +116,8 @@ class FollowedOrbits:
             of_all = self._epsilon()
             self.delta[rows] = delta * of_all[rows]
             self.steps[rows] += self.tau
-            seen = x
-            if len(rows) < n:
-                seen = torch.full_like(self.x, torch.nan)
-                seen[rows] = x
+            seen = torch.full_like(self.x, torch.nan)
+            seen[rows] = x
             self.recurrence.update(seen)
             ends = (self.recurrence.recurred_at[rows] >= 0) | ~finite
             if bool(ends.any()):  # the only synchronization with the device in a window

@@ -5,7 +5,7 @@ Several exponents at once are in ``lyapunov_spectrum.py``, the dimension compute
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -14,7 +14,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lmdyn.analysis.orbits.trajectories import Map, check_precision, check_steps, power_at, repeat, state_norm
+from lmdyn.analysis.orbits.trajectories import (
+    Map,
+    check_precision,
+    check_steps,
+    per_row,
+    power_at,
+    state_norm,
+)
 from lmdyn.analysis.statistics.hashing import splitmix64
 
 __all__ = [
@@ -25,7 +32,6 @@ __all__ = [
     "random_perturbation",
     "rescaled",
     "unit_perturbation",
-    "window",
 ]
 
 Method = Literal["perturbation", "tangent"]
@@ -102,12 +108,12 @@ def unit_perturbation(
         tensor([[0.6000, 0.8000],
                 [1.0000, 0.0000]])
     """
-    norm = _like(state_norm(v), v)
+    norm = per_row(state_norm(v), v)
     usable = norm.isfinite() & (norm > 0)
     return torch.where(usable, (v / torch.where(usable, norm, 1.0)).to(instead.dtype), instead)
 
 
-def check_windows(tau: int, steps: int) -> None:
+def check_windows(tau: int, steps: int, name: str = "steps") -> None:
     """Raise an error unless the steps are a whole number of windows of τ.
 
     Raises:
@@ -121,7 +127,7 @@ def check_windows(tau: int, steps: int) -> None:
     if tau < 1 or steps < tau or steps % tau:
         near = [s for s in (steps - steps % tau, steps - steps % tau + tau) if s > 0] if tau > 0 else []
         raise ValueError(
-            f"steps must be a multiple of tau={tau}, got {steps}: "
+            f"{name} must be a multiple of tau={tau}, got {steps}: "
             + (f"use {' or '.join(map(str, near))} steps" if near else "tau must be at least 1")
         )
 
@@ -157,41 +163,8 @@ def rescaled(
     floor = (torch.finfo(x.dtype).eps * size).clamp(min=torch.finfo(x.dtype).tiny)
     lost = (norm <= floor) & finite
     growth = (torch.where(lost, floor, norm) / epsilon).log()
-    column = (-1, *[1] * (x.ndim - 1))  # (batch,) as (batch, 1, …), to broadcast with (batch, *state)
-    scaled = delta * (epsilon / norm).reshape(column).to(delta.dtype)
-    return torch.where(lost.reshape(column), first, scaled), growth, lost, finite
-
-
-@torch.no_grad()
-def window(
-    f: Map, x: Float[Tensor, "batch *state"], delta: Float[Tensor, "batch *state"], tau: int
-) -> tuple[Float[Tensor, "batch *state"], Float[Tensor, "batch *state"], Float[Tensor, "batch"]]:
-    """Compute one window of the publication's algorithm: x and x + δ, τ steps later, in one batch of twice the rows.
-
-    δ is finite: nothing is linearised, and nothing is rescaled here. A loop over windows should create ``repeat(f,
-    tau)`` once and pass it with ``tau=1``, so that its CUDA graph is reused.
-
-    Args:
-        f: map of (batch, *state) to the same shape.
-        x: (batch, *state) state.
-        delta: (batch, *state) perturbation of it.
-        tau: number of steps, at least 1.
-
-    Returns:
-        x' = f^τ(x); δ' = f^τ(x + δ) − f^τ(x); the log growth ln(‖δ'‖/‖δ‖), (batch,) float64, of norms over the joint
-        state: −∞ if nothing of δ is left.
-
-    Reference: Inoue et al. 2022, algorithm A1.
-
-    Example:
-        >>> x, delta, growth = window(lambda x: 2 * x, torch.ones(1, 2), torch.tensor([[0.1, 0.0]]), 3)
-        >>> x, growth / 3
-        (tensor([[8., 8.]]), tensor([0.6931], dtype=torch.float64))
-    """
-    check_precision(x)
-    if tau < 1:
-        raise ValueError(f"tau must be at least 1 step, got {tau}")
-    return _perturbed(f if tau == 1 else repeat(f, tau), x, delta)
+    scaled = delta * per_row(epsilon / norm, delta).to(delta.dtype)
+    return torch.where(per_row(lost, x), first, scaled), growth, lost, finite
 
 
 @torch.no_grad()
@@ -245,52 +218,32 @@ def local_lyapunov_exponents(
         raise ValueError(f"epsilon must be a norm above 0 and finite, got {epsilon}")
     if method not in ("perturbation", "tangent"):
         raise ValueError(f"method must be 'perturbation' or 'tangent', got {method!r}")
-    dtype, windows = x.dtype, steps // tau
-    step = _window_at(f, tau, method)
+    dtype, windows, power = x.dtype, steps // tau, power_at(f, tau)
     scale = epsilon if method == "perturbation" else 1.0
     first = delta = random_perturbation(x, scale, seed, rows)
     exponents = torch.empty(windows, len(x), dtype=torch.float64, device=x.device)
     saturated = torch.zeros(windows, len(x), dtype=torch.bool, device=x.device)
     diverged = torch.zeros(len(x), dtype=torch.bool, device=x.device)
     for w in range(windows):
-        x, delta, growth = step(x, delta, w * tau)
-        finite = state_norm(delta).isfinite() & state_norm(x).isfinite()
         if method == "perturbation":
-            delta, growth, saturated[w], finite = rescaled(x, delta, first, epsilon)
+            x, moved = power(torch.cat([x, x + delta]), w * tau).chunk(2)
+            delta, growth, saturated[w], finite = rescaled(x, moved - x, first, epsilon)
+        else:
+            maps = f[w * tau : (w + 1) * tau] if isinstance(f, Sequence) else [f] * tau
+            x, delta, growth = _tangent(maps, x, delta)
+            finite = state_norm(delta).isfinite() & state_norm(x).isfinite()
         diverged = diverged | ~finite
         exponents[w] = torch.where(diverged, torch.nan, growth / tau)
     return LocalExponents(exponents, saturated, diverged, x, tau, epsilon, method, dtype)
 
 
-def _window_at(
-    f: Map | Sequence[Map], tau: int, method: Method
-) -> Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]:
-    """Return the window that starts at time t, as a function of state, perturbation and t."""
-    if method == "perturbation":
-        power = power_at(f, tau)
-        return lambda x, delta, t: _perturbed(lambda both: power(both, t), x, delta)
-    if isinstance(f, Sequence):
-        maps = f
-        return lambda x, v, t: _tangent(maps[t : t + tau], x, v)
-    same = [f] * tau
-    return lambda x, v, t: _tangent(same, x, v)
-
-
-def _perturbed(power: Map, x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    before = state_norm(delta)
-    x, moved = power(torch.cat([x, x + delta])).chunk(2)
-    delta = moved - x
-    return x, delta, (state_norm(delta) / before).log()
-
-
 def _tangent(maps: Sequence[Map], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    norm = state_norm(v)
-    v, total = _scaled(v, 1.0, norm), torch.zeros_like(norm)
+    v, total = unit_perturbation(v, v), torch.zeros(len(x), dtype=torch.float64, device=x.device)
     for f in maps:
         x, moved = derivative(f, x, v)
         norm = state_norm(moved)
         total = total + norm.log()
-        v = torch.where(_like(norm == 0, v), v, _scaled(moved, 1.0, norm))
+        v = torch.where(per_row(norm == 0, v), v, moved * per_row(1 / norm, v).to(v.dtype))
     return x, v, total
 
 
@@ -319,12 +272,3 @@ def _load_forward_mode() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         torch.func.jvp(torch.neg, (torch.zeros(1),), (torch.zeros(1),))
-
-
-def _scaled(v: Tensor, length: float, norm: Tensor) -> Tensor:
-    return v * _like(length / norm, v).to(v.dtype)
-
-
-def _like(row_values: Tensor, x: Tensor) -> Tensor:
-    """Reshape (batch,) to (batch, 1, …), to broadcast with (batch, *state)."""
-    return row_values.reshape(-1, *[1] * (x.ndim - 1))

@@ -159,8 +159,10 @@ def _tangents(maps: Sequence[Map], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor
     k = v.shape[2]
     # (k, batch, *state): the derivative takes one tangent at a time, the state itself only once
     tangents = v.movedim(2, 0).reshape(k, *x.shape)
+    out_dims: Any = (None, 0)  # the state has no dimension of tangents: it is the same for all of them
     for f in maps:
-        x, tangents = _derivatives(f, x, tangents)
+        along: Any = torch.func.vmap(partial(derivative, f, x), out_dims=out_dims, randomness="same")
+        x, tangents = along(tangents)
     return x, tangents.reshape(k, len(x), v.shape[1]).movedim(0, 2)
 
 
@@ -185,12 +187,3 @@ def _is_bent(f: Map, x: Tensor, v: Tensor) -> Tensor:
     off = (twice - 2 * once).flatten(1).norm(dim=1)
     bent: Tensor = off > _BENT * 2 * once.flatten(1).norm(dim=1)
     return bent
-
-
-def _derivatives(f: Map, x: Tensor, tangents: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute f(x), once, and the derivative of f at x along each of (k, batch, *state) tangents."""
-    # without a batch dimension, as out_dims states, the state is the same for all tangents
-    out_dims: Any = (None, 0)
-    along: Any = torch.func.vmap(partial(derivative, f, x), out_dims=out_dims, randomness="same")
-    y, moved = along(tangents)
-    return y, moved

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -22,6 +22,7 @@ __all__ = ["KINDS", "OrbitKinds", "orbit_kind"]
 
 KINDS: Final = ("chaotic", "torus", "cycle", "fixed point", "undetermined")
 """The possible kinds of an orbit."""
+_CHAOTIC, _TORUS, _CYCLE, _FIXED, _UNDETERMINED = range(5)
 
 _DIMENSIONS = 3  # of tori that are searched for
 _KEPT, _FELL = 0.5, 0.5  # shares of λ at T left at a multiple of T: chaos keeps more, a regular orbit less
@@ -72,16 +73,6 @@ class OrbitKinds:
     zero_exponents: Int[Tensor, "batch"]
     line_change: Float[Tensor, "batch"]
     final: Float[Tensor, "batch *state"]
-
-    def share(self, kind: str) -> float:
-        """Return the share of the orbits of this kind.
-
-        Raises:
-            ValueError: if the kind does not exist.
-        """
-        if kind not in KINDS:
-            raise ValueError(f"kind must be one of {list(KINDS)}, got {kind!r}")
-        return self.kinds.count(kind) / len(self.kinds) if self.kinds else math.nan
 
 
 @torch.no_grad()
@@ -185,7 +176,7 @@ def orbit_kind(
     found = _decided(orbits, None)
     if follow > 1:
         at_first = growth_rate(orbits.exponents, tau).exponent
-        orbits.rest = orbits.rest[[found.kinds[i] == "undetermined" for i in orbits.rest.tolist()]]
+        orbits.rest = orbits.rest[found.kinds.to(x.device)[orbits.rest] == _UNDETERMINED]
         orbits.followed[orbits.rest] = True
         orbits.advance((follow - 1) * (before + steps // tau), look=True)
         found = _decided(orbits, at_first)
@@ -195,7 +186,7 @@ def orbit_kind(
     _measure_closed(f, orbits, found, seed, rows)
     rate = found.rate
     return OrbitKinds(
-        found.kinds,
+        [KINDS[kind] for kind in found.kinds.tolist()],
         rate.exponent,
         rate.error,
         rate.resolution,
@@ -208,30 +199,20 @@ def orbit_kind(
     )
 
 
-@dataclass
 class _Found:
-    kinds: list[str]
-    rate: GrowthRate
-    arrived: Int[Tensor, "batch"]
-    period: Int[Tensor, "batch"] = field(init=False)
-    zero_exponents: Int[Tensor, "batch"] = field(init=False)
-    line_change: Float[Tensor, "batch"] = field(init=False)
+    """What is found, so far, on the CPU; kinds by their number in :data:`KINDS`."""
 
-    def __post_init__(self) -> None:
-        n = len(self.kinds)
-        self.period, self.zero_exponents = (
-            torch.zeros(n, dtype=torch.int64),
-            torch.zeros(n, dtype=torch.int64),
-        )
-        self.line_change = torch.full((n,), torch.nan, dtype=torch.float64)
+    def __init__(self, kinds: Int[Tensor, "batch"], rate: GrowthRate, arrived: Int[Tensor, "batch"]) -> None:
+        self.kinds, self.rate, self.arrived = kinds, rate, arrived
+        self.period, self.zero_exponents = torch.zeros_like(kinds), torch.zeros_like(kinds)
+        self.line_change = torch.full_like(rate.exponent, torch.nan)
 
 
 def _decided(orbits: FollowedOrbits, at_first: Tensor | None) -> _Found:
     """Return chaotic, closed ("cycle", for now) or undetermined; with λ at T given, chaos must have kept it."""
-    exponents, tau = orbits.exponents.cpu(), orbits.tau
-    closed = orbits.recurred_at.cpu() >= 0
-    n = exponents.shape[1]
-    at = arrival(exponents, torch.where(closed, orbits.recurred_at.cpu().clamp(min=1), len(exponents)))
+    exponents, tau, recurred_at = orbits.exponents.cpu(), orbits.tau, orbits.recurred_at.cpu()
+    closed = recurred_at >= 0
+    at = arrival(exponents, torch.where(closed, recurred_at.clamp(min=1), len(exponents)))
     early, late = growth_rate(exponents, tau, stop=at), growth_rate(exponents, tau, start=at)
     whole = growth_rate(exponents, tau)
     apart = (late.exponent - early.exponent).abs() > _APART * (early.error**2 + late.error**2).sqrt()
@@ -246,7 +227,7 @@ def _decided(orbits: FollowedOrbits, at_first: Tensor | None) -> _Found:
         # a row that did not recur and is no longer followed stopped for another reason, which is not known here
         chaotic = chaotic & (closed | ~exponents[-1].isnan())
     chaotic = chaotic & ~_leaves(orbits)
-    kinds = ["chaotic" if chaotic[i] else "cycle" if closed[i] else "undetermined" for i in range(n)]
+    kinds = torch.where(chaotic, _CHAOTIC, torch.where(closed, _CYCLE, _UNDETERMINED))
     return _Found(kinds, after, at)
 
 
@@ -257,23 +238,17 @@ def _leaves(orbits: FollowedOrbits) -> Bool[Tensor, "batch"]:
 
 def _find_exact(f: Map, orbits: FollowedOrbits, found: _Found, most: int) -> None:
     """Mark orbits that return to exactly the same state as closed, even if neighbouring orbits separate quickly."""
-    closed = orbits.recurred_at.cpu() >= 0
-    rows = [i for i, kind in enumerate(found.kinds) if kind == "chaotic" and bool(closed[i])]
-    if not rows:
-        return
-    x = orbits.x[rows]
-    period = _least_period(f, x, torch.zeros_like(orbits.scale[rows]), most)
-    for i, p in zip(rows, period.tolist(), strict=True):
-        if p:
-            found.kinds[i] = "cycle"
+    rows = ((found.kinds == _CHAOTIC) & (orbits.recurred_at.cpu() >= 0)).nonzero()[:, 0]
+    if len(rows):
+        at = rows.to(orbits.x.device)
+        period = _least_period(f, orbits.x[at], torch.zeros_like(orbits.scale[at]), most)
+        found.kinds[rows[period.cpu() > 0]] = _CYCLE
 
 
 def _find_tori(f: Map, orbits: FollowedOrbits, found: _Found, steps: int, seed: int, most: int) -> None:
     """Mark the tori among undetermined orbits."""
     zero = found.rate.zero & ~_leaves(orbits)
-    rows = torch.tensor(
-        [i for i, kind in enumerate(found.kinds) if kind == "undetermined" and zero[i]], dtype=torch.int64
-    )
+    rows = ((found.kinds == _UNDETERMINED) & zero).nonzero()[:, 0]
     if len(rows) == 0:
         return
     at = rows.to(orbits.x.device)
@@ -304,9 +279,7 @@ def _find_tori(f: Map, orbits: FollowedOrbits, found: _Found, steps: int, seed: 
     drifts = _least_period(f, x, orbits.tolerance * orbits.scale[at], most) > 0
     torus = (split & discrete & (dimension > _DIMENSION) & ~drifts).cpu()
     found.line_change[rows] = change.cpu()
-    for i, is_torus, zeros in zip(rows.tolist(), torus.tolist(), q.tolist(), strict=True):
-        if is_torus:
-            found.kinds[i], found.zero_exponents[i] = "torus", zeros
+    found.kinds[rows[torus]], found.zero_exponents[rows[torus]] = _TORUS, q.cpu()[torus]
 
 
 def _discrete(
@@ -347,7 +320,7 @@ def _find_periods(f: Map, orbits: FollowedOrbits, found: _Found, most: int) -> N
     e^λ). An oscillating approach looks like a cycle until it has ended: an orbit that is not a fixed point is examined
     again after as many steps as it was followed before.
     """
-    rows = torch.tensor([i for i, kind in enumerate(found.kinds) if kind == "cycle"], dtype=torch.int64)
+    rows = (found.kinds == _CYCLE).nonzero()[:, 0]
     if len(rows) == 0:
         return
     left = (-torch.expm1(found.rate.exponent[rows].clamp(max=0))).clamp(min=_LEAST_RATE)
@@ -362,8 +335,7 @@ def _find_periods(f: Map, orbits: FollowedOrbits, found: _Found, most: int) -> N
             x = orbits.power(x)
         period[again] = _least_period(f, x, near[again], most)
     found.period[rows] = period.cpu()
-    for i, p in zip(rows.tolist(), period.tolist(), strict=True):
-        found.kinds[i] = "fixed point" if p == 1 else "cycle"
+    found.kinds[found.period == 1] = _FIXED
 
 
 def _least_period(f: Map, start: Tensor, near: Tensor, most: int) -> Int[Tensor, "batch"]:
@@ -388,12 +360,8 @@ def _measure_closed(
     own = [i if numbers is None else numbers[i] for i in rows.tolist()]
     period = found.period[rows].to(at.device)
     rate = closed_orbit_rate(f, orbits.x[at], period, orbits.delta[at], seed=seed, rows=own)
-    found.rate = GrowthRate(
-        **{
-            name: of_windows.index_copy(0, rows, getattr(rate, name).cpu())
-            for name, of_windows in vars(found.rate).items()
-        }
-    )
+    for name, of_windows in vars(found.rate).items():
+        of_windows[rows] = getattr(rate, name).cpu()
 
 
 def _transients(
@@ -403,8 +371,7 @@ def _transients(
     tau, exponents = orbits.tau, orbits.exponents.cpu()
     before = growth_rate(exponents, tau, stop=found.arrived)
     early = before.chaotic & (found.arrived > 0)
-    chaotic = torch.tensor([kind == "chaotic" for kind in found.kinds], dtype=torch.bool)
-    unknown = torch.tensor([kind == "undetermined" for kind in found.kinds], dtype=torch.bool)
+    chaotic, unknown = found.kinds == _CHAOTIC, found.kinds == _UNDETERMINED
     undetermined = ~chaotic & ~early & (unknown | (before.grows & (found.arrived > 0)))
     steps = orbits.steps.cpu()
     length = torch.where(chaotic, steps, torch.where(early, found.arrived * tau, 0))

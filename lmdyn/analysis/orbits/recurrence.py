@@ -6,9 +6,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.orbits.trajectories import Map, check_precision, repeat, state_norm
+from lmdyn.analysis.orbits.trajectories import Map, check_precision, per_row, repeat, state_norm
 
 __all__ = ["Attractors", "Recurrence", "attractors"]
+
+_OLD = 0.25  # age of the saved state, as a share of its own step, at which it is replaced
 
 
 class Recurrence:
@@ -20,25 +22,28 @@ class Recurrence:
     (d₂ − d₁)/d₁, lead to a distance of d₁²/(2d₁ − d₂), which must also be within the tolerance. (A slow approach moves
     by less than the tolerance long before it arrives; a drift does not shrink.) If one of these conditions fails, the
     row starts again from its present state. Otherwise, the saved state is replaced by the present one when it is older
-    than a share (``growth`` − 1) of its own step (Brent's algorithm has growth 2). Each row follows its own schedule,
+    than a quarter of its own step (in Brent's algorithm, than this step). Each row follows its own schedule,
     whenever others match, from its first finite state on: a row that is still NaN has not begun, and results do not
     depend on other rows. The work of an update is that of two norms, without synchronization with the device.
 
     The period is that with which states agree at the onset: for an oscillating approach (as near a period doubling),
     this may be a multiple of the period of the orbit, which :func:`attractors` finds from the final states.
 
-    The onset is the step of the saved state, which is at or after the true one, t₀: it exceeds t₀ by at most (growth −
-    1)·t₀ + 1 if the period fits into that age, and otherwise by about p/(growth − 1).
+    The onset is the step of the saved state, which is at or after the true one, t₀: it exceeds t₀ by at most t₀ / 4 + 1
+    if the period fits into that age, and otherwise by about four periods.
 
     Args:
         tolerance: relative distance of a match: above the rounding of the map (about 1e-6 in float32), and below the
             distance between states of one orbit, because a smaller orbit is taken for a fixed point.
-        growth: factor above 1 that determines when the saved state is replaced.
         largest: whether distances are relative to the largest state so far, not to the present one, for orbits that
             end at 0.
 
+    Attributes:
+        recurred_at: step (number of updates before) of a state known to be on a closed orbit, (batch,); −1 for none.
+        period: period of the closed orbit in updates, (batch,); 0 for none.
+
     Raises:
-        ValueError: if the tolerance is below 0, or if growth is not above 1.
+        ValueError: if the tolerance is below 0.
 
     Reference: Brent 1980, "An improved Monte Carlo factorization algorithm", section 2.
 
@@ -51,27 +56,13 @@ class Recurrence:
         (tensor([1, 1]), tensor([5, 0]))
     """
 
-    def __init__(self, tolerance: float, growth: float = 1.25, *, largest: bool = False) -> None:
+    def __init__(self, tolerance: float, *, largest: bool = False) -> None:
         if not tolerance >= 0:
             raise ValueError(f"tolerance must be a relative distance of at least 0, got {tolerance}")
-        if not growth > 1:
-            raise ValueError(f"growth must be above 1, got {growth}")
-        self.tolerance, self.growth, self._largest = tolerance, growth, largest
+        self.tolerance, self._largest = tolerance, largest
         self._size: Tensor | None = None
         self._step = 0
         self._saved: Tensor | None = None
-
-    @property
-    def recurred_at(self) -> Int[Tensor, "batch"]:
-        """Step (number of updates before) of a state known to be on a closed orbit, (batch,); −1 for none."""
-        self._check_updated()
-        return self._recurred_at
-
-    @property
-    def period(self) -> Int[Tensor, "batch"]:
-        """Period of the closed orbit in updates, (batch,); 0 for none."""
-        self._check_updated()
-        return self._period
 
     @torch.no_grad()
     def update(self, x: Float[Tensor, "batch *state"]) -> None:
@@ -88,8 +79,8 @@ class Recurrence:
         if self._saved is None:
             self._saved = x.clone()
             zeros = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-            self._saved_at, self._candidate, self._period = zeros, zeros.clone(), zeros.clone()
-            self._recurred_at = zeros - 1
+            self._saved_at, self._candidate, self.period = zeros, zeros.clone(), zeros.clone()
+            self.recurred_at = zeros - 1
             self._began = torch.where(_finite(x), 0, -1)
             self._moved = torch.zeros(len(x), dtype=torch.float64, device=x.device)
             return
@@ -101,25 +92,21 @@ class Recurrence:
         begins = (self._began < 0) & _finite(x)
         self._began = torch.where(begins, self._step, self._began)
         age = self._step - self._saved_at
-        open_, waiting = self._period == 0, self._candidate > 0
+        open_, waiting = self.period == 0, self._candidate > 0
         away = state_norm(x - self._saved)
         match = (away <= self.tolerance * size) & size.isfinite()
         decides = open_ & waiting & (age == 2 * self._candidate)
         closed = decides & match & (extrapolated(self._moved, away) <= self.tolerance * size)
-        self._recurred_at = torch.where(closed, self._saved_at, self._recurred_at)
-        self._period = torch.where(closed, self._candidate, self._period)
+        self.recurred_at = torch.where(closed, self._saved_at, self.recurred_at)
+        self.period = torch.where(closed, self._candidate, self.period)
         new = open_ & ~waiting & match
         own_step = self._saved_at - self._began.clamp(min=0)
-        too_old = (age >= (self.growth - 1) * own_step) & open_ & ~waiting & ~match
+        too_old = (age >= _OLD * own_step) & open_ & ~waiting & ~match
         replaced = too_old | (decides & ~closed) | begins
         self._candidate = torch.where(new, age, torch.where(replaced, 0, self._candidate))
         self._moved = torch.where(new, away, self._moved)
-        self._saved = torch.where(replaced.reshape(-1, *[1] * (x.ndim - 1)), x, self._saved)
+        self._saved = torch.where(per_row(replaced, x), x, self._saved)
         self._saved_at = torch.where(replaced, self._step, self._saved_at)
-
-    def _check_updated(self) -> None:
-        if self._saved is None:
-            raise ValueError("no states yet: call update(x) at each step first")
 
 
 def extrapolated(once: Float[Tensor, "batch"], twice: Float[Tensor, "batch"]) -> Float[Tensor, "batch"]:
@@ -197,8 +184,8 @@ def attractors(f: Map, x: Float[Tensor, "batch *state"], max_period: int, tolera
     away = torch.zeros(2 * max_period, len(x), dtype=torch.float64, device=x.device)
     for t in range(2 * max_period):
         x = step(x)
-        back[t] = _near(x, start, tolerance)
-        away[t] = state_norm(x - start) / state_norm(x)
+        gap, size = state_norm(x - start), state_norm(x)
+        back[t], away[t] = (gap <= tolerance * size) & size.isfinite(), gap / size
     confirmed = back[:max_period] & back[1::2]  # recurred at p, and at 2p
     periods = torch.arange(1, max_period + 1, device=x.device)[:, None]
     period = torch.where(confirmed, periods, max_period + 1).amin(0)
@@ -221,9 +208,3 @@ def attractors(f: Map, x: Float[Tensor, "batch *state"], max_period: int, tolera
         label = torch.where(same & (period > 0) & (label < 0), count, label)
         count += 1
     return Attractors(period, label, tolerance, max_period)
-
-
-def _near(x: Tensor, y: Tensor, tolerance: float) -> Tensor:
-    """Return whether ‖x − y‖ ≤ tolerance · ‖x‖; False for values that are not finite."""
-    size = state_norm(x)
-    return (state_norm(x - y) <= tolerance * size) & size.isfinite()

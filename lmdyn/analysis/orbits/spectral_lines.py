@@ -43,8 +43,7 @@ def spectral_lines(series: Float[Tensor, "times batch observables"], lines: int 
         Both numbers; NaN if the series is constant up to rounding, or not finite.
 
     Raises:
-        ValueError: if ``series`` has a wrong shape, such as (times,), or if there are fewer than 256 times or no
-            observables.
+        ValueError: if there are fewer than 256 times or no observables.
 
     Reference: Eckmann & Ruelle 1985, section 2.E (discrete and continuous spectra); Laskar 1993.
 
@@ -55,16 +54,9 @@ def spectral_lines(series: Float[Tensor, "times batch observables"], lines: int 
         >>> bool(spectral_lines(two_lines).change < 1e-6), round(float(spectral_lines(noise).change), 1)
         (True, 0.5)
     """
-    if series.ndim != 3:
-        raise ValueError(
-            f"expected a series of shape (times, batch, observables), got {tuple(series.shape)}: for one scalar series "
-            "pass series[:, None, None]"
-        )
     n = len(series) // 2
-    if n < 128:
-        raise ValueError(f"expected at least 256 times, since each half gives a spectrum, got {len(series)}")
-    if series.shape[2] == 0:
-        raise ValueError(f"expected at least one observable, got shape {tuple(series.shape)}")
+    if n < 128 or series.shape[2] == 0:
+        raise ValueError(f"expected at least 256 times and one observable, got shape {tuple(series.shape)}")
     window = torch.kaiser_window(n, periodic=False, beta=_BETA, dtype=torch.float64, device=series.device)
     window = window[:, None, None]
     halves = []

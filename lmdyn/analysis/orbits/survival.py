@@ -57,7 +57,6 @@ def survival(
     groups: Sequence[int] | None = None,
     *,
     horizon: float | None = None,
-    unit: float | None = None,
     detected: float = 0.0,
     confidence: float = 0.95,
 ) -> Survival:
@@ -75,11 +74,8 @@ def survival(
         censored: (n,) whether the end was not observed.
         groups: the network of each orbit; None if orbits are independent.
         horizon: upper limit of the restricted mean; None uses the longest length.
-        unit: the lengths are multiples of this unit, which is not short in comparison (steps of a fast escape,
-            windows): a share p = 1 − exp(−κ·unit) ends in each. None means continuous time.
         detected: shortest length that can be distinguished from none (10 / λ for chaotic transients): the time of the
-            escape rate begins there (with a ``unit``, at the next multiple of it), and the curve is meaningless
-            before. Shorter lengths count as none.
+            escape rate begins there, and the curve is meaningless before. Shorter lengths count as none.
         confidence: confidence level of the intervals.
 
     Raises:
@@ -93,22 +89,15 @@ def survival(
         >>> found.times, found.survival, found.restricted_mean
         (tensor([0., 1., 2.], dtype=torch.float64), tensor([1.0000, 0.7500, 0.5000], dtype=torch.float64), 2.25)
     """
-    if censored.dtype != torch.bool or censored.shape != lengths.shape:
-        raise ValueError(
-            f"expected censored to be a bool for each of {len(lengths)} lengths, got {censored.dtype} of shape "
-            f"{tuple(censored.shape)}: pass censored.bool()"
-        )
     length, ended = lengths.double().cpu().numpy(), ~censored.cpu().numpy()
     if len(length) == 0 or not np.isfinite(length).all() or (length < 0).any():
         raise ValueError(
             "expected lengths of at least one orbit, finite and at least 0: leave out diverged orbits first"
         )
-    if horizon is not None and not horizon >= 0:
-        raise ValueError(f"horizon must be at least 0, got {horizon}")
     if groups is not None and len(groups) != len(length):
         raise ValueError(f"expected one group for each of {len(length)} lengths, got {len(groups)}")
-    if detected < 0 or (unit is not None and not unit > 0):
-        raise ValueError(f"expected detected of at least 0 and unit above 0, got {detected} and {unit}")
+    if detected < 0 or (horizon is not None and not horizon >= 0):
+        raise ValueError(f"expected detected and horizon of at least 0, got {detected} and {horizon}")
     last = float(length.max()) if horizon is None else float(horizon)
     if length.max() < last and not ended[length == length.max()].all():
         raise ValueError(
@@ -117,12 +106,11 @@ def survival(
         )
     times = np.unique(np.concatenate([[0.0], length[ended]]))
     whole = _curve(length, ended, times)
-    # whole units, because an end is noticed at the end of one
-    beyond = (length - (detected if unit is None else np.ceil(detected / unit) * unit)).clip(min=0)
-    rate, mean = _escape_rate(beyond, ended, unit), _restricted_mean(length, ended, last)
+    beyond = (length - detected).clip(min=0)
+    rate, mean = _escape_rate(beyond, ended), _restricted_mean(length, ended, last)
     if groups is None:
         low, high = _greenwood(length, ended, times, confidence)
-        rate_interval = _rate_interval(beyond, ended, unit, confidence)
+        rate_interval = _rate_interval(beyond, ended, confidence)
         spread, t = _error_of_mean(length, ended, last), float(scipy.stats.norm.ppf(0.5 + confidence / 2))
         mean_interval = (mean - t * spread, mean + t * spread)
         n_groups = len(length)
@@ -135,7 +123,7 @@ def survival(
         kept = [of != name for name in names]
         t = float(scipy.stats.t.ppf(0.5 + confidence / 2, n_groups - 1))
         low, high = _on_cloglog(whole, np.stack([_curve(length[k], ended[k], times) for k in kept]), t)
-        rate_interval = _on_log(rate, np.array([_escape_rate(beyond[k], ended[k], unit) for k in kept]), t)
+        rate_interval = _on_log(rate, np.array([_escape_rate(beyond[k], ended[k]) for k in kept]), t)
         means = np.array([_restricted_mean(length[k], ended[k], last) for k in kept])
         error = float(_jackknife_error(means))
         mean_interval = (mean - t * error, mean + t * error)
@@ -173,29 +161,16 @@ def _greenwood(
     return np.where(np.isfinite(low), low, curve), np.where(np.isfinite(high), high, curve)
 
 
-def _escape_rate(length: Array, ended: npt.NDArray[np.bool_], unit: float | None) -> float:
+def _escape_rate(length: Array, ended: npt.NDArray[np.bool_]) -> float:
     there = length.sum()
-    if not there > 0:
-        return float("nan")
-    rate = float((ended & (length > 0)).sum() / there)
-    return rate if unit is None else _of_share(rate * unit, unit)
+    return float((ended & (length > 0)).sum() / there) if there > 0 else float("nan")
 
 
-def _of_share(share: float, unit: float) -> float:
-    """Return the rate at which this share ends in a unit of time."""
-    return float(-np.log1p(-share) / unit) if share < 1 else float("inf")
-
-
-def _rate_interval(
-    length: Array, ended: npt.NDArray[np.bool_], unit: float | None, confidence: float
-) -> tuple[float, float]:
-    """Compute the exact interval of a Poisson count over the observed time; with a unit, of a binomial share."""
+def _rate_interval(length: Array, ended: npt.NDArray[np.bool_], confidence: float) -> tuple[float, float]:
+    """Compute the exact interval of a Poisson count over the observed time."""
     n, there = int((ended & (length > 0)).sum()), float(length.sum())
     if there == 0:
         return float("nan"), float("nan")
-    if unit is not None:
-        ends = scipy.stats.binomtest(n, round(there / unit)).proportion_ci(confidence)
-        return _of_share(float(ends.low), unit), _of_share(float(ends.high), unit)
     tail = (1 - confidence) / 2
     low = float(scipy.stats.chi2.ppf(tail, 2 * n)) / 2 if n else 0.0
     return low / there, float(scipy.stats.chi2.ppf(1 - tail, 2 * n + 2)) / 2 / there
@@ -211,9 +186,7 @@ def _error_of_mean(length: Array, ended: npt.NDArray[np.bool_], horizon: float) 
     """Compute the standard error of the restricted mean over independent orbits, in Greenwood's form."""
     times = np.unique(length[ended & (length < horizon)])
     whole = np.concatenate([times, [horizon]])
-    areas = (_curve(length, ended, whole[:-1]) * np.diff(whole))[::-1].cumsum()[
-        ::-1
-    ]  # area beyond each of the times
+    areas = (_curve(length, ended, whole[:-1]) * np.diff(whole))[::-1].cumsum()[::-1]  # beyond each time
     at_risk = (length[None] >= times[:, None]).sum(1)
     ends = ((length[None] == times[:, None]) & ended[None]).sum(1)
     left = np.maximum(at_risk * (at_risk - ends), 1)

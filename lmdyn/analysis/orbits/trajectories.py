@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ __all__ = [
     "exact_products",
     "iterate",
     "part_of",
+    "per_row",
     "power_at",
     "repeat",
     "state_norm",
@@ -29,12 +31,12 @@ _GRAPHS = 4  # for the most recent shapes
 _REDUCED = ("tf32", "bf16")
 # the settings of torch 2.9 and later that kernels use, with defaults of their backends resolved
 _PRODUCTS = (
-    "torch.backends.mkldnn.matmul",
-    "torch.backends.mkldnn.conv",
-    "torch.backends.mkldnn.rnn",
-    "torch.backends.cuda.matmul",
-    "torch.backends.cudnn.conv",
-    "torch.backends.cudnn.rnn",
+    "backends.mkldnn.matmul",
+    "backends.mkldnn.conv",
+    "backends.mkldnn.rnn",
+    "backends.cuda.matmul",
+    "backends.cudnn.conv",
+    "backends.cudnn.rnn",
 )
 
 
@@ -91,7 +93,7 @@ def exact_products() -> Iterator[None]:
         >>> torch.set_float32_matmul_precision("highest")
     """
     accelerator = torch.accelerator.current_accelerator()
-    before = {name: _fp32_precision(name) for name in _PRODUCTS}
+    before = {setting: setting.fp32_precision for setting in _settings().values()}
     with ExitStack() as stack:
         stack.callback(_restore, before)
         for device in {"cpu"} | ({accelerator.type} if accelerator else set()):
@@ -103,9 +105,9 @@ def exact_products() -> Iterator[None]:
             if torch.backends.cudnn.allow_tf32:
                 stack.callback(setattr, torch.backends.cudnn, "allow_tf32", True)
                 torch.backends.cudnn.allow_tf32 = False
-        for name in _PRODUCTS:
-            if _fp32_precision(name) in _REDUCED:
-                _setting(name).fp32_precision = "ieee"
+        for setting in before:
+            if setting.fp32_precision in _REDUCED:
+                setting.fp32_precision = "ieee"
         with suppress(RuntimeError):
             if (old := torch.get_float32_matmul_precision()) != "highest":
                 stack.callback(torch.set_float32_matmul_precision, old)
@@ -183,7 +185,7 @@ def iterate(
                     )
                 kept[name] = value.new_empty(len(times), *value.shape)
             kept[name][i] = value
-        finite = _rows(x).isfinite().all(1)
+        finite = x.flatten(1).isfinite().all(1)
         diverged = torch.where(finite | (diverged >= 0), diverged, t)
     if rest := steps % every:
         x = power_at(f, rest)(x, steps - rest)
@@ -212,25 +214,16 @@ def repeat(f: Map, n: int) -> Map:
     if n < 1:
         raise ValueError(f"n must be at least 1, got {n}")
     graphs: dict[tuple[torch.Size, torch.dtype, torch.device], Map] = {}
-
-    @torch.no_grad()
-    def plain(x: Tensor) -> Tensor:
-        for _ in range(n):
-            y = f(x)
-            # not a separate function: a step of a small map takes as long as a call
-            if y.shape != x.shape or y.dtype != x.dtype:
-                raise _other_space(y, x)
-            x = y
-        return x
+    same = [f] * n
 
     def power(x: Tensor) -> Tensor:
         if not x.is_cuda or torch.cuda.is_current_stream_capturing():
-            return plain(x)
+            return _applied(same, x)
         key = (x.shape, x.dtype, x.device)
         if key not in graphs:
             while len(graphs) >= _GRAPHS:  # each holds its own memory
                 del graphs[next(iter(graphs))]
-            graphs[key] = _captured(plain, f, x)
+            graphs[key] = _captured(same, x)
         return graphs[key](x)
 
     return power
@@ -248,17 +241,20 @@ def power_at(f: Map | Sequence[Map], n: int) -> Callable[[Tensor, int], Tensor]:
         power = repeat(f, n)
         return lambda x, t: power(x)
     maps = f
+    return lambda x, t: _applied(maps[t : t + n], x)
 
-    @torch.no_grad()
-    def section(x: Tensor, t: int) -> Tensor:
-        for layer in maps[t : t + n]:
-            y = layer(x)
-            if y.shape != x.shape or y.dtype != x.dtype:
-                raise _other_space(y, x)
-            x = y
-        return x
 
-    return section
+@torch.no_grad()
+def _applied(maps: Sequence[Map], x: Tensor) -> Tensor:
+    for f in maps:
+        y = f(x)
+        if y.shape != x.shape or y.dtype != x.dtype:
+            raise ValueError(
+                f"the map leads from {tuple(x.shape)} {x.dtype} to {tuple(y.shape)} {y.dtype}: "
+                "expected a map of the state to itself"
+            )
+        x = y
+    return x
 
 
 def part_of(f: Map, rows: Tensor | slice) -> Map:
@@ -299,6 +295,16 @@ def check_steps(f: Map | Sequence[Map], steps: int) -> None:
         )
 
 
+def per_row(values: Tensor, x: Tensor) -> Tensor:
+    """Reshape (batch,) to (batch, 1, …), to broadcast with (batch, *state).
+
+    Example:
+        >>> per_row(torch.ones(2), torch.zeros(2, 3, 4)).shape
+        torch.Size([2, 1, 1])
+    """
+    return values.reshape(-1, *[1] * (x.ndim - 1))
+
+
 def state_norm(x: Float[Tensor, "batch *state"]) -> Float[Tensor, "batch"]:
     """Compute the Euclidean norm of each row over all dimensions of its state jointly, summed in float64.
 
@@ -307,37 +313,24 @@ def state_norm(x: Float[Tensor, "batch *state"]) -> Float[Tensor, "batch"]:
         tensor([4., 4.], dtype=torch.float64)
     """
     x = x if x.is_floating_point() else x.double()
-    rows = x if x.ndim == 2 else _rows(x)
+    rows = x.flatten(1) if x.ndim > 1 else x[:, None]
     norm: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     return norm
 
 
-def _rows(x: Tensor) -> Tensor:
-    return x.flatten(1) if x.ndim > 1 else x[:, None]
-
-
-def _other_space(y: Tensor, x: Tensor) -> ValueError:
-    return ValueError(
-        f"the map leads from {tuple(x.shape)} {x.dtype} to {tuple(y.shape)} {y.dtype}: "
-        "expected a map of the state to itself"
-    )
-
-
-def _captured(power: Map, f: Map, x: Tensor) -> Map:
+def _captured(maps: Sequence[Map], x: Tensor) -> Map:
     """Return the power as a CUDA graph for inputs like x."""
     with torch.cuda.device(x.device), torch.no_grad():
         static = x.clone()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(
-            side
-        ):  # libraries allocate workspaces at their first call, which a capture forbids
-            for _ in range(3):
-                f(static)
+        with torch.cuda.stream(side):
+            for _ in range(3):  # libraries allocate workspaces at first, which a capture forbids
+                maps[0](static)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            out = power(static)
+            out = _applied(maps, static)
 
     def replay(x: Tensor) -> Tensor:
         with torch.cuda.device(x.device), torch.no_grad():
@@ -348,32 +341,26 @@ def _captured(power: Map, f: Map, x: Tensor) -> Map:
     return replay
 
 
-def _setting(name: str) -> Any:
-    """Return the object below torch with this ``fp32_precision``; None before torch 2.9."""
-    setting: Any = torch
-    for part in name.split(".")[1:]:
-        setting = getattr(setting, part, None)
-    return setting if hasattr(setting, "fp32_precision") else None
+def _settings() -> dict[str, Any]:
+    """Return the objects of torch with an ``fp32_precision``, by name; there are none before torch 2.9."""
+    found = {name: attrgetter(name)(torch) for name in _PRODUCTS if hasattr(torch.backends, "fp32_precision")}
+    return {name: setting for name, setting in found.items() if hasattr(setting, "fp32_precision")}
 
 
-def _fp32_precision(name: str) -> str:
-    return str(getattr(_setting(name), "fp32_precision", "none"))
-
-
-def _restore(precisions: dict[str, str]) -> None:
+def _restore(settings: Mapping[Any, str]) -> None:
     """Restore settings that differ (equal ones may be inherited, and stay so)."""
-    for name, precision in precisions.items():
-        if _fp32_precision(name) != precision:
-            _setting(name).fp32_precision = precision
+    for setting, precision in settings.items():
+        if setting.fp32_precision != precision:
+            setting.fp32_precision = precision
 
 
 def _reduced_settings(device: torch.device) -> list[str]:
     """Return the names of the settings that lead to float32 products in tf32 or bf16 on this device."""
     cuda = device.type == "cuda"
     found = [
-        f"{name}.fp32_precision"
-        for name in _PRODUCTS
-        if (cuda or "mkldnn" in name) and _fp32_precision(name) in _REDUCED
+        f"torch.{name}.fp32_precision"
+        for name, setting in _settings().items()
+        if (cuda or "mkldnn" in name) and setting.fp32_precision in _REDUCED
     ]
     # reading an old setting is an error if it contradicts the new ones, which then decide
     with suppress(RuntimeError):

@@ -108,11 +108,8 @@ def _running_mean_end(values: Tensor, horizon: Tensor, width: int) -> tuple[Tens
     """Return the first window from which on no running mean is positive, and whether there is none."""
     # The sign of a mean is that of its sum. Each window is summed separately: differences of running totals would turn
     # the zeros of a quasi-periodic orbit into rounding errors of either sign.
-    starts = len(values) - width + 1
-    time = torch.arange(starts, device=values.device)[:, None]
-    sums = values[:starts].clone()
-    for i in range(1, width):
-        sums += values[i : i + starts]
+    sums = values.unfold(0, width, 1).sum(-1)
+    time = torch.arange(len(sums), device=values.device)[:, None]
     last_start = (horizon - width).clamp(min=0)
     end = torch.where((sums > 0) & (time <= last_start), time + 1, 0).amax(0)
     return end, (end > last_start) | (horizon == 0)

@@ -63,8 +63,8 @@ def zero_one_test(
         times its spread, and of the square root of 10/length.
 
     Raises:
-        ValueError: if ``series`` has a wrong shape, such as (times,), if there are fewer than 100 values, if ``every``
-            or ``n_frequencies`` is below 1, or if lengths are out of range.
+        ValueError: if there are fewer than 100 values, if ``every`` or ``n_frequencies`` is below 1, or if lengths are
+            out of range.
 
     Reference: Gottwald & Melbourne 2009, "On the implementation of the 0–1 test for chaos", equations 3.1 to 3.5.
 
@@ -75,10 +75,6 @@ def zero_one_test(
         >>> zero_one_test(torch.stack(x)).k[-1].round(decimals=1).abs()
         tensor([0., 1.], dtype=torch.float64)
     """
-    if series.ndim != 2:
-        raise ValueError(
-            f"expected a series of shape (times, batch), got {tuple(series.shape)}: for one series pass series[:, None]"
-        )
     if every < 1 or n_frequencies < 1:
         raise ValueError(f"expected every and n_frequencies of at least 1, got {every} and {n_frequencies}")
     values = series[::every].double()
@@ -92,19 +88,15 @@ def zero_one_test(
             f"expected lengths from {_LEAST} to the number of values, {n} (every {every} of {len(series)}), got "
             f"{list(lengths)}: use a longer series"
         )
-    if values.shape[1] == 0:
-        nothing = values.new_empty(len(lengths), 0)
-        return ZeroOne(torch.tensor(list(lengths)), nothing, nothing)
     g = torch.Generator().manual_seed(seed)
     c = math.pi / 5 + 3 * math.pi / 5 * torch.rand(n_frequencies, generator=g, dtype=torch.float64)
     c = c.to(values.device)
-    found = []
-    for m in lengths:
-        k = torch.stack([_growth_correlation(values[:m], one) for one in c])
-        found.append((k.nanmedian(0).values, k.nanquantile(0.75, 0) - k.nanquantile(0.25, 0)))
-    return ZeroOne(
-        torch.tensor(list(lengths)), torch.stack([k for k, _ in found]), torch.stack([s for _, s in found])
-    )
+    if values.shape[1] == 0:
+        nothing = values.new_empty(len(lengths), 0)
+        return ZeroOne(torch.tensor(list(lengths)), nothing, nothing)
+    k = torch.stack([torch.stack([_growth_correlation(values[:m], one) for one in c]) for m in lengths])
+    spread = k.nanquantile(0.75, 1) - k.nanquantile(0.25, 1)
+    return ZeroOne(torch.tensor(list(lengths)), k.nanmedian(1).values, spread)
 
 
 _LEAST = 100
@@ -121,22 +113,17 @@ def decorrelation_lag(series: Float[Tensor, "times"], share: float = math.exp(-1
         Lag of at least 1; the number of values if the autocorrelation never falls below, as for a constant.
 
     Raises:
-        ValueError: if ``series`` has a wrong shape, such as (times, batch), or if values are missing or not finite.
+        ValueError: if values are missing or not finite.
 
     Example:
         >>> wave = torch.arange(1000.0).mul(math.tau / 100).cos()
         >>> decorrelation_lag(wave)  # arccos(1/e) is 0.19 periods, minus an effect of the ends
         19
     """
-    if series.ndim != 1:
-        raise ValueError(
-            f"expected a series of shape (times,), got {tuple(series.shape)}: pass the columns one by one"
-        )
     n = len(series)
     if n == 0 or not bool(series.isfinite().all()):
         raise ValueError(
-            "expected a non-empty series of finite values, got "
-            + ("none" if n == 0 else "NaN or infinite values: cut the series before these")
+            f"expected a non-empty series of finite values, got {series}: cut it before NaN or infinity"
         )
     centred = series.double() - series.double().mean()
     centred = unit_size(centred)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import torch
 
 from lmdyn.analysis.dynamics.synchronization import THRESHOLD, DeviationVariant
+from lmdyn.analysis.orbits.lyapunov import check_windows
 from lmdyn.callbacks.observing.checked_fields import Above, From, check_fields
 
 __all__ = ["DynamicsNumerics", "FromTwo", "LongTerm", "ShortTerm", "flat_settings"]
@@ -38,12 +39,11 @@ class ShortTerm:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        _check_windows("short_term.steps", self.steps, self.tau)
+        check_windows(self.tau, self.steps, "short_term.steps")
         times = self.times
         if any(t < 0 or t > self.steps for t in times) or sorted(set(times)) != list(times):
             raise ValueError(
-                f"expected short_term.dimension_times that increase from 0 to at most short_term.steps, {self.steps}, "
-                f"got {self.dimension_times}"
+                f"short_term.dimension_times must increase from 0 to at most {self.steps}, got {self.dimension_times}"
             )
 
     @property
@@ -92,8 +92,8 @@ class LongTerm:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        _check_windows("long_term.steps", self.steps or self.tau, self.tau)
-        _check_windows("long_term.check_steps", self.check_steps, self.tau)
+        check_windows(self.tau, self.steps or self.tau, "long_term.steps")
+        check_windows(self.tau, self.check_steps, "long_term.check_steps")
 
 
 @dataclass(frozen=True)
@@ -126,14 +126,6 @@ class DynamicsNumerics:
         """``dtype`` as a torch dtype."""
         dtype: torch.dtype = getattr(torch, self.dtype)
         return dtype
-
-
-def _check_windows(name: str, steps: int, tau: int) -> None:
-    if steps < tau or steps % tau:
-        raise ValueError(
-            f"{name} is {steps}, but a window has {tau} steps: expected a multiple of it, such as "
-            f"{max(1, round(steps / tau)) * tau}"
-        )
 
 
 def flat_settings(prefix: str, group: ShortTerm | LongTerm | DynamicsNumerics) -> dict[str, Any]:

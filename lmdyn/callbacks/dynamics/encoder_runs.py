@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -159,33 +160,12 @@ class EncoderRuns:
     def _deviation(self, x: Tensor) -> Tensor:
         return deviation(x, self.numerics.deviation)
 
-    def _long_run(
-        self,
-        x: Tensor,
-        tau: int,
-        steps: int,
-        *,
-        reduced: Any = None,
-        keep: int = 0,
-        end_recurrent: bool = False,
-    ) -> LongRun:
+    def _long_run(self, x: Tensor, tau: int, steps: int, **options: Any) -> LongRun:
         of = self.numerics
-        return long_run(
-            part_of(self.f, slice(len(x))),
-            x,
-            tau,
-            steps,
-            reduced=reduced,
-            epsilon=of.epsilon,
-            threshold=of.threshold,
-            keep=keep,
-            end_recurrent=end_recurrent,
-            tolerance=self.long.tolerance,
-            batch_size=of.batch_size,
-            seed=of.seed,
-            rows=self.numbers[: len(x)],
-            variant=of.deviation,
-        )
+        options |= {"epsilon": of.epsilon, "threshold": of.threshold, "batch_size": of.batch_size}
+        options |= {"seed": of.seed, "variant": of.deviation, "tolerance": self.long.tolerance}
+        rows = self.numbers[: len(x)]
+        return long_run(part_of(self.f, slice(len(x))), x, tau, steps, rows=rows, **options)
 
     def _synchronize(self, f: Map, x: Tensor) -> Synchronization:
         of = self.numerics
@@ -208,14 +188,11 @@ class EncoderRuns:
         mean = _mean_of_all(exponents, diverged)
         yield from _over_t("local_exponent", mean, term="short")
         yield from _over_t("stretching", mean.exp())
-        depths = torch.arange(1, len(exponents) + 1, device=exponents.device)
-        up_to = _mean_of_all(exponents.cumsum(0) / depths[:, None], diverged)
-        for t, value in enumerate(up_to.tolist(), 1):
-            yield {"t": t}, {"depth_exponent": value}
         dimensions = {0: self._dimension(x)}
         for t, f in enumerate(maps, 1):
             x = f(x)
             dimensions[t] = self._dimension(x)
+            yield {"t": t}, {"depth_exponent": float(_mean_of_all(exponents[:t].mean(0), diverged))}
         yield from _dimension_rows(dimensions, self.sentences)
 
     # ---------------------------------------------------------------- short term
@@ -279,7 +256,7 @@ class EncoderRuns:
         followed = carried_on(exponents, late_exponents(exponents), _gathered(run.ended_at).cpu() // tau)
 
         def known(values: Tensor) -> Tensor:
-            return torch.where(diverged, torch.nan, values.double())
+            return values.double().masked_fill(diverged, torch.nan)
 
         yield from _over_t("local_exponent", _mean_of_all(followed, diverged), tau, term="long")
         for i in range(min(self.examples, self.long_sentences)):
@@ -291,17 +268,15 @@ class EncoderRuns:
         found = transient_length(exponents, tau, min(_WIDTH, len(exponents)), recurred_at)
         by_sign = transient_length(exponents, tau, widths[0], recurred_at, "sign_change")
         switched_at = _gathered(run.switched_at).cpu()
-        yield (
-            {},
-            {
-                "mean_exponent": float(_mean_of_all(known(found.mean_exponent), diverged)),
-                "chaotic_share": float(known(found.length > 0).mean()),
-                "censored_share": float(known(found.censored).mean()),
-                "sign_change_length": float(known(by_sign.length).mean()),
-                "sign_change_chaotic_share": float(known(by_sign.length > 0).mean()),
-                "switched_share": float(known(switched_at >= 0).mean()),
-            },
-        )
+        shares = {
+            "chaotic_share": found.length > 0,
+            "censored_share": found.censored,
+            "sign_change_length": by_sign.length,
+            "sign_change_chaotic_share": by_sign.length > 0,
+            "switched_share": switched_at >= 0,
+        }
+        yield {}, {"mean_exponent": float(_mean_of_all(known(found.mean_exponent), diverged))}
+        yield {}, {name: float(known(values).mean()) for name, values in shares.items()}
         yield from _by_sentence("sentence_transient_length", known(found.length))
         yield from _by_sentence("sentence_censored", known(found.censored))
         yield from _by_sentence("sentence_exponent", found.mean_exponent)
@@ -316,25 +291,21 @@ class EncoderRuns:
 
     def _attractors(self, run: LongRun, exponents: Tensor, diverged: Tensor) -> Iterator[Row]:
         switched = _gathered(run.switched_at).cpu() >= 0
-        full = (self.map_of_all, _gathered_rows(run.final_full), ~switched)
-        parts: list[tuple[Map, Tensor, Tensor]] = [full]
+        parts: list[tuple[Map, Tensor, Tensor]]
+        parts = [(self.map_of_all, _gathered_rows(run.final_full), ~switched)]
         if self.reduced is not None:
             parts.append((self.reduced, _gathered_rows(run.final), switched))
-        long = self.long
-        found = ends(
-            exponents, parts, max_period=long.max_period, tolerance=long.tolerance, resolution=long.resolution
-        )
+        late = late_exponents(exponents) <= self.long.resolution
+        label = ends(parts, late, max_period=self.long.max_period, tolerance=self.long.tolerance)
         lost = _nan_if(diverged)  # the ends of diverged ones are unknown
-        yield (
-            {},
-            {"attractors": found.attractors + lost, "largest_attractor_share": found.largest_share + lost},
-        )
+        largest = float(label[label >= 0].bincount(minlength=1).max()) / len(label)
+        yield {}, {"attractors": int(label.max()) + 1 + lost, "largest_attractor_share": largest + lost}
 
     def _orbits(self, run: LongRun, eager: EncoderMap) -> tuple[list[str], dict[str, Tensor]]:
         """Return the kind of each trajectory, the precision of λ, and the duration of its chaos."""
         long, switched = self.long, run.switched_at >= 0
-        full: tuple[Map, Tensor, Tensor, Tensor] = (self.f, run.final_full, run.delta_full, ~switched)
-        parts = [full]
+        parts: list[tuple[Map, Tensor, Tensor, Tensor]]
+        parts = [(self.f, run.final_full, run.delta_full, ~switched)]
         if self.reduced is not None:
             parts.append((self.reduced, run.final, run.delta, switched))
         # a map of specific rows is applied to copies of one, not to some of several
@@ -348,19 +319,11 @@ class EncoderRuns:
                 # if they are not followed further, what recurred is closed; else they are examined again
                 known = run.recurred_at[rows] >= 0 if long.follow == 1 else None
                 orbits = orbit_kind(
-                    part_of(of, rows),
-                    final[rows],
-                    0,
-                    tau=long.tau,
-                    follow=long.follow,
-                    earlier=run.exponents[:, rows],
-                    perturbation=delta[rows],
-                    closed=known,
-                    max_period=long.max_period,
-                    tolerance=long.tolerance,
-                    seed=self.numerics.seed,
+                    part_of(of, rows), final[rows], 0, tau=long.tau, follow=long.follow,
+                    earlier=run.exponents[:, rows], perturbation=delta[rows], closed=known,
+                    max_period=long.max_period, tolerance=long.tolerance, seed=self.numerics.seed,
                     rows=[self.numbers[i] for i in rows.tolist()],
-                )
+                )  # fmt: skip
                 at = rows.cpu()
                 mine["kind"][at] = torch.tensor([KINDS.index(k) for k in orbits.kinds], dtype=torch.float64)
                 for name in _ORBIT:
@@ -399,10 +362,8 @@ class EncoderRuns:
         yield {}, {name: None if v is None else float(v) + lost for name, v in numbers.items()}
         for t, value in zip(lasts.times.tolist(), lasts.survival.tolist(), strict=True):
             yield {"t": int(t)}, {"survival": value + lost}
-        yield (
-            {},
-            {"escape_rate": lasts.escape_rate + lost, "restricted_mean_length": lasts.restricted_mean + lost},
-        )
+        yield {}, {"escape_rate": lasts.escape_rate + lost}
+        yield {}, {"restricted_mean_length": lasts.restricted_mean + lost}
 
     def _checked(self, eager: EncoderMap) -> Iterator[Row]:
         """Iterate a sample of sentences also on the full map, with differences between their tokens."""
@@ -450,9 +411,8 @@ class EncoderRuns:
             weights = _attention(eager, x)
             if weights is None:
                 break
-            for query, row in enumerate(weights.tolist()):
-                for key, value in enumerate(row):
-                    yield {"t": t, "token": query, "key": key}, {"attention": value}
+            for (query, key), value in np.ndenumerate(weights.cpu().numpy()):
+                yield {"t": t, "token": query, "key": key}, {"attention": float(value)}
             for _ in range(_ATTENTION_EVERY if t < steps else 0):
                 x = self.one(x)
         if self.reduced is not None:
@@ -505,28 +465,22 @@ def _attention(eager: EncoderMap, x: Float[Tensor, "1 tokens d"]) -> Float[Tenso
         if isinstance(output, tuple):
             seen.extend(t for t in output if isinstance(t, Tensor) and t.ndim == 4)
 
-    handles = [m.register_forward_hook(hook) for m in eager.layers[0].modules()]
-    try:
+    with ExitStack() as stack:
+        for m in eager.layers[0].modules():
+            stack.callback(m.register_forward_hook(hook).remove)
         eager(x)
-    finally:
-        for handle in handles:
-            handle.remove()
     return seen[0][0].mean(0) if seen else None
 
 
 def _offset_rows(length: int, offset: Tensor, diverged: Tensor, steps: int) -> Iterator[Row]:
     there = offset >= 0
-    lost = diverged & ~there
-    known, shares, restricted = (
-        torch.where(lost, torch.nan, values.double())
-        for values in (offset, there, torch.where(there, offset, steps))
-    )
     means = {
-        "synchronization_offset": known[there | lost].mean(),
-        "synchronized_share": shares.mean(),
-        "restricted_offset": restricted.mean(),
+        "synchronization_offset": offset[there],
+        "synchronized_share": there,
+        "restricted_offset": torch.where(there, offset, steps),
     }
-    yield {"length": length}, {name: float(value) for name, value in means.items()}
+    lost = _nan_if(diverged & ~there)
+    yield {"length": length}, {name: float(of.double().mean()) + lost for name, of in means.items()}
     offsets = torch.where(there, offset.double(), torch.nan)
     yield from _by_sentence("sentence_offset", offsets, length=length)
 

@@ -67,13 +67,6 @@ def test_oversampled_chaos_looks_regular_and_subsampled_does_not():
     assert zero_one_test(slow, every=50, n_frequencies=20).k[-1] > 0.9
 
 
-def test_weak_chaos_needs_length():
-    """K against the length: it rises, where a short series would call chaos regular."""
-    k = zero_one_test(series([3.58], 20_000)[1000:], lengths=[150, 19_000], n_frequencies=50).k[:, 0]
-    assert k[0] < 0.5
-    assert k[1] > 0.9
-
-
 @pytest.mark.parametrize("options", [{"every": 10}, {"lengths": [50]}, {"lengths": [501]}, {"every": 0}])
 def test_refused(options):
     with pytest.raises(ValueError, match="expected"):
