@@ -26,17 +26,10 @@ def relative_change(
     The value is infinite if only ``before`` is 0 or only ``after`` is infinite, and NaN if both are 0, if ``before``
     is infinite, or if one of them is NaN.
 
-    Raises:
-        ValueError: if the shapes differ.
-
     Example:
         >>> relative_change(torch.tensor([[3.0, 4.0]]), torch.tensor([[3.0, 4.5]]))
         tensor([0.1000], dtype=torch.float64)
     """
-    if before.shape != after.shape:
-        raise ValueError(
-            f"expected before and after of one shape, got {tuple(before.shape)} and {tuple(after.shape)}"
-        )
     before, after = before.double(), after.double()
     change: Tensor = (after - before).norm(dim=-1) / before.norm(dim=-1)
     return change
@@ -99,22 +92,12 @@ class LoopSums:
     """
 
     def __init__(self, horizon: int, positions: int, tolerance: float = 0.01) -> None:
-        if horizon < 1 or tolerance <= 0:
-            raise ValueError(
-                f"expected a horizon of at least 1 and a tolerance above 0, got {horizon} and {tolerance}"
-            )
         self.horizon, self._positions, self._tolerance = horizon, positions, tolerance
-        shapes = {
-            "residual": (horizon + 1, positions),
-            "norm": (horizon + 1,),
-            "divergence": (horizon + 1,),
-            "right": (horizon + 1,),
-            "loss": (horizon + 1,),
-            "tokens": (positions,),
-            "predicted": (positions,),
-            "labelled": (),
-            **{f"settled_{rule}": (horizon + 1, positions) for rule in RULES},
-        }
+        at_depths = dict.fromkeys(("norm", "divergence", "right", "loss"), (horizon + 1,))
+        by_place = dict.fromkeys(
+            ("residual", *(f"settled_{rule}" for rule in RULES)), (horizon + 1, positions)
+        )
+        shapes = {**at_depths, **by_place, "tokens": (positions,), "predicted": (positions,), "labelled": ()}
         self._sums = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
 
     @torch.no_grad()

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -137,9 +138,7 @@ class EncoderMap:
         seed: int = 0,
     ) -> None:
         if dtype not in (torch.float32, torch.float64):
-            raise ValueError(
-                f"dtype must be float32 or float64, got {dtype}: in lower precision, tokens synchronize at once"
-            )
+            raise ValueError(f"dtype must be float32 or float64, got {dtype}")
         if masked and "attention_mask" not in batch:
             raise ValueError(f"masked=True requires an attention_mask in the batch, got {sorted(batch)}")
         configs = [getattr(m, "config", None) for m in module.modules()]
@@ -149,8 +148,7 @@ class EncoderMap:
         given = self._read(batch)
         if not any(value.numel() for value in given.values()):
             raise ValueError(
-                "the batch has no tokens: expected the inputs of the model's forward, such as input_ids (rows, "
-                f"tokens), got {({name: tuple(value.shape) for name, value in given.items()}) or sorted(batch)}"
+                f"the batch has no tokens: expected inputs such as input_ids (rows, tokens), got {sorted(batch)}"
             )
         self._texts = some_texts(given, {0, *padding_of(configs)})
         rows = given if masked else self._texts[0]
@@ -178,9 +176,8 @@ class EncoderMap:
     def _bind(self) -> None:
         self._known: dict[tuple[int, int], list[Map]] = {}
         self._finished: tuple[Mapping[str, Any], int, Recorded] | None = None
-        self.maps: list[Map] = (
-            [self] * self._n if self.shared else [_Layer(self, i) for i in range(len(self.unit))]
-        )
+        layers: list[Map] = [partial(self._layer, i) for i in range(len(self.unit))]
+        self.maps: list[Map] = [self] * self._n if self.shared else layers
 
     # ---------------------------------------------------------------- the core
 
@@ -208,9 +205,7 @@ class EncoderMap:
             layers = self._found_layers(rows)
             order = order_of(self._module, layers, run)
             if not order:
-                raise ValueError(
-                    f"the layers {list(layers)} of {model} did not run: expected layers that its forward calls"
-                )
+                raise ValueError(f"the layers {list(layers)} of {model} did not run")
             blocks = layers, core_of(order)
             return self._steps_of(*blocks, chained=True)
         except RecurrentError:
@@ -303,15 +298,12 @@ class EncoderMap:
                 what = "masks" if self.masked else "texts"
                 raise ValueError(
                     f"the map has {what} of {count} rows of {length} tokens, and is applied to {rows} rows of {tokens}"
-                    ": apply it to states of these rows, once or several times one after the other; pass the "
-                    "map of one "
-                    "row at a time to a function that continues with some of the rows (`orbit_kind`)"
+                    ": apply it to states of these rows, once or several times one after the other"
                 )
             return repeated(self._batch, rows // count)
         if self.injected:
             raise ValueError(
-                f"the step of {type(self._module).__name__} depends on the text itself, not only on the state: apply "
-                "`f.of(batch)`, the map of the rows of a batch, to their states"
+                "the step depends on the text itself: apply `f.of(batch)`, the map of the rows of a batch"
             )
         return resized(self._texts[0], rows, tokens)
 
@@ -324,17 +316,17 @@ class EncoderMap:
             ValueError: if the layers differ, or if the map belongs to other rows.
         """
         if not self.shared:
-            n, name = len(self.maps), type(self._module).__name__
-            what = f"the {n} layers of {name} differ" if n > 1 else f"{name} passes its one layer once"
             raise ValueError(
-                f"{what}: time is depth, and there is no single map to iterate; use `maps`, a sequence, with at most "
-                "as many steps"
+                f"{type(self._module).__name__} does not iterate its layers, {list(self.unit)}: time is depth; use "
+                "`maps`, a sequence, with at most as many steps"
             )
-        if len(x) == 0:  # on a process without rows
-            return x
-        for step in self._applied_to(x):
+        for step in self._applied_to(x) if len(x) else ():  # a process may have no rows
             x = step(x)
         return x
+
+    def _layer(self, i: int, x: Float[Tensor, "batch tokens hidden"]) -> Float[Tensor, "batch tokens hidden"]:
+        """Apply one of the layers of a model whose layers differ."""
+        return self._applied_to(x)[i](x) if len(x) else x
 
     def start(self, batch: Mapping[str, Any]) -> Float[Tensor, "batch tokens hidden"]:
         """Return the initial states of texts: the state at depth 0, for ALBERT after embedding and projection.
@@ -382,9 +374,7 @@ class EncoderMap:
         if off > tolerance(expected.dtype):
             raise NoMapError(
                 f"the output of {type(self._module).__name__} after the last state of its core also depends on states "
-                f"before it (without them, it differs by {off:.1e} of the largest entry), so its output at "
-                "another depth "
-                "is unknown; exponents and kinds of orbits, which read only states, are available"
+                f"before it (by {off:.1e} of the largest entry), so its output at another depth is unknown"
             )
 
 
@@ -394,16 +384,6 @@ def _answer(output: Any) -> Tensor:
         return logits_of(output)
     except ValueError:
         return cast(Tensor, first_tensor(output))
-
-
-class _Layer:
-    """One of the layers of a model whose layers differ."""
-
-    def __init__(self, f: EncoderMap, i: int) -> None:
-        self._f, self._i = f, i
-
-    def __call__(self, x: Float[Tensor, "batch tokens hidden"]) -> Float[Tensor, "batch tokens hidden"]:
-        return self._f._applied_to(x)[self._i](x) if len(x) else x
 
 
 def _groups_of_albert(module: nn.Module) -> Any:

@@ -86,7 +86,7 @@ def deviation_floor(
         does, 0 without rows.
 
     Raises:
-        ValueError: if there are fewer than 2 steps, or if the states are not floating-point numbers.
+        ValueError: if there are fewer than 2 steps.
 
     Example:
         >>> bool(deviation_floor(lambda x: 1 - x / 2, torch.ones(1, 3, 4)) < 1e-6)
@@ -94,8 +94,6 @@ def deviation_floor(
     """
     if steps < 2:
         raise ValueError(f"steps must be at least 2, got {steps}")
-    if not x.is_floating_point():
-        raise ValueError(f"expected floating-point states, got {x.dtype}")
     noise = torch.rand(x.shape[1:], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     factor = 1 + 8 * torch.finfo(x.dtype).eps * (noise - 0.5)
     x = (x.double().mean(-2, keepdim=True) * factor.to(x.device)).to(x.dtype)
@@ -104,10 +102,10 @@ def deviation_floor(
         x = f(x)
         if step >= steps // 2:
             highest = torch.maximum(highest, deviation(x, variant))  # NaN stays NaN
-    finite = highest.isfinite()
     if len(x) == 0:
         return highest.sum()
-    return torch.where(finite.any(), torch.where(finite, highest, 0).max(), torch.nan)
+    finite = highest[highest.isfinite()]
+    return finite.amax() if len(finite) else highest.new_tensor(torch.nan)
 
 
 def synchronization_offset(
@@ -185,12 +183,10 @@ def synchronize(
             offset[rows] = torch.where(first, t, offset[rows])
             open_ = (offset[rows] < 0) | first
             token[rows] = torch.where(open_[:, None], now.double().mean(1).to(x.dtype), token[rows])
-            if t % 10 == 9 and bool(
-                (offset[rows] >= 0).all()
-            ):  # synchronizes with the device only every 10 steps
+            # synchronizes with the device only every 10 steps
+            if t == max_steps or (t % 10 == 9 and bool((offset[rows] >= 0).all())):
                 break
-            if t < max_steps:
-                now = here(now)
+            now = here(now)
     return Synchronization(offset, token)
 
 
@@ -202,8 +198,6 @@ def check_floor(floor: Float[Tensor, ""] | float, threshold: float) -> None:
     """
     if not float(floor) < threshold:  # also for NaN
         raise ValueError(
-            f"exactly equal token vectors separate to a deviation of {float(floor):.1e}, which is not below "
-            "the threshold "
-            f"of {threshold:.1e}: either this precision cannot resolve synchronization (use float64, or a higher "
-            "threshold), or synchronized tokens are unstable in this model"
+            f"equal token vectors separate to a deviation of {float(floor):.1e}, not below {threshold:.1e}: either "
+            "this precision cannot resolve synchronization (use float64), or synchronized tokens are unstable"
         )

@@ -47,7 +47,7 @@ class SynchronizedMap:
     """
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
-        self._layers = [_Layer(layer) for layer in layers]
+        self._layers = [_albert_layer(layer) for layer in layers]
 
     def __call__(self, x: Float[Tensor, "batch d"]) -> Float[Tensor, "batch d"]:
         """Return the token vector one step later."""
@@ -56,22 +56,18 @@ class SynchronizedMap:
         return x
 
 
-class _Layer:
-    def __init__(self, layer: nn.Module) -> None:
-        whole = cast(Any, layer)
-        value, dense = whole.attention.value, whole.attention.dense
-        outer = dense.weight.detach().double()
-        # in float64: fewer roundings than one product after the other
-        self._weight = (outer @ value.weight.detach().double()).to(dense.weight.dtype)
-        self._bias = (outer @ value.bias.detach().double() + dense.bias.detach().double()).to(
-            dense.weight.dtype
-        )
-        self._first, self._second = whole.attention.LayerNorm, whole.full_layer_layer_norm
-        self._inner, self._activation, self._outer = whole.ffn, whole.activation, whole.ffn_output
+def _albert_layer(layer: Any) -> Callable[[Tensor], Tensor]:
+    value, dense = layer.attention.value, layer.attention.dense
+    outer = dense.weight.detach().double()
+    # in float64: fewer roundings than one product after the other
+    weight = (outer @ value.weight.detach().double()).to(dense.weight.dtype)
+    bias = (outer @ value.bias.detach().double() + dense.bias.detach().double()).to(dense.weight.dtype)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        y = self._first(x + F.linear(x, self._weight, self._bias))
-        return cast(Tensor, self._second(y + self._outer(self._activation(self._inner(y)))))
+    def step(x: Tensor) -> Tensor:
+        y = layer.attention.LayerNorm(x + F.linear(x, weight, bias))
+        return cast(Tensor, layer.full_layer_layer_norm(y + layer.ffn_output(layer.activation(layer.ffn(y)))))
+
+    return step
 
 
 def synchronized_map(layer: nn.Module | EncoderMap) -> Callable[[Tensor], Tensor]:
@@ -91,35 +87,28 @@ def synchronized_map(layer: nn.Module | EncoderMap) -> Callable[[Tensor], Tensor
 
     Reference: Inoue et al. 2022, section II.A: after synchronization all attention probabilities are identical.
     """
-    if isinstance(layer, EncoderMap):
-        if layer.masked:
-            raise ValueError("if padding is masked, attention is not uniform: create the map without a mask")
-        if not layer.shared:
+    if not isinstance(layer, EncoderMap):
+        if not _is_albert(layer):
             raise ValueError(
-                f"the {len(layer.maps)} layers differ: there is no single map to iterate, and no reduced one"
+                f"{type(layer).__name__} is not an ALBERT layer: pass the EncoderMap of its encoder"
             )
-        if layer.injected:
-            raise ValueError(
-                "the step depends on the text itself: each token has its own input, so tokens do not become "
-                "equal, and this "
-                "model has no reduced map; iterate the full map"
-            )
-        if all(_is_albert(part) for part in layer.layers):
-            reduced: Callable[[Tensor], Tensor] = SynchronizedMap(layer.layers)
-        else:
-            full = layer
-
-            def reduced(x: Tensor) -> Tensor:
-                return full(x[:, None])[:, 0]
-
-        _check(layer, reduced)
-        return reduced
-    if not _is_albert(layer):
+        return SynchronizedMap([layer])
+    full = layer
+    if full.masked:
+        raise ValueError("if padding is masked, attention is not uniform: create the map without a mask")
+    if not full.shared:
+        raise ValueError(f"the {len(full.maps)} layers differ: there is no single map to iterate")
+    if full.injected:
         raise ValueError(
-            f"{type(layer).__name__} is not an ALBERT layer (expected {list(_ALBERT)}): pass the EncoderMap of "
-            "its encoder"
+            "the step depends on the text itself: tokens do not become equal, and this model has no reduced map"
         )
-    return SynchronizedMap([layer])
+
+    def reduced(x: Tensor) -> Tensor:
+        return full(x[:, None])[:, 0]
+
+    found = SynchronizedMap(full.layers) if all(map(_is_albert, full.layers)) else reduced
+    _check(full, found)
+    return found
 
 
 def _is_albert(layer: nn.Module) -> bool:
@@ -136,8 +125,7 @@ def _check(full: EncoderMap, reduced: Callable[[Tensor], Tensor]) -> None:
     there, expected = reduced(x)[:, None], full(x[:, None].expand(-1, 3, -1))
     if not (error := _apart(there, expected)) < _EQUAL:
         raise ValueError(
-            f"equal tokens are not mapped like one token (relative difference {error:.1e}): this encoder has no "
-            "reduced map, as if attention or layers depend on positions; iterate the full map"
+            f"equal tokens are not mapped like one token (by {error:.1e}): this model has no reduced map"
         )
     tokens = torch.randn(1, 3, full.width, generator=draw).to(like)
     order = torch.tensor([2, 0, 1], device=like.device)
@@ -145,15 +133,9 @@ def _check(full: EncoderMap, reduced: Callable[[Tensor], Tensor]) -> None:
     if (error := _apart(full(tokens[:, order]), after[:, order])) < _EQUAL:
         return
     later = torch.cat([tokens[:, :2], -tokens[:, 2:]], 1)
-    if _apart(full(later)[:, :2], after[:, :2]) < _EQUAL:
-        raise ValueError(
-            "attention is causal: a token sees only earlier ones, so perturbations of later tokens do not reach "
-            "earlier ones, and this model has no reduced map; iterate the full map"
-        )
-    raise ValueError(
-        f"reordered tokens are not mapped to the same tokens in the new order (relative difference {error:.1e}): "
-        "positions enter at each step, so this model has no reduced map; iterate the full map"
-    )
+    causal = _apart(full(later)[:, :2], after[:, :2]) < _EQUAL
+    why = "attention is causal" if causal else f"positions enter at each step (by {error:.1e})"
+    raise ValueError(f"{why}, so this model has no reduced map; iterate the full map")
 
 
 _EQUAL = 1e-3

@@ -30,25 +30,6 @@ def iterated(f, x):
     return x
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"hidden_act": "gelu_new"},
-        {"hidden_act": "relu"},
-        {"inner_group_num": 2},
-        {"num_hidden_layers": 4, "num_hidden_groups": 2},
-    ],
-    ids=str,
-)
-def test_albert_iterated_to_its_depth_is_the_model(changes):
-    model, b = albert(**changes), batch()
-    f = EncoderMap(model, b, dtype=torch.float64)
-    torch.testing.assert_close(iterated(f, f.start(b)), model(**b).last_hidden_state, rtol=0, atol=1e-12)
-    assert f.shared == (changes.get("num_hidden_groups", 1) == 1)
-    assert len(f.maps) == 4
-
-
 def test_attention_is_over_all_tokens_unless_masked():
     model, b = albert(), batch()
     mask = torch.tensor([[1, 1, 1, 1, 0, 0], [1] * 6, [1, 1, 0, 0, 0, 0]])

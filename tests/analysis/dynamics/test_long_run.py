@@ -100,12 +100,6 @@ def test_epsilon_over_the_joint_state():
     torch.testing.assert_close(run.exponents[1:4], full.exponents[1:4], rtol=0, atol=1e-6)
 
 
-def test_rows_that_never_synchronize_stay_on_the_full_map():
-    run = long_run(full_of(torch.tanh, 0.9), starts(2, 4, 5), 5, 30, reduced=torch.tanh)
-    assert run.switched_at.tolist() == [-1, -1]
-    assert bool(run.exponents.isfinite().all())
-
-
 @pytest.mark.parametrize("reduce", [True, False])
 def test_recurrent_trajectories_end(reduce):
     one = logistic(3.2)  # period 2
@@ -160,11 +154,3 @@ def test_the_clock_of_recurrence_goes_on_without_rows():
     run = long_run(f, x, 5, 1000, reduced=one, end_recurrent=True, epsilon=1e-6)
     assert run.ended_at[0] < run.switched_at[1]
     assert run.recurred_at[1] >= run.switched_at[1]
-
-
-def test_recurrence_is_looked_for_on_the_full_map_too():
-    wells = lambda x: 1.5 * x - 0.5 * x**3  # noqa: E731
-    x = torch.tensor([1.0, -1.0, 1.0, 1.0], dtype=torch.float64).reshape(1, 4, 1)
-    run = long_run(wells, x, 5, 500, reduced=wells, end_recurrent=True, epsilon=1e-3)
-    assert run.switched_at.tolist() == [-1]
-    assert 0 < int(run.ended_at[0]) < 100

@@ -41,10 +41,7 @@ def private_copy(module: nn.Module, dtype: torch.dtype, attention: str) -> nn.Mo
     try:
         copied = copy.deepcopy(module, memo)
     except (RuntimeError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{type(module).__name__} cannot be copied, and a map requires a copy that is independent of training "
-            f"({type(error).__name__}: {error})"
-        ) from error
+        raise ValueError(f"{type(module).__name__} cannot be copied: {error}") from error
     copied = _of_precision(_uncompiled(copied), dtype).eval().requires_grad_(False)
     without: list[Any] = []
     for m in copied.modules():
@@ -67,11 +64,9 @@ def private_copy(module: nn.Module, dtype: torch.dtype, attention: str) -> nn.Mo
 
 def _of_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Convert all numbers of the module to a precision; complex ones, such as rotary tables, stay complex."""
-    if not any(t.is_complex() for t in (*module.parameters(), *module.buffers())):
-        return module.to(dtype)
-    complexes = dtype.to_complex()  # `to` would keep only the real part
+    kinds = {True: dtype.to_complex(), False: dtype}
     moved: nn.Module = module._apply(
-        lambda t: t.to(complexes) if t.is_complex() else t.to(dtype) if t.is_floating_point() else t
+        lambda t: t.to(kinds[t.is_complex()]) if t.is_complex() or t.is_floating_point() else t
     )
     return moved
 
@@ -101,9 +96,7 @@ def with_first_tensor(output: Any, x: Tensor) -> Any:
     if isinstance(output, Tensor):
         return x
     keys = list(output) if isinstance(output, Mapping) else range(len(output))
-    parts: Any = (
-        copy.copy(output) if isinstance(output, Mapping) else list(output)
-    )  # also outputs of transformers
+    parts: Any = copy.copy(output) if isinstance(output, Mapping) else list(output)
     at = next(key for key in keys if first_tensor(output[key]) is not None)
     parts[at] = with_first_tensor(output[at], x)
     if isinstance(output, Mapping):

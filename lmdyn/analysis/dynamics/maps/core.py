@@ -1,6 +1,6 @@
 """The modules that a model iterates: the layers of its core, in order, and how often they run."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -118,7 +118,9 @@ def repeated_modules(
         answers = {call.number for layer in group.values() for call in trace.of(layer)}
         if path not in group and all(call.x_number in answers for call in trace.of(m)):
             group[path] = m
-    return sorted(groups.values(), key=lambda g: -_size(g.values()))
+    return sorted(
+        groups.values(), key=lambda group: -sum(p.numel() for m in group.values() for p in m.parameters())
+    )
 
 
 def _moves(calls: list[Call]) -> bool:
@@ -127,10 +129,6 @@ def _moves(calls: list[Call]) -> bool:
     )
     written = any(c.number == c.x_number for c in calls)  # written in place
     return vectors and (written or len({c.x_number for c in calls}) > 1)
-
-
-def _size(modules: Iterable[nn.Module]) -> int:
-    return sum(p.numel() for m in modules for p in m.parameters())
 
 
 class RecurrentError(ValueError):

@@ -275,23 +275,15 @@ def _between(
     return output
 
 
-_OTHER_MODULES = (
-    "the model runs other modules, or fewer of them, than before for the same batch: which ones depends on the "
-    "state, so there is no map to iterate; let it run a fixed number of iterations"
-)
+_OTHER_MODULES = "which modules the model runs depends on the state: let it run a fixed number of iterations"
 
 
 def _stand_in(stack: ExitStack, m: nn.Module, forward: Callable[..., Any]) -> None:
     """Set the forward of a module until the stack ends."""
-    stack.callback(_restored, m, m.__dict__.get("forward"))
+    own = {name: m.__dict__[name] for name in ("forward",) if name in m.__dict__}
+    stack.callback(m.__dict__.update, own)
+    stack.callback(m.__dict__.pop, "forward")
     m.__dict__["forward"] = update_wrapper(forward, m.forward)
-
-
-def _restored(m: nn.Module, forward: Any) -> None:
-    if forward is None:
-        m.__dict__.pop("forward", None)
-    else:
-        m.__dict__["forward"] = forward
 
 
 def _outermost(m: nn.Module, layers: set[int], done: set[int] | None = None) -> Iterator[nn.Module]:

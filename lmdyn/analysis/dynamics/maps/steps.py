@@ -37,11 +37,8 @@ class _LayerStep:
 
     def __call__(self, x: State) -> State:
         x = x.clone()  # the layer may write into it
-        if self._name is None:
-            output = self._layer(x, *self._args, **self._kwargs)
-        else:
-            output = self._layer(**{self._name: x}, **self._kwargs)
-        return cast(Tensor, first_tensor(output))
+        args, named = ((x, *self._args), {}) if self._name is None else ((), {self._name: x})
+        return cast(Tensor, first_tensor(self._layer(*args, **named, **self._kwargs)))
 
 
 _CACHES = (
@@ -142,38 +139,28 @@ class Steps:
         """Return the states at the end of each iteration."""
         ends = [call.answer for call in example.calls[len(self.unit) - 1 :: len(self.unit)]]
         shapes = {None if end is None else tuple(end.shape) for end in ends}
-        if len(shapes) != 1 or any(end is None or end.ndim != 3 for end in ends):
+        shape = shapes.pop() if shapes else None
+        if shapes or shape is None or len(shape) != 3 or shape[0] != 1:
             raise NoMapError(
-                f"the last layer of an iteration, {self.unit[-1]!r} of {self._model}, returns {shapes}: expected token "
-                "vectors (batch, tokens, hidden) of one shape, the state"
+                f"the state of {self._model} is {shape} for 1 rows, the output of {self.unit[-1]!r}: expected (batch, "
+                "tokens, hidden) of one shape; use batch-first layers, such as `batch_first=True` in torch"
             )
-        found = cast(list[Tensor], ends)
-        if found[0].shape[0] != 1:
-            raise NoMapError(
-                f"the state of {self._model} is {tuple(found[0].shape)} for 1 rows: expected (batch, tokens, hidden); "
-                "use batch-first layers, such as `batch_first=True` in torch"
-            )
-        return found
+        return cast(list[Tensor], ends)
 
     def _broken_chain(self, calls: Sequence[Call]) -> str | None:
         """Return why the input of each layer is not the output of the layer before it, in the same width."""
         for call in calls:
             if call.x is None:
-                return (
-                    f"layer {call.path!r} is called with {[type(a).__name__ for a in call.args]} and "
-                    f"{sorted(call.kwargs)}: expected token vectors (batch, tokens, hidden) as its first argument"
-                )
+                return f"layer {call.path!r} is called without token vectors (batch, tokens, hidden)"
             if call.answer is None or call.answer.shape != call.x.shape:
                 returned = None if call.answer is None else tuple(call.answer.shape)
-                return (
-                    f"layer {call.path!r} of {self._model} takes {tuple(call.x.shape)} and returns {returned}: "
-                    "expected the same shape, a map of token vectors"
-                )
+                taken = tuple(call.x.shape)
+                return f"layer {call.path!r} of {self._model} takes {taken} and returns {returned}, not one shape"
         for first, second in pairwise(calls):
             if not _equal(first.answer, second.x):
+                between = f"between {first.path!r} and {second.path!r}"
                 return (
-                    f"{self._model} changes the token vectors between {first.path!r} and {second.path!r}, so its "
-                    "layers alone are not the map that it computes, and there is no map to iterate"
+                    f"{self._model} changes the token vectors {between}, so its layers alone are not its map"
                 )
         return None
 
@@ -197,23 +184,18 @@ class Steps:
                 except NoMapError:
                     raise
                 except Exception as error:
-                    return (
-                        f"layer {path!r} of {self._model} cannot be called alone "
-                        f"({type(error).__name__}: {error}): it is not a map of token vectors"
-                    )
+                    return f"layer {path!r} of {self._model} cannot be called alone: {type(error).__name__}: {error}"
                 if off <= tolerance(ends[i].dtype):
                     continue
                 if self._chained:
                     return (
-                        f"the output of layer {path!r} of {self._model}, called alone, differs from "
-                        f"that in the model (by {off:.1e}): it depends on more than its arguments, so it is not a map "
-                        "of token vectors"
+                        f"the output of layer {path!r} of {self._model}, called alone, differs from that in the model "
+                        f"(by {off:.1e}): it depends on more than its arguments"
                     )
                 return (
                     f"the end of iteration {i + 2} of {self._model} differs from its step from the previous state (by "
                     f"{off:.1e} of the largest entry): layers keep data from one iteration or text to the next in "
-                    "addition to the state, such as a cache of keys and values shared by all iterations, so there is "
-                    "no map to iterate"
+                    "addition to the state, such as a cache shared by all iterations, so there is no map to iterate"
                 )
         return None
 
@@ -223,10 +205,7 @@ class Steps:
         other = some + scale * _noise(some)
         first = self._after(example, other)
         if apart(self._after(example, other), first) > 0:
-            raise NoMapError(
-                f"two passes of {self._model} from one state give different results: random numbers are drawn in each "
-                "iteration, so there is no map to iterate"
-            )
+            raise NoMapError(f"{self._model} is no map: random numbers are drawn in each iteration")
         if apart(self._after(example, some), first) == 0:
             raise NoMapError(
                 f"the output of {self.unit[-1]!r} of {self._model} is not the start of the next iteration: name the "
@@ -237,10 +216,8 @@ class Steps:
             if off > tolerance(other.dtype):
                 raise NoMapError(
                     f"the step of {self._model} depends on the number of the iteration, or on more than the output of "
-                    f"{self.unit[-1]!r}: from one state, the results of iterations 1 and {i + 1} differ by {off:.1e} "
-                    "of the largest entry (a number or embedding of the depth, different layers, a memory next to the "
-                    "state), so there is no map to iterate; name by `sites` a core that carries the whole state, or "
-                    "leave the number out"
+                    f"{self.unit[-1]!r} (from one state, iterations 1 and {i + 1} differ by {off:.1e} of the largest "
+                    "entry), so there is no map to iterate; name by `sites` a core that carries the whole state"
                 )
 
     def _depends_on_text(self, seen: Sequence[Recorded]) -> bool:
@@ -286,9 +263,8 @@ class Steps:
         off = apart(self._after(example, x), ends[0])
         if off > tolerance(x.dtype):
             raise NoMapError(
-                f"the first iteration of {self._model} differs from the others: from the state that leads to the same "
-                f"input of {self.unit[0]!r}, its end differs by {off:.1e} of the largest entry: the step depends on "
-                "the number of the iteration, so there is no map to iterate"
+                f"the first iteration of {self._model} differs from the others (by {off:.1e} of the largest entry): "
+                "the step depends on the number of the iteration, so there is no map to iterate"
             )
         return back
 
@@ -314,10 +290,8 @@ class Steps:
             or apart(moved, noise + added) > tolerance(like.dtype)
         ):
             raise NoMapError(
-                f"the state at depth 0 of {self._model} was not found: no tensor {tuple(like.shape)} created before "
-                f"{self.unit[0]!r} leads to the first input of this layer, nor do zeros, and nothing is added to the "
-                "state, so the first iteration differs from the others; name by `sites` a core whose last layer "
-                "returns the start of the next iteration"
+                f"the state at depth 0 of {self._model} was not found before {self.unit[0]!r}: the first iteration "
+                "differs from the others; name by `sites` a core whose last layer returns the start of the next one"
             )
         return first - added
 

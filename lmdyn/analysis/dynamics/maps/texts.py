@@ -81,13 +81,6 @@ def _cut(t: Tensor, tokens: int, axis: int) -> Tensor:
     return torch.cat([t] * -(-tokens // t.shape[axis]), axis).narrow(axis, 0, tokens)
 
 
-def _with_padding(ids: Tensor, token: int) -> Tensor:
-    """Replace a token in the middle by padding: at the ends of a text, transformers warn of it."""
-    changed = ids.clone()
-    changed[:, ids.shape[1] // 2] = token
-    return changed
-
-
 def some_texts(batch: Mapping[str, Tensor], padding: Iterable[int] = (0,)) -> list[dict[str, Tensor]]:
     """Return the first row of a batch, and other rows with the same number of tokens.
 
@@ -115,7 +108,11 @@ def some_texts(batch: Mapping[str, Tensor], padding: Iterable[int] = (0,)) -> li
             ids[:, :1].expand_as(ids).contiguous(),
             torch.where(ids > 1, ids - 1, ids + 1),  # avoids 0, which is often padding
             ids.flip(1),
-            *(_with_padding(ids, token) for token in sorted({*padding})),
+            # in the middle: at the ends of a text, transformers warn of padding
+            *(
+                ids.index_fill(1, torch.tensor([ids.shape[1] // 2]).to(ids.device), i)
+                for i in sorted({*padding})
+            ),
         ]
     mask = {n: t for n, t in rows[0].items() if n == "attention_mask"}
     return [{**row, **mask} for row in rows] + [{**rows[0], name: t} for t in changed]

@@ -167,16 +167,6 @@ def test_an_injected_map_belongs_to_its_rows():
     assert plain.part(rows) is plain
 
 
-def test_masks_are_of_rows_too():
-    model, batch = seeded(albert).double(), text(3, 6)
-    mask = (torch.arange(6) < torch.tensor([6, 4, 2])[:, None]).long()
-    f = EncoderMap(model, {**batch, "attention_mask": mask}, dtype=torch.float64, masked=True)
-    other = {**text(2, 9, seed=1), "attention_mask": torch.ones(2, 9, dtype=torch.int64)}
-    other["attention_mask"][0, 5:] = 0
-    with torch.no_grad():
-        assert relative(f.finish(other, to_the_end(f, other)).logits, model(**other).logits) < 1e-10
-
-
 def test_models_that_write_in_place():
     class InPlace(RecurrentDepth):
         def forward(self, input_ids, depth=None):
