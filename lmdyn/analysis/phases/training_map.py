@@ -63,7 +63,6 @@ class TrainingMap:
         start: probability of each state at the first observation, (states,).
         transitions: probability of each state (columns) at the observation after each state (rows), (states, states).
         paths: most probable state of each seed at each step (Viterbi), (seeds, steps).
-        log_likelihood: of the data by the final model, per observation, of standardised values.
     """
 
     numbers: tuple[int, ...]
@@ -74,7 +73,6 @@ class TrainingMap:
     start: Array
     transitions: Array
     paths: Indices
-    log_likelihood: float
 
     @property
     def at_most(self) -> bool:
@@ -169,7 +167,6 @@ def training_map(values: npt.ArrayLike, *, most: int = 8, restarts: int = 3, see
     held_out = np.array([_held_out(rows, scale, number, restarts, seed) for number in numbers])
     states = _fewest(held_out)
     model = _fit(scaled, states, restarts, (seed, states))
-    length = scaled.shape[1]
     paths = np.stack([model.predict(one) for one in scaled])
     places = _by_entry(paths, states)
     back = np.argsort(order)
@@ -182,7 +179,6 @@ def training_map(values: npt.ArrayLike, *, most: int = 8, restarts: int = 3, see
         start=model.startprob_[places],
         transitions=model.transmat_[np.ix_(places, places)],
         paths=np.argsort(places)[paths][back],
-        log_likelihood=float(_score(model, scaled).sum() / (len(scaled) * length)),
     )
 
 

@@ -30,6 +30,7 @@ from lmdyn.analysis.probing.state_decoder import RetrainedDecoder, StateDecoder,
 from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.analysis.statistics.grouped import GroupedMeans
+from lmdyn.callbacks.dynamics.quantities import share, steps
 from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
@@ -145,15 +146,12 @@ class DepthPerformance(Observer):
     several_runs = True
     not_settings = Observer.not_settings | {"tasks"}
     recorded = (
-        Quantity(
+        share(
             "accuracy",
             "Masked tokens with the highest logit, by the fixed or the retrained decoder, at all labelled "
             "positions or only at mask tokens.",
-            "share",
-            low=0.0,
-            high=1.0,
+            _AT_DEPTH,
             better="higher",
-            tags=_AT_DEPTH,
             panel="masked_tokens",
             over="t",
             floor="floor",
@@ -166,13 +164,10 @@ class DepthPerformance(Observer):
             better="lower",
             tags=_AT_DEPTH,
         ),
-        Quantity(
+        share(
             "floor",
             "Accuracy of the decoder retrained at t = 0, and of the most frequent label.",
-            "share",
-            low=0.0,
-            high=1.0,
-            tags=("retrained", "most_frequent", "<how>/mask"),
+            ("retrained", "most_frequent", "<how>/mask"),
         ),
         Quantity(
             "pearson",
@@ -184,9 +179,7 @@ class DepthPerformance(Observer):
             panel="similarity",
             over="t",
         ),
-        Quantity(
-            "depth", "L, the number of times that the model itself applies its layers.", "steps", low=1.0
-        ),
+        steps("depth", "L, the number of times that the model itself applies its layers.", low=1.0),
     )
 
     def __post_init__(self) -> None:
@@ -202,6 +195,7 @@ class DepthPerformance(Observer):
             raise ValueError("decoders are trained for a number of updates: remove training.patience")
         self._training_part: TrainingPart | None = None
         self._task: Any = None
+        self._development: Any = None
 
     # ---------------------------------------------------------------- before training
 
@@ -224,6 +218,7 @@ class DepthPerformance(Observer):
         if self.tasks is not None:
             require([FineTuningTasks], f"{self.name}, as `tasks`,", datamodule=self.tasks)
             self._task = self._regression(self.tasks)
+            (self._development,) = self._task.evaluation.values()
             self.fine_tuning_settings()
 
     def _regression(self, tasks: Any) -> Any:
@@ -246,7 +241,7 @@ class DepthPerformance(Observer):
         """Raise an error for a module that is no masked language model with one encoder, or has too few layers."""
         self._opened(module)
         if self._task is not None:
-            longest = int(max(e.lengths.max() for e in (self._task.train, *self._task.evaluation.values())))
+            longest = int(max(e.lengths.max() for e in (self._task.train, self._development)))
             remedy = "lower max_sequence_length of `tasks`"
             check_positions(module, longest, f"examples of {self._task.name}", remedy, self.name)
 
@@ -400,10 +395,9 @@ class DepthPerformance(Observer):
             yield to_device(batch, device), at.to(device, non_blocking=True)
 
     def _similarity(self, encoder: nn.Module, times: Sequence[int]) -> Iterator[Row]:
-        (development,) = self._task.evaluation.values()
         features, targets = pooled_states(encoder, self._task.train, times), _scores(self._task.train)
         readouts = train_linear_readouts(features, targets, self.readout)
-        features, scores = pooled_states(encoder, development, times), _scores(development)
+        features, scores = pooled_states(encoder, self._development, times), _scores(self._development)
         for t, predicted in zip(times, readouts(features).double().cpu(), strict=True):
             yield {"how": "frozen", "t": t}, {"pearson": readout_correlation(predicted, scores)}
         rank, world_size = rank_and_world_size()
@@ -417,8 +411,8 @@ class DepthPerformance(Observer):
         copied: Any = copy.deepcopy(encoder)
         copied.config.num_hidden_layers = t
         model, _ = fine_tune(copied, self._task, self.fine_tuning_settings(), self.seed)
-        (development,) = self._task.evaluation.values()
-        return readout_correlation(predict(model, self._task, development)[0], _scores(development))
+        found, _ = predict(model, self._task, self._development)
+        return readout_correlation(found, _scores(self._development))
 
 
 class _Parts(NamedTuple):

@@ -25,6 +25,7 @@ from lmdyn.callbacks.dynamics.dynamics_settings import (
 )
 from lmdyn.callbacks.dynamics.encoder_dynamics_figures import dynamics_figures, dynamics_tables
 from lmdyn.callbacks.dynamics.encoder_runs import EncoderRuns
+from lmdyn.callbacks.dynamics.quantities import rate, share, steps
 from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
@@ -52,60 +53,48 @@ _LENGTH, _LENGTHS, _SENTENCES = 32, (8, 16, 64), 1000
 """Default, as far as the data allows."""
 
 
-def _share(name: str, meaning: str, tags: tuple[str, ...] = ("",), **drawn: Any) -> Quantity:
-    return Quantity(name, meaning, "share", low=0.0, high=1.0, tags=tags, **drawn)
-
-
-def _steps(name: str, meaning: str, tags: tuple[str, ...] = ("",), **drawn: Any) -> Quantity:
-    return Quantity(name, meaning, "steps", low=0.0, tags=tags, **drawn)
-
-
-def _rate(name: str, meaning: str, tags: tuple[str, ...] = ("",), **drawn: Any) -> Quantity:
-    return Quantity(name, meaning, "nats/step", tags=tags, **drawn)
-
-
 _BY_LENGTH = ("length=<n>",)
 _LOGGED = (
-    _steps("synchronization_offset", "Mean t at which the tokens of a sentence synchronized.", _BY_LENGTH,
+    steps("synchronization_offset", "Mean t at which the tokens of a sentence synchronized.", _BY_LENGTH,
         panel="offsets", lines="length",
     ),
-    _share("synchronized_share", "Sentences whose tokens synchronized within the short term.", _BY_LENGTH),
-    _steps(
+    share("synchronized_share", "Sentences whose tokens synchronized within the short term.", _BY_LENGTH),
+    steps(
         "restricted_offset", "Mean over all sentences of the offset, or of the horizon if they did not synchronize.",
         _BY_LENGTH,
     ),
     Quantity("deviation_floor", "D that rounding maintains among equal tokens.", low=0.0),
-    _rate("mean_exponent", "Mean λ of the windows of chaotic transients, for sentences that have one."),
-    _share("chaotic_share", "Sentences with a chaotic transient, by running means of λ."),
-    _share("censored_share", "Sentences whose transient had not ended at the horizon."),
-    _steps(
+    rate("mean_exponent", "Mean λ of the windows of chaotic transients, for sentences that have one."),
+    share("chaotic_share", "Sentences with a chaotic transient, by running means of λ."),
+    share("censored_share", "Sentences whose transient had not ended at the horizon."),
+    steps(
         "transient_length", "Mean until the running mean of λ stays at or below 0, or the state recurs.",
         ("width=<windows>",),
     ),
-    _steps("sign_change_length", "Mean number of steps until the most likely change of λ's sign."),
-    _share("sign_change_chaotic_share", "Sentences with a transient by the change of sign."),
-    _share("switched_share", "Sentences that continued with the map of one token."),
-    _share("orbit_share", "Sentences by the kind of their orbit.", ("<kind>",), panel="orbit_kinds", lines="kind"),
-    _rate(
+    steps("sign_change_length", "Mean number of steps until the most likely change of λ's sign."),
+    share("sign_change_chaotic_share", "Sentences with a transient by the change of sign."),
+    share("switched_share", "Sentences that continued with the map of one token."),
+    share("orbit_share", "Sentences by the kind of their orbit.", ("<kind>",), panel="orbit_kinds", lines="kind"),
+    rate(
         "orbit_lyapunov_exponent", "Mean λ over sentences of the part of the trajectory that determines its kind; for "
         "synchronized sentences that of the map of one token.", panel="over_training",
     ),
-    _rate("full_lyapunov_exponent", "Mean λ of the full map: for equal tokens the larger of λ and λ⊥."),
-    _share("transient_share", "Sentences whose λ is chaotic, initially or throughout.", panel="over_training"),
-    _share("undetermined_transient_share", "Sentences for which a chaotic transient is undetermined."),
-    _share("ended_share", "Sentences whose chaos ended within the horizon."),
-    _steps(
+    rate("full_lyapunov_exponent", "Mean λ of the full map: for equal tokens the larger of λ and λ⊥."),
+    share("transient_share", "Sentences whose λ is chaotic, initially or throughout.", panel="over_training"),
+    share("undetermined_transient_share", "Sentences for which a chaotic transient is undetermined."),
+    share("ended_share", "Sentences whose chaos ended within the horizon."),
+    steps(
         "restricted_mean_length", "Mean length of the chaotic transient up to the horizon, 0 if there is none.",
         panel="over_training",
     ),
     Quantity("attractors", "Number of different fixed points and periodic orbits.", "count", low=0.0),
-    _share("largest_attractor_share", "Sentences that end on the most frequent of these."),
-    _rate(
+    share("largest_attractor_share", "Sentences that end on the most frequent of these."),
+    rate(
         "transverse_exponent", "Mean growth of differences between tokens along synchronized trajectories; below 0 "
         "they stay synchronized.", panel="over_training",
     ),
-    _rate("full_map_exponent", "Mean λ of some sentences on the full map, once synchronized."),
-    _rate("reduced_map_exponent", "Mean λ of the same windows of the same sentences on the map of one token."),
+    rate("full_map_exponent", "Mean λ of some sentences on the full map, once synchronized."),
+    rate("reduced_map_exponent", "Mean λ of the same windows of the same sentences on the map of one token."),
     Quantity(
         "peak_effective_dimension", "Highest effective dimension of the sentences' states over t.", low=1.0,
         panel="over_training",
@@ -118,17 +107,17 @@ _PERTURBED: dict[str, Any] = {"panel": "perturbation", "over": "t"}
 _LONG_TERM: dict[str, Any] = {"panel": "long_term", "over": "t"}
 _OF_SHORT, _OF_LONG = ((("term", (term,)),) for term in ("short", "long"))
 _STORED = (
-    _rate("local_exponent", "λ of the window at t, mean over sentences, of each term.", (), **_SHORT, where=_OF_SHORT),
+    rate("local_exponent", "λ of the window at t, mean over sentences, of each term.", (), **_SHORT, where=_OF_SHORT),
     Quantity("deviation", "D(t), mean over sentences.", low=0.0, tags=(), **_SHORT),
     Quantity(
         "effective_dimension", "Participation ratio of the sentences' states at t.", low=1.0, tags=(), **_SHORT,
     ),
-    _share("share_of_ceiling", "Effective dimension over the number of sentences minus one.", ()),
-    _share("survival", "Sentences whose chaotic transient is longer than t.", (), panel="survival", over="t"),
+    share("share_of_ceiling", "Effective dimension over the number of sentences minus one.", ()),
+    share("survival", "Sentences whose chaotic transient is longer than t.", (), panel="survival", over="t"),
     Quantity("escape_rate", "Transients that ended, over the total duration of all.", "1/step", low=0.0, tags=()),
-    _rate("chaotic_lyapunov_exponent", "Mean λ over sentences while they are chaotic.", ()),
+    rate("chaotic_lyapunov_exponent", "Mean λ over sentences while they are chaotic.", ()),
     Quantity("stretching", "Factor by which layer t lengthens a perturbation.", low=0.0, tags=()),
-    _rate("depth_exponent", "Mean logarithm of the stretching of the first t layers.", (), **_SHORT),
+    rate("depth_exponent", "Mean logarithm of the stretching of the first t layers.", (), **_SHORT),
     Quantity(
         "first_element", "First number of a token of the first sentence at t.", tags=(), **_TOGETHER, lines="token",
     ),
@@ -140,25 +129,25 @@ _STORED = (
     ),
     Quantity("trajectory_difference", "Distance between these two.", low=0.0, tags=(), **_PERTURBED),
     Quantity("principal_component", "First sentence's token after synchronization, along a component.", tags=()),
-    _steps("sentence_offset", "t at which a sentence's tokens synchronized.", ()),
-    _rate("sentence_local_exponent", "λ of the window at t of a sentence.", (), **_LONG_TERM, lines="sentence"),
-    _steps("sentence_transient_length", "Length of a sentence's transient by running means of λ.", ()),
+    steps("sentence_offset", "t at which a sentence's tokens synchronized.", ()),
+    rate("sentence_local_exponent", "λ of the window at t of a sentence.", (), **_LONG_TERM, lines="sentence"),
+    steps("sentence_transient_length", "Length of a sentence's transient by running means of λ.", ()),
     Quantity("sentence_censored", "1 if it had not ended at the horizon, else 0.", low=0.0, high=1.0, tags=()),
-    _rate("sentence_exponent", "Mean λ of a sentence's transient.", ()),
-    _steps("sentence_switched_at", "t at which a sentence continued with the map of one token.", ()),
-    _rate("sentence_orbit_exponent", "λ of the part of a trajectory that determines its kind.", ()),
+    rate("sentence_exponent", "Mean λ of a sentence's transient.", ()),
+    steps("sentence_switched_at", "t at which a sentence continued with the map of one token.", ()),
+    rate("sentence_orbit_exponent", "λ of the part of a trajectory that determines its kind.", ()),
     Quantity("sentence_orbit_error", "Block standard error of this λ.", "nats/step", low=0.0, tags=()),
     Quantity("sentence_orbit_resolution", "|λ| that is not distinguished from 0.", "nats/step", low=0.0, tags=()),
-    _steps("sentence_orbit_steps", "Number of steps for which a trajectory was followed.", ()),
-    _steps("sentence_orbit_length", "Length of its chaotic transient, by the kind of orbit.", ()),
+    steps("sentence_orbit_steps", "Number of steps for which a trajectory was followed.", ()),
+    steps("sentence_orbit_length", "Length of its chaotic transient, by the kind of orbit.", ()),
     Quantity("sentence_orbit_censored", "1 if its end was not observed, else 0.", low=0.0, high=1.0, tags=()),
     Quantity(
         "sentence_orbit_transient_undetermined", "1 if a transient is undetermined, else 0.", low=0.0, high=1.0,
         tags=(),
     ),
-    _rate("sentence_orbit_chaotic_exponent", "Mean λ while a trajectory is chaotic.", ()),
+    rate("sentence_orbit_chaotic_exponent", "Mean λ while a trajectory is chaotic.", ()),
     Quantity("sentence_orbit_line_change", "Change of the lines of its spectrum.", low=0.0, tags=()),
-    _rate("sentence_orbit_transverse_exponent", "λ⊥ at the orbit of a sentence of equal tokens.", ()),
+    rate("sentence_orbit_transverse_exponent", "λ⊥ at the orbit of a sentence of equal tokens.", ()),
     Quantity(
         "sentence_zero_one", "K of the 0–1 test against the length T.", low=-1.0, high=1.0, tags=(), panel="zero_one",
         over="t", lines="sentence",
@@ -269,49 +258,40 @@ class EncoderDynamics(Observer):
 
     def prepare(self) -> None:
         """Read the sentences, in the requested number and lengths, or as far as the data allows."""
-        rows = [int(n) for batch in self.probe_set.batches() for n in _unpadded(batch)]
+        texts = [*self._unpadded()]
+        rows = [len(row) for text in texts for row in text["input_ids"]]
         longest = max(rows, default=0)
         self._length = self.found("length", lambda: min(_LENGTH, longest))
         lengths = self.found("lengths", lambda: [n for n in _LENGTHS if n <= longest])
         self._lengths = tuple(sorted({*lengths, self._length}))
-        there = sum(n >= self._lengths[-1] for n in rows)
+        longest = self._lengths[-1]
+        there = sum(n >= longest for n in rows)
         self._number = self.found("sentences", lambda: max(2, min(_SENTENCES, there)))
         left_out = sorted({*_LENGTHS} - {*self._lengths}) if self.lengths is None else []
         if left_out or (self.sentences is None and self._number < _SENTENCES):
             report(
                 self.name,
-                f"{self._number} sentences of up to {self._lengths[-1]} tokens, of {len(rows)} rows without padding"
+                f"{self._number} sentences of up to {longest} tokens, of {len(rows)} rows without padding"
                 + (f"; lengths {left_out} are left out" if left_out else ""),
             )
-        self._rows = self._read()
-
-    def _read(self) -> dict[str, Tensor]:
-        """Return ``input_ids`` (sentences, longest), and ``token_type_ids`` if the data has them."""
-        longest = self._lengths[-1]
-        masked = objective_of(self.data) == "masked"
-        kept: dict[str, list[Tensor]] = {"input_ids": [], "token_type_ids": []}
-        number, seen = 0, 0
-        for batch in self.probe_set.batches():
-            ids = batch["input_ids"]
-            if masked:  # the original tokens, not the masked ones
-                ids = torch.where(batch["labels"] != IGNORED, batch["labels"], ids)
-            mask = batch.get("attention_mask", torch.ones_like(ids)).bool()
-            seen += len(ids)
-            full = mask.all(1) & torch.tensor(ids.shape[1] >= longest)
-            for name in kept:
-                if name in batch or name == "input_ids":
-                    values = ids if name == "input_ids" else batch[name]
-                    kept[name].append(torch.cat([values[full, : longest - 1], values[full, -1:]], 1))
-            number += int(full.sum())
-            if number >= self._number:
-                break
-        if number < self._number:
+        if there < self._number:
             raise ValueError(
-                f"{self.name}: expected {self._number} sentences of {longest} tokens, got {number} of this length "
-                f"without padding among {seen} rows of the probe set: pass a `probe` with longer rows "
+                f"{self.name}: expected {self._number} sentences of {longest} tokens, got {there} of this length "
+                f"among {len(rows)} rows without padding of the probe set: pass a `probe` with longer rows "
                 "(sequence_length), or lower `sentences` or `lengths`"
             )
-        return {name: torch.cat(parts)[: self._number] for name, parts in kept.items() if parts}
+        cut = [self._cut(text, longest, 0, 1) for text in texts if text["input_ids"].shape[1] >= longest]
+        self._rows = {name: torch.cat([text[name] for text in cut])[: self._number] for name in cut[0]}
+
+    def _unpadded(self) -> Iterator[dict[str, Tensor]]:
+        """Yield the rows without padding of each batch: ``input_ids``, and ``token_type_ids`` if there are some."""
+        for batch in self.probe_set.batches():
+            ids = batch["input_ids"]
+            full = batch.get("attention_mask", torch.ones_like(ids)).bool().all(1)
+            if objective_of(self.data) == "masked":  # the original tokens, not the masked ones
+                ids = torch.where(batch["labels"] != IGNORED, batch["labels"], ids)
+            types = {name: batch[name][full] for name in ("token_type_ids",) if name in batch}
+            yield {"input_ids": ids[full], **types}
 
     @staticmethod
     def _cut(rows: Mapping[str, Tensor], length: int, rank: int, world_size: int) -> dict[str, Tensor]:
@@ -448,11 +428,3 @@ def _why_unresolved(runs: EncoderRuns) -> str:
     if runs.floor == runs.floor:
         return "This precision does not resolve synchronization: use float64"
     return "States are not finite: the model has diverged"
-
-
-def _unpadded(batch: Mapping[str, Any]) -> Tensor:
-    """Return the lengths of the rows of a batch without padding."""
-    ids = batch["input_ids"]
-    mask = batch.get("attention_mask", torch.ones_like(ids)).bool()
-    lengths: Tensor = mask.sum(1)[mask.all(1)]
-    return lengths

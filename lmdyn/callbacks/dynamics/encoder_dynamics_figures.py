@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -100,28 +99,21 @@ def _offsets(runs: Mapping[str, pd.DataFrame]) -> Figure | None:
     width = 0.8 / len(runs)
     for i, (label, of) in enumerate(runs.items()):
         colour = fig.line_style(i)["color"]
-        line = {"color": colour, "lw": 1.2}
+        line = {"color": colour}
         ax.boxplot(
             [select(of, length=n)["value"].to_numpy(float) for n in lengths],
             positions=(i - (len(runs) - 1) / 2) * width + np.arange(len(lengths)),
             widths=0.8 * width,
             manage_ticks=False,
-            patch_artist=True,
             showmeans=True,
             medianprops=line,
             whiskerprops=line,
             capprops=line,
-            boxprops={"facecolor": mpl.colors.to_rgba(colour, 0.35), "edgecolor": colour},
-            meanprops={"marker": "^", "markerfacecolor": "0.2", "markeredgecolor": "0.2", "markersize": 5},
-            flierprops={
-                "marker": "D",
-                "markerfacecolor": "none",
-                "markeredgecolor": colour,
-                "markersize": 3.5,
-            },
+            boxprops=line,
+            meanprops={"marker": "^", "markerfacecolor": colour, "markeredgecolor": colour},
+            flierprops={"marker": "D", "markeredgecolor": colour, "markersize": 3.5},
         )
-        ax.plot([], [], "s", ms=8, color=colour, label=label)
-    ax.plot([], [], "^", color="0.2", ms=5, label="mean")
+        ax.plot([], [], "^", color=colour, label=f"{label}, mean")
     ax.set_xticks(range(len(lengths)), list(map(str, lengths)))
     fig.from_zero(ax)
     ax.set_xlabel("tokens of a sentence")
@@ -151,19 +143,18 @@ def _attractor(runs: Mapping[str, pd.DataFrame]) -> Figure | None:
 def _transient_lengths(runs: Mapping[str, pd.DataFrame], tau: int) -> Figure | None:
     """Draw shares of sentences: without a transient, by its length, and with one that exceeds the horizon.
 
-    Lengths are those up to the arrival on a regular orbit, if all runs have them.
+    Lengths are those up to the arrival on a regular orbit.
     """
-    kinds = all(rows["quantity"].eq("sentence_orbit_length").any() for rows in runs.values())
-    prefix = "sentence_orbit" if kinds else "sentence_transient"
-    recorded = _having(runs, f"{prefix}_length")
-    if not recorded:
+    lengths, censored = (
+        {
+            label: of.set_index("sentence")["value"]
+            for label, of in _having(runs, f"sentence_orbit_{name}").items()
+        }
+        for name in ("length", "censored")
+    )
+    if not lengths:
         return None
-    lengths = {label: of.set_index("sentence")["value"] for label, of in recorded.items()}
-    censored = {}
-    for label, of in lengths.items():
-        name = "sentence_orbit_censored" if kinds else "sentence_censored"
-        values = select(runs[label], quantity=name).set_index("sentence")["value"]
-        censored[label] = values.reindex(of.index).fillna(0).gt(0)
+    censored = {label: censored[label].reindex(of.index).gt(0) for label, of in lengths.items()}
     over = {label: of[~censored[label] & (of > 0)].to_numpy(float) for label, of in lengths.items()}
     # bins with equal widths in the logarithm, except for few windows: edges are between whole windows of τ
     windows = np.maximum(np.concatenate([[tau], *over.values()]) / tau, 1)

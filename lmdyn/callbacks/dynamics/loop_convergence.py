@@ -15,6 +15,7 @@ from lmdyn.analysis.inspection.batches import text_of
 from lmdyn.analysis.inspection.forward import device_of, logits_of
 from lmdyn.analysis.orbits.trajectories import exact_products
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
+from lmdyn.callbacks.dynamics.quantities import share, steps
 from lmdyn.callbacks.observing.checked_fields import Above, From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
@@ -28,6 +29,7 @@ __all__ = ["LoopConvergence"]
 
 _TIMES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _AT = ("t=<t>",)
+_OVER_DEPTH: dict[str, Any] = {"tags": _AT, "panel": "over_depth", "over": "t"}
 
 
 class LoopConvergence(Observer):
@@ -78,77 +80,37 @@ class LoopConvergence(Observer):
 
     several_runs = True
     recorded = (
-        Quantity(
-            "residual",
-            "Relative change of the state in the next iteration.",
-            low=0.0,
-            tags=_AT,
-            panel="over_depth",
-            over="t",
-        ),
+        Quantity("residual", "Relative change of the state in the next iteration.", low=0.0, **_OVER_DEPTH),
         Quantity("norm", "Root mean square of a state's entries.", low=0.0, tags=_AT),
+        Quantity("divergence", "Mean KL(p_T ‖ p_t) of predictions.", "nats", low=0.0, **_OVER_DEPTH),
         Quantity(
-            "divergence",
-            "Mean KL(p_T ‖ p_t) of predictions.",
-            "nats",
-            low=0.0,
-            tags=_AT,
-            panel="over_depth",
-            over="t",
+            "cross_entropy", "Mean −ln p_t of the labels.", "nats", low=0.0, better="lower", **_OVER_DEPTH
         ),
-        Quantity(
-            "cross_entropy",
-            "Mean −ln p_t of the labels.",
-            "nats",
-            low=0.0,
-            better="lower",
-            tags=_AT,
-            panel="over_depth",
-            over="t",
-        ),
-        Quantity(
-            "accuracy",
-            "Labels that are most probable at t.",
-            "share",
-            low=0.0,
-            high=1.0,
-            better="higher",
-            tags=_AT,
-            panel="over_depth",
-            over="t",
-        ),
-        Quantity(
+        share("accuracy", "Labels that are most probable at t.", better="higher", **_OVER_DEPTH),
+        share(
             "settled_share",
             "Predictions settled by t, by the rule argmax or divergence.",
-            "share",
-            low=0.0,
-            high=1.0,
-            tags=("<rule>/t=<t>",),
+            ("<rule>/t=<t>",),
             panel="settled",
             over="t",
         ),
-        Quantity(
+        steps(
             "settling_depth",
             "Mean settling depth, restricted to T.",
-            "steps",
-            low=0.0,
-            tags=("<rule>",),
+            ("<rule>",),
             panel="by_position",
             over="position",
             lines="rule",
         ),
-        Quantity(
+        share(
             "censored_share",
             "Predictions that changed up to T.",
-            "share",
-            low=0.0,
-            high=1.0,
-            tags=("<rule>",),
+            ("<rule>",),
             panel="over_training",
             lines="rule",
         ),
-        Quantity("depth", "Number of iterations of the model itself.", "steps", low=1.0),
-        Quantity("horizon", "T.", "steps", low=1.0),
+        steps("depth", "Number of iterations of the model itself.", low=1.0),
+        steps("horizon", "T.", low=1.0),
     )
 
     def __post_init__(self) -> None:

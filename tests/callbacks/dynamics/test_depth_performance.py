@@ -261,20 +261,6 @@ def test_fine_tuned_copies_have_t_layers(tmp_path, data, tasks):
     assert observer.fine_tuning_settings().updates == 6
 
 
-@pytest.mark.slow
-def test_readouts_of_states_that_are_all_the_same(tmp_path, data, tasks):
-    """Gains and biases of 0: nothing is left of the sentences, and the correlation is 0 by definition, not NaN."""
-    module = model(data)
-    with torch.no_grad():
-        for name, p in module.named_parameters():
-            p.normal_(0, 0.0 if "norm" in name.lower() else 0.02)
-    table = attached(tmp_path, data, tasks, times=[1, 3]).observe(module, 0)
-    assert values(table, "pearson", "frozen").tolist() == [0, 0]
-    accuracy = table[table["quantity"].eq("accuracy") & table["how"].eq("fixed") & table["where"].isna()]
-    assert len(set(accuracy["value"])) == 1  # the same token everywhere
-    assert values(table, "cross_entropy", "retrained").notna().all()
-
-
 def test_what_makes_no_sense_is_refused(tmp_path, data, tasks):
     assert_refused(
         DepthPerformance,
@@ -306,11 +292,3 @@ def test_what_makes_no_sense_is_refused(tmp_path, data, tasks):
         attached(tmp_path, causal)
     with pytest.raises(ValueError, match="requires the run's tokenizer"):
         DepthPerformance(tasks=acceptability).attach(Run(tmp_path, datamodule=data))
-
-
-def test_batches_alone_have_no_parts(tmp_path, data):
-    """They are all of it."""
-    observer = DepthPerformance()
-    observer.probe = list(data.val_dataloader())
-    observer.attach(Run(tmp_path, data.tokenizer))
-    assert observer._training_part is not None

@@ -28,8 +28,8 @@ def observed(step=100, scale=1.0, lengths=LENGTHS):
         add("synchronization_offset", np.nanmean(offsets), length=n)
         add("synchronized_share", 7 / 8, length=n)
     for i, value in enumerate(lengths):
-        add("sentence_transient_length", value, sentence=i)
-        add("sentence_censored", float(value == HORIZON), sentence=i)
+        add("sentence_orbit_length", value, sentence=i)
+        add("sentence_orbit_censored", float(value == HORIZON), sentence=i)
     for width, value in ((10, 600.0), (20, float(np.mean(lengths))), (40, 700.0)):
         add("transient_length", value, width=width)
     for kind, value in KIND_SHARES.items():
@@ -62,7 +62,7 @@ def several():
 
 
 def test_transient_lengths_add_up():
-    rows = only(observed(), "sentence_transient_length", "sentence_censored")
+    rows = only(observed(), "sentence_orbit_length", "sentence_orbit_censored")
     none, ax, outlast = figures_of(rows)["transient_lengths"].axes
     heights, edges, _ = ax.patches[0].get_data()
     assert (none.patches[0].get_height(), outlast.patches[0].get_height()) == (0.25, 0.25)

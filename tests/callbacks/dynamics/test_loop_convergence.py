@@ -128,7 +128,3 @@ def test_what_is_refused(tmp_path):
         ({"times": [], "horizon": 9}, "expected increasing integers"),
         ({"times": [3, 10], "horizon": 9}, "beyond the horizon, 9"),
     )
-
-
-def test_times_may_be_a_range():
-    assert LoopConvergence(horizon=4, times=range(5)).times == [0, 1, 2, 3, 4]
