@@ -225,7 +225,12 @@ def _full(
 
 
 def _look(
-    run: LongRun, x: Tensor, step: int, rows: Tensor, threshold: float, variant: DeviationVariant
+    run: LongRun,
+    x: Tensor,
+    step: int,
+    rows: Tensor,
+    threshold: float,
+    variant: DeviationVariant,
 ) -> Float[Tensor, "rows"]:
     """Return D of these rows, and record it, and whether their tokens have synchronized."""
     d = deviation(x, variant)
@@ -260,7 +265,13 @@ def _reduced(run: LongRun, reduced: Map, epsilon: float, tolerance: float | None
 
 
 def _grown(
-    run: LongRun, x: Tensor, delta: Tensor, first: Tensor, window: int, rows: Tensor, epsilon: float
+    run: LongRun,
+    x: Tensor,
+    delta: Tensor,
+    first: Tensor,
+    window: int,
+    rows: Tensor,
+    epsilon: float,
 ) -> Tensor:
     """Record the exponents of a window, and return the rescaled perturbations."""
     delta, growth, lost, finite = rescaled(x, delta, first, epsilon)
@@ -271,7 +282,12 @@ def _grown(
 
 
 def _returned(
-    run: LongRun, returns: Recurrence, x: Float[Tensor, "rows d"], every: Tensor, rows: Tensor, window: int
+    run: LongRun,
+    returns: Recurrence,
+    x: Float[Tensor, "rows d"],
+    every: Tensor,
+    rows: Tensor,
+    window: int,
 ) -> Bool[Tensor, "rows"]:
     """Return which rows, of ``every`` row that is tracked, are known to be on a closed orbit, and record them.
 

@@ -29,7 +29,8 @@ DeviationVariant = Literal["printed", "released"]
 
 
 def deviation(
-    x: Float[Tensor, "*batch tokens d"], variant: DeviationVariant = "printed"
+    x: Float[Tensor, "*batch tokens d"],
+    variant: DeviationVariant = "printed",
 ) -> Float[Tensor, "*batch"]:
     """Compute D = (1/N) Σᵢ ‖xᵢ − x̄‖₂, how far the N token vectors are from their mean, in float64.
 
@@ -109,7 +110,9 @@ def deviation_floor(
 
 
 def synchronization_offset(
-    deviations: Float[Tensor, "times batch"], floor: Float[Tensor, ""] | float, threshold: float = THRESHOLD
+    deviations: Float[Tensor, "times batch"],
+    floor: Float[Tensor, ""] | float,
+    threshold: float = THRESHOLD,
 ) -> Int[Tensor, "batch"]:
     """Return the first t with D(t) < threshold; −1 for none among the times. NaN is not below it.
 

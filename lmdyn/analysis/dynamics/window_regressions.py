@@ -117,7 +117,11 @@ def window_regressions(
             factor, used[start, some] = _ridged_factor(normals, ridge, unit)
             iterations = _ITERATIONS if start else _FIRST_ITERATIONS
             weights, conditions, vectors[some] = _solved(
-                normals, factor, right[some], vectors[some], iterations
+                normals,
+                factor,
+                right[some],
+                vectors[some],
+                iterations,
             )
             condition[start, some] = conditions.masked_fill(flat, torch.inf)
             bias = y_means[some] - torch.einsum("ld,ldo->lo", means[some] - means[first], weights)
@@ -201,7 +205,9 @@ def _running_sums(terms: Tensor, before: Tensor) -> Tensor:
 
 
 def _ridged_factor(
-    normal: Float[Tensor, "windows m m"], ridge: float, unit: Float[Tensor, "windows"]
+    normal: Float[Tensor, "windows m m"],
+    ridge: float,
+    unit: Float[Tensor, "windows"],
 ) -> tuple[Float[Tensor, "windows m m"], Float[Tensor, "windows"]]:
     """Factorise matrices by Cholesky, with their ridge added in place; also return the relative ridge required."""
     diagonal = normal.diagonal(dim1=-2, dim2=-1)
@@ -217,7 +223,11 @@ def _ridged_factor(
 
 
 def _solved(
-    normal: Tensor, factor: Tensor, right: Tensor, vectors: Tensor, iterations: int
+    normal: Tensor,
+    factor: Tensor,
+    right: Tensor,
+    vectors: Tensor,
+    iterations: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return weights, the root of the ratio of extreme eigenvalues from below, and their vectors, (windows, m, 2)."""
     greatest, least = F.normalize(vectors, dim=1).split(1, 2)

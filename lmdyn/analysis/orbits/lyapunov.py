@@ -65,7 +65,10 @@ class LocalExponents:
 
 
 def random_perturbation(
-    x: Float[Tensor, "batch *state"], epsilon: float = 1.0, seed: int = 0, rows: Sequence[int] | None = None
+    x: Float[Tensor, "batch *state"],
+    epsilon: float = 1.0,
+    seed: int = 0,
+    rows: Sequence[int] | None = None,
 ) -> Float[Tensor, "batch *state"]:
     """Draw a Gaussian direction for each row, scaled to norm ε over its whole state.
 
@@ -99,7 +102,8 @@ def random_perturbation(
 
 
 def unit_perturbation(
-    v: Float[Tensor, "batch *state"], instead: Float[Tensor, "batch *state"]
+    v: Float[Tensor, "batch *state"],
+    instead: Float[Tensor, "batch *state"],
 ) -> Float[Tensor, "batch *state"]:
     """Scale perturbations to norm 1; one that is 0 or not finite is replaced by that of ``instead``.
 

@@ -303,7 +303,11 @@ def _stays(series: Float[Tensor, "times batch observables"]) -> Bool[Tensor, "ba
 
 
 def _series(
-    f: Map, x: Tensor, along: Float[Tensor, "size observables"], times: int, every: int
+    f: Map,
+    x: Tensor,
+    along: Float[Tensor, "size observables"],
+    times: int,
+    every: int,
 ) -> Float[Tensor, "times batch observables"]:
     """Record projections of the state on some directions, every ``every`` steps."""
     power, kept = repeat(f, every), []
@@ -350,7 +354,11 @@ def _least_period(f: Map, start: Tensor, near: Tensor, most: int) -> Int[Tensor,
 
 
 def _measure_closed(
-    f: Map, orbits: FollowedOrbits, found: _Found, seed: int, numbers: Sequence[int] | None
+    f: Map,
+    orbits: FollowedOrbits,
+    found: _Found,
+    seed: int,
+    numbers: Sequence[int] | None,
 ) -> None:
     """Replace the exponents of fixed points and cycles of known period, which have few windows."""
     rows = (found.period > 0).nonzero()[:, 0]
@@ -365,7 +373,8 @@ def _measure_closed(
 
 
 def _transients(
-    orbits: FollowedOrbits, found: _Found
+    orbits: FollowedOrbits,
+    found: _Found,
 ) -> tuple[Int[Tensor, "batch"], Bool[Tensor, "batch"], Bool[Tensor, "batch"], Float[Tensor, "batch"]]:
     """Return lengths of chaotic transients, whether they are censored or undetermined, and λ of chaos."""
     tau, exponents = orbits.tau, orbits.exponents.cpu()

@@ -386,7 +386,9 @@ class DepthPerformance(Observer):
         return train_tower_heads(encoded, parts.vocab_size, self.training)[0]
 
     def _batches(
-        self, part: ProbeSet, device: torch.device
+        self,
+        part: ProbeSet,
+        device: torch.device,
     ) -> Iterator[tuple[dict[str, Any], Int[Tensor, "n"]]]:
         """Yield this rank's batches, and the labelled positions in the flattened batch."""
         for batch in part.batches(*rank_and_world_size()):

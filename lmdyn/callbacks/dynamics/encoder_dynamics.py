@@ -43,24 +43,41 @@ log = logging.getLogger(__name__)
 _LONG = 600  # seconds
 
 _COLUMNS = {
-    "length": int, "term": None, "width": int, "kind": None, "t": int, "sentence": int, "token": int, "key": int,
+    "length": int,
+    "term": None,
+    "width": int,
+    "kind": None,
+    "t": int,
+    "sentence": int,
+    "token": int,
+    "key": int,
     "component": int,
-}  # fmt: skip
+}
 _CURVES = (
-    "effective_dimension", "share_of_ceiling", "local_exponent", "deviation", "survival", "chaotic_lyapunov_exponent",
-)  # fmt: skip
+    "effective_dimension",
+    "share_of_ceiling",
+    "local_exponent",
+    "deviation",
+    "survival",
+    "chaotic_lyapunov_exponent",
+)
 _LENGTH, _LENGTHS, _SENTENCES = 32, (8, 16, 64), 1000
 """Default, as far as the data allows."""
 
 
 _BY_LENGTH = ("length=<n>",)
 _LOGGED = (
-    steps("synchronization_offset", "Mean t at which the tokens of a sentence synchronized.", _BY_LENGTH,
-        panel="offsets", lines="length",
+    steps(
+        "synchronization_offset",
+        "Mean t at which the tokens of a sentence synchronized.",
+        _BY_LENGTH,
+        panel="offsets",
+        lines="length",
     ),
     share("synchronized_share", "Sentences whose tokens synchronized within the short term.", _BY_LENGTH),
     steps(
-        "restricted_offset", "Mean over all sentences of the offset, or of the horizon if they did not synchronize.",
+        "restricted_offset",
+        "Mean over all sentences of the offset, or of the horizon if they did not synchronize.",
         _BY_LENGTH,
     ),
     Quantity("deviation_floor", "D that rounding maintains among equal tokens.", low=0.0),
@@ -68,38 +85,52 @@ _LOGGED = (
     share("chaotic_share", "Sentences with a chaotic transient, by running means of λ."),
     share("censored_share", "Sentences whose transient had not ended at the horizon."),
     steps(
-        "transient_length", "Mean until the running mean of λ stays at or below 0, or the state recurs.",
+        "transient_length",
+        "Mean until the running mean of λ stays at or below 0, or the state recurs.",
         ("width=<windows>",),
     ),
     steps("sign_change_length", "Mean number of steps until the most likely change of λ's sign."),
     share("sign_change_chaotic_share", "Sentences with a transient by the change of sign."),
     share("switched_share", "Sentences that continued with the map of one token."),
-    share("orbit_share", "Sentences by the kind of their orbit.", ("<kind>",), panel="orbit_kinds", lines="kind"),
+    share(
+        "orbit_share",
+        "Sentences by the kind of their orbit.",
+        ("<kind>",),
+        panel="orbit_kinds",
+        lines="kind",
+    ),
     rate(
-        "orbit_lyapunov_exponent", "Mean λ over sentences of the part of the trajectory that determines its kind; for "
-        "synchronized sentences that of the map of one token.", panel="over_training",
+        "orbit_lyapunov_exponent",
+        "Mean λ over sentences of the part of the trajectory that determines its kind; for "
+        "synchronized sentences that of the map of one token.",
+        panel="over_training",
     ),
     rate("full_lyapunov_exponent", "Mean λ of the full map: for equal tokens the larger of λ and λ⊥."),
     share("transient_share", "Sentences whose λ is chaotic, initially or throughout.", panel="over_training"),
     share("undetermined_transient_share", "Sentences for which a chaotic transient is undetermined."),
     share("ended_share", "Sentences whose chaos ended within the horizon."),
     steps(
-        "restricted_mean_length", "Mean length of the chaotic transient up to the horizon, 0 if there is none.",
+        "restricted_mean_length",
+        "Mean length of the chaotic transient up to the horizon, 0 if there is none.",
         panel="over_training",
     ),
     Quantity("attractors", "Number of different fixed points and periodic orbits.", "count", low=0.0),
     share("largest_attractor_share", "Sentences that end on the most frequent of these."),
     rate(
-        "transverse_exponent", "Mean growth of differences between tokens along synchronized trajectories; below 0 "
-        "they stay synchronized.", panel="over_training",
+        "transverse_exponent",
+        "Mean growth of differences between tokens along synchronized trajectories; below 0 "
+        "they stay synchronized.",
+        panel="over_training",
     ),
     rate("full_map_exponent", "Mean λ of some sentences on the full map, once synchronized."),
     rate("reduced_map_exponent", "Mean λ of the same windows of the same sentences on the map of one token."),
     Quantity(
-        "peak_effective_dimension", "Highest effective dimension of the sentences' states over t.", low=1.0,
+        "peak_effective_dimension",
+        "Highest effective dimension of the sentences' states over t.",
+        low=1.0,
         panel="over_training",
     ),
-)  # fmt: skip
+)
 # the publication's figures of curves: 2C, 2A, 4A and 4B
 _SHORT: dict[str, Any] = {"panel": "short_term", "over": "t"}
 _TOGETHER: dict[str, Any] = {"panel": "synchronization", "over": "t"}
@@ -107,52 +138,112 @@ _PERTURBED: dict[str, Any] = {"panel": "perturbation", "over": "t"}
 _LONG_TERM: dict[str, Any] = {"panel": "long_term", "over": "t"}
 _OF_SHORT, _OF_LONG = ((("term", (term,)),) for term in ("short", "long"))
 _STORED = (
-    rate("local_exponent", "λ of the window at t, mean over sentences, of each term.", (), **_SHORT, where=_OF_SHORT),
+    rate(
+        "local_exponent",
+        "λ of the window at t, mean over sentences, of each term.",
+        (),
+        **_SHORT,
+        where=_OF_SHORT,
+    ),
     Quantity("deviation", "D(t), mean over sentences.", low=0.0, tags=(), **_SHORT),
     Quantity(
-        "effective_dimension", "Participation ratio of the sentences' states at t.", low=1.0, tags=(), **_SHORT,
+        "effective_dimension",
+        "Participation ratio of the sentences' states at t.",
+        low=1.0,
+        tags=(),
+        **_SHORT,
     ),
     share("share_of_ceiling", "Effective dimension over the number of sentences minus one.", ()),
     share("survival", "Sentences whose chaotic transient is longer than t.", (), panel="survival", over="t"),
-    Quantity("escape_rate", "Transients that ended, over the total duration of all.", "1/step", low=0.0, tags=()),
+    Quantity(
+        "escape_rate",
+        "Transients that ended, over the total duration of all.",
+        "1/step",
+        low=0.0,
+        tags=(),
+    ),
     rate("chaotic_lyapunov_exponent", "Mean λ over sentences while they are chaotic.", ()),
     Quantity("stretching", "Factor by which layer t lengthens a perturbation.", low=0.0, tags=()),
     rate("depth_exponent", "Mean logarithm of the stretching of the first t layers.", (), **_SHORT),
     Quantity(
-        "first_element", "First number of a token of the first sentence at t.", tags=(), **_TOGETHER, lines="token",
+        "first_element",
+        "First number of a token of the first sentence at t.",
+        tags=(),
+        **_TOGETHER,
+        lines="token",
     ),
     Quantity("example_deviation", "D(t) of the first sentence.", low=0.0, tags=(), **_TOGETHER),
-    Quantity("attention", "Attention of the first sentence at t, mean over heads.", low=0.0, high=1.0, tags=()),
     Quantity(
-        "trajectory", "First number of the first sentence's token once synchronized, and perturbed.", tags=(),
-        **_PERTURBED, lines="kind",
+        "attention",
+        "Attention of the first sentence at t, mean over heads.",
+        low=0.0,
+        high=1.0,
+        tags=(),
+    ),
+    Quantity(
+        "trajectory",
+        "First number of the first sentence's token once synchronized, and perturbed.",
+        tags=(),
+        **_PERTURBED,
+        lines="kind",
     ),
     Quantity("trajectory_difference", "Distance between these two.", low=0.0, tags=(), **_PERTURBED),
-    Quantity("principal_component", "First sentence's token after synchronization, along a component.", tags=()),
+    Quantity(
+        "principal_component",
+        "First sentence's token after synchronization, along a component.",
+        tags=(),
+    ),
     steps("sentence_offset", "t at which a sentence's tokens synchronized.", ()),
-    rate("sentence_local_exponent", "λ of the window at t of a sentence.", (), **_LONG_TERM, lines="sentence"),
+    rate(
+        "sentence_local_exponent",
+        "λ of the window at t of a sentence.",
+        (),
+        **_LONG_TERM,
+        lines="sentence",
+    ),
     steps("sentence_transient_length", "Length of a sentence's transient by running means of λ.", ()),
-    Quantity("sentence_censored", "1 if it had not ended at the horizon, else 0.", low=0.0, high=1.0, tags=()),
+    Quantity(
+        "sentence_censored",
+        "1 if it had not ended at the horizon, else 0.",
+        low=0.0,
+        high=1.0,
+        tags=(),
+    ),
     rate("sentence_exponent", "Mean λ of a sentence's transient.", ()),
     steps("sentence_switched_at", "t at which a sentence continued with the map of one token.", ()),
     rate("sentence_orbit_exponent", "λ of the part of a trajectory that determines its kind.", ()),
     Quantity("sentence_orbit_error", "Block standard error of this λ.", "nats/step", low=0.0, tags=()),
-    Quantity("sentence_orbit_resolution", "|λ| that is not distinguished from 0.", "nats/step", low=0.0, tags=()),
+    Quantity(
+        "sentence_orbit_resolution",
+        "|λ| that is not distinguished from 0.",
+        "nats/step",
+        low=0.0,
+        tags=(),
+    ),
     steps("sentence_orbit_steps", "Number of steps for which a trajectory was followed.", ()),
     steps("sentence_orbit_length", "Length of its chaotic transient, by the kind of orbit.", ()),
     Quantity("sentence_orbit_censored", "1 if its end was not observed, else 0.", low=0.0, high=1.0, tags=()),
     Quantity(
-        "sentence_orbit_transient_undetermined", "1 if a transient is undetermined, else 0.", low=0.0, high=1.0,
+        "sentence_orbit_transient_undetermined",
+        "1 if a transient is undetermined, else 0.",
+        low=0.0,
+        high=1.0,
         tags=(),
     ),
     rate("sentence_orbit_chaotic_exponent", "Mean λ while a trajectory is chaotic.", ()),
     Quantity("sentence_orbit_line_change", "Change of the lines of its spectrum.", low=0.0, tags=()),
     rate("sentence_orbit_transverse_exponent", "λ⊥ at the orbit of a sentence of equal tokens.", ()),
     Quantity(
-        "sentence_zero_one", "K of the 0–1 test against the length T.", low=-1.0, high=1.0, tags=(), panel="zero_one",
-        over="t", lines="sentence",
+        "sentence_zero_one",
+        "K of the 0–1 test against the length T.",
+        low=-1.0,
+        high=1.0,
+        tags=(),
+        panel="zero_one",
+        over="t",
+        lines="sentence",
     ),
-)  # fmt: skip
+)
 
 
 class EncoderDynamics(Observer):
@@ -308,7 +399,11 @@ class EncoderDynamics(Observer):
     def check_module(self, module: nn.Module) -> None:
         """Raise an error for a module that is no map of token vectors, or cannot read sentences of these lengths."""
         check_positions(
-            module, self._lengths[-1], "sentences", "remove longer ones from `lengths`", self.name
+            module,
+            self._lengths[-1],
+            "sentences",
+            "remove longer ones from `lengths`",
+            self.name,
         )
         if self._rows:  # otherwise the data raised an error
             self._map_of(module, to_device(self._first(self._rows), device_of(module)))
@@ -329,7 +424,12 @@ class EncoderDynamics(Observer):
         dtype = self.numerics.torch_dtype
         try:
             return EncoderMap(
-                module, one, dtype=dtype, forward=self.forward, attention=attention, sites=self.sites
+                module,
+                one,
+                dtype=dtype,
+                forward=self.forward,
+                attention=attention,
+                sites=self.sites,
             )
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from error
@@ -349,9 +449,16 @@ class EncoderDynamics(Observer):
         rank, world_size = rank_and_world_size()
         texts = {n: self._cut(rows, n, rank, world_size) for n in self._lengths}
         runs = EncoderRuns(
-            f, texts, self._cut(rows, self._length, 0, 1), self._length, self._number, self.examples,
-            self.short_term, self.long_term, self.numerics,
-        )  # fmt: skip
+            f,
+            texts,
+            self._cut(rows, self._length, 0, 1),
+            self._length,
+            self._number,
+            self.examples,
+            self.short_term,
+            self.long_term,
+            self.numerics,
+        )
         if not f.shared:
             yield from runs.over_depth()
             return

@@ -201,7 +201,9 @@ def dynamics_tables(observations: pd.DataFrame, length: int | None) -> dict[str,
     numbers = wide(named[selected], "quantity", _KEYS, sort=False).dropna(axis=1, how="all")
     by_length = [*_KEYS, "length"]
     offsets = wide(
-        select(named, quantity=("synchronization_offset", "synchronized_share")), "quantity", by_length
+        select(named, quantity=("synchronization_offset", "synchronized_share")),
+        "quantity",
+        by_length,
     )
     by_sentence = select(named, quantity="sentence_offset").groupby(by_length, sort=False)["value"]
     tables = {

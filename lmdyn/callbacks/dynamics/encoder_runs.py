@@ -319,11 +319,19 @@ class EncoderRuns:
                 # if they are not followed further, what recurred is closed; else they are examined again
                 known = run.recurred_at[rows] >= 0 if long.follow == 1 else None
                 orbits = orbit_kind(
-                    part_of(of, rows), final[rows], 0, tau=long.tau, follow=long.follow,
-                    earlier=run.exponents[:, rows], perturbation=delta[rows], closed=known,
-                    max_period=long.max_period, tolerance=long.tolerance, seed=self.numerics.seed,
+                    part_of(of, rows),
+                    final[rows],
+                    0,
+                    tau=long.tau,
+                    follow=long.follow,
+                    earlier=run.exponents[:, rows],
+                    perturbation=delta[rows],
+                    closed=known,
+                    max_period=long.max_period,
+                    tolerance=long.tolerance,
+                    seed=self.numerics.seed,
                     rows=[self.numbers[i] for i in rows.tolist()],
-                )  # fmt: skip
+                )
                 at = rows.cpu()
                 mine["kind"][at] = torch.tensor([KINDS.index(k) for k in orbits.kinds], dtype=torch.float64)
                 for name in _ORBIT:
@@ -390,7 +398,9 @@ class EncoderRuns:
         return {}, {"transverse_exponent": self.apart}
 
     def _transverse(
-        self, eager: EncoderMap, tokens: Float[Tensor, "some d"]
+        self,
+        eager: EncoderMap,
+        tokens: Float[Tensor, "some d"],
     ) -> Float[Tensor, "windows some"]:
         """Return λ⊥ of each window along trajectories of equal tokens, without those in which a difference aligns."""
         tau = self.long.tau

@@ -133,7 +133,9 @@ class Handwriting(Observer):
         steps("best_start", "t₀ of that window."),
         steps("best_length", "ΔT of that window.", low=1.0),
         Quantity(
-            "best_condition", "Estimated condition number at it; near 1e6 the ridge dominates.", low=0.0
+            "best_condition",
+            "Estimated condition number at it; near 1e6 the ridge dominates.",
+            low=0.0,
         ),
         Quantity(
             "published_window_nmse",
@@ -256,7 +258,12 @@ class Handwriting(Observer):
                 targets = [self._targets(k).to(device) for k in range(1, longest + 1)]
                 shortest = min(self.shortest, longest)
                 found = window_regressions(
-                    train, development, targets, starts, ridge=self.ridge, shortest=shortest
+                    train,
+                    development,
+                    targets,
+                    starts,
+                    ridge=self.ridge,
+                    shortest=shortest,
                 )
             windows = [(t, k) for t in range(starts) for k in range(1, longest + 1) if t + k <= times]
             rows = [*self._window_rows(found, windows), ({}, {"times": times})]
@@ -303,7 +310,9 @@ class Handwriting(Observer):
         return torch.stack([pen_velocity(letter, length, self.font) for letter in self.letters])
 
     def _batch(
-        self, sentences: Sequence[Sentence], device: torch.device
+        self,
+        sentences: Sequence[Sentence],
+        device: torch.device,
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return numbers, letters, and the texts padded to one length."""
         ids = np.full((len(sentences), self.padded_length), self.regression.pad_id, np.int64)
@@ -316,7 +325,11 @@ class Handwriting(Observer):
         return numbers, letters.to(device), {name: text.to(device) for name, text in texts.items()}
 
     def _trajectories(
-        self, f: EncoderMap, part: str, times: int, device: torch.device
+        self,
+        f: EncoderMap,
+        part: str,
+        times: int,
+        device: torch.device,
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield, for batches of this process's sentences, numbers, letters, and (times, sentences, d) vectors."""
         rank, world_size = rank_and_world_size()

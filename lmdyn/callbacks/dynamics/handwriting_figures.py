@@ -62,7 +62,12 @@ def _letters(last: Sequence[pd.DataFrame], runs: Sequence[str]) -> Figure:
     """Draw the right of figure 3C: a row for each run, a panel for each letter, with a thin grey target."""
     letters = list(dict.fromkeys(last[0].loc[last[0]["letter"].notna(), "letter"].astype(str)))
     panels = fig.new_panels(
-        len(runs) * len(letters), 2.8, 3.2, most=len(letters), margin=(0.6, 0), fixed=True
+        len(runs) * len(letters),
+        2.8,
+        3.2,
+        most=len(letters),
+        margin=(0.6, 0),
+        fixed=True,
     )
     for line, rows, run in zip(panels.grid, last, runs, strict=True):
         for ax, letter in zip(line, letters, strict=True):

@@ -84,7 +84,12 @@ class LoopConvergence(Observer):
         Quantity("norm", "Root mean square of a state's entries.", low=0.0, tags=_AT),
         Quantity("divergence", "Mean KL(p_T ‖ p_t) of predictions.", "nats", low=0.0, **_OVER_DEPTH),
         Quantity(
-            "cross_entropy", "Mean −ln p_t of the labels.", "nats", low=0.0, better="lower", **_OVER_DEPTH
+            "cross_entropy",
+            "Mean −ln p_t of the labels.",
+            "nats",
+            low=0.0,
+            better="lower",
+            **_OVER_DEPTH,
         ),
         share("accuracy", "Labels that are most probable at t.", better="higher", **_OVER_DEPTH),
         share(
@@ -177,7 +182,9 @@ class LoopConvergence(Observer):
         """Iterate this rank's batches, and gather all ranks' sums."""
         device = device_of(module)
         sums = LoopSums(
-            self._found.get("horizon", self.arguments["horizon"]), self._positions, self.tolerance
+            self._found.get("horizon", self.arguments["horizon"]),
+            self._positions,
+            self.tolerance,
         )
         with exact_products():
             f, _ = self._map_of(module)

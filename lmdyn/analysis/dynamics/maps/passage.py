@@ -127,7 +127,11 @@ class Passage:
     """
 
     def __init__(
-        self, module: nn.Module, layers: Mapping[str, nn.Module], forward: Forward | None, seed: int = 0
+        self,
+        module: nn.Module,
+        layers: Mapping[str, nn.Module],
+        forward: Forward | None,
+        seed: int = 0,
     ) -> None:
         self.module, self.layers, self._forward, self._seed = module, dict(layers), forward, seed
         self._path_of = {id(layer): path for path, layer in self.layers.items()}
@@ -165,7 +169,10 @@ class Passage:
         return seen
 
     def tensors_before(
-        self, batch: Mapping[str, Tensor], shape: tuple[int, ...], last: int | None = None
+        self,
+        batch: Mapping[str, Tensor],
+        shape: tuple[int, ...],
+        last: int | None = None,
     ) -> list[Tensor]:
         """Return tensors of a shape in the order of their creation before the first layer: all, or the last ones."""
 
@@ -180,7 +187,13 @@ class Passage:
         return list(watch.made)
 
     def through(
-        self, seen: Recorded, x: Tensor, unit: int, i: int = 0, *, entered: bool = False
+        self,
+        seen: Recorded,
+        x: Tensor,
+        unit: int,
+        i: int = 0,
+        *,
+        entered: bool = False,
     ) -> Tensor | Call:
         """Return the state at the end of iteration i + 1 (from 0), if it is ``x`` at the end of iteration i.
 
@@ -236,7 +249,10 @@ class Passage:
             yield
 
     def _run(
-        self, batch: Mapping[str, Tensor], handle: _Handler, begin: Callable[[], None] = _nothing
+        self,
+        batch: Mapping[str, Tensor],
+        handle: _Handler,
+        begin: Callable[[], None] = _nothing,
     ) -> Any:
         """Return the module's output, or None if the handler ended the pass.
 
