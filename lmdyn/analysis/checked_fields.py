@@ -7,6 +7,8 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from lmdyn.analysis.inspection.attributes import type_words
+
 __all__ = ["Above", "From", "check_fields"]
 
 
@@ -144,6 +146,4 @@ def _words(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return ", ".join(map(repr, get_args(hint)))
     kind = get_origin(hint) or hint
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(
-        kind, getattr(kind, "__name__", str(kind))
-    )
+    return type_words(getattr(kind, "__name__", str(kind)))

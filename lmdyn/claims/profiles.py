@@ -112,17 +112,4 @@ def _of_folders(folders: Sequence[Path]) -> list[ObservedRun]:
     for folder in folders:
         check_folder(folder)
     names = short_names([str(folder) for folder in folders])
-    return [_NamedRun(folder, names[str(folder)]) for folder in folders]
-
-
-class _NamedRun(RunFolder):
-    """A run named by as much of its path as distinguishes it from the others: many are called ``version_0``."""
-
-    def __init__(self, path: Path, name: str) -> None:
-        super().__init__(path)
-        self._name = name
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self._name
+    return [RunFolder(folder, names[str(folder)]) for folder in folders]  # many are called `version_0`

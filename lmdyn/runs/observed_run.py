@@ -96,6 +96,7 @@ class RunFolder:
 
     Args:
         path: the folder.
+        name: its name among the runs; default: that of the folder.
 
     Raises:
         FileNotFoundError: if the folder does not exist.
@@ -110,8 +111,9 @@ class RunFolder:
         ('small_2', SeedPair(init=2, order=None), {'model': 'LSTM'}, {})
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, name: str = "") -> None:
         self.path = Path(path)
+        self._name = name
         if not self.path.is_dir():
             raise FileNotFoundError(
                 f"{self.path} is not a folder: expected that of a run, with its observations/"
@@ -120,8 +122,8 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """The folder's name."""
-        return self.path.resolve().name
+        """The given name, or the folder's."""
+        return self._name or self.path.resolve().name
 
     @cached_property
     def _config(self) -> Mapping[str, Any]:
@@ -133,12 +135,13 @@ class RunFolder:
 
     @cached_property
     def seeds(self) -> SeedPair:
-        """Seeds in ``config.yaml``; without it, that in ``run.json``, or in the name of a published model."""
-        if self._config:
-            return seeds_of(self._config)
+        """Seeds in ``config.yaml``; else that in ``run.json``; without both, in the name of a published model."""
+        given = seeds_of(self._config)
+        if given.init is not None:
+            return given
         seed = read_record(self.path / "run.json").get("seed")
         known = _whole(seed.get("value")) if isinstance(seed, Mapping) else None
-        return SeedPair(self._published_seed() if known is None else known)
+        return given._replace(init=self._published_seed() if known is None and not self._config else known)
 
     def _published_seed(self) -> int | None:
         """Return the seed of the analyzed model, from ``provenance.json``; None if sessions have none, or several."""

@@ -31,6 +31,7 @@ def write_identity(
     text: str | None = None,
     optimizer: Any = None,
     keep: bool = False,
+    trained_here: bool = True,
 ) -> None:
     """Write ``<folder>/run.json``. This never fails a run: if it cannot be written, a warning is logged.
 
@@ -43,6 +44,7 @@ def write_identity(
         text: hash of observed text: runs that observe other text are no seeds of one condition.
         optimizer: the optimizer.
         keep: whether the run continues, and an existing file stays.
+        trained_here: whether this process trains the model; otherwise nothing is known of the process that did.
     """
     if keep and (folder / FILE).is_file():
         return
@@ -55,11 +57,11 @@ def write_identity(
             "data": {use: _data(of) for use, of in (data or {}).items() if of is not None},
             "text": text,
             "tokenizer": None if tokenizer is None else _tokenizer(tokenizer),
-            "seed": _seed(seed),
-            "versions": package_versions(),
-            "device": device_name(str(device_of(model))),
-            "commit": _commit(Path.cwd()),
+            "seed": _seed(seed, trained_here),
         }
+        if trained_here:
+            device = device_name(str(device_of(model)))
+            about |= {"versions": package_versions(), "device": device, "commit": _commit(Path.cwd())}
         write_json(folder / FILE, about)
     except Exception as error:  # what users' classes answer, and file systems, may raise anything
         log.warning("%s is not written (%s: %s)", folder / FILE, type(error).__name__, error)
@@ -117,12 +119,16 @@ def _optimizer(optimizer: Any) -> dict[str, Any]:
 
 
 def _data(data: Any) -> dict[str, Any]:
-    dataset = getattr(data, "dataset", data)
+    found = getattr(data, "dataset", None)  # of a loader; of a datamodule, the name of one on the hub
+    dataset = data if found is None or isinstance(found, str) else found
     about: dict[str, Any] = {"class": type(dataset).__qualname__}
     with contextlib.suppress(TypeError):  # raised by a stream
         about["size"] = len(dataset)
+    settings = dict(getattr(data, "hparams", {}))
+    if files := {k: v for k, v in settings.items() if k in ("train", "validation", "test") and v is not None}:
+        about["files"] = _plain(files)
     named = {
-        "name": getattr(getattr(dataset, "info", None), "dataset_name", None),  # of Hugging Face
+        "name": settings.get("dataset") or getattr(getattr(dataset, "info", None), "dataset_name", None),
         "split": getattr(dataset, "split", None),
         "fingerprint": getattr(dataset, "fingerprint", None) or getattr(dataset, "_fingerprint", None),
     }
@@ -135,10 +141,10 @@ def _tokenizer(tokenizer: Any) -> dict[str, Any]:
     return {"class": type(tokenizer).__qualname__, "name": name, "size": size}
 
 
-def _seed(given: int | None) -> dict[str, Any] | None:
+def _seed(given: int | None, trained_here: bool) -> dict[str, Any] | None:
     if given is not None:
         return {"value": given, "known_from": "seed"}
-    found = os.environ.get("PL_GLOBAL_SEED", "")
+    found = os.environ.get("PL_GLOBAL_SEED", "") if trained_here else ""
     return {"value": int(found), "known_from": "seed_everything"} if found.isdecimal() else None
 
 

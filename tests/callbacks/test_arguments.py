@@ -6,8 +6,9 @@ from typing import Annotated, Literal, Union, get_args, get_origin, get_type_hin
 
 import pytest
 
-from lmdyn.callbacks import DynamicsNumerics, LongTerm, ShortTerm
+from lmdyn.callbacks import DynamicsNumerics, LearningCurves, LongTerm, ShortTerm
 from lmdyn.callbacks.observing.checked_fields import Above, From
+from lmdyn.callbacks.observing.recording import check_names
 from tests.helpers.recorded import exported
 from tests.helpers.refusals import assert_refused
 
@@ -55,3 +56,32 @@ def test_many_arguments_declare_a_range():
         ("TokenLearning", {"by": ["xpos"]}),
     ):
         assert_refused(observers[name], (arguments, rf"^{next(iter(arguments))}\S* is .*: expected"))
+
+
+class Reading(LearningCurves):
+    """An observer of one's own, which reads its arguments itself."""
+
+    def __init__(self, **kwargs):
+        self.loud = kwargs.pop("loud", False)
+        super().__init__(**kwargs)
+
+    @classmethod
+    def figures(cls, observations, settings):
+        return None
+
+
+def test_unknown_arguments_name_the_nearest():
+    observers = exported()
+    for name, arguments, words in (
+        ("Geometry", {"site": {}}, "Geometry has no argument 'site', did you mean 'sites'"),
+        ("LearningCurves", {"max_token": 3}, "did you mean 'max_tokens'"),
+        ("Sparsity", {"zzz": 3}, "Sparsity has no argument 'zzz'; its arguments are "),
+        ("LearningCurves", {"layers": 3}, "layers is 3: expected a list or null"),
+    ):
+        assert_refused(observers[name], (arguments, words))
+    assert Reading(loud=True, max_tokens=3).loud
+    assert_refused(check_names, ([LearningCurves], r"LearningCurves is a class: expected an observer"))
+
+
+def test_an_observer_may_draw_no_figures():
+    assert Reading.figures(None, {}) == {}

@@ -6,7 +6,10 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
-__all__ = ["did_you_mean", "has_attribute", "nearest", "nearest_first", "order_argument", "read_attribute"]
+__all__ = [
+    "did_you_mean", "has_attribute", "nearest", "nearest_first", "order_argument", "read_attribute", "refuse_unknown",
+    "type_words",
+]  # fmt: skip
 
 _MISSING = object()
 
@@ -52,8 +55,10 @@ def read_attribute(owner: object, name: str, default: Any = None) -> Any:
     return getattr(owner, name)
 
 
-def nearest(name: str, names: Iterable[str], number: int = 1, cutoff: float = 0.6) -> list[str]:
+def nearest(name: str, names: Iterable[str], number: int = 3, cutoff: float = 0.6) -> list[str]:
     """Return the ``names`` most similar to ``name``, ignoring case, in descending order of similarity.
+
+    Names that are much less similar than the first one are left out.
 
     Args:
         name: name that was typed.
@@ -65,25 +70,84 @@ def nearest(name: str, names: Iterable[str], number: int = 1, cutoff: float = 0.
     Example:
         >>> nearest("Sparsty", ["Similarity", "Sparsity", "EdgeProbe"])
         ['Sparsity']
+        >>> nearest("layers.7", ["layers.1", "layers.2", "norm"])
+        ['layers.1', 'layers.2']
         >>> nearest("nonsense", ["Similarity", "Sparsity"])
         []
     """
-    by_lower: dict[str, list[str]] = {}
-    for there in dict.fromkeys(names):
-        by_lower.setdefault(there.lower(), []).append(there)
-    found = difflib.get_close_matches(name.lower(), by_lower, n=number, cutoff=cutoff)
-    return [there for lower in found for there in by_lower[lower]][:number]
+    ratios = _ratios(name, names)
+    least = max(cutoff, max(ratios.values(), default=0.0) - 0.05)
+    return [there for there, ratio in ratios.items() if ratio >= least][:number]
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return the part of a message that suggests the nearest name; empty if none is near.
+def _ratios(name: str, names: Iterable[str]) -> dict[str, float]:
+    """Return the similarities of names, in descending order."""
+    matcher = difflib.SequenceMatcher(b=name.lower())  # its analysis of b is reused
+    ratios: dict[str, float] = {}
+    for there in names:
+        matcher.set_seq1(there.lower())
+        ratios[there] = matcher.ratio()
+    return dict(sorted(ratios.items(), key=lambda item: -item[1]))
+
+
+def did_you_mean(name: str, names: Iterable[str], prefix: str = "") -> str:
+    """Return the part of a message that suggests the nearest names, three at most; empty if none is near.
 
     Example:
         >>> did_you_mean("analize", ["fit", "analyze"]), did_you_mean("nonsense", ["fit", "analyze"])
         (", did you mean 'analyze'?", '')
     """
-    found = nearest(name, names)
-    return f", did you mean {found[0]!r}?" if found else ""
+    found = [repr(prefix + near) for near in nearest(name, names)]
+    return f", did you mean {' or '.join(found)}?" if found else ""
+
+
+def refuse_unknown(cls: type, given: Iterable[str]) -> None:
+    """Raise an error with the nearest arguments of a class for one that it does not have.
+
+    Raises:
+        TypeError: for an unknown argument. A user's class with ``**kwargs`` may read any.
+
+    Example:
+        >>> class Schedule:
+        ...     def __init__(self, per_decade=1):
+        ...         self.per_decade = per_decade
+        >>> refuse_unknown(Schedule, ["per_decad"])
+        Traceback (most recent call last):
+        TypeError: Schedule has no argument 'per_decad', did you mean 'per_decade'? its arguments are per_decade
+    """
+    known = [name for name in dict.fromkeys(_arguments(cls)) if name not in ("self", "args", "kwargs")]
+    unknown = next((name for name in given if name not in known), None)
+    own: Any = cls.__init__  # type: ignore[misc] # its own
+    parameters = () if unknown is None else inspect.signature(own).parameters.values()
+    open_to_any = any(p.kind is p.VAR_KEYWORD for p in parameters) and not cls.__module__.startswith("lmdyn.")
+    if unknown is not None and not open_to_any:
+        near = did_you_mean(unknown, known) or ";"
+        raise TypeError(
+            f"{cls.__name__} has no argument {unknown!r}{near} its arguments are {nearest_first(unknown, known)}"
+        )
+
+
+_TYPES = {
+    **dict.fromkeys(("list", "tuple", "set", "Sequence", "Collection", "Iterable"), "a list"),
+    **dict.fromkeys(("dict", "Mapping"), "a mapping"),
+    **{
+        "int": "a whole number",
+        "float": "a number",
+        "bool": "true or false",
+        "str": "text",
+        "NoneType": "null",
+    },
+}
+
+
+def type_words(name: str) -> str:
+    """Return what a type of Python is called in yaml and in messages.
+
+    Example:
+        >>> type_words("int"), type_words("NoneType"), type_words("Steps")
+        ('a whole number', 'null', 'Steps')
+    """
+    return _TYPES.get(name, name)
 
 
 def nearest_first(name: str, names: Iterable[str], most: int = 12) -> str:
@@ -98,13 +162,7 @@ def nearest_first(name: str, names: Iterable[str], most: int = 12) -> str:
     there = list(names)
     if len(there) <= most:
         return ", ".join(there)
-    matcher = difflib.SequenceMatcher(b=name.lower())  # its analysis of b is reused
-
-    def similarity(other: str) -> float:
-        matcher.set_seq1(other.lower())
-        return matcher.ratio()
-
-    first = sorted(there, key=similarity, reverse=True)[:most]
+    first = [*_ratios(name, there)][:most]
     return f"{', '.join(first)}, … ({len(there)} in all)"
 
 

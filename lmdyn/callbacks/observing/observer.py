@@ -4,7 +4,8 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, dataclass_transform, get_args
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, dataclass_transform, get_args
 
 import lightning as L
 import pandas as pd
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from lmdyn.analysis.inspection.activations import observing
+from lmdyn.analysis.inspection.attributes import refuse_unknown
 from lmdyn.analysis.inspection.forward import Renamed, device_of
 from lmdyn.analysis.inspection.label_convention import LabelConvention
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
@@ -27,7 +29,7 @@ from lmdyn.callbacks.observing.module_reading import (
 )
 from lmdyn.callbacks.observing.panels import standard_figures
 from lmdyn.callbacks.observing.probe import ProbeSet, text_digest
-from lmdyn.callbacks.observing.protocols import require
+from lmdyn.callbacks.observing.protocols import UnmetNeedsError, objective_of, require
 from lmdyn.callbacks.observing.recording import Passes, check_names, finish_figures, observe_due
 from lmdyn.callbacks.observing.reference import Reference
 from lmdyn.callbacks.observing.run import (
@@ -134,8 +136,15 @@ class Observer(L.Callback, ABC):
     labels: Labels = "auto"
     log_figures: LogFigures = True
 
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Create an observer, unless it has no such argument."""
+        refuse_unknown(cls, given)
+        return super().__new__(cls)
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if isinstance(figures := vars(cls).get("figures"), (classmethod, staticmethod)):
+            cls.figures = type(figures)(_or_none(figures.__func__))  # type: ignore[assignment]
         if "__init__" in vars(cls):
             cls.__init__ = recording_arguments(cls.__init__)  # type: ignore[method-assign]
         elif not hasattr(cls.__init__, "__wrapped__"):  # no class before has a constructor of its own
@@ -444,9 +453,13 @@ class Observer(L.Callback, ABC):
         self.seen_step = None  # reset for a new fit
         count_updates(trainer)
         check_names(_observers(trainer))
-        self.attach(
-            Run.of(trainer, pl_module), rank_zero=trainer.is_global_zero, barrier=trainer.strategy.barrier
-        )
+        run = Run.of(trainer, pl_module)
+        try:
+            self.attach(run, rank_zero=trainer.is_global_zero, barrier=trainer.strategy.barrier)
+        except UnmetNeedsError as error:  # other data would not suffice
+            if self.reads == "masked" and objective_of(run.datamodule) == "causal":
+                raise ValueError(f"{self.name}: a masked model is required; {error}") from error
+            raise
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Check the module's sites before training."""
@@ -475,14 +488,11 @@ class Observer(L.Callback, ABC):
         observe_due(_observers(trainer), trainer, pl_module, due)
 
     def _describe_run(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Write ``run.json``, unless the command line has described the run by its ``config.yaml``."""
-        folder = self.run.log_dir
-        if (folder / "config.yaml").exists():
-            return
+        """Write ``run.json``."""
         data = {"probe": self.run.datamodule, "train": trainer.train_dataloader}
         probe = next((o.probe_set for o in _observers(trainer) if o.reads_data), None)
         write_identity(
-            folder,
+            self.run.log_dir,
             pl_module,
             tokenizer=self.run.tokenizer,
             data=data,
@@ -517,6 +527,11 @@ class Observer(L.Callback, ABC):
             for observer in _observers(trainer):
                 observer.ensure_bound(pl_module)
             observe_due(_observers(trainer), trainer, pl_module, lambda o: 0 in o.schedule or o.schedule.last)
+
+
+def _or_none(figures: Callable[..., dict[str, Figure] | None]) -> Callable[..., dict[str, Figure]]:
+    """Return the function that draws no figures where a user's own returns None."""
+    return wraps(figures)(lambda *args, **kwargs: figures(*args, **kwargs) or {})
 
 
 def _observers(trainer: L.Trainer) -> list[Observer]:

@@ -177,7 +177,10 @@ def check_names(observers: Sequence[Recorded]) -> None:
 
     Raises:
         ValueError: if two have the same name.
+        TypeError: if one is a class.
     """
+    if cls := next((o.__name__ for o in observers if isinstance(o, type)), None):
+        raise TypeError(f"{cls} is a class: expected an observer, {cls}()")
     names = [o.name for o in observers]
     for name in names:
         if names.count(name) > 1:
