@@ -19,11 +19,15 @@ from lmdyn.analysis.inspection.attributes import did_you_mean
 from lmdyn.callbacks.observing.findings import raise_or_warn
 from lmdyn.callbacks.observing.loggers import draw
 from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.probe import text_digest
 from lmdyn.callbacks.observing.protocols import HasTokenizer, offers
 from lmdyn.callbacks.observing.recording import check_names
+from lmdyn.callbacks.observing.requirements import silently
 from lmdyn.callbacks.observing.run import Run, snake_case
 from lmdyn.callbacks.training.lightning_internals import callbacks_of
 from lmdyn.callbacks.training.resume import read_tokenizer
+from lmdyn.cli.inspecting.data import find_data
+from lmdyn.cli.inspecting.inspected_model import find_subject
 from lmdyn.cli.replay.downloads import Downloads, KeepLimit
 from lmdyn.cli.replay.read_ahead import ReadAhead
 from lmdyn.cli.replay.replay import Backlog, Replay
@@ -39,6 +43,7 @@ from lmdyn.runs.atomic_files import make_writable, remove_unfinished
 from lmdyn.runs.checkpoint_files import read_checkpoint, updates_in
 from lmdyn.runs.hub_checkpoints import HubCheckpoints, StoredNames, is_pretrained, stamp
 from lmdyn.runs.provenance import begin_session, end_session
+from lmdyn.runs.run_identity import write_identity
 from lmdyn.runs.store import ObservationStore
 from lmdyn.runs.yaml_files import read_yaml
 
@@ -58,6 +63,7 @@ def analyze(
     configs: Sequence[Path] = (),
     only: Sequence[str] = (),
     observe: Sequence[str] = (),
+    data: str | None = None,
     out: Path | None = None,
     shard: tuple[int, int] = (0, 1),
     scheduled: bool = False,
@@ -91,6 +97,8 @@ def analyze(
             set they share.
         only: names of the configured observers to run, or of their classes, with ``*`` for any text; default: all.
         observe: observers of lmdyn, by class or name, that run with default arguments instead of the configured ones.
+        data: text file, yaml with ``data``, or ``package.Class`` of a datamodule, encoded for the model as ``lmdyn
+            inspect`` does: observers without a ``probe:`` of their own observe it instead of the run's validation set.
         out: folder that receives ``observations/``; default: the run's folder.
         shard: (i, n): this is the i-th of n workers, whose share is every n-th checkpoint from the i-th.
         scheduled: whether to call each observer only at the steps of its schedule; otherwise all observers are called
@@ -119,13 +127,17 @@ def analyze(
     check_folder(Path(run), received=untrusted)
     subject = Subject(run, checkpoints, revisions, out)
     folder, out, first = subject.folder, subject.out, subject.first
-    allowed = subject.checked(configs, loggers) if untrusted else None
+    allowed = subject.checked(configs, [*loggers, *([data] if data else [])]) if untrusted else None
     existing = out / "observations"
     if not status:
         make_writable(existing if existing.exists() else out, "choose another folder with --out")
     config = subject.config()
     settings = [] if status else _loggers(config, configs, loggers, Destination(out, folder.name, shard))
     overlays = [*subject.overlays(configs), *([_observing(observe)] if observe else [])]
+    if data is not None:
+        with silently(logging.WARNING):
+            model = find_subject(str(folder if subject.own else first))
+            overlays.append({"data": find_data(data, model).entry})
     cli = _instantiate(config, overlays, out, allowed)
     observers, asked = _asked(subject, cli, only, scheduled=scheduled)
     if status:
@@ -159,6 +171,11 @@ def analyze(
         "this replay", foreseen_of_replay(observers, list(paths), scheduled=scheduled), torch.device("cpu")
     )
     session = begin_session(out, command, device, of=folder) if lacking else None
+    if lacking and not subject.own:
+        seen = next((o for o in observers if o.reads_data), None)
+        about = {} if seen is None else {"probe": seen.probe or datamodule}
+        text = None if seen is None else text_digest(seen.probe_set, module)
+        write_identity(out, module, tokenizer=tokenizer, data=about, text=text, keep=True, trained_here=False)
     before = peak_memory(torch.device(device))
     known = lambda step: weights.digest(step, stamps[step]) is not None  # noqa: E731
     with logging_to(own_loggers):
@@ -238,8 +255,9 @@ def _asked(
     called = {observer: (observer.name, type(observer).__name__) for observer in observers}
     for pattern in only:
         if not any(fnmatch.filter(of_one, pattern) for of_one in called.values()):
+            near = did_you_mean(pattern, [name for of_one in called.values() for name in of_one]) or ";"
             raise ValueError(
-                f"--only: no observer {pattern!r} is configured; configured observers: {', '.join(names)}"
+                f"--only: no observer {pattern!r} is configured{near} configured observers: {', '.join(names)}"
             )
     chosen = [o for o in observers if not only or any(fnmatch.filter(called[o], p) for p in only)]
     last = max(subject.paths)
@@ -320,6 +338,8 @@ def _attach(
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{counts_path} cannot be read ({error})") from error
     if any(o.probe is None and o.reads_data for o in observers):  # these observe the run's own validation set
+        if type(datamodule) is L.LightningDataModule:  # of others' checkpoints
+            raise ValueError("no data to observe: give --data FILE, or `data:` in the yaml of --config")
         named = getattr(datamodule, "hparams", {}).get("tokenizer")
         if not subject.own and tokenizer is None and named is None and offers(datamodule, HasTokenizer):
             raise ValueError(

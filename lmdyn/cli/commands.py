@@ -23,6 +23,7 @@ def analyze(
     config: Sequence[Path] = (),
     only: tuple[str, ...] = (),
     observe: tuple[str, ...] = (),
+    data: str | None = None,
     out: Path | None = None,
     shard: str | None = None,
     scheduled: bool = False,
@@ -38,7 +39,7 @@ def analyze(
     Args:
         run: run folder, whose config.yaml defines model, data and observers, or one of its checkpoints (.ckpt); or a
             folder of checkpoint-*; or a folder written by save_pretrained; or a hub model. The last three require
-            --config and --out.
+            --out, and --config or --observe with --data.
         words: the command line.
         checkpoints: steps, 5 or 5:100; or folder or glob of checkpoints, also relative to RUN; default: RUN/checkpoints
         revisions: revisions of a hub model: step0,step1000, or a pattern such as 'step*', or all; if the name contains
@@ -46,6 +47,8 @@ def analyze(
         config: yaml applied on top of the run's, e.g. other observers under trainer.callbacks (`callbacks+:` appends)
         only: run only these of the configured observers: names of folders or classes, * matches any text
         observe: run these observers of lmdyn with their default arguments instead of the configured ones
+        data: a text file, a yaml with data:, or package.Class of a LightningDataModule, encoded for the model as
+            `inspect --data` does; observed instead of the run's validation set
         out: folder that receives observations/; default: RUN
         shard: i/n: this is worker i of n (i from 0): first checkpoints i, i+n, …, then what is missing of the others';
             default: that of torchrun's or SLURM's environment, else 0/1
@@ -80,6 +83,7 @@ def analyze(
         configs=config,
         only=only,
         observe=observe,
+        data=data,
         out=out,
         scheduled=scheduled,
         untrusted=untrusted,

@@ -16,6 +16,7 @@ from lmdyn.analysis.inspection.forward import Forward, device_of
 from lmdyn.analysis.inspection.label_convention import label_convention, model_reading
 from lmdyn.analysis.inspection.sites import find_sites
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
+from lmdyn.callbacks.observing.amounts import count_tokens
 from lmdyn.callbacks.observing.module_reading import declared_labels
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
@@ -33,6 +34,10 @@ from lmdyn.cli.inspecting.starting_yaml import next_command, refusal, starting_y
 __all__ = ["inspect_model"]
 
 log = logging.getLogger(__name__)
+
+_MISSING = (
+    "missing: save that of the weights next to them, tokenizer.save_pretrained; text is split without it"
+)
 
 
 def inspect_model(
@@ -86,9 +91,11 @@ def _inspected(subject: Subject, given: Data, forward: str | None) -> Inspection
     with silently():
         sites = find_sites(module, batches[0], forward)
     size = sum(p.numel() for p in module.parameters())  # tied ones count once
+    seen = f"; {count_tokens(probe):,} tokens of it are observed" if given.own else ""
     about = {
         "model": f"{subject.says} ({subject.weights}): {size:,} parameters",
-        "data": given.says,
+        "data": given.says + seen,
+        **({"tokenizer": _MISSING} if subject.kind == "pretrained" and subject.tokenizer is None else {}),
         "called": how_called(module, batches[0], forward),
         **_damaged(module),
         **_labels(module, batches, given, forward),

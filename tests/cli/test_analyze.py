@@ -1,5 +1,6 @@
 """Replay over checkpoints, and the report."""
 
+import json
 import shutil
 from pathlib import Path
 from unittest import mock
@@ -17,6 +18,8 @@ from lmdyn.cli.replay.subject import _run_config
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
 from lmdyn.models import LSTMLanguageModel
 from lmdyn.runs.checkpoint_files import find_checkpoints, load_weights
+from lmdyn.runs.observed_run import RunFolder, SeedPair
+from lmdyn.runs.store import ObservationStore
 from tests.cli.tiny_run import at_steps, tiny_run, trained
 
 
@@ -92,6 +95,33 @@ def test_what_is_observed_and_where_is_said_in_the_command(run, tmp_path, capsys
         with pytest.raises(SystemExit, match="1"):
             main(["analyze", str(run), "--out", str(tmp_path / "none"), *words])
         assert said in capsys.readouterr().err
+
+
+def test_a_run_says_who_it_is(run, tmp_path):
+    """Next to its config.yaml, too; and a run without one file is read by the other."""
+    about = json.loads((run / "run.json").read_text())
+    assert about["model"]["class"].endswith("LSTMLanguageModel")
+    assert about["seed"] == {"value": 0, "known_from": "seed_everything"}
+    folder = shutil.copytree(run, tmp_path / "run")
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump(config | {"seed_everything": True}))
+    assert RunFolder(folder).seeds == SeedPair(0)
+    (folder / "run.json").unlink()
+    assert RunFolder(folder).seeds == SeedPair()
+    assert RunFolder(folder).condition == RunFolder(run).condition
+    words = [
+        "--observe",
+        "LearningCurves",
+        "--data",
+        __file__,
+        "--out",
+        str(tmp_path / "out"),
+        "--logger=none",
+    ]
+    main(["analyze", str(run), *words])
+    folders = [f / "observations" / "learning_curves" for f in (run, tmp_path / "out")]
+    own, other = (ObservationStore(f).about()["settings"]["probe_set"] for f in folders)
+    assert own != other
 
 
 def test_a_report_of_the_folder_around_a_run(run, tmp_path, capsys):

@@ -259,6 +259,47 @@ def test_references_read_such_checkpoints_too(series, tmp_path):
     assert sorted(table["step"].unique()) == [10, 20, 40]
 
 
+def test_a_text_and_names_of_observers_need_no_yaml(series, tmp_path, capsys):
+    """The text is encoded as that of inspect's yaml; a single model, and run.json, too."""
+    text, model = tmp_path / "text.txt", series / "gpt2"
+    text.write_text("a b c d\nd c b a\nb b c c\n" * 20)
+    words = ["--observe", "LearningCurves", "--data", str(text), "--logger", "none"]
+    for folder, out in ((model, "named"), (model / "checkpoint-10", "one")):
+        main(["analyze", str(folder), *words, "--out", str(tmp_path / out)])
+    main(["inspect", str(model / "checkpoint-40"), "--data", str(text), "--write", str(tmp_path / "my.yaml")])
+    page = " ".join(capsys.readouterr().out.split())
+    rows = ["analyze", str(model), "--config", str(tmp_path / "my.yaml"), "--only", "LearningCurves"]
+    main([*rows, "--out", str(tmp_path / "yaml"), "--logger", "none"])
+    assert losses(tmp_path / "named") == losses(tmp_path / "yaml")
+    assert losses(tmp_path / "one") == {10: losses(tmp_path / "named")[10]}
+    assert f"of the text {text}; 239 tokens of it are observed" in page
+    about = json.loads((tmp_path / "named" / "run.json").read_text())
+    assert about["model"]["configuration"]["n_embd"] == 8
+    assert about["data"]["probe"]["class"] == "TextCorpus"
+    assert about["seed"] is None  # analyze's own is none of its training
+    assert not about.keys() & {"commit", "device"}
+    bare = shutil.copytree(model / "checkpoint-10", tmp_path / "bare")
+    for path in bare.glob("tokenizer*"):
+        path.unlink()
+    for args, said in (
+        (["analyze", str(model), *words[:2]], "give the folder of its observations with --out"),
+        (
+            ["analyze", str(model), *words[:2], "--out", str(tmp_path / "x")],
+            "no data to observe: give --data FILE",
+        ),
+        (["analyze", str(bare), *words, "--out", str(tmp_path / "x")], "no tokenizer next to the weights"),
+        (
+            ["inspect", str(bare), "--data", str(text), "--write", str(tmp_path / "x.yaml")],
+            "the tokenizer is missing",
+        ),
+        (["check", "--config", str(tmp_path / "my.yaml")], "required: model: give --model CLASS"),
+        (["fit", "--config", str(tmp_path / "my.yaml")], "required: model: give --model CLASS"),
+    ):
+        with pytest.raises(SystemExit):
+            main(args)
+        assert said in capsys.readouterr().err, args
+
+
 # ------------------------------------------------------------------ hub models, which tests/cli/test_hub.py observes
 
 

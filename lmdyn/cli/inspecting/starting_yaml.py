@@ -127,6 +127,8 @@ def refusal(found: Inspection) -> str | None:
     if subject.kind == "pretrained":
         why = f"analyze loads causal and masked models, but {subject.says} is an encoder-decoder"
         wrap = "wrap it in a LightningModule, fit --model package.Class"
+        if subject.tokenizer is None:
+            return "the tokenizer is missing next to the weights: save it there, tokenizer.save_pretrained"
         return None if subject.model is not None else f"{why}: {wrap}"
     module = subject.module
     name, data = type(module).__name__, type(found.data.data).__name__
