@@ -40,38 +40,11 @@ from lmdyn.claims.rows import Layer, OneOf, Rows
 from lmdyn.runs.observed_run import NotMeasured, ObservedRun, RunFolder, SeedPair, by_seed
 
 __all__ = [
-    "STUDIES",
-    "Above",
-    "At",
-    "Below",
-    "Change",
-    "Claim",
-    "Condition",
-    "Difference",
-    "Estimate",
-    "Largest",
-    "Layer",
-    "Mean",
-    "NotMeasured",
-    "Number",
-    "ObservedRun",
-    "OneOf",
-    "Part",
-    "Published",
-    "Reaches",
-    "Region",
-    "Rows",
-    "RunFolder",
-    "SeedPair",
-    "Smallest",
-    "Study",
-    "Tested",
-    "Within",
-    "by_seed",
-    "published_correlation",
-    "published_share",
-    "study_of_file",
-]
+    "STUDIES", "Above", "At", "Below", "Change", "Claim", "Condition", "Difference",
+    "Estimate", "Largest", "Layer", "Mean", "NotMeasured", "Number", "ObservedRun", "OneOf",
+    "Part", "Published", "Reaches", "Region", "Rows", "RunFolder", "SeedPair", "Smallest",
+    "Study", "Tested", "Within", "by_seed", "published_correlation", "published_share", "study_of_file",
+]  # fmt: skip
 
 
 def study_of_file(path: Path) -> Study:

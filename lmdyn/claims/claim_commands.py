@@ -17,11 +17,13 @@ def claims(
     markdown: Path | None = None,
     out: Path | None = None,
     only: tuple[str, ...] = (),
+    write: Path | None = None,
     confidence: float = 0.95,
 ) -> None:
     """Test the claims of a publication on runs, your own or recorded ones.
 
-    Each verdict is computed: holds, fails, undecided, void, not measured. Without runs: list the claims and the
+    First: which claims can be answered by what is recorded, and which observers would measure the others. Then the
+    verdicts: holds, fails, undecided, void, not measured. Without runs: list the claims and the
     conditions under which they hold; without a study: list the studies. A run is judged by what its observers have
     recorded; `lmdyn analyze` adds observations to a run.
 
@@ -31,6 +33,7 @@ def claims(
         markdown: write a summary as Markdown, and a table of all numbers next to it as CSV
         out: folder for a report: the page claims.html, with its figures (PNG, SVG) next to it
         only: show only these claims, by name (* matches any text); all claims are judged and corrected for
+        write: write a yaml with the observers that would measure the other claims, for `lmdyn analyze RUN --config`
         confidence: confidence of the intervals; default: 0.95
 
     Raises:
@@ -41,10 +44,10 @@ def claims(
     if run and study is not None:
         from lmdyn.claims.verdicts.show import show_claims
 
-        show_claims(study, run, markdown=markdown, out=out, only=only, confidence=confidence)
+        show_claims(study, run, markdown=markdown, out=out, only=only, write=write, confidence=confidence)
         return
-    if markdown or out or only:
-        raise ValueError("--markdown, --out and --only require runs: `lmdyn claims STUDY RUN …`")
+    if markdown or out or only or write:
+        raise ValueError("--markdown, --out, --only and --write require runs: `lmdyn claims STUDY RUN …`")
     from lmdyn.claims.verdicts.lists import list_claims, list_studies
 
     if study is None:

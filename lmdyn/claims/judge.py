@@ -282,7 +282,7 @@ def _void(claim: Claim, estimates: Mapping[SeedPair, Sequence[Estimate]]) -> Ite
             yield f"seed {seed}: a part is infinite"
         for condition, estimate in zip(claim.void_unless, found[len(claim.parts) :], strict=True):
             if estimate.value not in condition.region:  # NaN is in no region
-                yield f"seed {seed}: {condition.says}: {estimate.value:.4g} is not {condition.region}"
+                yield f"seed {seed}: required: {condition.says}; {estimate.value:.4g} is not {condition.region}"
 
 
 def _parts(

@@ -65,13 +65,9 @@ def inspected_words(study: Study, claim: Claim, runs: Sequence[ObservedRun]) -> 
 
 def _not_registered(study: Study, claim: Claim, runs: Sequence[ObservedRun]) -> Iterator[str]:
     known = {run.name: run.registered.get(study.name, {}).get(claim.name) for run in runs}
-    for said, names in (
-        ("not said before it was measured", [name for name, found in known.items() if found is None]),
-        (
-            "changed since it was said",
-            [name for name, found in known.items() if found not in (None, claim.fingerprint)],
-        ),
-    ):
+    never = [name for name, found in known.items() if found is None]
+    changed = [name for name, found in known.items() if found not in (None, claim.fingerprint)]
+    for said, names in (("not said before it was measured", never), ("changed since it was said", changed)):
         if names:
             more = f" and {len(names) - 4} more" if len(names) > 4 else ""
             yield f"{said} in {', '.join(names[:4])}{more}"

@@ -3,9 +3,8 @@
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
-__all__ = ["as_html", "render"]
+__all__ = ["render"]
 
 
 def render(package: str, template: str, **values: Any) -> str:
@@ -19,8 +18,3 @@ def render(package: str, template: str, **values: Any) -> str:
         keep_trailing_newline=True,
     )
     return environment.get_template(template).render(**values)
-
-
-def as_html(text: str) -> Markup:
-    """Mark a text as HTML that is inserted as it is."""
-    return Markup(text)

@@ -60,6 +60,10 @@ class Source(ABC):
     def names(self) -> tuple[str, ...]:
         """Return the ``Observer/quantity`` names that are read."""
 
+    def described(self) -> str:
+        """Return what records it, in words."""
+        return f"lmdyn test: {', '.join(self.names())}"
+
     @abstractmethod
     def locate(self, runs: Sequence[ObservedRun]) -> tuple[ObservedRun, str]:
         """Return the run that has the data, and its place: the folder of an observer, or ``test``.
@@ -136,21 +140,21 @@ class Rows(Source):
                 folders = [f for f in folders if f == snake_case(self.observer)] or folders
             if len(folders) > 1:
                 raise ValueError(
-                    f"{run.name} has several observers {self._described()}: {', '.join(folders)}; give `name`, or "
+                    f"{run.name} has several observers {self.described()}: {', '.join(folders)}; give `name`, or "
                     "`settings` that only one of them has"
                 )
             found += [(run, folder) for folder in folders]
         if not found:
             observed = {name.rpartition(".")[2] for run in runs for name in run.observers().values()}
             error = OtherCondition if self.run and self.observer in observed else NotMeasured
-            raise error(f"no run has observations of {self._described()}; {_there(runs)}")
+            raise error(f"no run has observations of {self.described()}; {_there(runs)}")
         if len(found) > 1 and not any(key.startswith("forked.") for key, _ in self.run):
             found = _without_forks(found)
         if len(found) > 1:
             several = [run for run, _ in found]
             differ = differences(several) or ["their conditions are equal"]
             raise ValueError(
-                f"several runs of one seed have observations of {self._described()}: "
+                f"several runs of one seed have observations of {self.described()}: "
                 f"{', '.join(r.name for r in several)} ({'; '.join(differ)}); set `run`, or give fewer runs"
             )
         return found[0]
@@ -261,7 +265,8 @@ class Rows(Source):
             )
         return rows
 
-    def _described(self) -> str:
+    def described(self) -> str:
+        """Return the observer with what identifies it."""
         more = [f"`{self.name}`"] if self.name else []
         more += [f"{key}: {value!r}" for key, value in (*self.settings, *self.run)]
         return f"{self.observer} ({', '.join(more)})" if more else self.observer

@@ -234,9 +234,8 @@ class _Scaled:
 
     def _components(self) -> VarianceComponents | None:
         crossed = [s for s in self.estimates if s.init is not None and s.order is not None]
-        numbers = [
-            [s[i] for s in crossed] for i in (0, 1)
-        ]  # a seed that shares neither number is not part of the crossed design
+        numbers = [[s[i] for s in crossed] for i in (0, 1)]
+        # a seed that shares neither number is not part of the crossed design
         inits, orders = (sorted({n for n in found if found.count(n) > 1}) for found in numbers)  # type: ignore[type-var]
         cells = [[SeedPair(i, j) for j in orders] for i in inits]
         whole = all(s in self.estimates and not self.estimates[s].censored for row in cells for s in row)

@@ -220,7 +220,7 @@ def test_void_not_measured_and_which_line_would_measure_it():
     good[2].tested = {"accuracy": 0.4}
     row = verdict([Part(X, Above(0))], good, void_unless=(accurate,))
     assert (row.verdict, row.after_holm) == ("void", "void")
-    assert row.reasons == ("seed 4: the tagger is above chance: 0.4 is not ≥ 0.5",)
+    assert row.reasons == ("seed 4: required: the tagger is above chance; 0.4 is not ≥ 0.5",)
     assert row.p is None
     # NaN is no number
     row = verdict([Part(X, Above(0))], [*good[:2], run(4, {"x": math.nan})])

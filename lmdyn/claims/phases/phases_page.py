@@ -9,7 +9,7 @@ from lmdyn.claims.phases.map_figures import map_figures
 from lmdyn.claims.phases.phases import Curves, not_tested, order_table, tested_words
 from lmdyn.claims.phases.seed_map import SeedMap, map_tables, map_words, paths_table
 from lmdyn.claims.phases.stacked_curves import MOST_DRAWN, order_to_draw, stacked_curves
-from lmdyn.claims.rendering import as_html, render
+from lmdyn.claims.rendering import render
 from lmdyn.cli.pages.html_parts import Place, html_table, page, picture
 from lmdyn.cli.pages.linked_pages import PHASES_PAGE, links_between, renew
 from lmdyn.runs.atomic_files import make_writable, write_file
@@ -52,15 +52,15 @@ def write_phases_page(
         __package__,
         "phases.html",
         title=", ".join(list(curves)[:3]) + (f" and {len(curves) - 3} more" if len(curves) > 3 else ""),
-        links=as_html("".join(links_between(out, PHASES_PAGE))),
-        figures=as_html(pictures["phases"]),
+        links=Markup("".join(links_between(out, PHASES_PAGE))),
+        figures=Markup(pictures["phases"]),
         not_drawn=order_to_draw(phases)[MOST_DRAWN:],
         order=_table(order_table(phases)),
         tested=tested_words(phases, level),
         not_tested=not_tested(phases),
         void=void,
         map_words=map_words(found) if found else [],
-        map_figures=as_html(pictures["training_map"]),
+        map_figures=Markup(pictures["training_map"]),
         map_tables={name: _table(table) for name, table in map_tables(found).items()} if found else {},
     )
     contents = [
@@ -80,4 +80,4 @@ def write_table(table: pd.DataFrame, path: Path) -> None:
 
 
 def _table(table: pd.DataFrame) -> Markup:
-    return as_html(html_table(list(table.columns), table.astype(object).to_numpy()))
+    return Markup(html_table(list(table.columns), table.astype(object).to_numpy()))

@@ -1,6 +1,5 @@
 """``lmdyn claims`` without runs: the studies, and the claims of a study. Imports only small modules."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -8,7 +7,7 @@ from rich.table import Table
 
 from lmdyn.claims import STUDIES, Study, study_of_file
 
-__all__ = ["console", "find_study", "list_claims", "list_studies", "nearest"]
+__all__ = ["console", "find_study", "list_claims", "list_studies"]
 
 
 def find_study(name: str) -> Study:
@@ -22,21 +21,16 @@ def find_study(name: str) -> Study:
     if name in STUDIES:
         return STUDIES[name]
     first = " (the study comes first: lmdyn claims STUDY RUN …)" if Path(name).exists() else ""
-    raise ValueError(f"unknown study {name!r}{nearest(name, STUDIES)} studies: {', '.join(STUDIES)}{first}")
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name."""
     from lmdyn.analysis.inspection.attributes import did_you_mean  # slow import
 
-    return did_you_mean(name, list(names)) or ";"
+    near = did_you_mean(name, STUDIES) or ";"
+    raise ValueError(f"unknown study {name!r}{near} studies: {', '.join(STUDIES)}{first}")
 
 
 def list_studies() -> None:
     """Print the studies."""
     table = Table("study", "claims", "publication", box=None, padding=(0, 2))
-    for name in STUDIES:
-        study = STUDIES[name]
+    for name, study in STUDIES.items():
         table.add_row(name, str(len(study.claims)), f"{study.publication}: {study.title}")
     page = console()
     page.print(table)
@@ -48,15 +42,12 @@ def list_claims(name: str) -> None:
     study = find_study(name)
     page = console()
     page.print(f"{study.name}: {study.publication}, {study.title}\n")
-    table = Table(
-        "claim", "what the publication says", "number", "true where", box=None, padding=(0, 2, 0, 0)
-    )
+    columns = ("claim", "what the publication says", "number", "true where")
+    table = Table(*columns, box=None, padding=(0, 2, 0, 0))
     for claim in study.claims:
         for i, part in enumerate(claim.parts):
-            first = (
-                (claim.name, f"{claim.says} ({claim.where})") if i == 0 else ("", f"{claim.combine} of these")
-            )
-            table.add_row(*first, part.label, str(part.region))
+            own = ("", f"{claim.combine} of these") if i else (claim.name, f"{claim.says} ({claim.where})")
+            table.add_row(*own, part.label, str(part.region))
     page.print(table)
     page.print("\nlmdyn claims STUDY RUN …: which of them hold in your runs")
 

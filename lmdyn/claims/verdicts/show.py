@@ -2,18 +2,21 @@
 
 import fnmatch
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
+from lmdyn.analysis.inspection.attributes import did_you_mean
 from lmdyn.claims.chains.made_by import not_ended_words
 from lmdyn.claims.claim import Study
 from lmdyn.claims.judge import judge
 from lmdyn.claims.profiles import find_profiles
-from lmdyn.claims.verdicts.lists import console, find_study, nearest
+from lmdyn.claims.rows import Source
+from lmdyn.claims.verdicts.coverage import coverage_table, lacking_sources, observers_yaml
+from lmdyn.claims.verdicts.lists import console, find_study
 from lmdyn.claims.verdicts.tables import Judged, count, heading, measured_elsewhere, questions_of
 from lmdyn.claims.verdicts.words import summary_words, verdict_words
 
@@ -31,6 +34,7 @@ def show_claims(
     markdown: Path | None = None,
     out: Path | None = None,
     only: Sequence[str] = (),
+    write: Path | None = None,
     confidence: float = 0.95,
 ) -> None:
     """Run the command: judge, print, and write the requested files.
@@ -41,28 +45,36 @@ def show_claims(
         markdown: file for the summary, with the table of all claims next to it.
         out: folder of a report, for the page.
         only: names of the claims to show, with ``*`` for any text; all claims are judged.
+        write: file for a yaml with the observers that would measure the other claims.
         confidence: confidence of the intervals.
 
     Raises:
         FileNotFoundError: if a run does not exist.
-        ValueError: if study or claim are unknown, there are no observations, records are of another study, or runs
+        ValueError: if study or claim are unknown, records are of another study, or runs
             have different conditions.
     """
     study = find_study(name)
     names = [claim.name for claim in study.claims]
     for pattern in only:
         if not fnmatch.filter(names, pattern):
-            raise ValueError(f"--only: {study.name} has no claim {pattern!r}{nearest(pattern, names)}")
+            near = did_you_mean(pattern, names) or ";"
+            raise ValueError(
+                f"--only: {name} has no claim {pattern!r}{near} `lmdyn claims {name}` lists them"
+            )
     judged = judge_profiles(study, given, confidence)
     if only:
         chosen = {claim for pattern in only for claim in fnmatch.filter(names, pattern)}
-        rows = [tuple(row for row in one.judgement if row.claim.name in chosen) for one in judged]
-        judged = [
-            replace(one, judgement=replace(one.judgement, rows=of))
-            for one, of in zip(judged, rows, strict=True)
-        ]
+        for i, one in enumerate(judged):
+            rows = tuple(row for row in one.judgement if row.claim.name in chosen)
+            judged[i] = replace(one, judgement=replace(one.judgement, rows=rows))
+    lacking: dict[Source, list[str]] = {}
     for one in judged:
-        _print(one, measured_elsewhere(one, judged))
+        of_one = lacking_sources(one, measured_elsewhere(one, judged))
+        lacking |= of_one
+        _print(one, of_one)
+    if write is not None:
+        write.write_text(observers_yaml(study.name, lacking), encoding="utf-8")
+        log.info("written: %s", write)
     if markdown is not None:
         from lmdyn.claims.verdicts.verdict_page import write_summary
 
@@ -83,24 +95,21 @@ def judge_profiles(study: Study, given: Sequence[Path], confidence: float = 0.95
                 f"{profile.name} contains records for the claims of {profile.study}, which lack what the claims of "
                 f"{study.name} read: lmdyn claims {profile.study} …, or give the runs themselves"
             )
-    runs = [run for profile in profiles for run in profile.runs]
-    if not any(run.observers() or run.tested for run in runs):
-        raise ValueError(
-            f"{', '.join(run.name for run in runs)}: no observations: make them with `lmdyn analyze RUN --config "
-            "OBSERVERS.yaml`"
-        )
     return [Judged(profile, judge(study, profile.runs, confidence)) for profile in profiles]
 
 
-def _print(one: Judged, elsewhere: set[str]) -> None:
-    """Print a table of the claims that were measured, the reasons of their verdicts, and what is missing."""
+def _print(one: Judged, lacking: Mapping[Source, list[str]]) -> None:
+    """Print which claims the runs can answer, their table, and the reasons of their verdicts."""
     page = console()
     judgement = one.judgement
-    shown, of = len(judgement.rows), len(judgement.study.claims)
-    told = f"{shown} of {of} claims are shown: " if shown < of else ""
+    some = len(judgement.rows) < len(judgement.study.claims)  # chosen ones, of which more is said
+    answered = sum(row.verdict != "not measured" for row in judgement)
     page.print(
-        f"{judgement.study.name}: {heading(one.profile)}: {told}{count([r.verdict for r in judgement])}"
+        f"{judgement.study.name}: {heading(one.profile)}: what is recorded answers {answered} of "
+        f"{len(judgement.rows)} claims"
     )
+    page.print(coverage_table(one, lacking))
+    page.print(f"\n{count([r.verdict for r in judgement])}")
     if not_ended := not_ended_words(one.profile.runs):
         page.print(not_ended)
     columns = ("claim", "number, 95 % interval", "true where", "floor", "verdict", "after Holm")
@@ -118,11 +127,8 @@ def _print(one: Judged, elsewhere: set[str]) -> None:
     page.print(table)
     reasons: dict[str, list[str]] = {}
     for row in judgement:
-        if row.verdict != "not measured":
-            for reason in (*row.reasons, *row.exploratory):
-                reasons.setdefault(reason, []).append(row.claim.name)
-        elif row.claim.name not in elsewhere:
-            reasons.setdefault(f"not measured: {'; '.join(row.reasons)}", []).append(row.claim.name)
+        for reason in (*row.reasons, *row.exploratory) if some or row.verdict != "not measured" else ():
+            reasons.setdefault(reason, []).append(row.claim.name)
     for reason, names in reasons.items():
         more = f" and {len(names) - 6} more" if len(names) > 6 else ""
         page.print(f"{', '.join(names[:6])}{more}: {reason}")

@@ -4,10 +4,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from lmdyn.claims.chains.made_by import made_by
 from lmdyn.claims.claim import Study
 from lmdyn.claims.judge import ClaimJudgement
-from lmdyn.claims.rendering import as_html, render
+from lmdyn.claims.rendering import render
 from lmdyn.claims.verdicts.question_figures import question_figure
 from lmdyn.claims.verdicts.tables import (
     Judged,
@@ -70,7 +72,7 @@ def write_page(study: Study, judged: Sequence[Judged], out: Path) -> Path:
         for question in profile["questions"]:
             contents.append(Place(f"{profile['anchor']}_{question.name}", question.title, inner=True))
             figure = question_figure(question.title, question.rows)
-            profile["pictures"][question.name] = as_html(
+            profile["pictures"][question.name] = Markup(
                 picture(figure, base, question.name) if figure else ""
             )
     body = render(
@@ -78,9 +80,9 @@ def write_page(study: Study, judged: Sequence[Judged], out: Path) -> Path:
         "claims.html",
         study=study,
         how=HOW,
-        links=as_html("".join(links_between(out))),
+        links=Markup("".join(links_between(out))),
         profiles=profiles,
-        table=lambda question: as_html(html_table(_HEAD, [c for row in question.rows for c in _cells(row)])),
+        table=lambda question: Markup(html_table(_HEAD, [c for row in question.rows for c in _cells(row)])),
         details=_details,
     )
     text = page(f"lmdyn: {study.name}", [body], contents)

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from lmdyn.claims import STUDIES, Above, At, Claim, Part, records
+from lmdyn.claims import STUDIES, Above, At, Claim, OneOf, Part, Rows, Tested, records
 from lmdyn.claims.profiles import find_runs
 from lmdyn.claims.records import write_records
 from lmdyn.claims.verdicts import lists
@@ -140,7 +140,6 @@ def test_mistakes_are_a_line(runs, tmp_path, capsys):
         (["doe2001_wrod", runs], f"did you mean '{NAME}'?"),
         ([runs], "(the study comes first: lmdyn claims STUDY RUN …)"),
         ([NAME, tmp_path / "absent"], "is not a folder: expected a run, a folder of runs, or records"),
-        ([NAME, tmp_path / "bare"], "no observations: make them with `lmdyn analyze RUN"),
         ([NAME, tmp_path / "other"], "records for the claims of roe1999_syntax"),
         ([NAME, "--markdown", tmp_path / "m.md"], "require runs: `lmdyn claims STUDY RUN …`"),
         ([NAME, runs, "--markdwn", "x"], "did you mean '--markdown'?"),
@@ -149,13 +148,44 @@ def test_mistakes_are_a_line(runs, tmp_path, capsys):
         assert error in refused(capsys, *args)
 
 
+def test_what_can_be_answered_comes_first_and_a_yaml_measures_the_others(
+    runs, tmp_path, study, capsys, monkeypatch
+):
+    """Settings of an observer are its arguments; what selects a run, and tests, are comments."""
+    wanted = Rows(
+        "Interdependence", "di", settings=(("backend", "shapley"),), run=(("length", OneOf((8, 9))),)
+    )
+    heads = Claim("heads", "it is so", "5", (Part(At(wanted), Above(0)),), floor="none")
+    tested = Claim("tested", "it is so", "5", (Part(Tested("test_f1"), Above(0)),), floor="none")
+    monkeypatch.setattr(lists, "STUDIES", {NAME: replace(STUDY, claims=(*STUDY.claims, heads, tested))})
+    main(["claims", NAME, str(runs), "--write", str(tmp_path / "more.yaml")])
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.endswith("what is recorded answers 6 of 9 claims")
+    table = [" ".join(line.split()) for line in lines]
+    assert "Sparsity 7 6 Sparsity/entropy" in table
+    assert "Interdependence 1 0 Interdependence (backend: 'shapley', length: OneOf(values=(8, 9)))" in table
+    assert "test 3 2 lmdyn test: test/test_f1" in table
+    text = (tmp_path / "more.yaml").read_text()
+    assert "# Interdependence, length: 8\n# lmdyn test: test/test_f1\n" in text
+    every = {"schedule": {"per_decade": 4}}
+    sparsity, shapley = yaml.safe_load(text)["trainer"]["callbacks"]
+    assert sparsity == {"class_path": "Sparsity", "init_args": every}
+    named = {"backend": "shapley", "name": "interdependence_backend_shapley"}
+    assert shapley == {"class_path": "Interdependence", "init_args": every | named}
+    assert "attention" not in text
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "config.yaml").write_text("{}")
+    main(["claims", NAME, str(tmp_path / "bare")])
+    assert "what is recorded answers 0 of 9 claims" in capsys.readouterr().out
+
+
 def test_a_study_of_ones_own(runs, tmp_path, monkeypatch, capsys):
     main(["claims"])
     assert re.search(rf"{NAME} +7 +Doe 2001: A study of words", capsys.readouterr().out)
     main(["claims", str(OWN)])
     assert "gradients_follow_frequency" in capsys.readouterr().out
     main(["claims", str(OWN), str(runs)])
-    assert "no run has observations of LearningCurves" in capsys.readouterr().out
+    assert re.search(r"LearningCurves +\d +0 +LearningCurves", capsys.readouterr().out)
     (tmp_path / "empty.py").write_text("STUDIES = 3")
     assert "does not define STUDY = lmdyn.claims.Study(…)" in refused(capsys, tmp_path / "empty.py", runs)
     assert "expected a Python file" in refused(capsys, tmp_path / "nowhere.py", runs)
