@@ -48,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise
         while isinstance(error.__cause__, (ValueError, TypeError)) and _of_jsonargparse(error):
             error = error.__cause__  # jsonargparse wraps a class's error; lmdyn's wrappers add the place
-        logger.error("error: %s\n(LMDYN_TRACEBACK=1 shows the traceback)", error)
+        said = str(error).replace("NoneType", "null")
+        logger.error("error: %s\n(LMDYN_TRACEBACK=1 shows the traceback)", said)
         raise SystemExit(1) from None
 
 

@@ -3,12 +3,32 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import wraps
 from numbers import Integral
 from typing import Any
 
 __all__ = ["Progress", "Steps"]
 
 
+def _names_arguments(cls: type) -> Any:
+    """Let a dataclass answer an unknown argument with the nearest ones."""
+    init: Any = cls.__init__  # type: ignore[misc] # its own
+
+    @wraps(init)
+    def checked(self: Any, *args: Any, **given: Any) -> None:
+        try:
+            init(self, *args, **given)
+        except TypeError:
+            from lmdyn.analysis.inspection.attributes import refuse_unknown  # slow import
+
+            refuse_unknown(cls, given)
+            raise
+
+    cls.__init__ = checked  # type: ignore[misc]
+    return cls
+
+
+@_names_arguments
 @dataclass(frozen=True)
 class Steps:
     """A schedule over steps, where a step is the number of optimizer updates done (0: the untrained model).
@@ -40,12 +60,12 @@ class Steps:
         for name in ("every", "per_decade"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Integral):
-                raise TypeError(f"Steps.{name} is {value!r}: expected an integer, or null for never")
+                raise TypeError(f"Steps.{name} is {value!r}: expected a whole number, or null for never")
             if value is not None and value < 1:
                 raise ValueError(f"Steps.{name} is {value}: expected a number from 1, or null for never")
         at: Any = tuple(self.at) if isinstance(self.at, Iterable) else self.at  # yaml has lists
         if not isinstance(at, tuple) or not all(isinstance(step, Integral) for step in at):
-            raise TypeError(f"Steps.at is {at!r}: expected a list of integers, such as [0, 100]")
+            raise TypeError(f"Steps.at is {at!r}: expected a list of whole numbers, such as [0, 100]")
         if any(step < 0 for step in at):
             raise ValueError(f"Steps.at is {at}: expected steps from 0 (the untrained model)")
         object.__setattr__(self, "at", tuple(int(step) for step in at))

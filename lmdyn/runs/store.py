@@ -269,6 +269,8 @@ class ObservationStore:
             checksum = json.loads((table.schema.metadata or {}).get(b"lmdyn", b"{}")).get("schema")
             if checksum is not None and checksum != _schema_checksum(table):
                 raise ValueError("its columns are not those that were written")
+            if "step" in table.column_names and (other := set(table["step"].unique().to_pylist()) - {step}):
+                raise ValueError(f"it contains step {other.pop()}, as if it had been copied")
         except UnreadableError:
             raise
         except _DAMAGED as error:

@@ -26,8 +26,9 @@ def test_bad_schedules_are_refused():
         ({"every": 0}, "every is 0"),
         ({"per_decade": -1}, "per_decade is -1"),
         ({"at": (s for s in (0, -1))}, "steps from 0"),
-        *(({"at": wrong}, "expected a list of integers") for wrong in (5, (1.5,), ("2",))),
-        ({"every": 2.5}, r"every is 2\.5: expected an integer"),
+        *(({"at": wrong}, "expected a list of whole numbers") for wrong in (5, (1.5,), ("2",))),
+        ({"every": 2.5}, r"every is 2\.5: expected a whole number"),
+        ({"per_decad": 4}, "Steps has no argument 'per_decad', did you mean 'per_decade'"),
     )
 
 

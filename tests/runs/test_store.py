@@ -1,6 +1,7 @@
 """Observations on disk."""
 
 import os
+import shutil
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -51,6 +52,12 @@ def test_a_damaged_file_is_named_and_old_leftovers_go(tmp_path):
     for look in (lambda: store.has(3), store.about, store.read):
         with pytest.raises(ValueError, match=r"000000003\.parquet cannot be read .* remove it"):
             look()
+    store.path(3).unlink()
+    store.write(3, table(3))
+    shutil.copy(store.path(3), store.path(7))
+    with pytest.raises(ValueError, match=r"000000007\.parquet .* contains step 3, as if it had been copied"):
+        store.read()
+    store.path(7).unlink()
     store.path(3).unlink()
     old, young = tmp_path / ".000000004.x.tmp", tmp_path / ".000000005.x.tmp"
     for path in (old, young):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.attention_weights import readable_attention, watch_attention
-from lmdyn.analysis.inspection.attributes import did_you_mean, nearest_first
+from lmdyn.analysis.inspection.attributes import did_you_mean, nearest_first, type_words
 
 __all__ = ["Capture", "capture", "observing", "resolve_sites"]
 
@@ -296,7 +296,7 @@ def capture(
             tensor = first_tensor(output)
             if tensor is None:
                 raise RuntimeError(
-                    f"site {name!r}: expected a module that returns a tensor, got {type(output).__name__}"
+                    f"site {name!r}: expected a module that returns a tensor, got {type_words(type(output).__name__)}"
                 )
             if gradients and not tensor.requires_grad and tensor.is_floating_point():
                 tensor.requires_grad_(True)  # if all parameters below are frozen, the graph begins here

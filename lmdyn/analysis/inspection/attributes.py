@@ -7,9 +7,15 @@ from functools import cached_property
 from typing import Any
 
 __all__ = [
-    "did_you_mean", "has_attribute", "nearest", "nearest_first", "order_argument", "read_attribute", "refuse_unknown",
+    "did_you_mean",
+    "has_attribute",
+    "nearest",
+    "nearest_first",
+    "order_argument",
+    "read_attribute",
+    "refuse_unknown",
     "type_words",
-]  # fmt: skip
+]
 
 _MISSING = object()
 

@@ -20,6 +20,8 @@ from torch.utils.data import (
     Subset,
 )
 
+from lmdyn.analysis.inspection.attributes import type_words
+
 __all__ = [
     "aligned_labels",
     "drawn_alike",
@@ -95,8 +97,8 @@ def named_batch(batch: Any, names: Mapping[str, str | int] | None = None) -> dic
         raise ValueError("expected batches, got several loaders: pass one of them to the observer as `probe`")
     else:
         raise ValueError(
-            f"expected batches that are dicts, tuples or tensors, got {type(batch).__name__}: pass a loader of such "
-            "batches to the observer as `probe:`"
+            f"expected batches that are dicts, tuples or tensors, got {type_words(type(batch).__name__)}: pass a "
+            "loader of such batches to the observer as `probe:`"
         )
     if names is None:
         raise ValueError(

@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lmdyn.analysis.inspection.attributes import type_words
+
 __all__ = [
     "IGNORED",
     "Forward",
@@ -365,8 +367,8 @@ def logits_of(output: Any) -> Tensor:
             break
     seen = {k: tuple(t.shape) for k, t in tensors.items()}
     raise ValueError(
-        f"expected an output with `.logits` (batch, time, classes), got {type(output).__name__} of tensors {seen}: "
-        "pass `forward:` to the observer, a function (module, batch) -> logits or the dotted path to one"
+        f"expected an output with `.logits` (batch, time, classes), got {type_words(type(output).__name__)} of tensors "
+        f"{seen}: pass `forward:` to the observer, a function (module, batch) -> logits or the dotted path to one"
     )
 
 

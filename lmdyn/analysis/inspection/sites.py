@@ -1,6 +1,5 @@
 """Sites of any language model, found by a forward pass, or by a pattern of module paths."""
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import capture, observing, paths_of
 from lmdyn.analysis.inspection.attention_weights import readable_attention
+from lmdyn.analysis.inspection.attributes import nearest
 from lmdyn.analysis.inspection.blocks import BlockGroup, block_groups
 from lmdyn.analysis.inspection.forward import Forward, call_module, decoder_ids, logits_of
 from lmdyn.analysis.inspection.forward_trace import AttentionTrace, Call, trace_forward, within
@@ -147,7 +147,7 @@ def match_sites(module: nn.Module, pattern: str) -> dict[str, str]:
             matched.append(path)
     if not matched:
         near_ends = {".".join(path.split(".")[-len(tail) :]): path for path in reversed(paths)}
-        near = difflib.get_close_matches(".".join(tail).replace("*", "0"), near_ends, n=5, cutoff=0.0)
+        near = nearest(".".join(tail).replace("*", "0"), near_ends, cutoff=0.0)
         raise ValueError(
             f"the pattern {pattern!r} matches no module of {type(module).__name__}; the nearest paths are "
             f"{[near_ends[end] for end in near]}: a pattern is matched segment by segment, and one that begins "

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lmdyn.analysis.inspection.attributes import did_you_mean
 from lmdyn.analysis.similarity.cca import cca_of, pwcca_of, svcca_of
 from lmdyn.analysis.similarity.cka import kernel_cka, linear_cka_of
 from lmdyn.analysis.similarity.procrustes import procrustes_of
@@ -62,7 +63,10 @@ def known_measures(names: Sequence[str]) -> dict[str, Callable[[Pair], Tensor]]:
     """
     found = {name: function for name in names if (function := measure_of(name)) is not None}
     if unknown := [name for name in names if name not in found]:
-        raise ValueError(f"unknown measure {', '.join(unknown)}: expected {', '.join(MEASURES)} or svcca_<k>")
+        near = did_you_mean(unknown[0], MEASURES) or ":"
+        raise ValueError(
+            f"unknown measure {', '.join(unknown)}{near} expected {', '.join(MEASURES)} or svcca_<k>"
+        )
     return found
 
 

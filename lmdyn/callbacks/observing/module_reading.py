@@ -176,7 +176,7 @@ def _check_kind(
     """
     if kind == "masked" and is_encoder_decoder(module):
         raise ValueError(
-            f"{whose} requires a masked language model, got {type(module).__name__}, an encoder-decoder, whose "
+            f"{whose}: a masked model is required, but {type(module).__name__} is an encoder-decoder, whose "
             "decoder predicts the next of its own tokens; LearningCurves supports models of any kind"
         )
 
@@ -191,8 +191,8 @@ def _check_kind(
     if reading == {"masked": "causal", "causal": "bidirectional"}[kind]:
         effect = "no" if reading == "causal" else "a"
         raise ValueError(
-            f"{whose} requires a {kind} language model, got {type(module).__name__}, for which {effect} later token "
-            "changes the logits; LearningCurves supports models of any kind"
+            f"{whose}: a {kind} model is required, but {effect} later token changes the logits of "
+            f"{type(module).__name__}; LearningCurves supports models of any kind"
         )
 
 

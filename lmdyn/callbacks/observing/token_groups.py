@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from lmdyn.analysis.inspection.attributes import did_you_mean
 from lmdyn.analysis.inspection.batches import text_of
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.statistics.hashing import splitmix64
@@ -179,9 +180,10 @@ def gold_layers(observer: Observer, what: str) -> tuple[str, ...]:
 
     layers = tuple(observer.found("layers", default))
     if missing := [layer for layer in layers if layer not in known]:
+        near = did_you_mean(missing[0], known) or ";"
         raise ValueError(
-            f"{observer.name}: the probe set has no layers {missing}, it has {sorted(known)}: choose among these with "
-            "`layers:`, or add a `tagger` to the datamodule"
+            f"{observer.name}: the probe set has no layers {missing}{near} it has {sorted(known)}: choose among "
+            "these with `layers:`, or add a `tagger` to the datamodule"
         )
     return layers
 

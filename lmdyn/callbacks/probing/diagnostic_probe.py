@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from lmdyn.analysis.inspection.attributes import did_you_mean
 from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.analysis.probing.probes import (
     DiagnosticClassifier,
@@ -145,9 +146,10 @@ class DiagnosticProbe(Observer):
         for part, name in ((self._train_set, "train"), (self.probe_set, self.split)):
             missing = [task for task in self.tasks if task not in part.label_names]
             if missing or not self._keys:
+                near = did_you_mean(next(iter(missing), ""), part.label_names) or ";"
                 raise ValueError(
-                    f"{self.name}: the {name} split has no layers {missing}, it has {sorted(part.label_names)}: choose "
-                    "`tasks` among these, and `targets` (a custom loader names its labels by an attribute "
+                    f"{self.name}: the {name} split has no layers {missing}{near} it has {sorted(part.label_names)}: "
+                    "choose `tasks` among these, and `targets` (a custom loader names its labels by an attribute "
                     "`label_names`, layer to list of names)"
                 )
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.attention.head_divergence import HeadDivergenceSums
 from lmdyn.analysis.geometry.sampled_rows import SampledRows
+from lmdyn.analysis.inspection.attributes import did_you_mean
 from lmdyn.analysis.similarity.block_covariances import BlockCovariances
 from lmdyn.analysis.similarity.block_similarity import block_similarity, value_or_reason
 from lmdyn.analysis.similarity.divergence import DivergenceSums
@@ -162,8 +163,9 @@ class Similarity(StreamingObserver):
     def __post_init__(self) -> None:
         super().__post_init__()
         if unknown := [m for m in self.measures if m not in SAMPLED and measure_of(m) is None]:
-            known = ", ".join((*MEASURES, *SAMPLED))
-            raise ValueError(f"unknown measure {', '.join(unknown)}: expected one of {known}, svcca_<k>")
+            known = (*MEASURES, *SAMPLED, "svcca_<k>")
+            near = did_you_mean(unknown[0], known) or ":"
+            raise ValueError(f"unknown measure {', '.join(unknown)}{near} expected one of {', '.join(known)}")
         if self.jackknife not in ((0, BLOCKS) if self.bootstrap else (0, *range(LEAST_BLOCKS, BLOCKS + 1))):
             some = f"{LEAST_BLOCKS} to {BLOCKS} blocks, {BLOCKS} with a bootstrap, or 0 for none"
             raise ValueError(f"jackknife is {self.jackknife}: expected {some}")

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, NoReturn, Union, get_args, get_origin
+from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from jsonargparse import (  # type: ignore[attr-defined] # jsonargparse exports it by a star import
@@ -19,7 +19,7 @@ from jsonargparse import (  # type: ignore[attr-defined] # jsonargparse exports 
 )
 from lightning.pytorch.cli import LightningArgumentParser
 
-from lmdyn.analysis.inspection.attributes import did_you_mean, nearest
+from lmdyn.analysis.inspection.attributes import did_you_mean, nearest, type_words
 from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.cli import whole_number
 from lmdyn.cli.parsing.errors import of_users_code
@@ -90,6 +90,14 @@ class Parser(LightningArgumentParser):
     def dump(self, *args: Any, **kwargs: Any) -> str:
         """Dump a configuration without validating again what was parsed."""
         return str(super().dump(*args, **{**kwargs, "skip_validation": True}))
+
+    def _check_value_key(self, action: Any, value: Any, key: str, *args: Any, **kwargs: Any) -> Any:
+        """Check a value; jsonargparse accepts anything for settings that it groups, such as ``schedule: 5``."""
+        group = getattr(action, "basetype", None)
+        if is_dataclass(group) and isinstance(value, (int, float, list)):
+            names = ", ".join(f"{field.name}: …" for field in fields(group))
+            raise TypeError(f"expected `{key}: {{{names}}}` or some of these, got {value!r}")
+        return super()._check_value_key(action, value, key, *args, **kwargs)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Report an error and exit; reraise an error of a user's code, of which jsonargparse keeps only the message."""
@@ -182,7 +190,7 @@ def essence(message: str, options: Sequence[str] = ()) -> str:
 
     Example:
         >>> essence("Parser key n:" + chr(10) + "  Errors:" + chr(10) + "    - Not a number")
-        'Parser key n: Not a number'
+        'n: Not a number'
         >>> essence("unrecognized arguments: --trainer.max_step=3", ["trainer.max_steps"])
         "unrecognized arguments: --trainer.max_step=3, did you mean '--trainer.max_steps'?"
     """
@@ -203,26 +211,54 @@ def essence(message: str, options: Sequence[str] = ()) -> str:
                 f"unknown class {unknown[2]!r}{did_you_mean(unknown[2], names) or ';'} known classes: "
                 f"{', '.join(names)}; name other classes by their dotted path"
             )
-        elif option := re.fullmatch(r"(.*[Oo]ption '([\w.+-]+)')( is not accepted)?", line):
-            if option[2] in refused:  # for a list, jsonargparse also tries its items
+        elif option := re.fullmatch(
+            r"(.*?(?:Group '(\w+)' .*)?[Oo]ption '([\w.+-]+)')( is not accepted)?", line
+        ):
+            if option[3] in refused:  # for a list, jsonargparse also tries its items
                 if kept and kept[-1].startswith("Problem with given class_path"):
                     kept.pop()
                 continue
-            refused.add(option[2])
+            refused.add(option[3])
             known = [*_arguments(cls), "class_path", "init_args", "dict_kwargs"] if cls else options
-            kept.append(f"{line}{_group_of(option[2], cls) or _nearest_option(option[2], known)}")
+            if option[2] and cls:
+                known = _settings_of(cls, option[2])
+            kept.append(f"{line}{_group_of(option[3], cls) or _nearest_option(option[3], known)}")
         elif line.startswith("unrecognized arguments: "):
             typed = line.split()[2].lstrip("-").partition("=")[0]
             kept.append(f"{line}{_nearest_option(typed, options, '--')}")
         elif absent := re.search(r"module '([\w.]+)' has no attribute '(\w+)'$", line):
             there = [n for n in vars(sys.modules.get(absent[1], object)) if n[0] != "_"]
             kept.append(line + did_you_mean(absent[2], there))
+        elif line.startswith("the following arguments are required: "):
+            kept.append(line.replace("fit.", "") + _NO_MODEL * bool(re.search(r"\bmodel\b", line)))
         elif line and not _NOISE.fullmatch(line):
             kept.append(line)
-    if no_class:  # the option's other types are irrelevant
-        kept = [line for line in kept if not line.startswith("Expected a <class ")]
-    said = " ".join(kept) or message
-    return re.sub(r"Expected a <class 'int'>\. Got value: ", "expected a whole number, got ", said)
+    if no_class:  # the option's other types are irrelevant; for a list, jsonargparse also tries its items
+        kept = [line for line in dict.fromkeys(kept) if not line.startswith("Expected a <class ")]
+    expected = lambda found: f"expected {type_words(found[1].rpartition('.')[2])}"  # noqa: E731
+    said = re.sub(r"Expected an? <(?:class|enum) '([\w.]+)'>", expected, " ".join(kept) or message)
+    for was, now in _PLAINER.items():
+        said = re.sub(was, now, said)
+    given = re.search(r"^[- ]*Given value: (.{1,80})$", message, flags=re.MULTILINE)
+    return f"{said}, got {given[1]}" if given and re.search(r" expected [\w ',]+$", said) else said
+
+
+_NO_MODEL = (
+    ": give --model CLASS, or a yaml with `model:`; one with observers and data only is for `lmdyn analyze MODEL "
+    "--config FILE --out DIR`"
+)
+
+_PLAINER = {
+    r"Expected a typing\.Literal\[(.*?)\]": r"expected \1",
+    r"(?<=\w|') [Ee]xpected (?=true|text|null|a |'|collections)": " or ",
+    r"collections\.abc\.\w+\[.*\]$": "a list",
+    r"'\w+' object has no attribute 'keys'": "expected a mapping",
+    r"Group '(\w+)' does not accept option ('[\w.]+')": r"\1: option \2 is not accepted",
+    r"\.? Got value: ": ", got ",
+    r'Parser key "?([\w.+-]+)"?: ': r"\1: ",
+    r"Problem with given class_path '(?:[\w.]+\.)?(\w+)': ": r"\1: ",
+}
+"""Words of jsonargparse, and those that replace them."""
 
 
 def _nearest_option(typed: str, options: Sequence[str], prefix: str = "") -> str:
@@ -231,10 +267,9 @@ def _nearest_option(typed: str, options: Sequence[str], prefix: str = "") -> str
     if head in _OF_MODEL and "model" in options:
         return f": optimizers are arguments of the model, use {prefix}model.{typed}"
     heads = dict.fromkeys(name.partition(".")[0] for name in options)
-    found = nearest(typed, options)
-    if dot and "." not in "".join(found):
-        found = [f"{near}.{rest}" for near in nearest(head, heads) if near != head]
-    return f", did you mean {prefix + found[0]!r}?" if found else ""
+    if dot and not any("." in near for near in nearest(typed, options)):
+        options = [f"{near}.{rest}" for near in nearest(head, heads) if near != head]
+    return did_you_mean(typed, options, prefix)
 
 
 def _group_of(typed: str, class_path: str) -> str:
@@ -248,6 +283,16 @@ def _group_of(typed: str, class_path: str) -> str:
             if name in {field.name for field in fields(group.default)}:
                 return f": it is now `{group.name}: {{{name}: …}}`"
     return ""
+
+
+def _settings_of(class_path: str, argument: str) -> list[str]:
+    """Return the names of the settings that an argument of a class groups."""
+    try:
+        group = get_type_hints(dotted(class_path).__init__).get(argument)
+    except (ValueError, TypeError, NameError):
+        return []
+    found = [kind for kind in (group, *get_args(group)) if is_dataclass(kind)]
+    return [field.name for kind in found for field in fields(kind)]
 
 
 def _arguments(class_path: str) -> list[str]:

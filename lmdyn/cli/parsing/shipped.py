@@ -62,10 +62,10 @@ def _unknown(option: str, value: str) -> str:
 
     names = list(shipped_files())
     # a name without a folder is compared with names without folders
-    near = nearest(value.removeprefix("configs/").removesuffix(".yaml"), names, number=3)
+    near = nearest(value.removeprefix("configs/").removesuffix(".yaml"), names)
     if not near:
         last = {name.rpartition("/")[2]: name for name in reversed(names)}
-        near = [last[found] for found in nearest(Path(value).stem, last, number=3)]
+        near = [last[found] for found in nearest(Path(value).stem, last)]
     close = f" Close names: {', '.join(near)}." if near else ""
     return (
         f"{option} {value!r}: expected a file or the name of a shipped configuration, neither exists.{close} "
@@ -89,7 +89,10 @@ def copy_shipped(study: str, folder: Path) -> list[Path]:
     source = _root() / study
     studies = sorted(path.parent.name for path in _root().glob("*/Snakefile"))
     if study not in studies:
-        raise ValueError(f"unknown study {study!r}: studies are {', '.join(studies)}")
+        from lmdyn.analysis.inspection.attributes import did_you_mean  # slow import
+
+        near = did_you_mean(study, studies) or ":"
+        raise ValueError(f"unknown study {study!r}{near} studies are {', '.join(studies)}")
     if (folder / study).exists():
         raise ValueError(f"{folder / study} already exists: choose another folder with --to, or remove it")
     shutil.copytree(source, folder / study)

@@ -44,7 +44,7 @@ def test_it_is_the_jackknife_of_the_values_without_each_block():
     assert float(found["svcca"].error) == pytest.approx(float(same.error), rel=1e-12)
     with pytest.raises(ValueError, match="at least 2 blocks with samples, got 1"):
         jackknife_similarity(parts[:1])
-    with pytest.raises(ValueError, match="unknown measure svcca_: expected"):
+    with pytest.raises(ValueError, match="unknown measure svcca_, did you mean"):
         jackknife_similarity(parts, ["svcca_"])
 
 

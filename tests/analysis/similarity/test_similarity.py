@@ -104,7 +104,9 @@ class TestSweep:
     def test_errors_and_nothing(self, related):
         x, y = related(n=50)
         assert sweep([], y)["svcca"].shape == (0,)
-        with pytest.raises(ValueError, match=r"unknown measure ccca: expected cca, svcca"):
+        with pytest.raises(
+            ValueError, match=r"unknown measure ccca, did you mean 'cca'.* expected cca, svcca"
+        ):
             sweep([x], y, ["ccca"])
         with pytest.raises(ValueError, match=r"xs\[1\] is constant"):
             sweep([x, torch.ones(50, 2)], y)

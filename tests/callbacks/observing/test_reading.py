@@ -379,8 +379,8 @@ def test_labels_may_begin_late(tmp_path):
 def test_arguments_of_another_type_or_meaning():
     for observer, arguments, words in (
         (LearningCurves, {"schedule": 5}, r"schedule is 5: expected Steps"),
-        (LearningCurves, {"batch": "input_ids"}, "expected Mapping or null"),
-        (Sparsity, {"sites": ["model.layers.0"]}, "expected Mapping or text or null"),
+        (LearningCurves, {"batch": "input_ids"}, "expected a mapping or null"),
+        (Sparsity, {"sites": ["model.layers.0"]}, "expected a mapping or text or null"),
     ):
         assert_refused(observer, (arguments, words))
 

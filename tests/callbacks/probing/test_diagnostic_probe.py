@@ -153,7 +153,7 @@ def test_refusals(tmp_path):
     assert_refused(
         lambda **settings: attach(tmp_path, **settings),
         ({"tasks": []}, "choose `tasks` among these"),
-        ({"tasks": ["semtag"]}, r"the train split has no layers \['semtag'\], it has \['upos'\]"),
+        ({"tasks": ["semtag"]}, r"the train split has no layers \['semtag'\]; it has \['upos'\]"),
     )
 
 

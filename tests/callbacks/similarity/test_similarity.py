@@ -179,8 +179,14 @@ def test_live_past_is_what_replay_takes(tmp_path):
 def test_refused_settings():
     assert_refused(
         Similarity,
-        ({"measures": ["svca"]}, "unknown measure svca: expected one of cca, svcca"),
-        ({"measures": ["svcca_x"]}, r"unknown measure svcca_x: expected one of cca, .*svcca_<k>"),
+        (
+            {"measures": ["svca"]},
+            r"unknown measure svca, did you mean 'svcca'.*\? expected one of cca, svcca",
+        ),
+        (
+            {"measures": ["svcca_x"]},
+            r"unknown measure svcca_x, did you mean .* expected one of cca, .*svcca_<k>",
+        ),
         ({"sites": {"": "h1"}}, "sites is {'': 'h1'}: expected"),
         ({"reference_sites": {"a": "h1"}}, "other models than Itself"),
         ({"reference": {}}, "expected at least one reference, got none: name one"),
