@@ -522,7 +522,14 @@ def sharded(net):
     return net
 
 
-MODES = (in_parallel, compiled, accelerated, sharded)
+def sharded_as_one(net):
+    """Its weights stay whole from a forward to the backward pass."""
+    from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(net, mesh=torch.distributed.init_device_mesh("cpu", (2,)))
+
+
+MODES = (in_parallel, compiled, accelerated, sharded, sharded_as_one)
 
 
 @pytest.mark.slow
