@@ -102,11 +102,12 @@ def is_sharded(module: nn.Module) -> bool:
     """
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return False
-    from torch.distributed.fsdp import FullyShardedDataParallel  # the import takes a second
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel  # the import takes a second
     from torch.distributed.tensor import DTensor
 
+    # weights of an FSDPModule are whole, and no DTensor, from its forward to its backward pass
     return any(isinstance(p, DTensor) for p in module.parameters()) or any(
-        isinstance(m, FullyShardedDataParallel) for m in module.modules()
+        isinstance(m, (FSDPModule, FullyShardedDataParallel)) for m in module.modules()
     )
 
 

@@ -152,9 +152,9 @@ class WeightSpectra(Observer):
     def check_module(self, module: nn.Module) -> None:
         """Raise an error for a module whose matrices or references cannot be read."""
         found = find_matrices(module)
-        sharded = is_sharded(module)
-        if any(hasattr(p, "ds_id") for p in module.parameters()) or (
-            sharded and not any(hasattr(p, "full_tensor") for p in module.parameters())
+        sharded, parts = is_sharded(module), [*module.parameters(), *module.modules()]
+        if any(hasattr(x, "ds_id") for x in parts) or (
+            sharded and not any(hasattr(x, "full_tensor") or hasattr(x, "unshard") for x in parts)
         ):
             raise ValueError(
                 f"{self.name}: expected weights that are whole or sharded by fully_shard, got another kind of shards: "
