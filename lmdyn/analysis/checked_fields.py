@@ -7,9 +7,7 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from lmdyn.analysis.inspection.attributes import type_words
-
-__all__ = ["Above", "From", "check_fields"]
+__all__ = ["Above", "From", "check_fields", "type_words"]
 
 
 @dataclass(frozen=True)
@@ -147,3 +145,26 @@ def _words(hint: Any) -> str:
         return ", ".join(map(repr, get_args(hint)))
     kind = get_origin(hint) or hint
     return type_words(getattr(kind, "__name__", str(kind)))
+
+
+_TYPES = {
+    **dict.fromkeys(("list", "tuple", "set", "Sequence", "Collection", "Iterable"), "a list"),
+    **dict.fromkeys(("dict", "Mapping"), "a mapping"),
+    **{
+        "int": "a whole number",
+        "float": "a number",
+        "bool": "true or false",
+        "str": "text",
+        "NoneType": "null",
+    },
+}
+
+
+def type_words(name: str) -> str:
+    """Return what a type of Python is called in yaml and in messages.
+
+    Example:
+        >>> type_words("int"), type_words("NoneType"), type_words("Steps")
+        ('a whole number', 'null', 'Steps')
+    """
+    return _TYPES.get(name, name)

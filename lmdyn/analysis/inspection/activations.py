@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lmdyn.analysis.checked_fields import type_words
 from lmdyn.analysis.inspection.attention_weights import readable_attention, watch_attention
-from lmdyn.analysis.inspection.attributes import did_you_mean, nearest_first, type_words
+from lmdyn.analysis.inspection.attributes import did_you_mean, nearest_first
 
 __all__ = ["Capture", "capture", "observing", "resolve_sites"]
 

@@ -14,7 +14,6 @@ __all__ = [
     "order_argument",
     "read_attribute",
     "refuse_unknown",
-    "type_words",
 ]
 
 _MISSING = object()
@@ -131,29 +130,6 @@ def refuse_unknown(cls: type, given: Iterable[str]) -> None:
         raise TypeError(
             f"{cls.__name__} has no argument {unknown!r}{near} its arguments are {nearest_first(unknown, known)}"
         )
-
-
-_TYPES = {
-    **dict.fromkeys(("list", "tuple", "set", "Sequence", "Collection", "Iterable"), "a list"),
-    **dict.fromkeys(("dict", "Mapping"), "a mapping"),
-    **{
-        "int": "a whole number",
-        "float": "a number",
-        "bool": "true or false",
-        "str": "text",
-        "NoneType": "null",
-    },
-}
-
-
-def type_words(name: str) -> str:
-    """Return what a type of Python is called in yaml and in messages.
-
-    Example:
-        >>> type_words("int"), type_words("NoneType"), type_words("Steps")
-        ('a whole number', 'null', 'Steps')
-    """
-    return _TYPES.get(name, name)
 
 
 def nearest_first(name: str, names: Iterable[str], most: int = 12) -> str:

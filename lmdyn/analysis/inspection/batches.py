@@ -20,7 +20,7 @@ from torch.utils.data import (
     Subset,
 )
 
-from lmdyn.analysis.inspection.attributes import type_words
+from lmdyn.analysis.checked_fields import type_words
 
 __all__ = [
     "aligned_labels",

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.attributes import type_words
+from lmdyn.analysis.checked_fields import type_words
 
 __all__ = [
     "IGNORED",

@@ -19,7 +19,8 @@ from jsonargparse import (  # type: ignore[attr-defined] # jsonargparse exports 
 )
 from lightning.pytorch.cli import LightningArgumentParser
 
-from lmdyn.analysis.inspection.attributes import did_you_mean, nearest, type_words
+from lmdyn.analysis.checked_fields import type_words
+from lmdyn.analysis.inspection.attributes import did_you_mean, nearest
 from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.cli import whole_number
 from lmdyn.cli.parsing.errors import of_users_code
