@@ -35,70 +35,133 @@ _AT = ("<site>/<over>",)
 _OF_VECTORS = (
     Quantity("vectors", "Number of vectors.", "count", low=1.0, tags=_AT),
     Quantity(
-        "rankme", "RankMe: exponential entropy of the singular values of the uncentred vectors.", low=1.0, tags=_AT,
-        panel="ranks", short="RankMe (singular values,\nuncentred)", floor="rankme_white_noise", headline=True,
+        "rankme",
+        "RankMe: exponential entropy of the singular values of the uncentred vectors.",
+        low=1.0,
+        tags=_AT,
+        panel="ranks",
+        short="RankMe (singular values,\nuncentred)",
+        floor="rankme_white_noise",
+        headline=True,
     ),
     Quantity(
-        "rankme_covariance", "Exponential entropy of the eigenvalues of the centred covariance.", low=1.0, tags=_AT,
-        panel="ranks", short="RankMe (eigenvalues of\nthe covariance)",
+        "rankme_covariance",
+        "Exponential entropy of the eigenvalues of the centred covariance.",
+        low=1.0,
+        tags=_AT,
+        panel="ranks",
+        short="RankMe (eigenvalues of\nthe covariance)",
     ),
-    Quantity("rankme_white_noise", "RankMe of as many Gaussian vectors of the same width.", low=1.0, tags=_AT),
     Quantity(
-        "participation_ratio", "(Σλ)²/Σλ² of the eigenvalues of the centred covariance.", low=1.0, tags=_AT,
-        panel="ranks", short="participation ratio",
+        "rankme_white_noise", "RankMe of as many Gaussian vectors of the same width.", low=1.0, tags=_AT
     ),
     Quantity(
-        "alpha", "Exponent α of λ_i ~ i^−α over the range of indices, by least squares.", low=0.0, tags=_AT,
-        panel="ranks", short="exponent α of λᵢ ~ i^−α",
+        "participation_ratio",
+        "(Σλ)²/Σλ² of the eigenvalues of the centred covariance.",
+        low=1.0,
+        tags=_AT,
+        panel="ranks",
+        short="participation ratio",
+    ),
+    Quantity(
+        "alpha",
+        "Exponent α of λ_i ~ i^−α over the range of indices, by least squares.",
+        low=0.0,
+        tags=_AT,
+        panel="ranks",
+        short="exponent α of λᵢ ~ i^−α",
     ),
     Quantity("alpha_error", "Standard error of alpha, from the residuals of the line.", low=0.0, tags=_AT),
-    Quantity("alpha_r2", "Share of the variance of ln λ that the power law explains.", low=0.0, high=1.0, tags=_AT),
-    Quantity("anisotropy", "Mean cosine of all pairs of vectors.", low=-1.0, high=1.0, tags=_AT, panel="outliers"),
     Quantity(
-        "token_kurtosis", "Excess kurtosis over a vector's components, mean over vectors.", low=-2.0, tags=_AT,
-        panel="outliers", short="excess kurtosis over the\ncomponents of a vector",
+        "alpha_r2", "Share of the variance of ln λ that the power law explains.", low=0.0, high=1.0, tags=_AT
     ),
     Quantity(
-        "unit_kurtosis", "Excess kurtosis of a unit over vectors, mean over units.", low=-2.0, tags=_AT,
-        panel="outliers", short="excess kurtosis of a unit\nover vectors",
+        "anisotropy", "Mean cosine of all pairs of vectors.", low=-1.0, high=1.0, tags=_AT, panel="outliers"
+    ),
+    Quantity(
+        "token_kurtosis",
+        "Excess kurtosis over a vector's components, mean over vectors.",
+        low=-2.0,
+        tags=_AT,
+        panel="outliers",
+        short="excess kurtosis over the\ncomponents of a vector",
+    ),
+    Quantity(
+        "unit_kurtosis",
+        "Excess kurtosis of a unit over vectors, mean over units.",
+        low=-2.0,
+        tags=_AT,
+        panel="outliers",
+        short="excess kurtosis of a unit\nover vectors",
     ),
     Quantity("largest_magnitude", "Largest magnitude of any unit in any vector.", low=0.0, tags=_AT),
-)  # fmt: skip
+)
 _OF_SAMPLE = (
     Quantity("distinct_vectors", "Number of distinct vectors in the sample.", "count", low=1.0, tags=_AT),
     Quantity(
-        "intrinsic_dimension", "TwoNN intrinsic dimension of the distinct vectors of the sample.", low=0.0, tags=_AT,
+        "intrinsic_dimension",
+        "TwoNN intrinsic dimension of the distinct vectors of the sample.",
+        low=0.0,
+        tags=_AT,
         panel="dimension",
     ),
     Quantity("intrinsic_dimension_half", "The same of half of them.", low=0.0, tags=_AT, panel="dimension"),
-    Quantity("intrinsic_dimension_quarter", "The same of a quarter of them.", low=0.0, tags=_AT, panel="dimension"),
-    Quantity("median_magnitude", "Median magnitude of all units in all vectors of the sample.", low=0.0, tags=_AT),
     Quantity(
-        "largest_to_median", "Largest magnitude of all vectors over the sample's median magnitude.", low=1.0, tags=_AT,
-        panel="outliers", short="largest over median\nmagnitude",
+        "intrinsic_dimension_quarter", "The same of a quarter of them.", low=0.0, tags=_AT, panel="dimension"
     ),
-)  # fmt: skip
+    Quantity(
+        "median_magnitude", "Median magnitude of all units in all vectors of the sample.", low=0.0, tags=_AT
+    ),
+    Quantity(
+        "largest_to_median",
+        "Largest magnitude of all vectors over the sample's median magnitude.",
+        low=1.0,
+        tags=_AT,
+        panel="outliers",
+        short="largest over median\nmagnitude",
+    ),
+)
 _OF_UNITS = (
     Quantity(
-        "dead_units", "Share of units of an activation function that are above 0 for no token.", "share", low=0.0,
-        high=1.0, tags=_AT, panel="units", short="units above 0 for no token",
+        "dead_units",
+        "Share of units of an activation function that are above 0 for no token.",
+        "share",
+        low=0.0,
+        high=1.0,
+        tags=_AT,
+        panel="units",
+        short="units above 0 for no token",
     ),
     Quantity(
-        "always_on_units", "Share of units of an activation function that are above 0 for all tokens.", "share",
-        low=0.0, high=1.0, tags=_AT, panel="units", short="units above 0 for all tokens",
+        "always_on_units",
+        "Share of units of an activation function that are above 0 for all tokens.",
+        "share",
+        low=0.0,
+        high=1.0,
+        tags=_AT,
+        panel="units",
+        short="units above 0 for all tokens",
     ),
-)  # fmt: skip
+)
 _OF_ATTENTION = (
     Quantity(
-        "first_token_attention", "Mean weight of a head's queries on the first token of their sequence.", low=0.0,
-        high=1.0, tags=("<attention_site>/head=<head>",), panel="first_token", short="weight on the first token",
+        "first_token_attention",
+        "Mean weight of a head's queries on the first token of their sequence.",
+        low=0.0,
+        high=1.0,
+        tags=("<attention_site>/head=<head>",),
+        panel="first_token",
+        short="weight on the first token",
         floor="first_token_equal",
     ),
     Quantity(
-        "first_token_equal", "Mean weight on the first token for equal weights on all positions that a query sees.",
-        low=0.0, high=1.0, tags=("<attention_site>",),
+        "first_token_equal",
+        "Mean weight on the first token for equal weights on all positions that a query sees.",
+        low=0.0,
+        high=1.0,
+        tags=("<attention_site>",),
     ),
-)  # fmt: skip
+)
 
 
 class Geometry(StreamingObserver):
@@ -169,15 +232,19 @@ class Geometry(StreamingObserver):
             super().find_sites(module, watched)
             return
         batch = next(iter(self.probe_set.batches()), None)
-        found = {} if batch is None else find_rectifiers(
-            module, to_device(batch, device_of(module)), self.forward
-        )  # fmt: skip
+        found = (
+            {}
+            if batch is None
+            else find_rectifiers(module, to_device(batch, device_of(module)), self.forward)
+        )
         names = ", ".join(f"{name} ({path})" for name, path in found.items())
         report(
             self.name,
-            f"activation functions found: {names}" if found else "no activation functions that are modules and rectify "
+            f"activation functions found: {names}"
+            if found
+            else "no activation functions that are modules and rectify "
             "were found: dead and always-on units are left out",
-        )  # fmt: skip
+        )
         self._found["activation_functions"] = found
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:

@@ -36,6 +36,19 @@ def observe(folder, logger, step, values, columns=("upos",)):
     publish(observer, table, [logger], step)
 
 
+def test_what_is_not_measured_at_a_step_has_no_point(tmp_path, survived):
+    logger = TensorBoardLogger(tmp_path, "", "tb")
+    observe(
+        tmp_path,
+        logger,
+        0,
+        {("loss", ""): float("nan"), ("loss", "NOUN"): float("nan"), ("accuracy", ""): 0.5},
+    )
+    logger.finalize("success")
+    assert in_tensorboard(tmp_path / "tb") == {"tags/accuracy": [(0, 0.5)]}
+    assert not survived
+
+
 def of_step(step):
     groups = {"": 1.0, "NOUN": 2.0, "DET": 3.0}
     return {("loss", tag): value + step for tag, value in groups.items()}

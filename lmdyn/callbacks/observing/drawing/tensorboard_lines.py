@@ -67,8 +67,8 @@ def charted(
         known = chart.rows[chart.rows["value"].notna()]
         if chart.by:
             lines[name] = dict(zip(known["line"], known["value"], strict=True))
-        else:
-            own |= dict.fromkeys([name], *known["value"])
+        elif len(known):
+            own[name] = float(known["value"].iloc[0])
         for tag in scalar_tags(f"{observer}_details", chart.rows.drop(columns="line")):
             rest.pop(tag, None)
     return own | rest, lines
