@@ -1,12 +1,14 @@
 """One self-contained page of figures from the observations of a run."""
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import yaml
 
@@ -242,6 +244,7 @@ class _Together:
             {
                 "data": data_of(one.anchor),
                 "run": self.names[run] if several else "",
+                "independent": not self.condition[self.names[run]].endswith(("seed)", "seeds)")),
                 "condition": (self.names[run] if mixed else self.condition[self.names[run]])
                 if several
                 else "",
@@ -251,7 +254,9 @@ class _Together:
         found = _mean_finding(list(sections.values()), quantity)
         if several and found:
             mean = len({one["condition"] for one in sources}) == 1
-            said = f"Mean of {len(sources)} runs. {found.sentence}"
+            recorded_by = sum(_measured(one) for one in sections.values())
+            seeds = re.search(r"\(\d+ seeds?\)$", str(sources[0]["condition"]))
+            said = f"Mean of {recorded_by} runs{f' {seeds[0]}' if seeds else ''}. {found.sentence}"
             found = replace(
                 found, sentence=said if mean else _NO_MEAN.format("settings" if mixed else "models or data")
             )
@@ -266,12 +271,19 @@ _NO_MEAN = (
 
 def _mean_finding(sections: Sequence[DrawnSection], quantity: str = "") -> Finding | None:
     """Return the finding of the mean over runs, at the steps that all have."""
-    tables = [one.scalars for one in sections if one.scalars is not None]
-    steps = set.intersection(*(set(table["step"]) for table in tables)) if tables else set()
-    if not steps:
+    tables = [one.scalars for one in sections if one.scalars is not None and _measured(one)]
+    if not tables:
         return None
-    rows = pd.concat([table[table["step"].isin(steps)] for table in tables])
-    return finding(rows, sections[0].recorded, quantity)
+    rows = pd.concat(tables)
+    rows = rows[np.isfinite(rows["value"])]
+    keys = [c for c in rows if c not in ("value", "tokens")]
+    of_all = rows.groupby(keys, dropna=False, observed=True)["value"].transform("size") == len(tables)
+    return finding(rows[of_all], sections[0].recorded, quantity) if of_all.any() else None
+
+
+def _measured(section: DrawnSection) -> bool:
+    """Return whether a section has any finite number of those that are told."""
+    return section.scalars is not None and bool(np.isfinite(section.scalars["value"]).any())
 
 
 def _of_all_runs(

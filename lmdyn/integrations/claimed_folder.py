@@ -30,7 +30,10 @@ def claim_folder(lock: FolderLock, folder: Path, step: int | None) -> str | None
         if f"process {os.getpid()} on" in str(error):
             return f"{folder} is watched by this process: call close() of the other watcher first"
         return str(error)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"{folder} cannot be a folder ({error.strerror}): choose another one"
     files = [*folder.glob("observations/*/*.parquet"), *folder.glob("checkpoints/step=*.ckpt")]
     steps = {p: int(p.stem) if p.stem.isdecimal() else checkpoint_step(p) for p in files}
     later = sorted(p for p, at in steps.items() if at is not None and at > (step or 0))

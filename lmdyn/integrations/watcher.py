@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -10,11 +10,14 @@ from typing import Any, Self
 import lightning as L
 import pandas as pd
 import torch
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_info
 from torch import nn
 
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.forward import device_of, is_sharded
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
+from lmdyn.callbacks.observing.loggers import where_curves_are
 from lmdyn.callbacks.observing.observer import NOT_SHARDED, Observer
 from lmdyn.callbacks.observing.probe import text_digest
 from lmdyn.callbacks.observing.recording import Recording, check_names
@@ -27,7 +30,7 @@ from lmdyn.runs.atomic_files import write_file
 from lmdyn.runs.checkpoint_files import COUNTED
 from lmdyn.runs.folder_lock import FolderLock
 from lmdyn.runs.provenance import begin_session, end_session
-from lmdyn.runs.run_identity import write_identity
+from lmdyn.runs.run_identity import tell_changes, write_identity
 from lmdyn.runs.schedule import Progress, Steps
 
 __all__ = ["Watcher", "watch"]
@@ -104,7 +107,7 @@ class Watcher:
         Raises:
             ValueError: if ``step`` is smaller than before, or the watcher is closed.
         """
-        before = self._at.step
+        before, step = self._at.step, whole(step)
         if step == before and not epoch_end:
             return
         if step < before or self.closed:
@@ -156,6 +159,9 @@ class Watcher:
             self._recording.finish(observer)
         for logger in self._recording.loggers:
             logger.finalize("success")
+            if isinstance(logger, TensorBoardLogger):
+                rank_zero_info(f"curves: {where_curves_are(logger)}")
+        rank_zero_info(f"report: {sys.executable} -m lmdyn.cli report {self.folder}")
         if self._writes:
             parameters = sum(p.numel() for p in self.model.parameters())
             end_session(self.folder, self._session, step=self._at.step, parameters=parameters)
@@ -189,6 +195,35 @@ class Watcher:
         }
         path.parent.mkdir(exist_ok=True)
         write_file(path, lambda unfinished: torch.save(content, unfinished))
+
+
+def _observers(given: Any) -> list[Observer]:
+    """Return observers as a list; a single one is one, too.
+
+    Raises:
+        ValueError: for a class, or for anything else.
+    """
+    found: list[Any] = [given] if isinstance(given, (Observer, type, str)) else list(given)
+    for one in found:
+        if isinstance(one, type):
+            raise ValueError(f"{one.__name__} is a class: create an observer, {one.__name__}()")
+        if not isinstance(one, Observer):
+            raise ValueError(f"observers contain {one!r}: expected observers, such as LearningCurves()")
+    return found
+
+
+def whole(step: Any) -> int:
+    """Return a number of updates as Python's integer.
+
+    Raises:
+        ValueError: for anything but a whole number from 0.
+    """
+    with suppress(TypeError, ValueError, OverflowError):
+        if int(step) == step >= 0:
+            return int(step)
+    raise ValueError(
+        f"step is {step!r}: expected the number of optimizer updates done, a whole number from 0"
+    )
 
 
 def watch(
@@ -251,7 +286,10 @@ def watch(
         >>> sorted(path.name for path in (folder / "observations" / "learning_curves").glob("*.parquet"))
         ['000000000.parquet', '000000002.parquet']
     """
-    model, observers, folder = unwrapped(model), list(observers), Path(folder)
+    model, observers, folder = unwrapped(model), _observers(observers), Path(folder)
+    if not isinstance(schedule, Steps | None):
+        raise ValueError(f"schedule is {schedule!r}: expected steps, such as Steps(every=100)")
+    step = None if step is None else whole(step)
     check_names(observers)
     refuse_mode(model)
     if is_sharded(model) and (untested := [o.name for o in observers if not o.sharded]):
@@ -263,7 +301,7 @@ def watch(
     rank, ranks = rank_and_world_size()
     barrier = torch.distributed.barrier if ranks > 1 else lambda: None
     with ExitStack() as undo:
-        lock = FolderLock(folder)
+        lock = FolderLock(folder.resolve())
         refused = claim_folder(lock, folder, step) if rank == 0 else None
         undo.callback(lock.release)
         if reason := gather(refused)[0]:
@@ -292,6 +330,8 @@ def watch(
         if rank == 0:
             save_tokenizer(folder / "tokenizer", tokenizer, counts)
             probed = text_digest(next((o.probe_set for o in observers if o.reads_data), None), model)
+            if step is not None:
+                tell_changes(folder, model, probed)
             write_identity(
                 folder, model, tokenizer=tokenizer, seed=seed, data={"probe": probe, "train": train}, text=probed,
                 optimizer=optimizer, keep=step is not None,

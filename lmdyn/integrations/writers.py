@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
-from lmdyn.callbacks.training.lightning_internals import continue_events, hide_events
+from lmdyn.callbacks.training.lightning_internals import continue_events, hide_events, hide_lines
 
 __all__ = ["loggers_of"]
 
@@ -26,6 +26,8 @@ def loggers_of(logger: Any, folder: Path, step: int | None) -> list[Any]:
     if logger is None:
         return []
     if isinstance(logger, Logger):
+        if step is not None:
+            continue_events(logger, step)
         return [logger]
     if logger == "tensorboard":
         known = any(folder.glob("events.out.tfevents.*"))
@@ -36,7 +38,10 @@ def loggers_of(logger: Any, folder: Path, step: int | None) -> list[Any]:
             continue_events(made, step or 0)
         return [made]
     if hasattr(logger, "add_scalar"):
-        return [_Writer(logger)]
+        writer = _Writer(logger)
+        if step is not None:
+            hide_lines(writer, step)
+        return [writer]
     if callable(getattr(logger, "log", None)):
         return [_Tracked(logger)]
     raise ValueError(

@@ -11,7 +11,7 @@ from typing import Any
 
 from lmdyn.runs.provenance import device_name, git, package_versions, write_json
 
-__all__ = ["FILE", "identity_condition", "write_identity"]
+__all__ = ["FILE", "identity_condition", "tell_changes", "write_identity"]
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +67,26 @@ def write_identity(
         log.warning("%s is not written (%s: %s)", folder / FILE, type(error).__name__, error)
 
 
+def tell_changes(folder: Path, model: Any, text: str | None) -> None:
+    """Warn if a run continues with another model or another probe set: its observations are no single course then."""
+    try:
+        known = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        before, now = _mapping(known.get("model")), _model(model)
+        changed = [key for key in ("class", "parameters") if before.get(key, now[key]) != now[key]]
+        changed += ["probe set"] if None not in (known.get("text"), text) and known["text"] != text else []
+    except (OSError, ValueError, RecursionError, AttributeError):
+        return  # a file that anyone may have written
+    if changed:
+        log.warning(
+            "%s continues with another %s: its observations before and after are not comparable; choose another folder",
+            folder, " and ".join(changed),
+        )  # fmt: skip
+
+
 def identity_condition(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return model, optimizer and data of a ``run.json`` by dotted names, equal for runs that differ in their seed.
+
+    Lists and nested settings, such as further groups of an optimizer, are text.
 
     Example:
         >>> identity_condition({"model": {"class": "my.GPT", "configuration": {"layers": 2}}, "seed": {"value": 1}})
@@ -78,16 +96,20 @@ def identity_condition(content: Mapping[str, Any]) -> dict[str, Any]:
     model, optimizer, data = (_mapping(content.get(part)) for part in ("model", "optimizer", "data"))
     of = _mapping(data.get("train")) or _mapping(data.get("probe"))
     groups = optimizer.get("groups")
-    first = _mapping(groups[0] if isinstance(groups, list) and groups else None)
+    groups = groups if isinstance(groups, list) else []
+    first = {**_mapping(groups[0] if groups else None), "further groups": groups[1:] or None}
+    sizes = {key: model.get(key) for key in ("parameters", "trainable")}
     for name, about, settings in (
-        ("model", model, _mapping(model.get("configuration"))),
+        ("model", model, {**_mapping(model.get("configuration")), **sizes}),
         ("model.optimizer", optimizer, first),
         ("data", of, {**of, "observed text": content.get("text")}),
     ):
         if "class" in about:
             found[name] = str(about["class"]).rpartition(".")[2]
-            plain = {k: v for k, v in settings.items() if isinstance(v, (str, int, float)) and k != "class"}
-            found |= {f"{name}.{key}": value for key, value in plain.items()}
+            for key, value in settings.items():
+                if value is not None and key != "class":
+                    plain = isinstance(value, (str, int, float))
+                    found[f"{name}.{key}"] = value if plain else json.dumps(value, sort_keys=True)
     return found
 
 
@@ -114,6 +136,7 @@ def _model(model: Any) -> dict[str, Any]:
 
 
 def _optimizer(optimizer: Any) -> dict[str, Any]:
+    optimizer = getattr(optimizer, "optimizer", optimizer)  # of Accelerate's wrapper
     groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     return {"class": type(optimizer).__qualname__, "groups": _plain(groups)}
 

@@ -174,6 +174,16 @@ def test_of_different_settings_no_means_are_made(tmp_path, cls):
     assert not any("mean of 2" in chart for chart in charts)
 
 
+def test_a_mean_counts_the_runs_that_have_the_number(tmp_path):
+    values = (1.0, 3.0, float("nan"))
+    runs = [make(tmp_path / f"lm_{k}", Tabled, value=value) for k, value in enumerate(values)]
+    for seed, run in enumerate(runs):
+        classes = {"model": {"class_path": "my.LSTM"}, "data": {"class_path": "my.Text"}}
+        (run / "config.yaml").write_text(yaml.safe_dump({"seed_everything": min(seed, 1), **classes}))
+    page = write_report(runs, tmp_path / "out").read_text()
+    assert "Mean of 2 runs (2 seeds). Loss is 2 at step 5." in page
+
+
 def test_halves_of_characters_in_files_cost_no_page(tmp_path):
     run = make(tmp_path / "run", Tabled)
     (run / "config.yaml").write_text(

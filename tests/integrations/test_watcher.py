@@ -273,6 +273,14 @@ def test_refusals_leave_the_folder_free(tmp_path):
     assert_refused(
         lambda **options: watch(Bigrams(), tmp_path, **options),
         ({"observers": [LearningCurves(), LearningCurves()]}, "2 observers have the name 'learning_curves'"),
+        (
+            {"observers": [LearningCurves]},
+            r"LearningCurves is a class: create an observer, LearningCurves\(\)",
+        ),
+        ({"observers": "Geometry"}, "observers contain 'Geometry': expected observers"),
+        ({"schedule": 100}, "schedule is 100: expected steps, such as Steps"),
+        ({"step": -3}, "step is -3: expected the number of optimizer updates"),
+        ({"step": "1"}, "step is '1': expected the number of optimizer updates"),
         ({"probe": None}, "learning_curves has no data"),
         ({"probe": iter(PROBE)}, "can be iterated over again, got an iterator"),
         ({"probe": Rows()}, r"rows of the Dataset cannot be stacked .*collate_fn"),
@@ -285,7 +293,31 @@ def test_refusals_leave_the_folder_free(tmp_path):
         pytest.raises(ValueError, match=r"is watched by this process: call close\(\)"),
     ):
         watch(Bigrams(), tmp_path)
+    with pytest.raises(ValueError, match="cannot be a folder"):
+        watch(Bigrams(), Path(__file__))
+    (tmp_path.parent / "linked").symlink_to(tmp_path)
+    with watch(Bigrams(), tmp_path), pytest.raises(ValueError, match="is watched by this process"):
+        watch(Bigrams(), tmp_path.parent / "linked")
     assert not list(tmp_path.parent.glob(".*.lock"))
+
+
+def test_continuing_with_another_model_or_text_is_told(tmp_path, caplog):
+    with watch(Bigrams(), tmp_path, observers=LearningCurves()):
+        pass
+    with watch(Bigrams(), tmp_path, observers=LearningCurves(), step=0) as watcher:
+        watcher.step(1.0)
+    assert "not comparable" not in caplog.text
+
+    class Larger(Bigrams):
+        __module__, __qualname__ = Bigrams.__module__, Bigrams.__qualname__
+
+        def __init__(self):
+            super().__init__()
+            self.further = nn.Linear(2, 2)
+
+    with watch(Larger(), tmp_path, observers=LearningCurves(), probe=batches(3, 99), step=1):
+        pass
+    assert "continues with another parameters and probe set" in caplog.text
 
 
 class Attention(nn.Module):
@@ -454,8 +486,15 @@ def test_a_run_says_what_it_is_and_runs_of_several_seeds_are_one_condition(tmp_p
     with watch(net, tmp_path / "7", seed=7, optimizer=optimizer, probe=batches(3, 9), train=TRAIN):
         pass  # of other text, as much of it
     assert conditions({"4": tmp_path / "4", "7": tmp_path / "7"})["7"] != alike["4"]
+    for name, groups in {"8": [[0], [1e-6]], "9": [[0], [0.1]]}.items():  # a second group's rate
+        first, *others = net.parameters()
+        optimizer = torch.optim.SGD([{"params": [first]}, {"params": others, "lr": groups[1][0]}], lr=0.5)
+        with watch(net, tmp_path / name, seed=int(name), optimizer=optimizer, train=TRAIN):
+            pass
+    of_groups = conditions({name: tmp_path / name for name in ("8", "9")})
+    assert of_groups["8"] != of_groups["9"]
     facts = known_facts(tmp_path / "4", [])
-    assert facts["model"] == "Bigrams"
+    assert facts["model"].startswith("Bigrams")
     assert facts["optimizer"].startswith("SGD (lr 0.5")
     assert facts["data"].startswith("list (size 12, observed text ")
     assert facts["seed"] == "4"

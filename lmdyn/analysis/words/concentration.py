@@ -196,6 +196,7 @@ def _of_words(means: Tensor, frequency: Tensor) -> tuple[_Numbers, _Numbers]:
     return means[kept].double().cpu().numpy(), frequency[kept].double().cpu().numpy()
 
 
+@np.errstate(invalid="ignore", over="ignore")  # of infinite means, NaN
 def _correlation(x: _Numbers, y: _Numbers) -> float:
     if len(x) < 3:
         return math.nan
@@ -230,6 +231,7 @@ def frequency_correlation_error(means: Float[Tensor, "types"], frequency: Float[
     return _jackknife_error(_correlation(x, y), x, y)
 
 
+@np.errstate(invalid="ignore", over="ignore")
 def _jackknife_error(rho: float, x: _Numbers, y: _Numbers) -> float:
     n = len(x)
     if math.isnan(rho) or n < 4:

@@ -67,8 +67,10 @@ def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], st
                 if isinstance(logger, WandbLogger):
                     _plot_over_steps(logger, observer.name)
                 lines = lines_of(logger)
-                own = scalars if lines is None else lines.write(observer, rows, step)
+                own, of_lines = (scalars, {}) if lines is None else lines.read(observer, rows)
                 logger.log_metrics(own, step=step)
+                if lines is not None:
+                    lines.write(logger, of_lines, step)
                 if isinstance(logger, CSVLogger):
                     logger.save()  # otherwise it buffers rows until a step that ends in 99, or the end
     if observer.log_figures == "every":

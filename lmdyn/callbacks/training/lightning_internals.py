@@ -34,6 +34,7 @@ __all__ = [
     "epoch_or_validation_follows",
     "hidden_from",
     "hide_events",
+    "hide_lines",
     "logged_name",
     "process_rank",
     "recount_batches",
@@ -200,7 +201,9 @@ def continue_events(logger: Any, step: int) -> None:
         return
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
-    writer = logger.experiment.file_writer
+    writer = (
+        logger.experiment._get_file_writer()
+    )  # None after a training that this logger has seen to its end
     there = _shown(Path(logger.log_dir), {0, step})
     write = writer.add_event
 
@@ -215,16 +218,24 @@ def continue_events(logger: Any, step: int) -> None:
         write(event, step, walltime)
 
     write(Event(session_log=SessionLog(status=SessionLog.START)), step + 1)
-    _HIDDEN[logger] = step + 1
+    hide_lines(logger, step)
     writer.add_event = write_once
 
 
-def hidden_from(logger: Any) -> int | None:
-    """Return the first step of which TensorBoard hides what earlier processes wrote; None to hide nothing."""
-    return _HIDDEN.get(logger, getattr(logger, "_kwargs", {}).get("purge_step"))
+def hidden_from(logger: Any) -> Sequence[int] | None:
+    """Return the first step of which TensorBoard hides what earlier processes wrote, new at each continuation."""
+    purge = getattr(logger, "_kwargs", {}).get("purge_step")
+    if logger not in _HIDDEN and purge is not None:
+        _HIDDEN[logger] = [purge]
+    return _HIDDEN.get(logger)
 
 
-_HIDDEN: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+def hide_lines(logger: Any, step: int) -> None:
+    """Let TensorBoard hide the points of lines after a step; a user's writer hides its own."""
+    _HIDDEN[logger] = [step + 1]
+
+
+_HIDDEN: WeakKeyDictionary[Any, list[int]] = WeakKeyDictionary()
 """By continued logger, the first hidden step."""
 
 

@@ -138,7 +138,12 @@ def _short(value: float) -> float | None:
 
 def _about(name: str, quantity: Quantity | None) -> dict[str, Any]:
     of = quantity or Quantity(name, "")
-    return {"words": quantity_words(name, quantity), "meaning": of.meaning, "better": of.better}
+    return {
+        "words": quantity_words(name, quantity),
+        "meaning": of.meaning,
+        "better": of.better,
+        "ends": [of.low, of.high],
+    }
 
 
 def _words(scalars: pd.DataFrame, columns: Sequence[str], levels: Sequence[Sequence[str]]) -> dict[str, Any]:

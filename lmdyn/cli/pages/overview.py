@@ -21,8 +21,8 @@ __all__ = ["conditions", "facts_table", "final_table", "known_facts", "run_names
 _MOST_ARGUMENTS = 8
 _MOST_NUMBERS = 8  # per observer
 _MOST_RUNS = 6  # columns of a table
-# Lightning's name of a folder, which says nothing without the one above
-_VERSIONED = re.compile(r"version_\d+")
+# names of folders by Lightning and by WatchCallback, which say nothing without the one above
+_VERSIONED = re.compile(r"version_\d+|lmdyn")
 
 
 def run_names(runs: Sequence[Path]) -> dict[Path, str]:
@@ -119,7 +119,14 @@ def trained(facts: Mapping[str, Mapping[str, str]]) -> list[str]:
     words = {"parameters": "{} parameters", "updates": "{} updates", "tokens": "{} tokens"}
     words["seed"] = "seed {}" if len(several) == 1 else f"{len(several)} runs with the seeds {{}}"
     said = {name: words.get(name, "{}").format(fact) for name, fact in known.items() if fact}
-    lines = (("model", "parameters", "data"), ("updates", "tokens", "seed", "optimizer"))
+    lines: tuple[tuple[str, ...], ...] = (
+        ("model", "parameters", "data"),
+        ("updates", "tokens", "seed", "optimizer"),
+        ("unknown",),
+    )
+    unknown = [name for name in ("model", "optimizer", "data") if not any(name in one for one in several)]
+    if len(several) > 1 and unknown:  # else known, and equal or told apart
+        said["unknown"] = f"Not recorded, so that it may differ between these runs: {', '.join(unknown)}."
     return [line for names in lines if (line := ", ".join(said[name] for name in names if said.get(name)))]
 
 

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from lmdyn.callbacks.observing.drawing.named_charts import NamedChart, named_charts
-from lmdyn.callbacks.observing.drawing.words import quantity_words
+from lmdyn.callbacks.observing.drawing.words import column_words, quantity_words
 from lmdyn.cli.pages.html_parts import part
 from lmdyn.runs.schema import Quantity, declared, wide
 
@@ -44,16 +45,20 @@ def finding(scalars: pd.DataFrame, recorded: Sequence[Quantity] = (), quantity: 
         >>> loss = Quantity("loss", "Mean loss.", "nats", better="lower")
         >>> table = pd.DataFrame({"step": [0, 5, 9], "quantity": "loss", "site": "", "value": [8.0, 5.0, 4.0]})
         >>> finding(table, [loss]).sentence
-        'Loss fell from 8 nats at step 0 to 4 at step 9, half of it by step 5.'
+        'Loss fell from 8 nats at step 0 to 4 at step 9, half of the way by step 5.'
     """
-    charts = [chart for chart in named_charts(scalars, recorded) if chart.rows["value"].notna().any()]
+    steps, scalars = scalars["step"], scalars[np.isfinite(scalars["value"].astype(float))]
+    charts = list(named_charts(scalars, recorded))
     charts = [chart for chart in charts if chart.quantity == (quantity or charts[0].quantity)]
     if not charts:
         return None
     of = declared(recorded, charts[0].quantity)
+    end = int(steps.max())
     whole = next((chart for chart in charts if not chart.by), None)
     grouped = None if quantity else next((c for c in charts if len(set(c.rows["line"])) > 1), None)
     said = [] if whole is None else [_of_all(whole, of)]
+    if whole is not None and (last := int(whole.rows["step"].max())) < end:
+        said.append(f"After step {last:,}, it has no finite value.")
     if grouped is not None:
         said += _of_groups(grouped, of, named=whole is None)
     shown = grouped or whole or charts[0]
@@ -70,34 +75,39 @@ def card(anchor: str, observer: str, found: Finding | None, chart: str, more: st
     )
 
 
-def _name(of: Quantity | None, name: str) -> tuple[str, str]:
+def _name(of: Quantity | None, name: str, averaged: Sequence[str]) -> tuple[str, str]:
     """Return the name of a quantity as the beginning of a sentence, and its unit with a space."""
     unit = of.unit if of and of.unit in ("nats", "bits", "degrees") else ""
-    words = quantity_words(name, of).removesuffix(f" ({of.unit})" if of and of.unit else "")
+    words = (
+        quantity_words(name, of).removesuffix(f" ({of.unit})" if of and of.unit else "").strip()
+        or "the number"
+    )
+    words += f", mean over {', '.join(map(column_words, averaged))}," if averaged else ""
     return words[0].upper() + words[1:], f" {unit}" if unit else ""
 
 
 def _of_all(chart: NamedChart, of: Quantity | None) -> str:
-    name, unit = _name(of, chart.quantity)
-    course = chart.rows.groupby("step")["value"].mean().dropna()
+    name, unit = _name(of, chart.quantity, chart.averaged)
+    lines = wide(chart.rows, "line")
+    course = lines.dropna(axis=1).mean(axis=1) if lines.notna().all().any() else lines.iloc[:, 0].dropna()
     (first, last), (begin, end) = course.iloc[[0, -1]], course.index[[0, -1]]
     if begin == end or first == last:
         return f"{name} is {last:.3g}{unit} at step {end:,}."
     moved = "rose" if last > first else "fell"
-    half = f", half of it by step {_half(course):,}" if len(course) > 2 else ""
+    half = f", half of the way by step {_half(course):,}" if len(course) > 2 else ""
     return f"{name} {moved} from {first:.3g}{unit} at step {begin:,} to {last:.3g} at step {end:,}{half}."
 
 
 def _half(course: "pd.Series[float]") -> int:
-    """Return the first observed step with at least half of the change from the first to the last value."""
-    change = course.iloc[-1] - course.iloc[0]
-    done = (course - course.iloc[0]) / change >= 0.5
-    return int(done.index[done.to_numpy()][0])
+    """Return the first observed step from which on at least half of the change from the first to the last is done."""
+    half = course / 2  # of the largest numbers, differences are infinite
+    done = (half - half.iloc[0]) / (half.iloc[-1] - half.iloc[0]) >= 0.5
+    return int(course.index[len(done) - int(done[::-1].to_numpy().argmin()) if not done.all() else 0])
 
 
 def _of_groups(chart: NamedChart, of: Quantity | None, *, named: bool) -> list[str]:
     """Return the extremes at the end; where a direction is better, also the groups that were learned first and last."""
-    name, unit = _name(of, chart.quantity)
+    name, unit = _name(of, chart.quantity, chart.averaged)
     lines = wide(chart.rows, "line", sort=False)
     courses = {str(line): course for line in lines if len(course := lines[line].dropna())}
     ends = {
@@ -127,8 +137,11 @@ def _of_groups(chart: NamedChart, of: Quantity | None, *, named: bool) -> list[s
     said.append(
         f"{subject} is highest for {top} ({ends[top]:.3g}{unit}) and lowest for {low} ({ends[low]:.3g}{unit}) {at}."
     )
-    moved = max(ends, key=lambda line: abs(gains[line]))
-    if not sign and gains[moved]:
-        begin, end = courses[moved].iloc[[0, -1]]
-        said.append(f"It changed most for {moved}, from {begin:.3g} to {end:.3g}.")
+    ranges = {line: float(courses[line].max() / 2 - courses[line].min() / 2) for line in ends}
+    moved = max(ranges, key=ranges.__getitem__)
+    if not sign and ranges[moved]:
+        course = courses[moved]
+        extremes = sorted((int(course.to_numpy().argmin()), int(course.to_numpy().argmax())))
+        begin, end = (f"{course.iloc[i]:.3g} at step {course.index[i]:,}" for i in extremes)
+        said.append(f"It changed most for {moved}, from {begin} to {end}.")
     return said

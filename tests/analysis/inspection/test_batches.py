@@ -44,7 +44,7 @@ def test_names_take_an_entry_and_leave_the_rest():
         ((IDS, TARGETS[:, :2]), r"a tuple of \[int64 \(2, 3\), int64 \(2, 2\)\]"),
         ({"idx": IDS, "tokens": IDS}, r"a dict of \{idx: int64 \(2, 3\), tokens"),
         ({"source": IDS}, "name the entries"),
-        ("text", "got str"),
+        ("text", "got text"),
     ],
 )
 def test_what_is_not_clear_is_refused(batch, message):

@@ -150,7 +150,7 @@ def test_references_of_other_runs(data, tmp_path):
     assert value(mine, "correlation", "reference", "seed1") == pytest.approx(expected)
     # what the reference recorded is part of the settings
     before = observer.settings["references"]
-    first.store.write(8, mine)
+    first.store.write(8, mine.assign(step=8))
     again = attached(tmp_path / "same", corpus, references={"seed1": str(tmp_path / "one")})
     assert again.settings["references"].keys() == before.keys()
     assert again.settings["references"] != before

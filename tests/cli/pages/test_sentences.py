@@ -25,6 +25,7 @@ def curves(quantity, of):
 LEARNED = {
     "": [0.0, 0.1, 0.3, 0.4],
     "DET": [0.0, 0.5, 0.6, 0.6],  # half of .6 by step 10
+    "ADV": [0.0, 0.5, 0.1, 0.5],  # half of .5 by step 10, and for good by step 1,000
     "NOUN": [0.0, 0.0, 0.1, 0.3],  # half of .3 by step 1,000
     "X": [0.0, 0.0, 0.0, 0.01],  # changed by less than a quarter of the largest change
 }
@@ -35,9 +36,9 @@ def test_who_is_learned_first_and_last_and_the_ends():
         pd.concat([curves("norm", {"": [5.0, 4.0, 3.0, 2.0]}), curves("accuracy", LEARNED)]), [NORM, ACCURACY]
     )
     assert found.sentence == (
-        "Accuracy rose from 0 at step 0 to 0.4 at step 1,000, half of it by step 100. Half of the change came first "
-        "for determiners, by step 10, and last for nouns, by step 1,000. It is highest for determiners (0.6) and "
-        "lowest for other words (0.01) at step 1,000."
+        "Accuracy rose from 0 at step 0 to 0.4 at step 1,000, half of the way by step 100. Half of the change came "
+        "first for determiners, by step 10, and last for adverbs, by step 1,000. It is highest for determiners (0.6) "
+        "and lowest for other words (0.01) at step 1,000."
     )
     assert found.begin == {"quantity": "accuracy", "filters": {"site": "=", "upos": "*"}}
 
@@ -46,7 +47,7 @@ def test_without_a_better_direction_what_changed_most_is_said():
     found = finding(curves("norm", {"DET": [1.0, 1.0, 1.0, 1.5], "NOUN": [9.0, 9.0, 3.0, 2.0]}), [NORM])
     assert found.sentence == (
         "Norm is highest for nouns (2) and lowest for determiners (1.5) at step 1,000. It changed most for nouns, from "
-        "9 to 2."
+        "9 at step 0 to 2 at step 1,000."
     )
 
 
@@ -55,7 +56,7 @@ def test_of_a_quantity_that_is_named_only_the_whole_is_told():
         [curves("accuracy", LEARNED), curves("norm", {"": [5.0, 4.0, 3.0, 2.0], "DET": [1.0] * 4})]
     )
     found = finding(rows, [NORM, ACCURACY], "norm")
-    assert found.sentence == "Norm fell from 5 at step 0 to 2 at step 1,000, half of it by step 100."
+    assert found.sentence == "Norm fell from 5 at step 0 to 2 at step 1,000, half of the way by step 100."
     assert finding(rows, [NORM, ACCURACY], "nothing") is None
 
 
@@ -63,11 +64,22 @@ def test_of_a_quantity_that_is_named_only_the_whole_is_told():
     ("values", "sentence"),
     [
         ([3.0, 3.0, 3.0, 3.0], "Norm is 3 at step 1,000."),
-        ([np.nan, 2.0, 3.0, np.nan], "Norm rose from 2 at step 10 to 3 at step 100."),
+        (
+            [np.nan, 2.0, 3.0, np.nan],
+            "… to 3 at step 100. After step 100, it has no finite value.",
+        ),
+        (
+            [np.inf, 2.0, 3.0, 4.0],
+            "Norm rose from 2 at step 10 to 4 at step 1,000, half of the way by step 100.",
+        ),
+        (
+            [1.7e308, 0.0, 0.0, -1.7e308],
+            "… to -1.7e+308 at step 1,000, half of the way by step 10.",
+        ),
     ],
 )
 def test_constant_and_missing_values(values, sentence):
-    assert finding(curves("norm", {"": values}), [NORM]).sentence == sentence
+    assert finding(curves("norm", {"": values}), [NORM]).sentence.endswith(sentence.lstrip("…"))
 
 
 def test_nothing_finite_gives_no_finding():
@@ -86,6 +98,24 @@ def test_heads_are_averaged_and_runs_too():
         }
     )
     found = finding(rows.astype({"head": "Int64"}), [NORM])
-    assert found.sentence == "Norm is highest for layer 2 (9) and lowest for layer 1 (2) at step 1."
+    assert (
+        found.sentence
+        == "Norm, mean over head, is highest for layer 2 (9) and lowest for layer 1 (2) at step 1."
+    )
     twice = pd.concat([curves("norm", {"": [1.0] * 4}), curves("norm", {"": [3.0] * 4})])
     assert finding(twice, [NORM]).sentence == "Norm is 2 at step 1,000."
+
+
+def test_the_highest_of_many_lines_is_found_and_alike_ones_stay_apart():
+    many = finding(curves("norm", {f"g{i:03}": [float(i)] * 4 for i in range(200)}), [NORM])
+    assert "highest for g199 (199)" in many.sentence
+    alike = finding(curves("norm", {"a_b": [1.0] * 4, "a b": [9.0] * 4}), [NORM])
+    assert alike.sentence.startswith("Norm is highest for a b (9) and lowest for a_b (1)")
+
+
+def test_groups_that_come_and_go_are_not_averaged_as_a_course():
+    rows = curves("norm", {"a": [1.0, np.nan, np.nan, np.nan], "b": [9.0, 8.0, 6.0, 4.0]})
+    assert (
+        finding(rows, [NORM]).sentence
+        == "Norm fell from 9 at step 0 to 4 at step 1,000, half of the way by step 100."
+    )

@@ -6,13 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-from lmdyn.callbacks.observing.drawing.words import column_words, value_words
+from lmdyn.callbacks.observing.drawing.words import column_words, site_label, value_words
 from lmdyn.runs.schema import ENDS, Quantity, declared, group_columns, is_number_column, select
 
 __all__ = ["NamedChart", "named_charts", "scalar_tags"]
 
 _SEPARATE = ("by", "reference")  # columns whose values have charts of their own
-_MOST_LINES = 24
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,8 @@ class NamedChart:
         by: what lines are, in words; empty for the value over everything.
         columns: columns that lines differ in.
         fixed: value of each column that has one in the whole chart.
-        rows: its rows; the column ``line`` has the names of lines in words. Columns of numbers are averaged.
+        rows: its rows; the column ``line`` has the names of lines, in words where these tell them apart.
+        averaged: columns of numbers over which values are means.
     """
 
     quantity: str
@@ -32,6 +32,7 @@ class NamedChart:
     columns: tuple[str, ...]
     fixed: dict[str, str]
     rows: pd.DataFrame
+    averaged: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -43,7 +44,7 @@ def named_charts(scalars: pd.DataFrame, recorded: Sequence[Quantity]) -> Iterato
     """Yield the charts of an observer in order: its headline, quantities with a panel, others as declared.
 
     Standard errors and ends of intervals have no chart. Of a quantity with finer and coarser groups, only the
-    coarsest have lines, at most 24.
+    coarsest have lines.
 
     Args:
         scalars: tidy rows of one or more steps.
@@ -85,14 +86,16 @@ def _of_quantity(name: str, rows: pd.DataFrame) -> Iterator[NamedChart]:
     numbers = [c for c in groups if is_number_column(rows[c])]
     texts = ["site", *(c for c in groups if c not in numbers)]
     rows = rows.assign(**{c: rows[c].astype(object).where(rows[c].notna(), "") for c in texts})
+    averaged = []
     for column in numbers:  # over everything where such a row exists, else the mean
         whole = rows[rows[column].isna()]
+        averaged += [column] if not len(whole) and len(set(rows[column])) > 1 else []
         rows = whole if len(whole) else rows
     rows = rows.groupby(["step", *texts], sort=False)["value"].mean().reset_index().assign(quantity=name)
     separate = [c for c in _SEPARATE if c in texts]
     depth = (rows[texts] != "").sum(axis=1)
     if len(plain := rows[depth == 0]):
-        yield NamedChart(name, "", (), dict.fromkeys(texts, ""), plain.assign(line=""))
+        yield NamedChart(name, "", (), dict.fromkeys(texts, ""), plain.assign(line=""), tuple(averaged))
     rows, depth = rows[depth > 0], depth[depth > 0]
     cuts: Any = rows.groupby(separate, sort=False) if separate else [((), rows)]
     for values, part in cuts:
@@ -103,18 +106,24 @@ def _of_quantity(name: str, rows: pd.DataFrame) -> Iterator[NamedChart]:
         fixed |= {c: "" for c in texts if part[c].eq("").all()}
         columns = tuple(c for c in texts if c not in fixed)
         by = fixed.get("by", "")
-        lines = [_line(columns, row, by) for row in part[[*columns]].itertuples(index=False)]
-        part = part.assign(line=lines)
-        few = list(dict.fromkeys(lines))[:_MOST_LINES]
+        known = list(part[[*columns]].drop_duplicates().itertuples(index=False, name=None))
+        words = [_line(columns, row, by) for row in known]
+        unlike = {
+            row: line for row, line in zip(known, words, strict=True) if line and words.count(line) == 1
+        }
+        keys = part[[*columns]].itertuples(index=False, name=None)
+        part = part.assign(line=[unlike.get(row) or ", ".join(map(str, row)) for row in keys])
         what = column_words(by) if by else ", ".join(dict.fromkeys(map(column_words, columns)))
         if reference := fixed.get("reference"):
             what += f", compared with {reference.replace('_', ' ')}"
-        yield NamedChart(name, what, columns, fixed, part[part["line"].isin(few)])
+        yield NamedChart(name, what, columns, fixed, part, tuple(averaged))
 
 
-def _line(columns: Sequence[str], values: Sequence[str], by: str) -> str:
-    words = (value_words(column, value, by) for column, value in zip(columns, values, strict=True) if value)
-    return ", ".join(dict.fromkeys(filter(None, words)))
+def _line(columns: Sequence[str], values: Sequence[Any], by: str) -> str:
+    known = [(column, value) for column, value in zip(columns, values, strict=True) if value != ""]
+    sites = [site_label(str(value)) for column, value in known if column in ("site", "reference_site")]
+    words = [value_words(c, value, by) for c, value in known if c not in ("site", "reference_site")]
+    return ", ".join(filter(None, [" – ".join(dict.fromkeys(sites)), *dict.fromkeys(words)]))
 
 
 def scalar_tags(name: str, observation: pd.DataFrame) -> dict[str, float]:

@@ -1,11 +1,11 @@
 """TensorBoard's charts, with a coloured, labelled line for each group: each line is a run below the logger's folder."""
 
+import hashlib
 import os
 import re
 import socket
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -20,7 +20,8 @@ from lmdyn.runs.store import ObservationStore
 __all__ = ["Charted", "Lines", "charted", "lines_of"]
 
 _MOST_CHARTS = 12  # of an observer; the rest is behind a prefix
-_LONGEST = 80  # letters of a folder's name
+_LONGEST = 80  # bytes of a folder's name
+_MOST_LINES = 24  # of a chart
 _SUFFIX = ".lmdyn"
 
 
@@ -64,12 +65,13 @@ def charted(
         if name not in charts and len(charts) == _MOST_CHARTS:
             continue
         charts.add(name)
-        known = chart.rows[chart.rows["value"].notna()]
+        few = chart.rows[chart.rows["line"].isin(list(dict.fromkeys(chart.rows["line"]))[:_MOST_LINES])]
+        known = few[few["value"].notna()]
         if chart.by:
             lines[name] = dict(zip(known["line"], known["value"], strict=True))
         elif len(known):
             own[name] = float(known["value"].iloc[0])
-        for tag in scalar_tags(f"{observer}_details", chart.rows.drop(columns="line")):
+        for tag in scalar_tags(f"{observer}_details", few.drop(columns="line")):
             rest.pop(tag, None)
     return own | rest, lines
 
@@ -80,8 +82,9 @@ def lines_of(logger: Any) -> "Lines | None":
     folder = getattr(experiment, "log_dir", None)
     if not isinstance(folder, (str, Path)) or not hasattr(experiment, "add_scalar"):
         return None
-    if logger not in _LINES:
-        _LINES[logger] = Lines(Path(folder), hidden_from(logger), partial(logged_name, logger))
+    hidden = hidden_from(logger)
+    if logger not in _LINES or _LINES[logger].hidden is not hidden:
+        _LINES[logger] = Lines(Path(folder), hidden)
     return _LINES[logger]
 
 
@@ -93,26 +96,23 @@ class Lines:
 
     Args:
         folder: folder of the logger.
-        hidden_from: the first step of which TensorBoard hides what earlier processes wrote; None to hide nothing.
-        named: function that returns the name of a chart in the logger.
+        hidden: the first step of which TensorBoard hides what earlier processes wrote; None to hide nothing.
     """
 
-    def __init__(self, folder: Path, hidden_from: int | None, named: Callable[[str], str]) -> None:
-        self._folder, self._named = folder / "by", named
+    def __init__(self, folder: Path, hidden: Sequence[int] | None) -> None:
+        self._folder, self.hidden = folder / "by", hidden
         self._file = (
             f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}{_SUFFIX}"
         )
-        self._begun: set[Path] = set()
         self._charts: dict[str, set[str]] = {}
         for line in {path.parent for path in self._folder.glob(f"*/events.out.tfevents.*{_SUFFIX}")}:
-            if hidden_from is not None:
-                self._append(line, _start(hidden_from))
+            if hidden:
+                self._append(line, _start(hidden[0]))
 
-    def write(self, observer: Charted, scalars: pd.DataFrame, step: int) -> dict[str, float]:
-        """Write values of lines; return those of the run itself."""
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
+    def read(
+        self, observer: Charted, scalars: pd.DataFrame
+    ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+        """Return the values of the run itself, and of the lines of each chart."""
         recorded = declarations(observer)
         charts = self._charts.get(observer.name)
         if charts is None:  # the charts of a continued run are those that it began with
@@ -121,31 +121,47 @@ class Lines:
             for earlier in dict.fromkeys([*steps[:2], *steps[-1:]]):
                 table = observer.store.read(steps=frozenset([earlier]))
                 charted(observer.name, recorded, table[observer.is_scalar(table)], charts)
-        own, lines = charted(observer.name, recorded, scalars, charts)
+        return charted(observer.name, recorded, scalars, charts)
+
+    def write(self, logger: Any, lines: Mapping[str, Mapping[str, float]], step: int) -> None:
+        """Write values of lines."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
         of_line: dict[str, list[Any]] = {}
         for chart, values in lines.items():
             for line, value in values.items():
-                point = Summary.Value(tag=self._named(chart), simple_value=value)
+                point = Summary.Value(tag=logged_name(logger, chart), simple_value=value)
                 of_line.setdefault(line, []).append(point)
         for line, points in of_line.items():
-            name = re.sub(r'[/\\:*?"<>|\x00-\x1f]', "_", line)[:_LONGEST]
-            folder = self._folder / (name if name.strip(".") else f"_{name}")
-            self._append(folder, Event(wall_time=time.time(), step=step, summary=Summary(value=points)))
-        return own
+            event = Event(wall_time=time.time(), step=step, summary=Summary(value=points))
+            self._append(self._folder / _folder_name(line), event)
 
     def _append(self, folder: Path, event: Any) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        events = [event]
-        if folder not in self._begun:
+        path, events = folder / self._file, [event]
+        if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            self._begun.add(folder)
             events = [Event(wall_time=time.time(), file_version="brain.Event:2"), event]
-        with (folder / self._file).open("ab") as file:
+        with path.open("ab") as file:
             writer = RecordWriter(file)
             for each in events:
                 writer.write(each.SerializeToString())
+
+
+def _folder_name(line: str) -> str:
+    """Return a line's name as that of a folder; one that is changed ends with a hash, so that lines stay apart.
+
+    Example:
+        >>> _folder_name("nouns"), _folder_name("a/b"), _folder_name("..")
+        ('nouns', 'a_b c14cdd', '__ 5ec1f7')
+    """
+    raw = line.encode("utf-8", "replace")
+    name = re.sub(r'[/\\:*?"<>|\x00-\x1f]', "_", raw[:_LONGEST].decode("utf-8", "ignore"))
+    name = name if name.strip(". ") else re.sub(r"[. ]", "_", name)
+    return name if name == line else f"{name} {hashlib.sha256(raw).hexdigest()[:6]}"
 
 
 def _start(step: int) -> Any:

@@ -1,6 +1,7 @@
 """Words on screen for the names in observations: of quantities, sites, group columns and their values."""
 
 import re
+from numbers import Real
 from typing import Any
 
 from lmdyn.runs.schema import Quantity
@@ -80,7 +81,7 @@ def value_words(column: str, value: Any, by: str = "") -> str:
     """
     text = str(value)
     if not isinstance(value, str):
-        return f"{column_words(column)} {value:g}"
+        return f"{column_words(column)} {f'{value:g}' if isinstance(value, Real) else text}"
     if column in ("site", "reference_site"):
         return site_label(text)
     if column == "by":
@@ -109,5 +110,5 @@ def quantity_words(name: str, declared: Quantity | None) -> str:
     label = declared.label if declared else name.replace("_", " ")
     if declared is None or not declared.short:
         return _ACRONYMS.sub(lambda found: found[0].upper(), label)
-    words = " ".join(declared.short.split())
+    words = " ".join(declared.short.split()) or name
     return f"{words} ({declared.unit})" if declared.unit and declared.unit not in words else words

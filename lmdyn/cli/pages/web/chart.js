@@ -36,7 +36,7 @@
     const there = elements.filter(([element]) => element); // others recorded no scalars
     const parts = there.map(([element, of]) => ({ ...JSON.parse(element.textContent), ...of }));
     data.columns = unique(parts.flatMap((part) => part.columns.slice(1)));
-    for (const { run, condition, steps, tokens, ...part } of parts) {
+    for (const { run, condition, independent, steps, tokens, ...part } of parts) {
       data.observer = part.observer;
       if (part.begin.quantity) data.begin = part.begin;
       part.columns.slice(1).forEach((name, c) => {
@@ -52,7 +52,7 @@
         const levels = new Map(part.columns.map((name, c) => [name, part.levels[c][codes[c]]]));
         const of = new Map(data.columns.map((name) => [name, levels.get(name) ?? ""]));
         const quantity = part.levels[0][codes[0]];
-        data.lines.push({ of, quantity, run, condition, steps, tokens, values: part.values[i] });
+        data.lines.push({ of, quantity, run, condition, independent, steps, tokens, values: part.values[i] });
       });
     }
     const companion = (name) => /_(error|low|high)$/.test(name) && data.quantities.has(name.replace(/_[a-z]+$/, ""));
@@ -109,7 +109,7 @@
   const halfWidth = (values) => {
     const [n, middle] = [values.length, mean(values)];
     const variance = values.reduce((sum, v) => sum + (v - middle) ** 2, 0) / (n - 1);
-    return (T[n - 3] ?? 2.08) * Math.sqrt(variance / n);
+    return (T[n - 3] ?? 1.96 + 2.5 / (n - 1)) * Math.sqrt(variance / n);
   };
 
   // lines of several runs of one condition as their mean: each run is a thin line, and three or more have a band, the
@@ -128,8 +128,10 @@
       const counted = group.map((line) => new Map(line.steps.map((step, i) => [step, line.tokens?.[i]])));
       const tokens = steps.map((step) => mean(counted.map((of) => of.get(step))));
       const [what, half] = [`95 % interval of the mean of ${group.length} runs (Student's t)`, all.map(halfWidth)];
-      const moved = (sign) => all.map((v, i) => mean(v) + sign * half[i]);
-      const band = group.length > 2 ? { low: moved(-1), high: moved(1), what } : null;
+      const [least, greatest] = data.quantities.get(group[0].quantity).ends;
+      const within = (v) => Math.max(least ?? -Infinity, Math.min(greatest ?? Infinity, v));
+      const moved = (sign) => all.map((v, i) => within(mean(v) + sign * half[i]));
+      const band = group.length > 2 && group.every((line) => line.independent) ? { low: moved(-1), high: moved(1), what } : null;
       const each = group.map((_, i) => all.map((v) => v[i]));
       const { condition } = group[0];
       const run = group.length < data.sizes.get(condition) ? `${condition}, here of ${group.length}` : condition;
@@ -238,6 +240,8 @@
         const raw = columns.map((column) => `${column}=${line.of.get(column)}`).join(", ");
         return { ...line, name, raw, band: line.band ?? recordedBand(line, data) };
       });
+      const alike = (line) => this.lines.filter((one) => one.name === line.name).length > 1;
+      for (const [line, same] of this.lines.map((one) => [one, alike(one)])) if (same) line.name = `${line.name} (${line.raw})`;
       if (this.lines.length > MOST_LINES) { // those that change most are shown, with the highest at the end first
         const moved = (line) => ends(line.values.filter(known)).reduce((low, high) => high - low);
         const last = (line) => line.values.findLast(known) ?? -Infinity;
