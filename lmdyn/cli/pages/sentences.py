@@ -82,7 +82,7 @@ def _name(of: Quantity | None, name: str, averaged: Sequence[str]) -> tuple[str,
         quantity_words(name, of).removesuffix(f" ({of.unit})" if of and of.unit else "").strip()
         or "the number"
     )
-    words += f", mean over {', '.join(map(column_words, averaged))}," if averaged else ""
+    words += f", mean over {', '.join(f'{column_words(each)}s' for each in averaged)}," if averaged else ""
     return words[0].upper() + words[1:], f" {unit}" if unit else ""
 
 

@@ -100,7 +100,7 @@ def test_heads_are_averaged_and_runs_too():
     found = finding(rows.astype({"head": "Int64"}), [NORM])
     assert (
         found.sentence
-        == "Norm, mean over head, is highest for layer 2 (9) and lowest for layer 1 (2) at step 1."
+        == "Norm, mean over heads, is highest for layer 2 (9) and lowest for layer 1 (2) at step 1."
     )
     twice = pd.concat([curves("norm", {"": [1.0] * 4}), curves("norm", {"": [3.0] * 4})])
     assert finding(twice, [NORM]).sentence == "Norm is 2 at step 1,000."

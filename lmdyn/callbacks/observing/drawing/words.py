@@ -86,8 +86,8 @@ def value_words(column: str, value: Any, by: str = "") -> str:
         return site_label(text)
     if column == "by":
         return column_words(text)
-    if text == "all" and column == "over":
-        return ""
+    if column == "over" and text in ("all", "last"):
+        return "" if text == "all" else "last tokens"
     if by and text.isdigit():
         return f"{column_words(by)} {text}"
     band = _BANDS.fullmatch(text)
