@@ -85,7 +85,7 @@ _COMMANDS = {
     "test": "evaluate a checkpoint on test data      test --config FILE --ckpt_path CHECKPOINT",
     "predict": "collect predictions of a checkpoint     predict --config FILE --ckpt_path CHECKPOINT",
     "prepare": "encode the data before a run            prepare --config FILE [--tokenizer DIR]",
-    "analyze": "replay observers over checkpoints       analyze RUN [--config OVERLAY] [--shard i/n] [--logger NAME]",
+    "analyze": "replay observers over checkpoints       analyze RUN [--observe NAME …] [--config FILE] [--shard i/n]",
     "report": "draw the figures of a run               report RUN",
     "surprisal": "compute the surprisal of words          surprisal MODEL TEXT [--out DIR]",
     "phases": "find change points of curves, in order  phases RUN … [--select PATTERN …] [--page DIR] [--map]",

@@ -161,8 +161,8 @@ def _written(lines: Sequence[Line], *, as_json: bool) -> bool:
     else:
         for line in lines:
             log.info("%s", line)
-        more = f", {unknown} not checked" if unknown else ""
-        log.info("%d errors, %d warnings%s", errors, number["warning"], more)
+        more = f", not checked: {unknown}" if unknown else ""
+        log.info("errors: %d, warnings: %d%s", errors, number["warning"], more)
     return not errors and not nothing
 
 

@@ -160,7 +160,7 @@ def _labels(
         says = f"not decided: {' '.join(str(error).split())}"
     else:
         reading, warning = decision.reading, decision.warning
-        says = decision.reason.partition("; the module reads")[0].removeprefix("labels are ")
+        says = decision.reason.rpartition("; ")[0]
     reads = {
         "causal": "causal: logits do not depend on later tokens (measured)",
         "bidirectional": "bidirectional, as in masked models: logits also depend on later tokens (measured)",

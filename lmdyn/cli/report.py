@@ -172,7 +172,7 @@ def _observed(run: Path, most: int | None) -> list[DrawnObservations]:
     """Return the observations of a run."""
     if not run.exists():
         raise FileNotFoundError(
-            f"there is no {run}: expected the folder of a run, which `lmdyn fit` prints at its end"
+            f"there is no {run}: expected the folder of a run, which contains observations/"
         )
     found = drawn_observations(run, most)
     if not found:

@@ -20,7 +20,7 @@ from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.observing.loggers import where_curves_are
 from lmdyn.callbacks.observing.observer import NOT_SHARDED, Observer
 from lmdyn.callbacks.observing.probe import text_digest
-from lmdyn.callbacks.observing.recording import Recording, check_names
+from lmdyn.callbacks.observing.recording import Recording, check_names, continue_after
 from lmdyn.callbacks.observing.run import Run, open_data
 from lmdyn.callbacks.training.modes import refuse_mode, unwrapped
 from lmdyn.integrations.claimed_folder import claim_folder, save_tokenizer
@@ -80,7 +80,7 @@ class Watcher:
             self._session = begin_session(self.folder, words, str(device_of(self.model)))
         for observer in self.observers if continued else ():
             if gather(self._writes and observer.store.has(self._at.step))[0]:  # rank 0 sees the folder
-                observer.seen_step = self._at.step
+                continue_after(observer, self._at.step, self._recording.loggers, writes=self._writes)
         for follower in self._followers:
             follower.begin_anew()
             follower.follow(self.model, self._at.step)

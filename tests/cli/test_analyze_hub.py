@@ -292,8 +292,8 @@ def test_a_text_and_names_of_observers_need_no_yaml(series, tmp_path, capsys):
             ["inspect", str(bare), "--data", str(text), "--write", str(tmp_path / "x.yaml")],
             "the tokenizer is missing",
         ),
-        (["check", "--config", str(tmp_path / "my.yaml")], "required: model: give --model CLASS"),
-        (["fit", "--config", str(tmp_path / "my.yaml")], "required: model: give --model CLASS"),
+        (["check", "--config", str(tmp_path / "my.yaml")], "required: model: give --config FILE"),
+        (["fit", "--config", str(tmp_path / "my.yaml")], "required: model: give --config FILE"),
     ):
         with pytest.raises(SystemExit):
             main(args)

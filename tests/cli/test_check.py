@@ -144,7 +144,7 @@ def test_nothing_checked_is_no_success(in_tmp, monkeypatch, capsys):
         main(["check", *args])
     said = capsys.readouterr().err
     assert "nothing was checked: the hub cannot be reached" in said
-    assert "0 errors, 0 warnings, 1 not checked" in said
+    assert "errors: 0, warnings: 0, not checked: 1" in said
     with pytest.raises(SystemExit, match="1"):
         main(["check", *args, "--json"])
     told = json.loads(capsys.readouterr().out)
@@ -270,4 +270,4 @@ def test_each_configuration_of_a_profile(in_tmp, capsys):
 def test_a_shipped_profile_is_without_error(in_tmp, capsys):
     """Of forks, and of the runs that they are of, in full size; the papers' profiles: tests/test_paper_profiles.py."""
     main(["check", "--profile", str(shipped.ROOT / "configs" / "saphra2019_sparsity" / "forks_organism")])
-    assert "0 errors" in capsys.readouterr().err
+    assert "errors: 0" in capsys.readouterr().err

@@ -34,6 +34,7 @@ from lmdyn.runs.schema import group_columns
 from lmdyn.runs.store import ObservationStore
 from tests.helpers.modules import quiet_trainer
 from tests.helpers.ranks import run_ranks
+from tests.helpers.recorded import in_tensorboard
 from tests.helpers.refusals import assert_refused
 
 TYPES, SCHEDULE = 17, Steps(per_decade=3)
@@ -220,6 +221,26 @@ def test_a_killed_loop_continues_and_nothing_is_lost(tmp_path):
     (aside,) = (folder / "later_steps").iterdir()
     assert (aside / "observations" / "geometry" / "000000010.parquet").read_bytes() == earlier
     assert RunFolder(folder).read("geometry")["step"].max() == 5
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["killed before the curves", "after them"])
+def test_curves_have_the_step_of_a_kill_once(tmp_path, monkeypatch, written):
+    net, options = Bigrams(), {"logger": "tensorboard", "observers": [LearningCurves(log_figures=False)]}
+    with watch(net, tmp_path, **options) as watcher:
+        train(net, watcher, end=4)
+        with monkeypatch.context() as killed:
+            if not written:
+                killed.setattr("lmdyn.callbacks.observing.recording.publish", lambda *_: None)
+            watcher.step(5)
+    time.sleep(1.1)  # files of one second have no order
+    with watch(net, tmp_path, step=5, **options) as watcher:
+        watcher.step(10)
+    shown = in_tensorboard(tmp_path)
+    assert [step for step, _ in shown["learning_curves/loss"]][-2:] == [5, 10]
+    lines = [tag for tag in shown if "loss by" in tag]
+    assert lines
+    for tag in lines:
+        assert [step for step, _ in shown[tag]][-2:] == [5, 10]
 
 
 def test_what_follows_each_update_continues_by_its_state(tmp_path):

@@ -40,9 +40,9 @@ _WHERE = {
     "elsewhere": "equal no token at their position or next to it",
 }
 _READS: dict[Reading, str] = {
-    "causal": "no later tokens",
-    "bidirectional": "later tokens as well",
-    "unknown": "tokens in an order that was not measured",
+    "causal": "the module reads no later tokens",
+    "bidirectional": "the module reads later tokens as well",
+    "unknown": "no token has an effect on other positions",
 }
 _DECLARE = (
     "declare it: `labels: aligned` if `labels[b, t]` belongs to `logits[b, t]`, `labels: next` if the labels are the "
@@ -127,7 +127,9 @@ def label_convention(
             "not shifted"
         )
     reading = _reading(effects)
-    reason = f"labels are {convention}: {counted}{because}; the module reads {_READS[reading]}"
+    at = "t" if convention == "aligned" else "t - 1"
+    means = f"the logits at {at} predict the label at t (`labels: {convention}`)"
+    reason = f"{means}: {counted}{because}; {_READS[reading]}"
     return LabelDecision(convention, reading, reason, warning)
 
 

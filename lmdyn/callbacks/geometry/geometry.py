@@ -322,7 +322,7 @@ class Geometry(StreamingObserver):
         if over == "last" and found.n < _ENOUGH * found.width:
             report(
                 self.name,
-                f"{found.n} last tokens for {found.width} dimensions: their ranks are bounded by the text",
+                f"the probe set has {found.n} last tokens, fewer than needed for ranks in {found.width} dimensions",
             )
         values: dict[str, float] = {"vectors": found.n}
         if (spectrum := found.spectrum) is not None:

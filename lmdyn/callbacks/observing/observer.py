@@ -30,7 +30,13 @@ from lmdyn.callbacks.observing.module_reading import (
 from lmdyn.callbacks.observing.panels import standard_figures
 from lmdyn.callbacks.observing.probe import ProbeSet, text_digest
 from lmdyn.callbacks.observing.protocols import UnmetNeedsError, objective_of, require
-from lmdyn.callbacks.observing.recording import Passes, check_names, finish_figures, observe_due
+from lmdyn.callbacks.observing.recording import (
+    Passes,
+    check_names,
+    continue_after,
+    finish_figures,
+    observe_due,
+)
 from lmdyn.callbacks.observing.reference import Reference
 from lmdyn.callbacks.observing.run import (
     Run,
@@ -478,7 +484,8 @@ class Observer(L.Callback, ABC):
         if trainer.is_global_zero and self is _observers(trainer)[0]:
             self._describe_run(trainer, pl_module)
         if (step := updates(trainer)) > 0 and trainer.strategy.broadcast(self.store.path(step).exists()):
-            self.seen_step = step  # batches that accumulate gradients precede the next step
+            # batches that accumulate gradients precede the next step
+            continue_after(self, step, trainer.loggers, writes=trainer.is_global_zero)
         epoch_end = step > 0 and at_epoch_start(trainer)
 
         # each observer on its own: the others have not checked their existing observations yet

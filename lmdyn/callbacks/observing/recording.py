@@ -10,7 +10,7 @@ from torch import nn
 
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.loggers import LiveFigures, Published, publish
-from lmdyn.callbacks.training.lightning_internals import write_out
+from lmdyn.callbacks.training.lightning_internals import continues_from, write_out
 from lmdyn.callbacks.training.resume import progress
 from lmdyn.callbacks.training.updates import updates
 from lmdyn.runs.schedule import Progress
@@ -19,6 +19,7 @@ __all__ = [
     "Passes",
     "Recording",
     "check_names",
+    "continue_after",
     "finish_figures",
     "observe_due",
     "observe_together",
@@ -111,6 +112,14 @@ def record(
             observer.store.write(at.step, table)
             publish(observer, table, loggers, at.step)
             write_out(loggers)  # the observation exists, so a resumed run does not repeat it
+
+
+def continue_after(observer: Any, step: int, loggers: Sequence[Any], *, writes: bool) -> None:
+    """Note that ``step`` was observed before; give TensorBoard the points that a killed process did not write."""
+    observer.seen_step = step
+    continued = [logger for logger in loggers if continues_from(logger) == step]
+    if writes and continued:
+        publish(observer, observer.store.read(steps=frozenset([step])), continued, step)
 
 
 class Recording:

@@ -30,6 +30,7 @@ __all__ = [
     "checkpoint_contents",
     "continue_csv",
     "continue_events",
+    "continues_from",
     "datamodule_of",
     "epoch_or_validation_follows",
     "hidden_from",
@@ -43,6 +44,7 @@ __all__ = [
     "set_logged_step",
     "settle_loops",
     "shards_weights",
+    "shown_points",
     "start_wandb_run",
     "trainer_attributes",
     "tree_leaves",
@@ -204,7 +206,7 @@ def continue_events(logger: Any, step: int) -> None:
     writer = (
         logger.experiment._get_file_writer()
     )  # None after a training that this logger has seen to its end
-    there = _shown(Path(logger.log_dir), {0, step})
+    there = shown_points(Path(logger.log_dir), {0, step})
     write = writer.add_event
 
     def write_once(event: Any, step: Any = None, walltime: float | None = None) -> None:
@@ -230,6 +232,12 @@ def hidden_from(logger: Any) -> Sequence[int] | None:
     return _HIDDEN.get(logger)
 
 
+def continues_from(logger: Any) -> int | None:
+    """Return the step from which a TensorBoard logger continues, whose points are written once; else None."""
+    hidden = _HIDDEN.get(logger) if isinstance(logger, TensorBoardLogger) else None
+    return hidden[0] - 1 if hidden and logger._kwargs.get("purge_step") is None else None
+
+
 def hide_lines(logger: Any, step: int) -> None:
     """Let TensorBoard hide the points of lines after a step; a user's writer hides its own."""
     _HIDDEN[logger] = [step + 1]
@@ -239,7 +247,7 @@ _HIDDEN: WeakKeyDictionary[Any, list[int]] = WeakKeyDictionary()
 """By continued logger, the first hidden step."""
 
 
-def _shown(folder: Path, steps: set[int]) -> set[tuple[str, int]]:
+def shown_points(folder: Path, steps: set[int]) -> set[tuple[str, int]]:
     """Return tag and step of the points at these steps that TensorBoard shows."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
     from tensorboard.compat.proto.event_pb2 import SessionLog

@@ -199,7 +199,10 @@ class Sparsity(StreamingObserver):
         if self.found("pos_classes", lambda: bool(tags)):
             self.samples |= self._class_samples(special, tags)
         elif self.pos_classes is None:
-            report(self.name, "the training counts have no POS: ρ within classes is left out")
+            report(
+                self.name,
+                "the training data has no parts of speech (a layer `upos`): ρ within classes is left out",
+            )
         self.samples |= frequency_samples(self.counts, self.samples)
 
     def _class_samples(
@@ -208,8 +211,8 @@ class Sparsity(StreamingObserver):
         table = self.token_counts
         if not tags:
             raise ValueError(
-                f"{self.name}: the training counts have no POS: add a layer `upos` to the datamodule (gold, or by "
-                "a `tagger`), or set `pos_classes: false`"
+                f"{self.name}: the training data has no parts of speech: add a layer `upos` to the datamodule "
+                "(gold, or by a `tagger`), or set `pos_classes: false`"
             )
         check_counts(self, len(special))
         table = table.iloc[: len(special)]  # ids beyond the tokenizer's do not occur

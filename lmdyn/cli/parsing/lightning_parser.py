@@ -245,8 +245,8 @@ def essence(message: str, options: Sequence[str] = ()) -> str:
 
 
 _NO_MODEL = (
-    ": give --model CLASS, or a yaml with `model:`; one with observers and data only is for `lmdyn analyze MODEL "
-    "--config FILE --out DIR`"
+    ": give --config FILE, a yaml with `model:`, or --model CLASS; a yaml of observers and data alone is for `lmdyn "
+    "analyze MODEL --config FILE --out DIR`"
 )
 
 _PLAINER = {

@@ -165,7 +165,7 @@ def test_special_tokens_are_no_words_and_frequency_is_the_training_count(setting
 def test_impossible_matches_and_missing_counts_are_errors_before_training(tmp_path):
     with pytest.raises(ValueError, match=r"no ranges of 120 words.*`matched_size: null` omits them"):
         attach(Sparsity(sites=SITES, pos_classes=True), tmp_path, make_batches())
-    with pytest.raises(ValueError, match="training counts have no POS"):
+    with pytest.raises(ValueError, match="training data has no parts of speech"):
         observer = Sparsity(sites=SITES, pos_classes=True)
         observer.probe = Loader(make_batches())
         observer.attach(Run(tmp_path, Tokenizer(), COUNTS[["token", "count"]]))

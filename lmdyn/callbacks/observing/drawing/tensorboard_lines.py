@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import pandas as pd
 
 from lmdyn.callbacks.observing.drawing.named_charts import named_charts, scalar_tags
-from lmdyn.callbacks.training.lightning_internals import hidden_from, logged_name
+from lmdyn.callbacks.training.lightning_internals import hidden_from, logged_name, shown_points
 from lmdyn.runs.schema import Quantity, declarations
 from lmdyn.runs.store import ObservationStore
 
@@ -133,9 +133,19 @@ class Lines:
             for line, value in values.items():
                 point = Summary.Value(tag=logged_name(logger, chart), simple_value=value)
                 of_line.setdefault(line, []).append(point)
+        failed: OSError | None = None
         for line, points in of_line.items():
+            folder = self._folder / _folder_name(line)
+            if self.hidden and step == self.hidden[0] - 1:  # what a killed process did not write
+                there = shown_points(folder, {step})
+                points = [point for point in points if (point.tag, step) not in there]
             event = Event(wall_time=time.time(), step=step, summary=Summary(value=points))
-            self._append(self._folder / _folder_name(line), event)
+            try:
+                self._append(folder, event)
+            except OSError as error:  # the other lines are written
+                failed = error
+        if failed is not None:
+            raise failed
 
     def _append(self, folder: Path, event: Any) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
