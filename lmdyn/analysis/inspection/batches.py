@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import (
     DataLoader,
     DistributedSampler,
@@ -24,6 +25,7 @@ from lmdyn.analysis.checked_fields import type_words
 
 __all__ = [
     "aligned_labels",
+    "documents_of",
     "drawn_alike",
     "in_order",
     "labels_of",
@@ -201,6 +203,53 @@ def _with_labels(batch: Mapping[str, Any], change: Callable[[Tensor], Tensor]) -
         if (name == "labels" or name.startswith("target_")) and isinstance(value, Tensor) and value.ndim == 2
     }
     return {**batch, **changed}
+
+
+def documents_of(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return packed documents as rows, padded on the right; a batch without such documents is returned unchanged.
+
+    Documents are packed if ``position_ids`` begin again at 0 within rows and there is no ``attention_mask``, as with
+    transformers' ``DataCollatorWithFlattening`` and TRL's ``padding_free``. In rows of their own, no document attends
+    to another, is predicted from it, or has positions that count from another's beginning.
+
+    Args:
+        batch: a batch with the names of Hugging Face, on the CPU.
+
+    Returns:
+        Its entries of the shape (batch, time) without ``position_ids``, with an ``attention_mask`` and ``labels``.
+
+    Example:
+        >>> ids = torch.tensor([[4, 5, 6, 7, 8]])
+        >>> documents_of({"input_ids": ids, "position_ids": torch.tensor([[0, 1, 0, 1, 2]])})["input_ids"]
+        tensor([[4, 5, 0],
+                [6, 7, 8]])
+    """
+    ids, positions = batch.get("input_ids"), batch.get("position_ids")
+    if not (isinstance(ids, Tensor) and isinstance(positions, Tensor)) or positions.shape != ids.shape:
+        return batch
+    if "attention_mask" in batch or not (positions[:, 1:] == 0).any():
+        return batch
+    begins = positions == 0
+    begins[:, 0] = True
+    sizes = begins.flatten().nonzero().flatten().diff(append=torch.tensor([ids.numel()])).tolist()
+    if max(sizes) == 1:  # positions that are not those of documents
+        return batch
+    given = {"labels": ids, **batch, "attention_mask": torch.ones_like(ids)}
+    of_text = {
+        k: v
+        for k, v in given.items()
+        if isinstance(v, Tensor) and v.shape == ids.shape and k != "position_ids"
+    }
+    return {
+        name: pad_sequence(
+            [
+                part for part in value.flatten().split(sizes) if len(part) > 1
+            ],  # nothing to predict, or padding
+            batch_first=True,
+            padding_value=-100 if name == "labels" or name.startswith("target_") else 0,
+        )
+        for name, value in of_text.items()
+    }
 
 
 def labels_of(batch: Mapping[str, Any]) -> Tensor:

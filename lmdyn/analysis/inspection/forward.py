@@ -276,9 +276,7 @@ def _arguments(
             positional = [batch["input_ids"]]
     if "decoder_input_ids" in named and "decoder_input_ids" not in kwargs and "labels" in batch:
         kwargs |= decoder_ids(module, batch["labels"])
-    # a cache would not be read, and would be written in place, without a gradient; but without one,
-    # transformers separates packed documents by their positions, which a plain call of the module does not
-    if "use_cache" in named and "position_ids" not in kwargs:
+    if "use_cache" in named:  # a cache would not be read, and would be written in place, without a gradient
         kwargs.setdefault("use_cache", False)
     if state is not None and "state" in named and "continues" in kwargs:
         kwargs["state"] = state

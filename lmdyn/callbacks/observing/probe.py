@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from lmdyn.analysis.inspection.activations import capture, observing
 from lmdyn.analysis.inspection.batches import (
+    documents_of,
     drawn_alike,
     in_order,
     labels_of,
@@ -45,6 +46,7 @@ from lmdyn.callbacks.observing.protocols import (
     Shardable,
     offers,
 )
+from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.training.lightning_internals import tree_map_only
 
 __all__ = [
@@ -224,7 +226,12 @@ class ProbeSet:
         for i, given in enumerate(drawn_alike(in_order(self.loader, self._collate))):
             batch = whole_numbers(named_batch(given, self.names))
             if i % world_size == rank:
-                yield tokens, batch
+                rows = documents_of(batch)
+                if rows is not batch:
+                    report(
+                        "probe set", "rows hold several documents (position_ids): each is observed as a row"
+                    )
+                yield tokens, rows
             tokens += _count_tokens(batch)
             if self.max_tokens is not None and tokens >= self.max_tokens:
                 return

@@ -74,6 +74,20 @@ def test_padding_on_the_left_gives_the_same_tokens(tmp_path):
     assert value_of(table, "loss") == pytest.approx(float(loss_by_hand(module).mean()), abs=1e-5)
 
 
+@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
+def test_packed_documents_are_observed_as_rows(tmp_path, architecture):
+    module, given = ARCHITECTURES[architecture](), MASK.bool()
+    ids = IDS[given][None]
+    positions = _STEPS.expand(4, 12)[given][None]
+    packed = [{"input_ids": ids, "position_ids": positions, "labels": ids.where(positions > 0, -100)}]
+    for make in (partial(LearningCurves, bands=()), AttentionPatterns):
+        table = observed(make(), packed, tmp_path / "packed", module)
+        expected = observed(make(), [MASKED], tmp_path / "rows", module)
+        pd.testing.assert_frame_equal(
+            table.drop(columns="tokens"), expected.drop(columns="tokens"), atol=1e-6
+        )
+
+
 def test_aligned_labels_and_those_of_the_tokens_follow_the_mask():
     upos = torch.ones_like(IDS)
     (aligned,) = ProbeSet([{**MASKED, "target_upos": upos}]).batches()
