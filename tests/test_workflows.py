@@ -309,7 +309,7 @@ def test_the_looped_organism_in_miniature(place, tmp_path):
         for table in found.values():
             assert len(set(table["step"])) == 2  # before the first update and after the last
         assert found["encoder_dynamics"].query("quantity == 'orbit_share'")["value"].sum() == pytest.approx(2)
-    assert "loop_convergence of 2 runs" in report_of(made, "report")
+    assert "loop convergence, all runs" in report_of(made, "report")
 
 
 def test_the_organism_of_the_outlook_in_miniature(place, tmp_path, monkeypatch):
