@@ -30,6 +30,7 @@ from torch import Tensor
 from lmdyn import analysis as A
 from lmdyn.analysis.attention.attention_scores import AttentionPatternSums
 from lmdyn.analysis.inspection.activations import observing
+from lmdyn.analysis.inspection.forward import call_module
 
 CPU = torch.device("cpu")
 
@@ -230,7 +231,7 @@ def plain_heads(model: Any, ids: Tensor, sites: dict[str, str]) -> list[Tensor]:
 def our_heads(model: Any, ids: Tensor, sites: dict[str, str]) -> list[Tensor]:
     sums = AttentionPatternSums(size=32)
     with observing(model), torch.no_grad(), A.capture(model, {}, attention_sites=sites) as seen:
-        model(input_ids=ids)
+        call_module(model, {"input_ids": ids})  # as observers do, without a cache of keys and values
         sums.update(seen.attentions, torch.ones_like(ids, dtype=torch.bool))
     return [p.scores[name] for p in sums.result().values() for name in ("entropy", "diagonal", "itself")]
 
