@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, cast
 
-import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from lmdyn.models.learning_rate_schedules import ScheduledModule
 from lmdyn.models.module import IGNORED
-from lmdyn.models.pretrained import check_size
+from lmdyn.models.pretrained import check_arguments, check_size
 from lmdyn.models.tagger import Tagging
 
 __all__ = ["CausalLanguageModel", "CausalOutput", "CausalTagger"]
@@ -49,10 +48,7 @@ class CausalTransformer(ScheduledModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(vocab_size=vocab_size, **kwargs)
-        if "vocab_size" in (config or {}):
-            raise ValueError(
-                "vocab_size must be passed as an argument, not in the config: move it out of the config"
-            )
+        check_arguments(config or {})
         self.family = family
         self.config = dict(config or {})
 
@@ -103,11 +99,7 @@ class CausalTransformer(ScheduledModule):
             raise ValueError(
                 f"expected a family of transformers, such as gpt2 or llama, got {self.family!r}"
             ) from error
-        names = {*known.to_dict(), *known.attribute_map}
-        if unknown := sorted(set(self.config) - names):
-            raise ValueError(
-                f"{type(known).__name__} has no arguments {unknown}: expected some of {sorted(names)}"
-            )
+        check_arguments(self.config, known)
         # ids of the published vocabulary
         own = {"use_cache": False, "bos_token_id": None, "eos_token_id": None}
         settings = {**own, **self.config, "vocab_size": self.vocab_size}
@@ -134,24 +126,9 @@ class CausalTransformer(ScheduledModule):
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return CausalOutput(self.decoder(hidden))
 
-    def evaluate(
-        self, batch: Mapping[str, Tensor]
-    ) -> tuple[Float[Tensor, "batch time outputs"], Int[Tensor, "batch time"], Float[Tensor, "batch time"]]:
-        """Return logits, labels and losses in nats; the loss of a token without a label is 0."""
-        labels = self.labels_of(batch)
-        logits = self.logits_of(batch).float()
-        return logits, labels, self.losses_of(logits, labels)
-
     def logits_of(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the logits of a batch, (batch, time, outputs)."""
         return cast(Tensor, self(batch["input_ids"], batch.get("attention_mask")).logits)
-
-    @staticmethod
-    def losses_of(
-        logits: Float[Tensor, "batch time outputs"], labels: Int[Tensor, "batch time"]
-    ) -> Float[Tensor, "batch time"]:
-        """Compute the cross-entropy in nats; 0 for a token without a label."""
-        return F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none", ignore_index=IGNORED)
 
     def training_loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the sum of the cross-entropies of a batch, and the number of labelled tokens."""

@@ -26,7 +26,7 @@ from transformers import (
 
 from lmdyn.models.learning_rate_schedules import ScheduledModule
 from lmdyn.models.module import IGNORED, TokenMean, predict_labels
-from lmdyn.models.pretrained import PAIR_HEAD, check_size, hub_folder, load_model
+from lmdyn.models.pretrained import PAIR_HEAD, check_arguments, check_size, hub_folder, load_model
 from lmdyn.models.pretraining_tools import (
     Initialization,
     checkpoint_activations,
@@ -142,10 +142,7 @@ class MaskedLanguageModel(ScheduledModule):
         super().__init__(optimizer=optimizer, decay_power=decay_power, **kwargs)
         if (config is None) == (pretrained is None):
             raise ValueError("expected either a config, to start from scratch, or pretrained weights")
-        if "vocab_size" in (config or {}):
-            raise ValueError(
-                "vocab_size must be passed as an argument, not in the config: move it out of the config"
-            )
+        check_arguments(config or {})
         self.family = family
         self.config = config
         self.pretrained = pretrained
@@ -184,12 +181,7 @@ class MaskedLanguageModel(ScheduledModule):
 
     def _config(self, **changes: Any) -> PreTrainedConfig:
         settings = {**(self.config or {}), "vocab_size": self.vocab_size, **changes}
-        known = set(_CONFIGS[self.family]().to_dict())
-        if unknown := sorted(set(settings) - known):
-            raise ValueError(
-                f"{_CONFIGS[self.family].__name__} has no arguments {unknown}: expected some of "
-                f"{sorted(known)}"
-            )
+        check_arguments(self.config or {}, _CONFIGS[self.family]())
         config = _CONFIGS[self.family](**settings)
         check_size(config, self.family, partial(AutoModel.from_config, config))
         return config
@@ -354,6 +346,8 @@ class MaskedLanguageModel(ScheduledModule):
         )
 
     # Evaluation -------------------------------------------------------------------------------------------
+
+    evaluate = ScheduledModule.evaluate_labelled
 
     def evaluation_step(self, batch: Mapping[str, Tensor]) -> None:
         """Add a batch to the sums."""

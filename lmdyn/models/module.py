@@ -276,7 +276,13 @@ class LanguageModule(L.LightningModule):
     # Evaluation -------------------------------------------------------------------------------------------
 
     def evaluate(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Float[Tensor, "..."]]:
-        """Return logits, labels and losses in nats: here of labelled tokens only, elsewhere 0 without a label."""
+        """Return logits, labels and losses in nats, 0 for a token without a label, each (batch, time)."""
+        logits, labels = self.logits_of(batch).float(), self.labels_of(batch)
+        losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+        return logits, labels, losses.view(labels.shape)
+
+    def evaluate_labelled(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Float[Tensor, "n"]]:
+        """Return the same for labelled tokens only, of a module that projects what it is told."""
         logits, labels, _ = predict_labels(self, self.labels_of(batch), batch)
         return logits, labels, F.cross_entropy(logits, labels, reduction="none")
 

@@ -35,6 +35,7 @@ __all__ = [
     "PretrainedLM",
     "PretrainedOutput",
     "cached_folder",
+    "check_arguments",
     "check_size",
     "hub_folder",
     "load_model",
@@ -171,7 +172,7 @@ class PretrainedLM(LanguageModule):
             input_ids: tokens.
             attention_mask: 1 for tokens, 0 for padding; None without padding.
             token_type_ids: 0 in the first and 1 in the second segment; models with one type do not read them.
-            predict: if given, project only these positions to the vocabulary, in row-major order.
+            predict: if given, return the logits of these positions only, in row-major order.
         """
         inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         # GPT-2 would add the embeddings of words 0 and 1, RoBERTa has only one type
@@ -179,11 +180,12 @@ class PretrainedLM(LanguageModule):
             inputs["token_type_ids"] = token_type_ids
         if self.objective == "causal":
             inputs["use_cache"] = False
-        if predict is None:
-            return PretrainedOutput(_token_logits(self.model(**inputs)))
-        with _projecting(self.model, predict) as projected:
-            logits = _token_logits(self.model(**inputs))
-        return PretrainedOutput(logits if projected else logits[predict])
+        output = self.model(**inputs)
+        logits = getattr(output, "prediction_logits", None)
+        logits = cast(Tensor, output.logits if logits is None else logits)
+        return PretrainedOutput(logits if predict is None else logits[predict])
+
+    evaluate = LanguageModule.evaluate_labelled
 
     # Training and evaluation ------------------------------------------------------------------------------
 
@@ -350,6 +352,23 @@ def _check_names(config: Any, folder: Path) -> None:
             )
 
 
+def check_arguments(given: Mapping[str, Any], known: Any = None) -> None:
+    """Refuse the vocabulary's size, and arguments that a configuration of transformers, if known, does not have.
+
+    Raises:
+        ValueError: for these.
+    """
+    if "vocab_size" in given:
+        raise ValueError(
+            "vocab_size must be passed as an argument, not in the config: move it out of the config"
+        )
+    names = {*given} if known is None else {*known.to_dict(), *known.attribute_map}
+    if unknown := sorted(given.keys() - names):
+        raise ValueError(
+            f"{type(known).__name__} has no arguments {unknown}: expected some of {sorted(names)}"
+        )
+
+
 def check_size(config: Any, label: str, make: Callable[[], nn.Module]) -> None:
     """Refuse a configuration of too many layers, or of more weights than the machine has memory, before it is built.
 
@@ -396,33 +415,3 @@ def _quiet() -> Iterator[None]:
     finally:
         if shown:
             transformers_logging.enable_progress_bar()
-
-
-# Projecting -------------------------------------------------------------------------------------------------
-
-
-def _token_logits(output: Any) -> Tensor:
-    logits = getattr(output, "prediction_logits", None)
-    return cast(Tensor, output.logits if logits is None else logits)
-
-
-@contextmanager
-def _projecting(model: Any, predict: Bool[Tensor, "batch time"]) -> Iterator[list[bool]]:
-    """Project only the positions of ``predict`` in this context; the list stays empty if the projection is not called.
-
-    A hook on the output embeddings works for every architecture, whatever its forward does before and after; the few
-    that multiply by their weights without calling them project everything.
-    """
-    done: list[bool] = []
-
-    def choose(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if not args or args[0].shape[:2] != predict.shape:
-            return None
-        done.append(True)
-        return (args[0][predict], *args[1:])
-
-    handle = model.get_output_embeddings().register_forward_pre_hook(choose)
-    try:
-        yield done
-    finally:
-        handle.remove()

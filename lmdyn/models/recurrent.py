@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
@@ -143,14 +143,6 @@ class RecurrentModule(LanguageModule):
         output: RecurrentOutput = self(batch["input_ids"], state=self._start(self._evaluated, batch))
         self._evaluated = output.state
         return output.logits
-
-    def evaluate(
-        self, batch: Mapping[str, Tensor]
-    ) -> tuple[Float[Tensor, "batch time classes"], Int[Tensor, "batch time"], Float[Tensor, "batch time"]]:
-        """Return logits, labels and losses in nats, 0 for a token without a label."""
-        logits, labels = self.logits_of(batch), self.labels_of(batch)
-        losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-        return logits, labels, losses.view(labels.shape)
 
     def on_validation_epoch_start(self) -> None:
         """Start an evaluation from a zero state."""

@@ -1,5 +1,6 @@
 """Several parallel encoders of one configuration, the parts of a two-tower model."""
 
+from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 import torch
@@ -112,9 +113,7 @@ class TransformerTowers(nn.Module):
     Args:
         kind: ``gpt`` or ``bert``.
         towers: number K of towers.
-        hidden_size: hidden size d.
-        num_layers: number of blocks of a stack.
-        num_attention_heads: number of attention heads of a block.
+        sizes: ``hidden_size`` d, ``num_hidden_layers``, blocks of a stack, and ``num_attention_heads`` of a block.
         intermediate_size: number of units of the feed-forward layer.
         dropout: dropout rate of activations and attention weights.
         init_range: see :class:`TowerLinear`.
@@ -124,47 +123,28 @@ class TransformerTowers(nn.Module):
         self,
         kind: Literal["gpt", "bert"],
         towers: int,
+        sizes: Mapping[str, int],
         *,
-        hidden_size: int,
-        num_layers: int,
-        num_attention_heads: int,
         intermediate_size: int,
         dropout: float,
         init_range: float,
     ) -> None:
         super().__init__()
         self.kind, self.towers = kind, towers
-        blocks: list[Any]
-        if kind == "gpt":
-            self.config: Any = GPT2Config(
-                vocab_size=1,
-                bos_token_id=None,
-                eos_token_id=None,
-                n_embd=hidden_size,
-                n_layer=num_layers,
-                n_head=num_attention_heads,
-                n_inner=intermediate_size,
-                resid_pdrop=dropout,
-                embd_pdrop=dropout,
-                attn_pdrop=dropout,
-            )
-            eps = float(self.config.layer_norm_epsilon)
-            blocks = [GPT2Block(self.config, layer_idx=i) for i in range(num_layers)]
+        gpt, sizes = kind == "gpt", {"vocab_size": 1, **sizes}
+        if gpt:
+            no_ends: Any = {"bos_token_id": None, "eos_token_id": None}
+            rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
+            self.config: Any = GPT2Config(**sizes, n_inner=intermediate_size, **no_ends, **rates)
         else:
-            self.config = BertConfig(
-                vocab_size=1,
-                hidden_size=hidden_size,
-                num_hidden_layers=num_layers,
-                num_attention_heads=num_attention_heads,
-                intermediate_size=intermediate_size,
-                hidden_dropout_prob=dropout,
-                attention_probs_dropout_prob=dropout,
-            )
-            eps = float(self.config.layer_norm_eps)
-            blocks = [BertLayer(self.config, layer_idx=i) for i in range(num_layers)]
+            rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
+            self.config = BertConfig(**sizes, intermediate_size=intermediate_size, **rates)
+        eps = float(self.config.layer_norm_epsilon if gpt else self.config.layer_norm_eps)
+        make: Any = GPT2Block if gpt else BertLayer
+        blocks = [make(self.config, layer_idx=i) for i in range(sizes["num_hidden_layers"])]
         self.config._attn_implementation = "sdpa"
         self.blocks = nn.ModuleList([side_by_side(block, towers, init_range) for block in blocks])
-        self.norm = TowerNorm(towers, hidden_size, eps)
+        self.norm = TowerNorm(towers, sizes["hidden_size"], eps)
         self.dropout = nn.Dropout(dropout)
 
     def forward(

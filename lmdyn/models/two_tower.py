@@ -148,12 +148,11 @@ class TwoTowerLanguageModel(ScheduledModule):
             )
         else:
             self.position_embedding = nn.Embedding(self.max_position_embeddings, width)
+            sizes = {"hidden_size": self.hidden_size, "num_hidden_layers": self.num_layers}
             self.towers = TransformerTowers(
                 self.tower,
                 self.n_towers,
-                hidden_size=self.hidden_size,
-                num_layers=self.num_layers,
-                num_attention_heads=self.num_attention_heads,
+                {**sizes, "num_attention_heads": self.num_attention_heads},
                 intermediate_size=self.intermediate_size,
                 dropout=self.dropout,
                 init_range=self.init_range,

@@ -252,7 +252,6 @@ class AttentionTrace:
         self._answered: list[tuple[nn.Module, bool, Tensor]] = []
         self.found: dict[str, str] = {}
         self._others: dict[str, None] = {}
-        self._less: dict[str, None] = {}
 
     def watch(self, blocks: Mapping[str, nn.Module]) -> AbstractContextManager[None]:
         """Record blocks, by names of sites, in this context."""
@@ -266,17 +265,8 @@ class AttentionTrace:
             weights = own[0] if len(own) == 1 else None
         if weights is not None and weights.shape[2] in self._times:
             self._answered.append((m, by_output, weights))
-        elif weights is None and isinstance(output, tuple) and any(self._is_less(t) for t in output):
-            self._less[self._trace.show(m)] = None
         if id(m) in self._names:
             self._end_of_block(m)
-
-    def _is_less(self, value: Any) -> bool:
-        """Return whether a tensor is weights whose rows add up to less than 1, because of a sink."""
-        if not isinstance(value, Tensor) or value.ndim != 4 or not {*value.shape[2:]} <= self._times:
-            return False
-        sums = value.detach().float().sum(-1)
-        return bool((value >= 0).all() & (sums < 1.001).all() & (sums > 0).any())
 
     def _end_of_block(self, block: nn.Module) -> None:
         answered, self._answered = self._answered, []
@@ -298,13 +288,10 @@ class AttentionTrace:
                 "them by `attention_sites`"
             )
         without = [name for name in (self._names[id(m)] for m in blocks) if name not in self.found]
-        if without and self._less:
+        if without:
             said.append(
-                f"attention weights: rows of {_enumerated(list(self._less))} add up to less than 1 (attention sinks)"
-            )
-        elif without:
-            said.append(
-                f"attention weights: no module of {_enumerated(without)} returns them (no attention, or its own kernel)"
+                f"attention weights: no module of {_enumerated(without)} returns them (no attention, its own kernel, "
+                "or rows that add up to less than 1, because of a sink)"
             )
         return said
 

@@ -50,9 +50,8 @@ def linear_cross_entropy(
         >>> linear_cross_entropy(torch.eye(2), torch.zeros(4, 2), None, torch.tensor([3, -100]))
         tensor(1.3863)
     """
-    chunks = _Chunks(hidden, weight, bias, labels, chunk)
     wanted = [torch.is_grad_enabled() and t is not None and t.requires_grad for t in (hidden, weight, bias)]
-    total: Tensor = _LinearCrossEntropy.apply(hidden, weight, bias, labels, chunks, wanted)
+    total: Tensor = _LinearCrossEntropy.apply(hidden, weight, bias, labels, chunk, wanted)
     return total
 
 
@@ -79,7 +78,7 @@ def target_log_probabilities(
     """
     found = []
     with torch.no_grad():
-        for y, z, _ in _Chunks(hidden, weight, bias, labels, chunk).logits(hidden, weight, bias, labels):
+        for y, z, _ in _logits(hidden, weight, bias, labels, chunk):
             log_p = z.log_softmax(1).gather(1, y.clamp(min=0)[:, None])[:, 0]
             found.append(torch.where(y < 0, 0, log_p))
     return torch.cat(found) if found else hidden.new_zeros(0)
@@ -109,43 +108,38 @@ def probability_sums(
     total = torch.zeros(len(weight), dtype=torch.float64, device=hidden.device)
     labels = torch.where(counted, 0, IGNORED)
     with torch.no_grad():
-        for y, z, _ in _Chunks(hidden, weight, bias, labels, chunk).logits(hidden, weight, bias, labels):
+        for y, z, _ in _logits(hidden, weight, bias, labels, chunk):
             total += z.softmax(1).mul_((y >= 0)[:, None]).sum(0)
     return total
 
 
-class _Chunks:
-    """Division of positions into chunks, and the dtypes of their computation."""
+def _logits(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk: int | None
+) -> Iterator[tuple[Tensor, Tensor, tuple[Tensor, Tensor]]]:
+    """Yield labels and logits of each chunk, and the factors of the logits, valid until the next chunk."""
+    check_labels(labels, len(weight))
+    device, exact = hidden.device.type, _exact(hidden)
+    rows = max(1, (_CHUNK.get(device, _CHUNK["other"]) if chunk is None else chunk) // len(weight))
+    autocast = torch.is_autocast_enabled(device) and exact is torch.float32
+    product = torch.get_autocast_dtype(device) if autocast else hidden.dtype
+    with torch.autocast(device, enabled=False):
+        table = weight.to(product)
+        # one piece of memory for all chunks: new memory pages cost as much as the softmax
+        buffer = hidden.new_empty(min(rows, len(hidden)), len(weight), dtype=exact)
+        for h, y in zip(hidden.split(rows), labels.split(rows), strict=True):
+            h = h.to(product)
+            z = buffer[: len(h)]
+            if product == exact:
+                torch.mm(h, table.T, out=z)
+            else:
+                z.copy_(h @ table.T)
+            if bias is not None:
+                z += bias
+            yield y, z, (h, table)
 
-    def __init__(
-        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk: int | None
-    ) -> None:
-        check_labels(labels, len(weight))
-        device = hidden.device.type
-        most = (_CHUNK.get(device, _CHUNK["other"])) if chunk is None else chunk
-        self.rows = max(1, most // len(weight))
-        self.exact = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-        autocast = torch.is_autocast_enabled(device) and self.exact is torch.float32
-        self.product = torch.get_autocast_dtype(device) if autocast else hidden.dtype
 
-    def logits(
-        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor
-    ) -> Iterator[tuple[Tensor, Tensor, tuple[Tensor, Tensor]]]:
-        """Yield labels and logits of each chunk, and the factors of the logits, valid until the next chunk."""
-        with torch.autocast(hidden.device.type, enabled=False):
-            table = weight.to(self.product)
-            # one piece of memory for all chunks: new memory pages cost as much as the softmax
-            buffer = hidden.new_empty(min(self.rows, len(hidden)), len(weight), dtype=self.exact)
-            for h, y in zip(hidden.split(self.rows), labels.split(self.rows), strict=True):
-                h = h.to(self.product)
-                z = buffer[: len(h)]
-                if self.product == self.exact:
-                    torch.mm(h, table.T, out=z)
-                else:
-                    z.copy_(h @ table.T)
-                if bias is not None:
-                    z += bias
-                yield y, z, (h, table)
+def _exact(hidden: Tensor) -> torch.dtype:
+    return torch.float64 if hidden.dtype == torch.float64 else torch.float32
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -156,15 +150,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         labels: Tensor,
-        chunks: _Chunks,
+        chunk: int | None,
         wanted: list[bool],
     ) -> Tensor:
-        total = torch.zeros((), dtype=chunks.exact, device=hidden.device)
+        exact = _exact(hidden)
+        total = torch.zeros((), dtype=exact, device=hidden.device)
         d_hidden: list[Tensor] | None = [] if wanted[0] else None
-        d_weight = torch.zeros_like(weight, dtype=chunks.exact) if wanted[1] else None
-        d_bias = torch.zeros_like(bias, dtype=chunks.exact) if bias is not None and wanted[2] else None
+        d_weight = torch.zeros_like(weight, dtype=exact) if wanted[1] else None
+        d_bias = torch.zeros_like(bias, dtype=exact) if bias is not None and wanted[2] else None
         softmax: Tensor | None = None
-        for y, z, (h, table) in chunks.logits(hidden, weight, bias, labels):
+        for y, z, (h, table) in _logits(hidden, weight, bias, labels, chunk):
             labelled, at = y >= 0, y.clamp(min=0)[:, None]
             if softmax is None:
                 softmax = torch.empty_like(z)
@@ -178,7 +173,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             p.mul_(labelled[:, None])
             if d_bias is not None:
                 d_bias += p.sum(0)
-            g = p.to(chunks.product)
+            g = p.to(table.dtype)
             if d_hidden is not None:
                 d_hidden.append((g @ table).to(hidden.dtype))
             if d_weight is not None:

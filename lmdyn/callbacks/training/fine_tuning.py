@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from lmdyn.analysis.probing.task_metrics import best_spans
 from lmdyn.analysis.probing.warmup_decay import warmup_decay_factor
@@ -101,8 +102,10 @@ class Budget:
     epochs: float | None = None
 
     def __post_init__(self) -> None:
-        if (self.max_updates is not None and self.max_updates < 1) or (
-            self.epochs is not None and self.epochs <= 0
+        if (
+            (1 if self.max_updates is None else self.max_updates) < 1
+            or (self.epochs or 1) < 0
+            or self.epochs == 0
         ):
             raise ValueError(
                 f"expected max_updates from 1 and epochs above 0, or null for no limit, got {self}"
@@ -116,12 +119,9 @@ class Budget:
             >>> how.updates, how.warmup
             (80, 20)
         """
-        limits = [how.updates]
-        if self.max_updates is not None:
-            limits.append(self.max_updates)
+        updates = min(how.updates, self.max_updates or how.updates)
         if self.epochs is not None:
-            limits.append(max(1, math.ceil(self.epochs * n_examples / how.batch_size)))
-        updates = min(limits)
+            updates = min(updates, max(1, math.ceil(self.epochs * n_examples / how.batch_size)))
         return replace(how, updates=updates, warmup=how.warmup * updates // how.updates)
 
 
@@ -268,7 +268,7 @@ def _batches(
         batches = []
         for start in range(
             0, len(order), 50 * size
-        ):  # sorting all would result in the same batches in every epoch
+        ):  # sorting all would give the same batches in every epoch
             some = order[start : start + 50 * size]
             some = some[np.argsort(lengths[some], kind="stable")]
             batches += [some[i : i + size] for i in range(0, len(some), size)]
@@ -280,25 +280,14 @@ def _batches(
 
 
 def _collate(examples: Sequence[Mapping[str, Any]], pad_id: int, device: torch.device) -> dict[str, Tensor]:
-    longest = max(len(e["input_ids"]) for e in examples)
-    shape = (len(examples), longest)
-    batch: dict[str, npt.NDArray[Any]] = {
-        "input_ids": np.full(shape, pad_id, np.int64),
-        "token_type_ids": np.zeros(shape, np.int64),
-        "attention_mask": np.zeros(shape, np.int64),
-    }
-    if "offsets" in examples[0]:
-        batch["offsets"] = np.full((*shape, 2), -1, np.int64)
-    for i, e in enumerate(examples):
-        n = len(e["input_ids"])
-        batch["attention_mask"][i, :n] = 1
-        for name in ("input_ids", "token_type_ids", "offsets"):
-            if name in batch:
-                batch[name][i, :n] = e[name]
+    batch = {}
     for name, value in examples[0].items():
-        if value.ndim == 0:
-            batch[name] = np.stack([e[name] for e in examples])
-    return {name: torch.from_numpy(values).to(device) for name, values in batch.items()}
+        rows = [torch.from_numpy(e[name]) for e in examples]
+        padding = {"input_ids": pad_id, "offsets": -1}.get(name, 0)
+        batch[name] = pad_sequence(rows, True, padding) if value.ndim else torch.stack(rows)
+    lengths = torch.tensor([len(e["input_ids"]) for e in examples])
+    batch["attention_mask"] = (torch.arange(int(lengths.max())) < lengths[:, None]).long()
+    return {name: values.to(device) for name, values in batch.items()}
 
 
 def _inputs(batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

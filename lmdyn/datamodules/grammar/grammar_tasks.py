@@ -139,14 +139,6 @@ def judged(
         yield Judged(sentence.words, True, "") if keep else Judged(broken[rule], False, rule)
 
 
-class _Parsed(NamedTuple):
-    words: tuple[str, ...]
-    upos: tuple[str | None, ...]
-    xpos: tuple[str | None, ...]
-    heads: tuple[int, ...]
-    deprels: tuple[str | None, ...]
-
-
 def corruptions(
     sentence: Sentence, grammar: Grammar, random: np.random.Generator
 ) -> dict[str, tuple[str, ...]]:
@@ -170,12 +162,10 @@ def corruptions(
     Raises:
         ValueError: if the sentence lacks one of the layers ``upos``, ``xpos``, ``heads`` and ``deprels``.
     """
-    layers: Any = (sentence.upos, sentence.xpos, sentence.heads, sentence.deprels)
-    if None in layers:
+    if None in (sentence.upos, sentence.xpos, sentence.heads, sentence.deprels):
         raise ValueError(f"expected upos, xpos, heads and deprels, got the layers {sentence.layers}")
-    parsed = _Parsed(sentence.words, *layers)
     breaks = (_verb_agreement, _determiner_agreement, _word_order, _finite_verb)
-    places = {rule: broken(parsed, grammar) for rule, broken in zip(RULES, breaks, strict=True)}
+    places = {rule: broken(sentence, grammar) for rule, broken in zip(RULES, breaks, strict=True)}
     return {rule: some[random.integers(len(some))] for rule, some in places.items() if some}
 
 
@@ -183,7 +173,7 @@ def _replaced(words: Sequence[str], i: int, *new: str, length: int = 1) -> tuple
     return (*words[:i], *new, *words[i + length :])
 
 
-def _verb_agreement(s: _Parsed, grammar: Grammar) -> list[tuple[str, ...]]:
+def _verb_agreement(s: Any, grammar: Grammar) -> list[tuple[str, ...]]:
     found = []
     for i, (word, tag) in enumerate(zip(s.words, s.xpos, strict=True)):
         plural = _subject_is_plural(s, i)
@@ -200,7 +190,7 @@ def _verb_agreement(s: _Parsed, grammar: Grammar) -> list[tuple[str, ...]]:
     return found
 
 
-def _subject_is_plural(s: _Parsed, i: int) -> bool | None:
+def _subject_is_plural(s: Any, i: int) -> bool | None:
     """Return whether the subject of a finite verb or auxiliary is plural; None if the subject does not show it."""
     head = s.heads[i] if s.upos[i] == "AUX" else i
     subjects = [j for j, h in enumerate(s.heads) if h == head and (s.deprels[j] or "").startswith("nsubj")]
@@ -214,7 +204,7 @@ def _subject_is_plural(s: _Parsed, i: int) -> bool | None:
     return {"NN": False, "NNP": False, "NNS": True}.get(s.xpos[subject] or "")
 
 
-def _determiner_agreement(s: _Parsed, grammar: Grammar) -> list[tuple[str, ...]]:
+def _determiner_agreement(s: Any, grammar: Grammar) -> list[tuple[str, ...]]:
     found = []
     for i, (word, tag, head) in enumerate(zip(s.words, s.xpos, s.heads, strict=True)):
         if word not in _DETERMINERS or tag != "DT" or s.xpos[head] not in ("NN", "NNS"):
@@ -227,7 +217,7 @@ def _determiner_agreement(s: _Parsed, grammar: Grammar) -> list[tuple[str, ...]]
     return found
 
 
-def _word_order(s: _Parsed, grammar: Grammar) -> list[tuple[str, ...]]:
+def _word_order(s: Any, grammar: Grammar) -> list[tuple[str, ...]]:
     found = []
     for i in range(len(s.words) - 2):
         next_word = s.words[i + 2]
@@ -243,7 +233,7 @@ def _word_order(s: _Parsed, grammar: Grammar) -> list[tuple[str, ...]]:
     return found
 
 
-def _finite_verb(s: _Parsed, grammar: Grammar) -> list[tuple[str, ...]]:
+def _finite_verb(s: Any, grammar: Grammar) -> list[tuple[str, ...]]:
     finite = [i for i, tag in enumerate(s.xpos) if tag in _FINITE]
     if len(finite) != 1:
         return []

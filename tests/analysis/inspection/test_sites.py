@@ -650,7 +650,7 @@ def test_weights_next_to_a_sink_and_attention_that_fails_are_said():
 
     for sink, sentence in (
         (0, ""),
-        (1, "add up to less than 1 (attention sinks)"),
+        (1, "add up to less than 1, because of a sink"),
         (2, "fails under eager attention: no eager attention here"),
     ):
         found = find_sites(
