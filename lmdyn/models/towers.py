@@ -131,14 +131,14 @@ class TransformerTowers(nn.Module):
     ) -> None:
         super().__init__()
         self.kind, self.towers = kind, towers
-        gpt, sizes = kind == "gpt", {"vocab_size": 1, **sizes}
+        gpt, given = kind == "gpt", cast(dict[str, Any], {"vocab_size": 1, **sizes})
         if gpt:
-            no_ends: Any = {"bos_token_id": None, "eos_token_id": None}
-            rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
-            self.config: Any = GPT2Config(**sizes, n_inner=intermediate_size, **no_ends, **rates)
+            given |= {"bos_token_id": None, "eos_token_id": None, "n_inner": intermediate_size}
+            given |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
         else:
-            rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
-            self.config = BertConfig(**sizes, intermediate_size=intermediate_size, **rates)
+            given |= {"intermediate_size": intermediate_size}
+            given |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
+        self.config: Any = GPT2Config(**given) if gpt else BertConfig(**given)
         eps = float(self.config.layer_norm_epsilon if gpt else self.config.layer_norm_eps)
         make: Any = GPT2Block if gpt else BertLayer
         blocks = [make(self.config, layer_idx=i) for i in range(sizes["num_hidden_layers"])]

@@ -105,20 +105,8 @@ class TwoTowerLanguageModel(ScheduledModule):
         sizes = [n_towers, hidden_size, num_layers, num_attention_heads, max_position_embeddings]
         if min(*sizes, intermediate_size or 1, lstm_size or 1, self.vocab_size or 1) < 1:
             raise ValueError(f"expected sizes of at least 1, got {dict(self.hparams)}")
-        if init_range <= 0 or not 0 <= dropout < 1:
-            raise ValueError(
-                f"expected init_range above 0 and dropout in [0, 1), got {init_range}, {dropout}"
-            )
-        if tower != "elmo" and hidden_size % num_attention_heads:
-            raise ValueError(
-                f"hidden_size must be a multiple of num_attention_heads, got {hidden_size} and "
-                f"{num_attention_heads}"
-            )
-        if tower == "elmo" and lstm_size is not None and lstm_size < hidden_size:
-            raise ValueError(
-                f"lstm_size {lstm_size} is below hidden_size {hidden_size}: states are projected to fewer "
-                "dimensions only"
-            )
+        if init_range <= 0:
+            raise ValueError(f"expected init_range above 0, got {init_range}")
         self._objective = _OBJECTIVES[tower]
         self.tower, self.n_towers = tower, n_towers
         self.hidden_size, self.num_layers = hidden_size, num_layers

@@ -201,8 +201,8 @@ def test_bad_arguments():
             **{"tower": "bert", "hidden_size": 8, "vocab_size": 9, **arguments}
         ),
         ({"n_towers": 0}, "sizes of at least 1"),
-        ({"num_attention_heads": 3}, "must be a multiple of num_attention_heads"),
-        ({"tower": "elmo", "lstm_size": 4}, "projected to fewer dimensions"),
+        ({"num_attention_heads": 3}, "multiple of the number of attention"),
+        ({"tower": "elmo", "lstm_size": 4}, "smaller than hidden_size"),
         ({"init_range": 0.0}, "init_range"),
         ({"warmup_steps": -1}, "warmup_steps"),
     )

@@ -127,8 +127,8 @@ def label_convention(
             "not shifted"
         )
     reading = _reading(effects)
-    at = "t" if convention == "aligned" else "t - 1"
-    means = f"the logits at {at} predict the label at t (`labels: {convention}`)"
+    place_of = "t" if convention == "aligned" else "t - 1"
+    means = f"the logits at {place_of} predict the label at t (`labels: {convention}`)"
     reason = f"{means}: {counted}{because}; {_READS[reading]}"
     return LabelDecision(convention, reading, reason, warning)
 

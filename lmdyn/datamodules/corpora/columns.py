@@ -78,10 +78,6 @@ def read_blocks(
         if (block.rows and (blank or commented)) or (block.comments and blank):
             yield block
             block = Block(path)
-        if commented and comment is _COMMENT and line.count("\t") == columns - 1:
-            raise ValueError(
-                f"{path}:{number}: a comment with the {columns} columns of a word: remove it, or its #: {shown(line)}"
-            )
         if commented:
             block.comments.append((number, line))
         elif not blank:

