@@ -8,7 +8,7 @@ import inspect as _inspect
 
 from lmdyn.analysis.attention.copying import copying_scores, positive_eigenvalues, vocabulary_product
 from lmdyn.analysis.attention.first_token import FirstToken, FirstTokenSums, first_token_attention
-from lmdyn.analysis.attention.head_ablation import HeadPlace, ablated_heads, head_inputs
+from lmdyn.analysis.attention.head_ablation import HeadPlace, ablated_heads
 from lmdyn.analysis.attention.head_divergence import HeadDivergence, HeadDivergenceSums, head_divergences
 from lmdyn.analysis.attention.induction_scores import induction_scores, uniform_attention
 from lmdyn.analysis.attention.repeated_tokens import repeated_tokens, repetition_losses
@@ -282,7 +282,6 @@ __all__ = [
     "group_variance",
     "growth_rate",
     "head_divergences",
-    "head_inputs",
     "head_matrices",
     "hoyer",
     "induction_scores",

@@ -3,7 +3,7 @@
 import math
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.attention.copying import copying_scores
-from lmdyn.analysis.attention.head_ablation import ablated_heads, head_inputs
+from lmdyn.analysis.attention.head_ablation import ablated_heads
 from lmdyn.analysis.attention.induction_scores import SCORES, uniform_attention
 from lmdyn.analysis.attention.repeated_tokens import repeated_tokens, repetition_losses
 from lmdyn.analysis.inspection.forward import call_module, device_of, logits_of
@@ -23,7 +23,6 @@ from lmdyn.callbacks.attention.induction_figures import induction_figures
 from lmdyn.callbacks.attention.induction_module import InductionModule, called_on, read_induction
 from lmdyn.callbacks.attention.induction_passes import (
     FreshRows,
-    KeptInputs,
     RepeatedRows,
     TextLosses,
     repeated_batch,
@@ -47,9 +46,6 @@ _ABLATED = ("<ablated>", "<ablated>/draw=<draw>")
 
 Head = tuple[str, int, int]
 """Attention site, number of its run in a forward pass, head."""
-
-Means = dict[tuple[str, int], Tensor] | None
-"""Mean outputs of heads by site and run; None if they are not needed."""
 
 Window = tuple[Annotated[int, From(1)], Annotated[int, From(1)]]
 
@@ -94,7 +90,7 @@ class Induction(Observer):
         late: the same of the late loss; None uses the last 10 %. Olsson et al. use [50, 50] and [500, 500].
         top: number of heads to ablate, at most half of all; 0 for no ablation.
         draws: number of draws of as many random other heads, different ones; fewer if there are no more.
-        ablation: replace the heads' outputs by ``zero``, or by their ``mean`` over the same data.
+        ablation: replace the heads' outputs by ``zero``.
         max_tokens: approximate number of tokens of the probe set; None for all.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
@@ -115,7 +111,7 @@ class Induction(Observer):
     late: Window | None = None
     top: Annotated[int, From(0)] = 2
     draws: Annotated[int, From(0)] = 3
-    ablation: Literal["zero", "mean"] = "zero"
+    ablation: Literal["zero"] = "zero"
     max_tokens: Annotated[int, From(1)] | None = 20_000
 
     uses_labels = False
@@ -191,6 +187,11 @@ class Induction(Observer):
     )
 
     def __post_init__(self) -> None:
+        if str(self.ablation) == "mean":
+            raise ValueError(
+                "ablation: mean was removed: use `ablation: zero`, or `lmdyn.analysis.ablated_heads` with means of "
+                "your own"
+            )
         super().__post_init__()
         for name, window in (("early", self.early), ("late", self.late)):
             if window is not None and window[0] > window[1]:
@@ -322,8 +323,7 @@ class Induction(Observer):
         if read.heads:
             uniform = uniform_attention(self.length, start, self._rows.shape[1], causal=self._causal)
             yield {}, {"uniform_attention": uniform}
-        means = self.ablation == "mean" and self.top > 0 and not read.no_ablation
-        repeated, of_random = self._repeated(module, read.heads, means=means)
+        repeated = self._repeated(module, read.heads)
         yield from _score_rows(repeated.scores)
         yield from _copying_rows(read)
         if read.no_losses:
@@ -339,7 +339,7 @@ class Induction(Observer):
                 "second_minus_first_error": float(difference.std()) / len(difference) ** 0.5,
             },
         )
-        text, of_text = self._text(module, means=means)
+        text = self._text(module)
         windows = text.early_and_late
         if windows:
             early, late = windows
@@ -353,49 +353,38 @@ class Induction(Observer):
                 ({"data": data, "position": i}, {"position_loss": loss}) for i, loss in losses.items()
             )
         for place, heads in self._chosen(repeated.scores):
-            with ablated_heads(module, read.places, heads, of_random):
-                changed, _ = self._repeated(module, {})
+            with ablated_heads(module, read.places, heads):
+                changed = self._repeated(module, {})
             after = repetition_losses(changed.losses, self.length, start)[1]
             yield place, {"second_loss_rise": float(after.mean() - second.mean())}
             if windows:
-                with ablated_heads(module, read.places, heads, of_text):
-                    changed_text, _ = self._text(module)
+                with ablated_heads(module, read.places, heads):
+                    changed_text = self._text(module)
                 yield place, {"late_loss_rise": changed_text.early_and_late[1] - windows[1]}
 
-    def _repeated(
-        self, module: nn.Module, heads: Mapping[str, int], *, means: bool = False
-    ) -> tuple[RepeatedRows, Means]:
-        """Read the repeated tokens, with the weights of these heads; return also the heads' mean outputs if wanted."""
+    def _repeated(self, module: nn.Module, heads: Mapping[str, int]) -> RepeatedRows:
+        """Read the repeated tokens, with the weights of these heads."""
         batches = [
             repeated_batch(module, ids, first)
             for first, ids in zip(range(0, self.sequences, _ROWS), self._rows.split(_ROWS), strict=True)
         ]
-        consumer = RepeatedRows(
-            (self.sequences, self._rows.shape[1]),
-            self.length,
-            len(self._before),
-            heads,
-            with_losses=not self._read.no_losses,
-        )
+        shape = (self.sequences, self._rows.shape[1])
+        with_losses = not self._read.no_losses
+        found = RepeatedRows(shape, self.length, len(self._before), heads, with_losses=with_losses)
         sites = self.paths("attention_sites") if heads else {}
-        found = self._pass(module, ProbeSet(batches), Watch(consumer, attention_sites=sites), means)
-        consumer.reduce()
-        return consumer, found
+        watch = Watch(found, attention_sites=sites)
+        probe_pass(module, ProbeSet(batches), [watch], forward=self.forward)
+        found.reduce()
+        return found
 
-    def _text(self, module: nn.Module, *, means: bool = False) -> tuple[TextLosses, Means]:
-        """Read the probe set; return also the heads' mean outputs if wanted."""
+    def _text(self, module: nn.Module) -> TextLosses:
+        """Read the probe set."""
         given = self.probe_set
         probe = FreshRows(given.loader, max_tokens=given.max_tokens, names=given.names, labels=given.labels)
-        consumer = TextLosses(self._longest, self._windows)
-        found = self._pass(module, probe, Watch(consumer), means)
-        consumer.reduce()
-        return consumer, found
-
-    def _pass(self, module: nn.Module, probe: ProbeSet, watch: Watch, means: bool) -> Means:
-        with head_inputs(module, self._read.places) if means else nullcontext() as inputs:
-            watches = [watch] if inputs is None else [watch, Watch(KeptInputs(inputs))]
-            probe_pass(module, probe, watches, forward=self.forward)
-        return None if inputs is None else inputs.means(self._read.widths)
+        found = TextLosses(self._longest, self._windows)
+        probe_pass(module, probe, [Watch(found)], forward=self.forward)
+        found.reduce()
+        return found
 
     def _chosen(self, scores: Mapping[str, Tensor]) -> Iterator[tuple[dict[str, Any], list[Head]]]:
         """Yield the heads to ablate together: the best, and different draws of others, fewer if there are no more."""

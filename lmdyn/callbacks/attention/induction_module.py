@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmdyn.analysis.attention.head_ablation import HeadPlace, head_inputs
+from lmdyn.analysis.attention.head_ablation import HeadPlace, ablated_heads
 from lmdyn.analysis.attention.token_path import TokenPath, find_token_path
 from lmdyn.analysis.inspection.activations import capture, paths_of
 from lmdyn.analysis.inspection.forward import Forward, call_module, logits_of
@@ -26,7 +26,6 @@ class InductionModule:
         layouts: matrices of the heads by site; without those that are not read.
         token_path: embedding and output layer; None if copying is not measured.
         places: output projection by site; empty if heads cannot be ablated.
-        widths: (heads, width of a head) by site and run.
         no_losses: why the next token's loss is not defined; empty if it is.
         no_ablation: why heads cannot be ablated; empty if they can.
         no_copying: why copying is not measured for some or all sites; empty if it is for all.
@@ -36,7 +35,6 @@ class InductionModule:
     layouts: Mapping[str, HeadLayout]
     token_path: TokenPath | None
     places: Mapping[str, HeadPlace]
-    widths: Mapping[tuple[str, int], tuple[int, int]]
     no_losses: str
     no_ablation: str
     no_copying: str
@@ -87,16 +85,13 @@ def read_induction(
 
     no_ablation = no_heads or (f"unknown layouts ({unknown})" if unknown else "")
     places: dict[str, HeadPlace] = {}
-    widths: dict[tuple[str, int], tuple[int, int]] = {}
     if not no_ablation:
         places = {
             site: HeadPlace(layout.output, layout.heads, len(runs[site])) for site, layout in layouts.items()
         }
         try:
-            with torch.no_grad(), head_inputs(module, places) as inputs:
+            with ablated_heads(module, places, [(site, 0, 0) for site in places]):
                 called_on(module, batch, forward)
-                inputs.keep()
-            widths = inputs.shapes
         except RuntimeError as error:  # output projections that are not called
             no_ablation, places = str(error), {}
 
@@ -105,7 +100,7 @@ def read_induction(
         width = linear_shape(paths_of(module)[next(iter(layouts.values())).output])[0]
         path = find_token_path(module, batch, width, forward)
     token_path, no_copying = (None, path) if isinstance(path, str) else (path, unknown)
-    return InductionModule(heads, layouts, token_path, places, widths, no_losses, no_ablation, no_copying)
+    return InductionModule(heads, layouts, token_path, places, no_losses, no_ablation, no_copying)
 
 
 def called_on(module: nn.Module, batch: Mapping[str, Any], forward: Forward | None) -> Tensor:

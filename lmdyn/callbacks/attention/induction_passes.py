@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmdyn.analysis.attention.head_ablation import HeadInputs
 from lmdyn.analysis.attention.induction_scores import SCORES, induction_scores
 from lmdyn.analysis.inspection.batches import next_token_labels
 from lmdyn.analysis.inspection.forward import IGNORED
@@ -17,7 +16,7 @@ from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.analysis.statistics.precision import exact_float
 from lmdyn.callbacks.observing.probe import ObservedBatch, ProbeSet
 
-__all__ = ["FreshRows", "KeptInputs", "RepeatedRows", "TextLosses", "repeated_batch", "row_lengths"]
+__all__ = ["FreshRows", "RepeatedRows", "TextLosses", "repeated_batch", "row_lengths"]
 
 
 def repeated_batch(module: nn.Module, ids: Tensor, first: int = 0) -> dict[str, Any]:
@@ -140,17 +139,3 @@ class TextLosses:
         if not self._by_window.names or bool((self._by_window.count("loss") == 0).any()):
             return []
         return self._by_window.mean("loss").tolist()
-
-
-class KeptInputs:
-    """Consumer of a pass that keeps the heads' outputs of each batch, of all tokens.
-
-    Ranks that share weights repeat batches in order to make equally many passes; consumers do not see these.
-    """
-
-    def __init__(self, inputs: HeadInputs) -> None:
-        self._inputs = inputs
-
-    def update(self, seen: ObservedBatch) -> None:
-        """Keep the outputs of one batch."""
-        self._inputs.keep(seen.tokens)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lmdyn.analysis.attention.head_ablation import HeadPlace, ablated_heads, head_inputs
+from lmdyn.analysis.attention.head_ablation import HeadPlace, ablated_heads
 from lmdyn.analysis.attention.induction_scores import SCORES, uniform_attention
 from lmdyn.analysis.attention.token_path import TokenPath, find_token_path
 from lmdyn.callbacks import Induction, Run, select
@@ -90,30 +90,23 @@ def test_ablation_of_the_induction_head_takes_the_gain_away(by_hand):
     assert (draws["value"][draws["value"].abs() < 1] == 0).all()
 
 
-def test_ablation_by_the_mean_keeps_what_is_constant(tmp_path):
-    """A head that adds the same to every logit has no effect, and its mean has none either; zero has."""
+def test_values_keep_what_is_constant():
+    """A head that adds the same to every logit has no effect, and neither have its own outputs; zero has."""
     model = induction_model()
     with torch.no_grad():  # head 1 of the second layer adds the position of the first token to the stream
         second = model.layers[1].self_attn
         second.q_proj.weight[24:48, 28:] = 0
         second.v_proj.weight[24, 28:] = 1.0  # every position vector has one 1: constant
         second.o_proj.weight[:3, 24] = 0.8
-    place = {"b": HeadPlace("layers.1.self_attn.o_proj", 2)}
-    ids = rows(number=2)[0]["input_ids"]
-    with head_inputs(model, place) as inputs, torch.no_grad():
-        plain = model(ids)
-        inputs.keep()
-        model(ids % 3)  # is not kept
-    means = inputs.means(inputs.shapes)
-    with torch.no_grad(), ablated_heads(model, place, [("b", 0, 1)], means):
-        by_mean = model(ids)
-    with torch.no_grad(), ablated_heads(model, place, [("b", 0, 1)]):
-        by_zero = model(ids)
-    torch.testing.assert_close(by_mean, plain)
+        place = {"b": HeadPlace("layers.1.self_attn.o_proj", 2)}
+        ids = rows(number=2)[0]["input_ids"]
+        plain, values = model(ids), torch.eye(24)[:1].expand(2, 24)
+        with ablated_heads(model, place, [("b", 0, 1)], {("b", 0): values}):
+            by_value = model(ids)
+        with ablated_heads(model, place, [("b", 0, 1)]):
+            by_zero = model(ids)
+    torch.testing.assert_close(by_value, plain)
     assert (by_zero - plain)[..., :3].abs().min() > 1
-    for ablation in ("zero", "mean"):
-        table = attach(tmp_path / ablation, tokenizer=Tokenizer(), top=1, ablation=ablation).observe(model, 0)
-        assert value(table, "second_loss_rise", ablated="best") > 1
 
 
 def test_one_layer_cannot_match_prefixes_by_content(tmp_path):
@@ -352,6 +345,7 @@ def test_refusals(tmp_path):
     assert_refused(
         observe,
         ({"early": [5, 4]}, r"early is \[5, 4\]: expected the first and the last"),
+        ({"ablation": "mean"}, "ablation: mean was removed: use `ablation: zero`"),
         ({"vocab_size": 5}, "8, tokens that are not special, got 5: lower"),
         ({"probe": [{"labels": torch.zeros(2, 3)}]}, "expected batches with `input_ids`, got .*name them"),
         ({"length": 40}, r"repeated tokens of at most 64 tokens, .* got 80: lower `length`"),
