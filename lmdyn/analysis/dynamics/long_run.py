@@ -29,10 +29,7 @@ class LongRun:
     Attributes:
         exponents: (windows, batch) float64, λ of each window in nats per step. NaN in the window in which the reduced
             map took over, after a trajectory was ended, and from the window on in which a state was not finite.
-        saturated: (windows, batch) whether the perturbation shrank below what the precision resolves; the exponent is
-            then an upper bound.
         deviations: (kept + 1, batch) float64 D(t), t = 0 … kept, while the full map ran; NaN afterwards.
-        synchronized_at: (batch,) first t with D(t) below the threshold; −1 for none within the steps.
         switched_at: (batch,) step from which the reduced map was iterated; −1 for never.
         recurred_at: (batch,) step of a state to which the trajectory returned twice; −1 for none.
         ended_at: (batch,) step after which a recurrent trajectory was no longer followed; −1 if it was followed to the
@@ -45,16 +42,12 @@ class LongRun:
         delta: (batch, d) last perturbation of trajectories on the reduced map, rescaled; NaN for others.
         delta_full: (batch, tokens, d) last perturbation of trajectories on the full map; NaN after the reduced one
             took over.
-        floor: deviation that rounding maintains among equal tokens; NaN without a reduced map.
         tau: number of steps of a window.
         epsilon: norm of the joint perturbation.
-        dtype: precision of the states.
     """
 
     exponents: Float[Tensor, "windows batch"]
-    saturated: Bool[Tensor, "windows batch"]
     deviations: Float[Tensor, "times batch"]
-    synchronized_at: Int[Tensor, "batch"]
     switched_at: Int[Tensor, "batch"]
     recurred_at: Int[Tensor, "batch"]
     ended_at: Int[Tensor, "batch"]
@@ -64,10 +57,8 @@ class LongRun:
     final_full: Float[Tensor, "batch tokens d"]
     delta: Float[Tensor, "batch d"]
     delta_full: Float[Tensor, "batch tokens d"]
-    floor: float
     tau: int
     epsilon: float
-    dtype: torch.dtype
 
 
 @torch.no_grad()
@@ -139,11 +130,9 @@ def long_run(
             "expected epsilon and tolerance above 0, batch_size >= 1 and keep >= 0, got "
             f"{epsilon}, {tolerance}, {batch_size}, {keep}"
         )
-    floor = math.nan
     if reduced is not None:
-        floor = float(deviation_floor(part_of(f, slice(batch_size)), x[:batch_size], 64, variant))
-        check_floor(floor, threshold)
-    run = _unknown(x, tau, steps, min(keep, steps), epsilon, floor)
+        check_floor(deviation_floor(part_of(f, slice(batch_size)), x[:batch_size], 64, variant), threshold)
+    run = _unknown(x, tau, steps, min(keep, steps), epsilon)
     below = 0.0 if reduced is None else threshold
     closes = tolerance if end_recurrent else None
     delta = random_perturbation(x, epsilon, seed, rows)
@@ -157,30 +146,25 @@ def long_run(
     return run
 
 
-def _unknown(x: Tensor, tau: int, steps: int, keep: int, epsilon: float, floor: float) -> LongRun:
+def _unknown(x: Tensor, tau: int, steps: int, keep: int, epsilon: float) -> LongRun:
     """Return the records of all trajectories before the first window, which are then filled in."""
     n, windows = len(x), steps // tau
     token = torch.full((n, x.shape[2]), torch.nan, dtype=x.dtype, device=x.device)
-    lost = torch.zeros(windows, n, dtype=torch.bool, device=x.device)
     never = torch.full((n,), -1, dtype=torch.int64, device=x.device)
     return LongRun(
         exponents=torch.full((windows, n), torch.nan, dtype=torch.float64, device=x.device),
-        saturated=lost,
         deviations=torch.full((keep + 1, n), torch.nan, dtype=torch.float64, device=x.device),
-        synchronized_at=never,
-        switched_at=never.clone(),
+        switched_at=never,
         recurred_at=never.clone(),
         ended_at=never.clone(),
-        diverged=lost.any(0),
+        diverged=never == 0,
         observed=torch.full((windows, n), torch.nan, dtype=x.dtype, device=x.device),
         final=token,
         final_full=torch.full_like(x, torch.nan),
         delta=token.clone(),
         delta_full=torch.full_like(x, torch.nan),
-        floor=floor,
         tau=tau,
         epsilon=epsilon,
-        dtype=x.dtype,
     )
 
 
@@ -197,13 +181,13 @@ def _full(
     """Iterate the full map, until all of these rows have synchronized or recurred, or to the end."""
     every, first = rows, delta
     returns = None if tolerance is None else Recurrence(tolerance)
-    d = _look(run, x, 0, rows, threshold, variant)
+    d = _look(run, x, 0, rows, variant)
     for window in range(len(run.exponents)):
         for step in range(window * run.tau + 1, (window + 1) * run.tau + 1):
             both = f(torch.cat([x, x + delta]))
             x, delta = both[: len(x)], both[len(x) :] - both[: len(x)]
             if threshold or step < len(run.deviations):
-                d = _look(run, x, step, rows, threshold, variant)
+                d = _look(run, x, step, rows, variant)
         delta = _grown(run, x, delta, first, window, rows, run.epsilon)
         run.final[rows], run.final_full[rows], run.delta_full[rows] = _mean(x), x, delta
         run.observed[window, rows] = run.final[rows, 0]
@@ -225,19 +209,12 @@ def _full(
 
 
 def _look(
-    run: LongRun,
-    x: Tensor,
-    step: int,
-    rows: Tensor,
-    threshold: float,
-    variant: DeviationVariant,
+    run: LongRun, x: Tensor, step: int, rows: Tensor, variant: DeviationVariant
 ) -> Float[Tensor, "rows"]:
-    """Return D of these rows, and record it, and whether their tokens have synchronized."""
+    """Return D of these rows, and record it."""
     d = deviation(x, variant)
     if step < len(run.deviations):
         run.deviations[step, rows] = d
-    first = (d < threshold) & (run.synchronized_at[rows] < 0)
-    run.synchronized_at[rows] = torch.where(first, step, run.synchronized_at[rows])
     return d
 
 
@@ -274,9 +251,8 @@ def _grown(
     epsilon: float,
 ) -> Tensor:
     """Record the exponents of a window, and return the rescaled perturbations."""
-    delta, growth, lost, finite = rescaled(x, delta, first, epsilon)
+    delta, growth, _, finite = rescaled(x, delta, first, epsilon)
     run.exponents[window, rows] = torch.where(finite, growth / run.tau, torch.nan)
-    run.saturated[window, rows] = lost
     run.diverged[rows] |= ~finite
     return delta
 

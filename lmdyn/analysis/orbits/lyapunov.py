@@ -48,20 +48,12 @@ class LocalExponents:
             an upper bound; always False with the method "tangent".
         diverged: (batch,) whether the state, or the perturbed one, was not finite at the end of a window.
         final: (batch, *state) state after the last window.
-        tau: number of steps in a window.
-        epsilon: norm of the perturbation at the start of each window.
-        method: "perturbation" or "tangent".
-        dtype: precision of the state.
     """
 
     exponents: Float[Tensor, "windows batch"]
     saturated: Bool[Tensor, "windows batch"]
     diverged: Bool[Tensor, "batch"]
     final: Float[Tensor, "batch *state"]
-    tau: int
-    epsilon: float
-    method: str
-    dtype: torch.dtype
 
 
 def random_perturbation(
@@ -222,7 +214,7 @@ def local_lyapunov_exponents(
         raise ValueError(f"epsilon must be a norm above 0 and finite, got {epsilon}")
     if method not in ("perturbation", "tangent"):
         raise ValueError(f"method must be 'perturbation' or 'tangent', got {method!r}")
-    dtype, windows, power = x.dtype, steps // tau, power_at(f, tau)
+    windows, power = steps // tau, power_at(f, tau)
     scale = epsilon if method == "perturbation" else 1.0
     first = delta = random_perturbation(x, scale, seed, rows)
     exponents = torch.empty(windows, len(x), dtype=torch.float64, device=x.device)
@@ -238,7 +230,7 @@ def local_lyapunov_exponents(
             finite = state_norm(delta).isfinite() & state_norm(x).isfinite()
         diverged = diverged | ~finite
         exponents[w] = torch.where(diverged, torch.nan, growth / tau)
-    return LocalExponents(exponents, saturated, diverged, x, tau, epsilon, method, dtype)
+    return LocalExponents(exponents, saturated, diverged, x)
 
 
 def _tangent(maps: Sequence[Map], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

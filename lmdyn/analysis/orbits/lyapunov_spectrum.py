@@ -34,18 +34,12 @@ class LyapunovSpectrum:
         errors: (batch, k) block standard errors, of the means of 20 consecutive blocks; NaN with fewer than five.
         kaplan_yorke: (batch,) dimension by :func:`lmdyn.analysis.kaplan_yorke_dimension`.
         final: (batch, *state) state after the last step.
-        steps: number of averaged steps.
-        skip: number of steps before them.
-        dtype: precision of the state.
     """
 
     exponents: Float[Tensor, "batch k"]
     errors: Float[Tensor, "batch k"]
     kaplan_yorke: Float[Tensor, "batch"]
     final: Float[Tensor, "batch *state"]
-    steps: int
-    skip: int
-    dtype: torch.dtype
 
 
 @torch.no_grad()
@@ -142,7 +136,7 @@ def lyapunov_spectrum(
     total = torch.where(finite[:, None], sums.sum(0) / steps, torch.nan)
     exponents, order = total.sort(1, descending=True)
     errors = _block_errors(sums, n, every).gather(1, order)
-    return LyapunovSpectrum(exponents, errors, kaplan_yorke_dimension(exponents, size), x, steps, skip, dtype)
+    return LyapunovSpectrum(exponents, errors, kaplan_yorke_dimension(exponents, size), x)
 
 
 def _block_errors(sums: Float[Tensor, "blocks batch k"], n: int, every: int) -> Float[Tensor, "batch k"]:

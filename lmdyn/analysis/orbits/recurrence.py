@@ -140,14 +140,10 @@ class Attractors:
     Attributes:
         period: (batch,) 1 for a fixed point, p for a periodic orbit, 0 if the state did not recur.
         label: (batch,) equal for two rows on the same orbit, from 0 in order of appearance; −1 for period 0.
-        tolerance: relative distance of a match.
-        max_period: longest period that was searched for.
     """
 
     period: Int[Tensor, "batch"]
     label: Int[Tensor, "batch"]
-    tolerance: float
-    max_period: int
 
 
 @torch.no_grad()
@@ -207,4 +203,4 @@ def attractors(f: Map, x: Float[Tensor, "batch *state"], max_period: int, tolera
         same[first] = True  # also if its neighbourhood is empty, at a tolerance of 0
         label = torch.where(same & (period > 0) & (label < 0), count, label)
         count += 1
-    return Attractors(period, label, tolerance, max_period)
+    return Attractors(period, label)

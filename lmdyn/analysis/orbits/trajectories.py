@@ -124,14 +124,12 @@ class Trajectory:
         times: (times,) steps 0, every, 2·every, … at which the state was observed.
         final: (batch, *state) state after all steps.
         diverged: (batch,) first of ``times`` at which the state is not finite; −1 for none.
-        dtype: precision of the state.
     """
 
     observables: dict[str, Tensor]
     times: Int[Tensor, "times"]
     final: Float[Tensor, "batch *state"]
     diverged: Int[Tensor, "batch"]
-    dtype: torch.dtype
 
 
 @torch.no_grad()
@@ -171,7 +169,7 @@ def iterate(
     times = range(0, steps + 1, every)
     kept: dict[str, Tensor] = {}
     diverged = torch.full((len(x),), -1, dtype=torch.int64, device=x.device)
-    advance, dtype = power_at(f, every), x.dtype
+    advance = power_at(f, every)
     for i, t in enumerate(times):
         if i:
             x = advance(x, t - every)
@@ -189,7 +187,7 @@ def iterate(
         diverged = torch.where(finite | (diverged >= 0), diverged, t)
     if rest := steps % every:
         x = power_at(f, rest)(x, steps - rest)
-    return Trajectory(kept, torch.arange(0, steps + 1, every), x, diverged, dtype)
+    return Trajectory(kept, torch.arange(0, steps + 1, every), x, diverged)
 
 
 def repeat(f: Map, n: int) -> Map:

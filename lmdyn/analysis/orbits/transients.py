@@ -20,15 +20,11 @@ class Transients:
         length: (batch,) number of steps, a multiple of τ; 0 without a chaotic transient, the horizon if censored.
         censored: (batch,) whether the transient did not end within the horizon: its length is a lower bound.
         mean_exponent: (batch,) float64 mean λ over the windows before the end; NaN if the length is 0.
-        width: number of windows in the running mean.
-        tau: number of steps in a window.
     """
 
     length: Int[Tensor, "batch"]
     censored: Bool[Tensor, "batch"]
     mean_exponent: Float[Tensor, "batch"]
-    width: int
-    tau: int
 
 
 @torch.no_grad()
@@ -101,7 +97,7 @@ def transient_length(
         censored = censored & ~recurs
     before = known & (time < end)
     mean = torch.where(before, values, 0).sum(0) / before.sum(0)
-    return Transients(end * tau, censored, mean, width, tau)
+    return Transients(end * tau, censored, mean)
 
 
 def _running_mean_end(values: Tensor, horizon: Tensor, width: int) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from lmdyn.callbacks.dynamics.dynamics_settings import (
     ShortTerm,
     flat_settings,
 )
-from lmdyn.callbacks.dynamics.encoder_dynamics_figures import dynamics_figures, dynamics_tables
+from lmdyn.callbacks.dynamics.encoder_dynamics_figures import dynamics_figures
 from lmdyn.callbacks.dynamics.encoder_runs import EncoderRuns
 from lmdyn.callbacks.dynamics.quantities import rate, share, steps
 from lmdyn.callbacks.observing.checked_fields import From
@@ -522,11 +522,6 @@ class EncoderDynamics(Observer):
         several = [*long, *(q for q in _STORED if q.panel == "long_term")]
         figures = super().figures(observations, settings) | standard_figures(observations, several)
         return figures | dynamics_figures(observations, int(settings.get("long_tau", 50)))
-
-    @staticmethod
-    def tables(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-        """Return the numbers of each run."""
-        return dynamics_tables(observations, settings.get("length"))
 
 
 def _why_unresolved(runs: EncoderRuns) -> str:

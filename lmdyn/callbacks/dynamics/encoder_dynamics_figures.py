@@ -1,4 +1,4 @@
-"""Figures 2A (attention), 2B, 4C and 4D of Inoue et al. 2022, and the numbers in its text, for one or several runs."""
+"""Figures 2A (attention), 2B, 4C and 4D of Inoue et al. 2022, for one or several runs."""
 
 from collections.abc import Mapping
 
@@ -10,30 +10,10 @@ from matplotlib.ticker import PercentFormatter
 from lmdyn.callbacks.observing import figures as fig
 from lmdyn.runs.schema import last_step, select, wide
 
-__all__ = ["dynamics_figures", "dynamics_tables"]
+__all__ = ["dynamics_figures"]
 
 _BINS = 24  # of transient lengths
 _MAPS = 11  # attention maps next to each other
-_KEYS = ["run", "step"]
-_WIDTH = 20  # windows of the running mean of λ that ends a transient, if several were recorded
-_NUMBERS = (
-    "synchronization_offset",
-    "mean_exponent",
-    "chaotic_share",
-    "transient_length",
-    "censored_share",
-    "attractors",
-    "peak_effective_dimension",
-    "transverse_exponent",
-    "full_map_exponent",
-    "reduced_map_exponent",
-    "orbit_lyapunov_exponent",
-    "full_lyapunov_exponent",
-    "transient_share",
-    "undetermined_transient_share",
-    "ended_share",
-    "restricted_mean_length",
-)
 
 
 @fig.in_style
@@ -179,41 +159,3 @@ def _transient_lengths(runs: Mapping[str, pd.DataFrame], tau: int) -> Figure | N
     fig.from_zero(none)
     figure.legend(*ax.get_legend_handles_labels(), loc="outside upper left")
     return figure
-
-
-def dynamics_tables(observations: pd.DataFrame, length: int | None) -> dict[str, pd.DataFrame]:
-    """Return the numbers of each run and step: figures 2B and 4D, sections II.A and II.B.
-
-    Args:
-        observations: observations of ``EncoderDynamics``; for several runs with a column ``run``.
-        length: number of tokens of the offset in ``dynamics``; the longest recorded one if it was not recorded.
-
-    Returns: ``dynamics``, single numbers, transients ended by a running mean over 20 windows; ``attractors``, the share
-        of sentences of each kind of orbit; ``offsets``, mean, median and share by number of tokens. Quantities that
-        were not recorded are missing.
-    """
-    named = fig.named_runs(observations)
-    selected = named["quantity"].isin(_NUMBERS)
-    for column, preferred in (("length", length), ("width", _WIDTH)):
-        there = set(named.loc[selected, column].dropna())
-        chosen = preferred if preferred in there else max(there, default=None)
-        selected &= named[column].isna() | named[column].isin((chosen,))
-    numbers = wide(named[selected], "quantity", _KEYS, sort=False).dropna(axis=1, how="all")
-    by_length = [*_KEYS, "length"]
-    offsets = wide(
-        select(named, quantity=("synchronization_offset", "synchronized_share")),
-        "quantity",
-        by_length,
-    )
-    by_sentence = select(named, quantity="sentence_offset").groupby(by_length, sort=False)["value"]
-    tables = {
-        "dynamics": numbers,
-        "attractors": wide(select(named, quantity="orbit_share"), "kind", _KEYS, sort=False),
-        "offsets": offsets.assign(median=by_sentence.median()),
-    }
-    drop = [] if "run" in observations else ["run"]
-    return {
-        name: table.reset_index().drop(columns=drop).rename_axis(columns=None)
-        for name, table in tables.items()
-        if len(table)
-    }

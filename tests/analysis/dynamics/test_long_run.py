@@ -57,8 +57,6 @@ def test_full_map_is_algorithm_a1(batch_size):
             d = (there - here) * (0.1 / grown)
         torch.testing.assert_close(run.final[row], here[0].mean(0), rtol=0, atol=1e-9)
     assert run.switched_at.tolist() == [-1] * 3
-    assert math.isnan(run.floor)
-    assert run.dtype is torch.float64
 
 
 def test_switch_to_the_map_of_one_token():
@@ -70,7 +68,6 @@ def test_switch_to_the_map_of_one_token():
         d.append(deviation(state))
         state = f(state)
     offset = (torch.stack(d) < 1e-5).int().argmax(0)
-    assert run.synchronized_at.tolist() == offset.tolist()
     assert run.switched_at.tolist() == [10 * -(-t // 10) for t in offset.tolist()]
     for row, step in enumerate(run.switched_at.tolist()):
         w = step // 10
@@ -122,9 +119,8 @@ def test_recurrent_trajectories_end(reduce):
     assert chaotic.recurred_at.tolist() == [-1] * 3
 
 
-def test_collapsed_perturbations_are_marked():
+def test_collapsed_perturbations_have_a_bound():
     run = long_run(lambda x: 0.01 * x + 1, starts(2, 4, 3), 20, 80)
-    assert bool(run.saturated.all())
     size = 1 / 0.99 * (4 * 3) ** 0.5
     bound = math.log(torch.finfo(torch.float64).eps * size) / 20
     assert run.exponents[1:].flatten().tolist() == pytest.approx([bound] * 6, rel=1e-3)

@@ -31,7 +31,7 @@ class TestIterate:
         assert torch.equal(found.observables["x"], torch.stack([states[t] for t in times]))
         assert torch.equal(found.observables["mean"], torch.stack([states[t].mean(1) for t in times]))
         assert torch.equal(found.final, states[-1])
-        assert found.dtype == dtype
+        assert found.final.dtype == dtype
         assert found.diverged.tolist() == [-1] * 3
 
     def test_time_is_depth_in_a_sequence_of_maps(self):
