@@ -393,7 +393,7 @@ class EncoderRuns:
         if tokens is None:
             equal = self.x[:4].double().mean(1, keepdim=True).to(self.x.dtype).expand_as(self.x[:4])
             settled = iterate(part_of(self.f, slice(4)), equal.contiguous(), _TRANSVERSE_STEPS, {})
-            tokens = settled.final.double().mean(1).to(settled.dtype)
+            tokens = settled.final.double().mean(1).to(self.x.dtype)
         self.apart = float(_gathered(self._transverse(eager, tokens)).nanmean())
         return {}, {"transverse_exponent": self.apart}
 
