@@ -13,7 +13,7 @@ from lmdyn.analysis.attention.head_divergence import HeadDivergence, HeadDiverge
 from lmdyn.analysis.attention.induction_scores import induction_scores, uniform_attention
 from lmdyn.analysis.attention.repeated_tokens import repeated_tokens, repetition_losses
 from lmdyn.analysis.boundary import takes_arrays as _takes_arrays
-from lmdyn.analysis.dynamics.convergence import LoopSums, relative_change, settling_depth
+from lmdyn.analysis.dynamics.convergence import LoopSums, relative_change
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.dynamics.long_run import LongRun, long_run
 from lmdyn.analysis.dynamics.synchronization import (
@@ -339,7 +339,6 @@ __all__ = [
     "resolve_sites",
     "rotated_seeds",
     "rsa",
-    "settling_depth",
     "shapley_interaction",
     "shuffled_within",
     "singular_values",

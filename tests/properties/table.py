@@ -424,8 +424,6 @@ DYNAMICS = [
             lambda s: (I.normal(s, s.n, 3), I.normal(s, s.n, 3, seed=1)), low=0, nan=SOME_NAN,
             inf={0: SOME_NAN, 1: AS_USUAL}, invariant={"all": "scale rotation"}, constant=AS_USUAL, one=AS_USUAL,
             empty=NOTHING),
-    Measure("dynamics.convergence.settling_depth", lambda x: A.settling_depth(x > 0), lambda s: (I.normal(s, 6, 3),),
-            low=0, high=5, nan=NO_CASE, constant=AS_USUAL, one=Value(0), empty=Refused("one time"), integers=AS_USUAL),
     Measure("dynamics.synchronization.deviation", A.deviation, token_states, low=0, nan=SOME_NAN,
             invariant={0: "shift rotation samples sign"}, one=AS_USUAL, empty=NOTHING, constant=Value(0)),
     Measure("dynamics.synchronization.deviation", partial(A.deviation, variant="released"), token_states, low=0,
@@ -563,7 +561,7 @@ GEOMETRY = [
 
 def survived(lengths):
     found = A.survival(lengths.abs(), torch.arange(len(lengths)) % 3 == 0)
-    return found.survival, found.low, found.high, found.restricted_mean / max(1.0, found.horizon)
+    return found.survival, found.restricted_mean / max(1.0, float(lengths.abs().max()))
 
 
 def recurred(x):

@@ -32,7 +32,7 @@ weights = torch.randn(64, 64, generator=generator, dtype=torch.float64) / 8
 start = torch.randn(8, 64, generator=generator, dtype=torch.float64)
 random = {
     gain: local_lyapunov_exponents(
-        lambda x, g=gain: torch.tanh(g * x @ weights), start, tau=TAU, steps=STEPS, method="tangent"
+        lambda x, g=gain: torch.tanh(g * x @ weights), start, tau=TAU, steps=STEPS, epsilon=1e-6
     ).exponents
     for gain in (0.8, 3.0)
 }

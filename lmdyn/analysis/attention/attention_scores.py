@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
+from lmdyn.analysis.statistics.distributed import all_reduce_sums
 from lmdyn.analysis.statistics.precision import at_least_float32
 
-__all__ = ["AttentionPatternSums", "HeadPatterns", "attention_scores", "rows_on_tokens"]
+__all__ = ["AttentionPatternSums", "HeadPatterns", "attention_scores", "check_map_shape", "rows_on_tokens"]
 
-SCORES = ("entropy", "diagonal", "itself", "vertical", "block")
 _CACHED = 2**17  # numbers
 
 
@@ -62,12 +62,13 @@ def attention_scores(
         >>> scores["entropy"][0, 0].exp(), scores["diagonal"][0, 0]
         (tensor([4., 4., 4., 4.]), tensor([0.2500, 0.5000, 0.5000, 0.2500]))
     """
-    _check_shapes("attention", attention, tokens)
+    check_map_shape("attention", attention, tokens)
     scores = _scores(*_on_tokens(attention, tokens), tokens, special, segments)
     return {name: score.where(there, torch.nan) for name, (score, there) in scores.items()}
 
 
-def _check_shapes(name: str, attention: Tensor, tokens: Tensor) -> None:
+def check_map_shape(name: str, attention: Tensor, tokens: Tensor) -> None:
+    """Raise an error unless weights are (batch, heads, time, time) of the (batch, time) tokens."""
     batch, _, queries, keys = attention.shape
     if (batch, queries) != tuple(tokens.shape) or queries != keys:
         raise ValueError(
@@ -147,7 +148,8 @@ class HeadPatterns:
     """Patterns of the heads of one attention site.
 
     Attributes:
-        scores: mean of each score over all queries, (heads,); NaN if no query has the score, or if weights are NaN.
+        scores: mean over all queries of each score that was computed, (heads,); NaN if no query has the score, or if
+            weights are NaN.
         map: (heads, size, size) mean weight of query on key over the sequences that have both; NaN if no sequence has,
             or if weights are NaN.
         counts: number of queries that have each score, (heads,).
@@ -156,17 +158,6 @@ class HeadPatterns:
     scores: dict[str, Float[Tensor, "heads"]]
     map: Float[Tensor, "heads size size"]
     counts: dict[str, Float[Tensor, "heads"]]
-
-
-@dataclass
-class _Site:
-    sums: Float[Tensor, "scores heads"]
-    counts: Float[Tensor, "scores heads"]
-    map_sum: Float[Tensor, "heads size size"]
-    map_count: Float[Tensor, "heads size size"]
-
-    def tensors(self) -> list[Tensor]:
-        return [self.sums, self.counts, self.map_sum, self.map_count]
 
 
 @dataclass
@@ -190,7 +181,7 @@ class AttentionPatternSums:
     """
 
     size: int
-    _sites: dict[str, _Site] = field(default_factory=dict, init=False, repr=False)
+    _sums: dict[tuple[str, str], Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -219,44 +210,31 @@ class AttentionPatternSums:
             tokens = tokens.cpu()
             special, segments = (None if t is None else t.cpu() for t in (special, segments))
         for site, attention in attentions.items():
-            _check_shapes(f"attention of {site!r}", attention, tokens)
-            _, heads, queries, _ = attention.shape
-            if site not in self._sites:
-                self._sites[site] = _empty(heads, self.size, attention.device)
-            held = self._sites[site]
+            check_map_shape(f"attention of {site!r}", attention, tokens)
             p, total, valid = _on_tokens(attention, tokens)
-            scores = _scores(p, total, valid, tokens, special, segments)
-            for i, name in enumerate(SCORES):
-                if name in scores:
-                    score, there = scores[name]
-                    held.sums[i] += score.double().where(there, 0).sum((0, 2))
-                    held.counts[i] += there.sum((0, 2))
-            n = min(self.size, queries)
+            for name, (score, there) in _scores(p, total, valid, tokens, special, segments).items():
+                sums = torch.stack([score.double().where(there, 0).sum((0, 2)), there.sum((0, 2))])
+                self._add(site, name, sums)
+            n = min(self.size, attention.shape[2])
             both = valid[:, :, :n, None] & tokens[:, None, None, :n]
-            rows = p[:, :, :n, :n] / total[:, :, :n, None]
-            held.map_sum[:, :n, :n] += rows.where(both, 0).double().sum(0)
-            held.map_count[:, :n, :n] += both.sum(0)
+            rows = (p[:, :, :n, :n] / total[:, :, :n, None]).where(both, 0).double()
+            maps = torch.stack([rows.sum(0), both.sum(0)])
+            self._add(site, "map", F.pad(maps, (0, self.size - n, 0, self.size - n)))
+
+    def _add(self, site: str, name: str, sums: Tensor) -> None:
+        self._sums[site, name] = self._sums.get((site, name), 0) + sums
 
     def reduce(self) -> None:
         """Sum over ranks; call it once, on every rank, after the last update."""
-        shapes: dict[str, int] = {}
-        for rank in gather({site: held.sums.shape[1] for site, held in self._sites.items()}):
-            shapes |= rank
-        for site, heads in shapes.items():  # a rank without data has no sites
-            held = self._sites.get(site) or _empty(heads, self.size, torch.device("cpu"))
-            self._sites[site] = _Site(*(all_reduce_sum(t) for t in held.tensors()))
+        self._sums = all_reduce_sums(self._sums)
 
     def result(self) -> dict[str, HeadPatterns]:
         """Return the patterns of each site."""
         found = {}
-        for site, held in self._sites.items():
-            means = (held.sums / held.counts).cpu()
-            scores = {name: means[i] for i, name in enumerate(SCORES)}
-            counts = {name: held.counts[i].cpu() for i, name in enumerate(SCORES)}
-            found[site] = HeadPatterns(scores, (held.map_sum / held.map_count).cpu(), counts)
+        for site in dict.fromkeys(site for site, _ in self._sums):
+            held = {name: total for (of, name), total in self._sums.items() if of == site}
+            sums, counts = held.pop("map")
+            means = {name: (total / n).cpu() for name, (total, n) in held.items()}
+            numbers = {name: n.cpu() for name, (_, n) in held.items()}
+            found[site] = HeadPatterns(means, (sums / counts).cpu(), numbers)
         return found
-
-
-def _empty(heads: int, size: int, device: torch.device) -> _Site:
-    shapes = [(len(SCORES), heads)] * 2 + [(heads, size, size)] * 2
-    return _Site(*(torch.zeros(shape, dtype=torch.float64, device=device) for shape in shapes))

@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
+from lmdyn.analysis.attention.attention_scores import check_map_shape
+from lmdyn.analysis.statistics.distributed import all_reduce_sums
 from lmdyn.analysis.statistics.precision import at_least_float32
 
 __all__ = ["FirstToken", "FirstTokenSums", "first_token_attention"]
@@ -50,12 +51,8 @@ def _first_token(
     attention: Tensor, tokens: Tensor
 ) -> tuple[Tensor, Tensor, Bool[Tensor, "batch heads time"]]:
     """Return the two weights, and which queries have them; NaN among these is NaN of the attention."""
-    batch, _, queries, keys = attention.shape
-    if (batch, queries) != tuple(tokens.shape) or queries != keys:
-        raise ValueError(
-            f"attention is {tuple(attention.shape)}, the tokens {tuple(tokens.shape)}: expected (batch, heads, time, "
-            "time)"
-        )
+    check_map_shape("attention", attention, tokens)
+    batch = len(attention)
     p = attention.to(at_least_float32(attention))
     total = torch.einsum("bhqk,bk->bhq", p, tokens.to(p.dtype))
     total = total.where(total.isfinite(), torch.nan)
@@ -117,14 +114,7 @@ class FirstTokenSums:
 
     def reduce(self) -> None:
         """Sum over ranks; call it once, on every rank, after the last update."""
-        shapes: dict[str, int] = {}
-        for rank in gather({site: held.shape[1] for site, held in self._sums.items()}):
-            shapes |= rank
-        for site, size in shapes.items():  # a rank without data has no sites
-            held = self._sums.get(site)
-            self._sums[site] = all_reduce_sum(
-                torch.zeros(2, size, dtype=torch.float64) if held is None else held
-            )
+        self._sums = all_reduce_sums(self._sums)
 
     def result(self) -> dict[str, FirstToken]:
         """Return the means of each site."""

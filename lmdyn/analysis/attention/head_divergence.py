@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.attention.attention_scores import rows_on_tokens
-from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
+from lmdyn.analysis.attention.attention_scores import check_map_shape, rows_on_tokens
+from lmdyn.analysis.statistics.distributed import all_reduce_sums
 from lmdyn.analysis.statistics.jackknife import jackknife
 
 __all__ = ["HeadDivergence", "HeadDivergenceSums", "head_divergences"]
@@ -75,8 +75,9 @@ def head_divergences(
         >>> head_divergences(looks_back, itself, tokens)["jensen_shannon"].flatten()
         tensor([nan, 1.], dtype=torch.float64)
     """
-    p, q = (_checked(name, weights, tokens) for name, weights in (("p", p), ("q", q)))
-    (p, there), (q, also) = (rows_on_tokens(weights, tokens) for weights in (p, q))
+    for name, weights in (("attention p", p), ("attention q", q)):
+        check_map_shape(name, weights, tokens)
+    (p, there), (q, also) = (rows_on_tokens(weights.double(), tokens) for weights in (p, q))
     places = ((p != 0).any(1) | (q != 0).any(1)).sum(-1)
     counts = there.any(1) & also.any(1) & (places > 1)  # (batch, time)
     negentropy = {name: torch.xlogy(w, w).sum(-1) for name, w in (("p", p), ("q", q))}
@@ -93,16 +94,6 @@ def head_divergences(
         values = values.clamp(0, 1) if kind == "jensen_shannon" else values.clamp(min=0)
         found[kind] = values.where(counts[:, :, None, None], torch.nan)
     return found
-
-
-def _checked(name: str, weights: Tensor, tokens: Tensor) -> Tensor:
-    batch, _, queries, keys = weights.shape
-    if (batch, queries) != tuple(tokens.shape) or queries != keys:
-        raise ValueError(
-            f"attention {name} is {tuple(weights.shape)}, the tokens {tuple(tokens.shape)}: expected (batch, heads, "
-            "time, time), from two models that read the same text"
-        )
-    return weights.double()
 
 
 @dataclass(frozen=True)
@@ -260,9 +251,7 @@ class HeadDivergenceSums:
 
     def reduce(self) -> None:
         """Sum over ranks; call it once, on every rank, after the last update."""
-        shapes = next((s for s in gather([tuple(t.shape) for t in self._sums]) if s), [])
-        mine = self._sums or [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
-        self._sums = [all_reduce_sum(t) for t in mine]
+        self._sums = [*all_reduce_sums(dict(enumerate(self._sums))).values()]
 
     def result(self) -> HeadDivergence:
         """Return the divergences.

@@ -12,7 +12,7 @@ from lmdyn.analysis.inspection.forward import IGNORED, logits_of
 from lmdyn.analysis.inspection.predictions import hits
 from lmdyn.analysis.statistics.distributed import all_reduce_sum
 
-__all__ = ["RULES", "LoopSums", "relative_change", "settling_depth"]
+__all__ = ["RULES", "LoopSums", "relative_change"]
 
 RULES = ("argmax", "divergence")
 """The criterion by which a prediction counts as settled."""
@@ -33,28 +33,6 @@ def relative_change(
     before, after = before.double(), after.double()
     change: Tensor = (after - before).norm(dim=-1) / before.norm(dim=-1)
     return change
-
-
-def settling_depth(same: Bool[Tensor, "times *n"]) -> Int[Tensor, "*n"]:
-    """Return the first t from which on something is the same as at the last time.
-
-    At the last time, the horizon, this holds by definition. A depth that equals the horizon is therefore
-    right-censored: it was not observed when, or whether, it settles.
-
-    Args:
-        same: whether it is the same as at the horizon, for t = 0, 1, …, the horizon.
-
-    Raises:
-        ValueError: if there are no times.
-
-    Example:
-        >>> settling_depth(torch.tensor([[True, False, True], [False, False, True], [True, True, True]]))
-        tensor([2, 2, 0])
-    """
-    if not len(same):
-        raise ValueError("expected at least one time, t = 0, got none")
-    times = torch.arange(1, len(same) + 1, device=same.device).reshape(-1, *[1] * (same.ndim - 1))
-    return torch.where(same, 0, times).amax(0).clamp(max=len(same) - 1)
 
 
 class LoopSums:

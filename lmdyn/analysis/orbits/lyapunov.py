@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -34,8 +34,6 @@ __all__ = [
     "unit_perturbation",
 ]
 
-Method = Literal["perturbation", "tangent"]
-
 
 @dataclass(frozen=True)
 class LocalExponents:
@@ -45,7 +43,7 @@ class LocalExponents:
         exponents: (windows, batch) float64 λ of each window in nats per step; NaN from the window on in which the row
             diverged.
         saturated: (windows, batch) whether the perturbation shrank below what the precision resolves: the exponent is
-            an upper bound; always False with the method "tangent".
+            an upper bound.
         diverged: (batch,) whether the state, or the perturbed one, was not finite at the end of a window.
         final: (batch, *state) state after the last window.
     """
@@ -170,7 +168,6 @@ def local_lyapunov_exponents(
     tau: int,
     steps: int,
     epsilon: float = 1.0,
-    method: Method = "perturbation",
     seed: int = 0,
     rows: Sequence[int] | None = None,
 ) -> LocalExponents:
@@ -178,7 +175,8 @@ def local_lyapunov_exponents(
 
     The perturbation is random at first (:func:`random_perturbation`); after each window it is rescaled to norm ε and
     keeps its direction. With the publication's ε = 1, it is finite, and λ differs from the exponent of the linearised
-    map, which the method "tangent" computes. Rows of f must be independent.
+    map, to which it tends for small ε (1e-6 of the state's norm in float64);
+    :func:`~lmdyn.analysis.lyapunov_spectrum` computes that from derivatives. Rows of f must be independent.
 
     If the perturbation falls to ‖δ‖ ≤ eps(dtype)·‖x‖, only rounding is left of it: λ is then the upper bound
     ln(eps·‖x‖/ε)/τ, marked ``saturated``, and the next window starts from the row's first random direction (rescaled
@@ -186,13 +184,11 @@ def local_lyapunov_exponents(
 
     Args:
         f: map of (batch, *state) to the same shape; or a sequence of maps for models whose layers differ (time is
-            depth). With "tangent", its operations require forward-mode derivatives (attention in its eager form, not
-            the fused one), and it must not disable gradients itself: its derivative would be 0.
+            depth).
         x: (batch, *state) state at t = 0, float32 or float64.
         tau: number of steps in a window.
         steps: total number of steps, a multiple of τ.
-        epsilon: norm of the perturbation over the joint state of a row; it has no influence with "tangent".
-        method: "perturbation", the publication's, or "tangent", with forward-mode derivatives.
+        epsilon: norm of the perturbation over the joint state of a row.
         seed: seed of the first perturbation.
         rows: number of each row in the whole set, from which its perturbation is drawn; 0 … batch − 1 by default.
 
@@ -212,35 +208,17 @@ def local_lyapunov_exponents(
     check_windows(tau, steps)
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon must be a norm above 0 and finite, got {epsilon}")
-    if method not in ("perturbation", "tangent"):
-        raise ValueError(f"method must be 'perturbation' or 'tangent', got {method!r}")
     windows, power = steps // tau, power_at(f, tau)
-    scale = epsilon if method == "perturbation" else 1.0
-    first = delta = random_perturbation(x, scale, seed, rows)
+    first = delta = random_perturbation(x, epsilon, seed, rows)
     exponents = torch.empty(windows, len(x), dtype=torch.float64, device=x.device)
     saturated = torch.zeros(windows, len(x), dtype=torch.bool, device=x.device)
     diverged = torch.zeros(len(x), dtype=torch.bool, device=x.device)
     for w in range(windows):
-        if method == "perturbation":
-            x, moved = power(torch.cat([x, x + delta]), w * tau).chunk(2)
-            delta, growth, saturated[w], finite = rescaled(x, moved - x, first, epsilon)
-        else:
-            maps = f[w * tau : (w + 1) * tau] if isinstance(f, Sequence) else [f] * tau
-            x, delta, growth = _tangent(maps, x, delta)
-            finite = state_norm(delta).isfinite() & state_norm(x).isfinite()
+        x, moved = power(torch.cat([x, x + delta]), w * tau).chunk(2)
+        delta, growth, saturated[w], finite = rescaled(x, moved - x, first, epsilon)
         diverged = diverged | ~finite
         exponents[w] = torch.where(diverged, torch.nan, growth / tau)
     return LocalExponents(exponents, saturated, diverged, x)
-
-
-def _tangent(maps: Sequence[Map], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    v, total = unit_perturbation(v, v), torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    for f in maps:
-        x, moved = derivative(f, x, v)
-        norm = state_norm(moved)
-        total = total + norm.log()
-        v = torch.where(per_row(norm == 0, v), v, moved * per_row(1 / norm, v).to(v.dtype))
-    return x, v, total
 
 
 def derivative(f: Map, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -256,7 +234,7 @@ def derivative(f: Map, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         raise ValueError(
             "the map has an operation without forward-mode derivative, such as fused attention: create the map with "
             "EncoderMap(…, attention='eager'), which sets the attention of transformers; if a module calls "
-            "scaled_dot_product_attention itself, use method='perturbation', or call this within "
+            "scaled_dot_product_attention itself, use perturbations, or call this within "
             f"torch.nn.attention.sdpa_kernel(SDPBackend.MATH) ({str(error).splitlines()[0]})"
         ) from error
     return both[0], both[1]

@@ -4,17 +4,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lmdyn.analysis.orbits.kaplan_yorke import kaplan_yorke_dimension
-from lmdyn.analysis.orbits.lyapunov import Method, derivative
+from lmdyn.analysis.orbits.lyapunov import derivative
 from lmdyn.analysis.orbits.trajectories import Map, check_precision, check_steps, state_norm
 
 __all__ = ["LyapunovSpectrum", "ResolutionError", "lyapunov_spectrum"]
+
+Method = Literal["perturbation", "tangent"]
 
 _BLOCKS, _LEAST_BLOCKS = 20, 5
 _BENT = 0.1
@@ -63,8 +65,9 @@ def lyapunov_spectrum(
     ln T / T if the exponent is 0, and of the block standard error in chaos.
 
     Args:
-        f: differentiable map as for the method "tangent" of :func:`~lmdyn.analysis.local_lyapunov_exponents`, or a
-            sequence of them (time is depth). For the method "perturbation", any map with independent rows.
+        f: map with independent rows, or a sequence of them (time is depth). For the method "tangent", its operations
+            require forward-mode derivatives (attention in its eager form, not the fused one), and it must not disable
+            gradients itself: its derivative would be 0.
         x: (batch, *state) state at t = 0, float32 or float64; the factorization is computed in float64.
         k: number of exponents, at most the size of a row's state.
         steps: number of averaged steps.

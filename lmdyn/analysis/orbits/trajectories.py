@@ -120,14 +120,12 @@ class Trajectory:
     """Recorded observables of a trajectory.
 
     Attributes:
-        observables: (times, batch, ...) values of each observable at ``times``.
-        times: (times,) steps 0, every, 2·every, … at which the state was observed.
+        observables: (steps + 1, batch, ...) values of each observable at t = 0, 1, … steps.
         final: (batch, *state) state after all steps.
-        diverged: (batch,) first of ``times`` at which the state is not finite; −1 for none.
+        diverged: (batch,) first t at which the state is not finite; −1 for none.
     """
 
     observables: dict[str, Tensor]
-    times: Int[Tensor, "times"]
     final: Float[Tensor, "batch *state"]
     diverged: Int[Tensor, "batch"]
 
@@ -138,7 +136,6 @@ def iterate(
     x: Float[Tensor, "batch *state"],
     steps: int,
     observables: Mapping[str, Callable[[Tensor], Tensor]],
-    every: int = 1,
 ) -> Trajectory:
     """Iterate x ↦ f(x) and record observables of the state, not the states.
 
@@ -151,28 +148,23 @@ def iterate(
         x: (batch, *state) state at t = 0, float32 or float64.
         steps: number of applications of the map, at least 0.
         observables: functions of the state by name, (batch, *state) to (batch, ...).
-        every: steps between observations, the first at t = 0. On CUDA, these steps are one CUDA graph.
 
     Raises:
         ValueError: if the precision is below float32 (see :func:`check_precision`), if there are more steps than maps
             in a sequence, if a map changes shape or dtype, or if an observable is not (batch, ...).
 
     Example:
-        >>> halves = iterate(lambda x: x / 2, torch.ones(1, 3), 4, {"sum": lambda x: x.sum(1)}, every=2)
-        >>> halves.times, halves.observables["sum"]
-        (tensor([0, 2, 4]), tensor([[3.0000], [0.7500], [0.1875]]))
+        >>> iterate(lambda x: x / 2, torch.ones(1, 3), 2, {"sum": lambda x: x.sum(1)}).observables["sum"]
+        tensor([[3.0000], [1.5000], [0.7500]])
     """
     check_precision(x)
-    if every < 1:
-        raise ValueError(f"every must be at least 1 step, got {every}")
     check_steps(f, steps)
-    times = range(0, steps + 1, every)
     kept: dict[str, Tensor] = {}
     diverged = torch.full((len(x),), -1, dtype=torch.int64, device=x.device)
-    advance = power_at(f, every)
-    for i, t in enumerate(times):
-        if i:
-            x = advance(x, t - every)
+    advance = power_at(f, 1)
+    for t in range(steps + 1):
+        if t:
+            x = advance(x, t - 1)
         for name, observable in observables.items():
             value = observable(x)
             if name not in kept:
@@ -181,13 +173,11 @@ def iterate(
                         f"observable {name!r} has shape {tuple(value.shape)} for {len(x)} rows: "
                         "expected (batch, ...), at least one value per row"
                     )
-                kept[name] = value.new_empty(len(times), *value.shape)
-            kept[name][i] = value
+                kept[name] = value.new_empty(steps + 1, *value.shape)
+            kept[name][t] = value
         finite = x.flatten(1).isfinite().all(1)
         diverged = torch.where(finite | (diverged >= 0), diverged, t)
-    if rest := steps % every:
-        x = power_at(f, rest)(x, steps - rest)
-    return Trajectory(kept, torch.arange(0, steps + 1, every), x, diverged)
+    return Trajectory(kept, x, diverged)
 
 
 def repeat(f: Map, n: int) -> Map:

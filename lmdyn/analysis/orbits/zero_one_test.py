@@ -1,7 +1,6 @@
 """The 0–1 test for chaos of a scalar series: a second opinion, whose result depends on the length of the series."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,12 +19,10 @@ class ZeroOne:
     Attributes:
         lengths: (lengths,) numbers of values that were used.
         k: (lengths, batch) float64 the median K over the frequencies: near 0 regular, near 1 chaotic.
-        spread: (lengths, batch) interquartile range of K over the frequencies.
     """
 
     lengths: Int[Tensor, "lengths"]
     k: Float[Tensor, "lengths batch"]
-    spread: Float[Tensor, "lengths batch"]
 
 
 @torch.no_grad()
@@ -34,7 +31,6 @@ def zero_one_test(
     *,
     every: int = 1,
     n_frequencies: int = 100,
-    lengths: Sequence[int] | None = None,
     seed: int = 0,
 ) -> ZeroOne:
     """Compute Gottwald and Melbourne's 0–1 test: whether a walk driven by the series spreads or stays bounded.
@@ -47,24 +43,20 @@ def zero_one_test(
 
     Use it only as a second opinion. A series of few correlation times always looks regular: chaos with λ = 3e-3 over
     5,000 steps gives K near 0. So does a series that is sampled much more finely than its time scale: use every n-th
-    value. K is therefore computed for several lengths: a K that increases with the length is no evidence of a regular
-    orbit.
+    value. K is therefore computed for an eighth, a quarter, half and all of the values, as far as these are at least
+    100: a K that increases with the length is no evidence of a regular orbit.
 
     Args:
         series: (times, batch) values of an observable, equally spaced.
         every: use every n-th value.
         n_frequencies: number of frequencies c.
-        lengths: numbers of values, after ``every``, at least 100; None uses an eighth, a quarter, half and all of
-            them.
         seed: seed of the frequencies.
 
     Returns:
-        K and its spread; NaN if a series is constant or not finite. The error of K is of the order of 1/√n_frequencies
-        times its spread, and of the square root of 10/length.
+        K; NaN if a series is constant or not finite. Its error is of the order of the square root of 10/length.
 
     Raises:
-        ValueError: if there are fewer than 100 values, if ``every`` or ``n_frequencies`` is below 1, or if lengths are
-            out of range.
+        ValueError: if there are fewer than 100 values, or if ``every`` or ``n_frequencies`` is below 1.
 
     Reference: Gottwald & Melbourne 2009, "On the implementation of the 0–1 test for chaos", equations 3.1 to 3.5.
 
@@ -81,22 +73,18 @@ def zero_one_test(
     # K is independent of scale, and uses fourth powers
     values = unit_size(values, 0)
     n = len(values)
-    if lengths is None:
-        lengths = [m for m in (n // 8, n // 4, n // 2, n) if m >= _LEAST] or [n]
-    if n < _LEAST or min(lengths) < _LEAST or max(lengths) > n:
+    if n < _LEAST:
         raise ValueError(
-            f"expected lengths from {_LEAST} to the number of values, {n} (every {every} of {len(series)}), got "
-            f"{list(lengths)}: use a longer series"
+            f"expected at least {_LEAST} values, got {n} (every {every} of {len(series)}): use a longer series"
         )
+    lengths = [m for m in (n // 8, n // 4, n // 2, n) if m >= _LEAST]
     g = torch.Generator().manual_seed(seed)
     c = math.pi / 5 + 3 * math.pi / 5 * torch.rand(n_frequencies, generator=g, dtype=torch.float64)
     c = c.to(values.device)
     if values.shape[1] == 0:
-        nothing = values.new_empty(len(lengths), 0)
-        return ZeroOne(torch.tensor(list(lengths)), nothing, nothing)
+        return ZeroOne(torch.tensor(lengths), values.new_empty(len(lengths), 0))
     k = torch.stack([torch.stack([_growth_correlation(values[:m], one) for one in c]) for m in lengths])
-    spread = k.nanquantile(0.75, 1) - k.nanquantile(0.25, 1)
-    return ZeroOne(torch.tensor(list(lengths)), k.nanmedian(1).values, spread)
+    return ZeroOne(torch.tensor(lengths), k.nanmedian(1).values)
 
 
 _LEAST = 100

@@ -1,12 +1,19 @@
 """Sums and small objects over ranks: all communication of analyses between processes."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-__all__ = ["all_reduce_sum", "divided", "gather", "rank_and_world_size", "union_over_ranks"]
+__all__ = [
+    "all_reduce_sum",
+    "all_reduce_sums",
+    "divided",
+    "gather",
+    "rank_and_world_size",
+    "union_over_ranks",
+]
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -70,6 +77,20 @@ def union_over_ranks(keys: Iterable[K]) -> tuple[K, ...]:
         ('loss', 'surprisal')
     """
     return tuple(dict.fromkeys(key for of_rank in gather(tuple(keys)) for key in of_rank))
+
+
+def all_reduce_sums(tensors: Mapping[K, Tensor]) -> dict[K, Tensor]:
+    """Return the sums over ranks of float64 tensors by name; every rank must call it, and some may have no tensors.
+
+    Example:
+        >>> all_reduce_sums({"loss": torch.ones(1).double()})
+        {'loss': tensor([1.], dtype=torch.float64)}
+    """
+    shapes: dict[K, tuple[int, ...]] = {}
+    for of_rank in gather({name: tuple(total.shape) for name, total in tensors.items()}):
+        shapes |= of_rank
+    zeros = {k: torch.zeros(shape, dtype=torch.float64) for k, shape in shapes.items() if k not in tensors}
+    return {name: all_reduce_sum(tensors[name] if name in tensors else zeros[name]) for name in shapes}
 
 
 def divided(

@@ -1,15 +1,17 @@
 """Attention scores: closed forms, a naive second implementation, sums over batches."""
 
 import math
+from unittest import mock
 
 import pytest
 import torch
 
 import lmdyn.analysis.attention.attention_scores as module
 from lmdyn.analysis.attention.attention_scores import AttentionPatternSums, attention_scores
-from tests.helpers.one_rank import as_rank
+from lmdyn.analysis.statistics import distributed
 
 N = 6
+SCORES = ("entropy", "diagonal", "itself", "vertical", "block")
 ALL = torch.ones(1, N, dtype=torch.bool)
 SPECIAL = torch.tensor([[True, False, False, True, False, True]])
 SEGMENTS = torch.tensor([[0, 0, 0, 0, 1, 1]])
@@ -58,7 +60,7 @@ def random(batch=3, heads=2, time=N, seed=0):
 
 def naive(p, tokens, special, segments):
     """One row at a time, in plain Python."""
-    found = {name: torch.full(p.shape[:3], math.nan) for name in module.SCORES}
+    found = {name: torch.full(p.shape[:3], math.nan) for name in SCORES}
     for b in range(p.shape[0]):
         keys = [j for j in range(p.shape[3]) if tokens[b, j]]
         for h in range(p.shape[1]):
@@ -122,7 +124,7 @@ def filled(batches, size=4):
 def test_streaming_means():
     batches = [batch(seed) for seed in range(3)]
     result = filled(batches).result()
-    for name in module.SCORES:
+    for name in SCORES:
         values = torch.cat([naive(*b)[name].double() for b in batches])
         torch.testing.assert_close(result["a"].scores[name], values.nanmean((0, 2)), rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(result["b"].scores[name], result["a"].scores[name].flip(0))
@@ -148,9 +150,10 @@ def test_positions_that_no_sequence_has():
 
 def test_a_rank_without_data_takes_part():
     full, empty = filled([batch()]), AttentionPatternSums(4)
-    theirs = iter([t for held in full._sites.values() for t in held.tensors()])
-    gathered = [{"a": 2, "b": 2}, {}]
-    with as_rank(gather=lambda _: gathered, all_reduce_sum=lambda tensor: tensor + next(theirs)):
+    theirs = iter(full._sums.values())
+    gathered = [{name: tuple(total.shape) for name, total in full._sums.items()}, {}]
+    talk = {"gather": lambda _: gathered, "all_reduce_sum": lambda tensor: tensor + next(theirs)}
+    with mock.patch.multiple(distributed, **talk):
         empty.reduce()
     torch.testing.assert_close(empty.result()["a"].map, full.result()["a"].map)
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from lmdyn.analysis.dynamics.convergence import LoopSums, relative_change, settling_depth
+from lmdyn.analysis.dynamics.convergence import LoopSums, relative_change
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from tests.helpers.architectures import VOCABULARY
 from tests.helpers.loops import RecurrentDepth
@@ -11,16 +11,6 @@ from tests.helpers.loops import RecurrentDepth
 
 def naive_settling(same):
     return next(t for t in range(len(same)) if all(same[t:]))
-
-
-def test_settling_depth_is_the_first_from_which_nothing_changes():
-    same = torch.rand(7, 200, generator=torch.Generator().manual_seed(0)) < 0.7
-    same[-1] = True
-    expected = [naive_settling(column) for column in same.T.tolist()]
-    assert settling_depth(same).tolist() == expected
-    assert set(expected) == set(range(7))  # the control: all depths occur
-    assert torch.equal(settling_depth(same.reshape(7, 10, 20)), settling_depth(same).reshape(10, 20))
-    assert settling_depth(torch.zeros(4, 1, dtype=torch.bool)).tolist() == [3]
 
 
 class Halving(nn.Module):
