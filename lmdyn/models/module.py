@@ -277,7 +277,8 @@ class LanguageModule(L.LightningModule):
 
     def evaluate(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Float[Tensor, "..."]]:
         """Return logits, labels and losses in nats, 0 for a token without a label, each (batch, time)."""
-        logits, labels = self.logits_of(batch).float(), self.labels_of(batch)
+        logits, labels = self.logits_of(batch), self.labels_of(batch)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # float64 stays
         losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
         return logits, labels, losses.view(labels.shape)
 

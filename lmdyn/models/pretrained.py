@@ -245,11 +245,10 @@ def cached_folder(name: str, revision: str | None = None) -> Path | None:
             folder = _snapshot(name, revision, weights, local_files_only=True)
         except Exception:  # not in the cache; raised by the hub's library
             return None
-        index = next(folder.glob("*.index.json"), None)
-        parts = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()) if index else set()
-        files = [*folder.glob("config.json"), *folder.glob(weights[0]), *(folder / part for part in parts)]
-        if any(folder.glob(weights[0])):
-            return folder if all(file.exists() for file in files) and len(files) > 1 else None
+        if found := {path.name for path in folder.glob(weights[0]) if path.exists()}:
+            index = next(folder.glob("*.index.json"), None)
+            parts = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values() if index else ()
+            return folder if found.issuperset(parts) and (folder / "config.json").exists() else None
     return None
 
 
