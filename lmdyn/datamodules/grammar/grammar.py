@@ -246,8 +246,20 @@ class GrammarCorpus(Corpus):
     ) -> None:
         super().__init__(**kwargs)
         self.n_tokens = self.by_split(n_train_tokens, n_validation_tokens, n_test_tokens)
-        sizes = {f.name: self.hparams[f.name] for f in fields(Grammar) if f.name != "seed"}
-        self.grammar = Grammar(grammar_seed, **sizes)
+        self.grammar = Grammar(
+            grammar_seed,
+            n_topics,
+            n_nouns,
+            n_verbs,
+            n_adjectives,
+            n_adverbs,
+            n_names,
+            n_facts,
+            zipf_exponent,
+            topic_boost,
+            ambiguous_fraction,
+            fact_rate,
+        )
 
     def documents(self, split: str) -> Iterator[Document]:
         """Yield the documents of a split, generated one at a time."""
