@@ -61,7 +61,7 @@ class EdgeProbe(Observer):
         tasks: tasks, such as ``pos``, ``constituents``, ``roles``, ``coreference``; null for all that the data has.
         sites: module path by display name, a pattern of paths, or ``auto``; null for all layers of the model of
             transformers in the module, or the blocks that are found.
-        classifier: kind (``linear``; ``tenney``, with projection, attention pooling and a hidden layer) and training.
+        classifier: training of the linear classifiers.
         train_tokens: approximate number of pieces in the training sentences; null for all.
         validation_tokens: approximate number of pieces in the sentences for stopping; null for all.
         test_tokens: approximate number of pieces in the test sentences; null for all.

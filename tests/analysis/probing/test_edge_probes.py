@@ -50,58 +50,13 @@ def naive_means(data, site, task):
     return torch.stack(rows)
 
 
-class NaiveTenney(nn.Module):
-    """Span by span, with torch's own layers."""
-
-    def __init__(self, width, spans, hidden, classes, g):
-        super().__init__()
-
-        def linear(inputs, outputs):
-            layer, drawn = nn.Linear(inputs, outputs), torch.rand(inputs + 1, outputs, generator=g)
-            bound = inputs**-0.5
-            layer.weight.data, layer.bias.data = (
-                ((2 * drawn - 1) * bound).T[:, :-1],
-                (2 * drawn[-1] - 1) * bound,
-            )
-            return layer
-
-        self.pools = nn.ModuleList()
-        for _ in range(spans):
-            self.pools.append(nn.ModuleList([linear(width, hidden), linear(hidden, 1)]))
-        self.hidden, self.norm = linear(spans * hidden, hidden), nn.LayerNorm(hidden)
-        self.out = linear(hidden, classes)
-
-    def forward(self, rows):
-        pooled = []
-        for row in rows:
-            parts = []
-            for pieces, (project, score) in zip(row, self.pools, strict=True):
-                e = project(pieces)
-                parts.append(score(e).softmax(0).T @ e)
-            pooled.append(torch.cat(parts, 1))
-        return self.out(self.norm(self.hidden(torch.cat(pooled)).tanh()))
-
-
 def naive(parts, site, task, training):
     """One probe, plainly: (test F1, development F1, updates)."""
     classes = SIZES[task]
-    if training.kind == "linear":
-        inputs = [naive_means(p, site, task) for p in parts]
-        model = nn.Linear(inputs[0].shape[1], classes)
-        nn.init.zeros_(model.weight)
-        nn.init.zeros_(model.bias)
-    else:
-        inputs = [
-            [
-                [p.activations[site][a:b]] + ([] if c < 0 else [p.activations[site][c:d]])
-                for a, b, c, d in p.spans[task].tolist()
-            ]
-            for p in parts
-        ]
-        width = parts[0].activations[site].shape[1]
-        model = NaiveTenney(
-            width, len(inputs[0][0]), training.hidden_size, classes, generator(training.seed, site, task)
-        )
+    inputs = [naive_means(p, site, task) for p in parts]
+    model = nn.Linear(inputs[0].shape[1], classes)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
     labels = [p.labels[task] for p in parts]
 
     def loss(z, y):
@@ -123,9 +78,8 @@ def naive(parts, site, task, training):
     best, kept, at, stale, update = -1.0, None, 0, 0, 0
     while update < training.max_updates and stale < training.patience:
         for batch in torch.randperm(len(labels[0]), generator=order).split(training.batch_size):
-            x = inputs[0][batch] if training.kind == "linear" else [inputs[0][i] for i in batch]
             optimizer.zero_grad()
-            loss(model(x), labels[0][batch]).backward()
+            loss(model(inputs[0][batch]), labels[0][batch]).backward()
             optimizer.step()
             update += 1
             if update % training.evaluate_every == 0 or update == training.max_updates:
@@ -141,18 +95,7 @@ def naive(parts, site, task, training):
 
 
 @pytest.mark.parametrize(
-    "training",
-    [
-        TRAINING,
-        dataclasses.replace(TRAINING, loss="sigmoid"),
-        pytest.param(
-            dataclasses.replace(
-                TRAINING, kind="tenney", hidden_size=8, max_updates=24, evaluate_every=6, learning_rate=0.02
-            ),
-            marks=pytest.mark.slow,
-        ),
-    ],
-    ids=["softmax", "sigmoid", "tenney"],
+    "training", [TRAINING, dataclasses.replace(TRAINING, loss="sigmoid")], ids=["softmax", "sigmoid"]
 )
 def test_each_site_and_task_is_as_if_trained_alone(training):
     result = edge_probes(*PARTS, SIZES, classifier=training)
@@ -235,6 +178,11 @@ def test_span_means():
     spans = torch.tensor([[0, 1], [4, 9], [0, 30], [4, 9]])
     expected = torch.stack([x[a:b].mean(0) for a, b in spans.tolist()])
     torch.testing.assert_close(span_means(x, spans), expected)
+
+
+def test_a_hidden_layer_is_refused():
+    with pytest.raises(ValueError, match=r"dropout.*expected"):
+        EdgeClassifier(dropout=0.1)
 
 
 def changed(**changes):
