@@ -68,9 +68,7 @@ from lmdyn.analysis.landscape.line_integral import LineIntegral, LinePoint, inte
 from lmdyn.analysis.landscape.loss_change import LossChange, loss_change_allocation
 from lmdyn.analysis.landscape.next_update import next_update
 from lmdyn.analysis.landscape.plane import (
-    CourseOfTraining,
     Plane,
-    course_of_training,
     filter_normalized,
     random_plane,
 )
@@ -166,7 +164,6 @@ __all__ = [
     "ChangePoints",
     "ClusteredWords",
     "Clustering",
-    "CourseOfTraining",
     "CrossCovariance",
     "Decomposition",
     "DescriptionLength",
@@ -259,7 +256,6 @@ __all__ = [
     "correlation_dimension",
     "cosine_distances",
     "cosine_kernel",
-    "course_of_training",
     "critical_step",
     "decompositional_interdependence",
     "decorrelation_lag",

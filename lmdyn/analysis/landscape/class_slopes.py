@@ -17,7 +17,7 @@ from lmdyn.analysis.landscape.line_integral import LineIntegral, LinePoint, inte
 from lmdyn.analysis.landscape.loss_change import slopes_of
 from lmdyn.analysis.parameters.at_point import at_point
 from lmdyn.analysis.parameters.line import differences, point_between
-from lmdyn.analysis.parameters.loss_gradient import losses_of, mean_loss
+from lmdyn.analysis.parameters.loss_gradient import losses_of, mean_loss, requiring_grad
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, union_over_ranks
 from lmdyn.analysis.statistics.precision import at_least_float32, exact_float
 
@@ -309,19 +309,6 @@ def _watched(module: nn.Module, head: str) -> Iterator[_Head]:
         yield seen
     finally:
         handle.remove()
-
-
-@contextmanager
-def requiring_grad(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Let parameters require gradients in this context, also frozen ones."""
-    frozen = [p for p in parameters if not p.requires_grad]
-    try:
-        for p in frozen:
-            p.requires_grad_(True)
-        yield
-    finally:
-        for p in frozen:
-            p.requires_grad_(False)
 
 
 class TextOnLines:

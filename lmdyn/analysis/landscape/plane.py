@@ -1,16 +1,14 @@
-"""Planes of weight space: random directions of the scale of the weights, and the plane of a training's course."""
+"""Planes of weight space: random directions of the scale of the weights."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from lmdyn.analysis.statistics.precision import exact_float
 
-__all__ = ["CourseOfTraining", "Plane", "course_of_training", "filter_normalized", "random_plane"]
+__all__ = ["Plane", "filter_normalized", "random_plane"]
 
 Point = Mapping[str, Tensor]
 
@@ -91,75 +89,3 @@ def random_plane(at: Point, seed: int) -> Plane:
         direction = {k: torch.randn(v.shape, generator=generator).to(v) for k, v in at.items()}
         drawn.append(filter_normalized(direction, at))
     return Plane(at, *drawn)
-
-
-@dataclass(frozen=True)
-class CourseOfTraining:
-    """Principal plane of the points that a training went through.
-
-    Attributes:
-        plane: plane through the last point; its directions are orthonormal, the principal ones of the course.
-        coordinates: coordinates of each point in the plane, (points, 2).
-        explained: share of the variance of the points that each direction explains, (2,).
-        distances: distance of each point from the plane, (points,).
-    """
-
-    plane: Plane
-    coordinates: npt.NDArray[np.float64]
-    explained: npt.NDArray[np.float64]
-    distances: npt.NDArray[np.float64]
-
-
-def course_of_training(points: Sequence[Point]) -> CourseOfTraining:
-    """Compute the plane of the two principal directions of a course, through its last point.
-
-    The directions are those of the principal component analysis of all points, centred at their mean, by the Gram
-    matrix of the differences from the last point, in float64. They point to the side on which the first point is.
-
-    The first two directions of a long random walk in many dimensions explain about 61 % and 15 % of its variance
-    (Antognini & Sohl-Dickstein 2018): a high share alone does not show a simple course.
-
-    Args:
-        points: at least three points, in order.
-
-    Raises:
-        ValueError: for fewer than three points, or if they do not span a plane.
-
-    Reference: Li et al. 2018, section 7 (PCA of the differences from the last point).
-
-    Example:
-        >>> points = [{"w": torch.tensor([float(t), float(t) ** 2, 0.0])} for t in range(4)]
-        >>> course_of_training(points).distances.round(6).tolist()
-        [0.0, 0.0, 0.0, 0.0]
-    """
-    if len(points) < 3:
-        raise ValueError(f"expected at least 3 points of a training, got {len(points)}")
-    last = points[-1]
-    gram = np.zeros((len(points), len(points)))
-    for rows in _differences(points):
-        gram += (rows @ rows.T).numpy()
-    centring = np.eye(len(points)) - 1 / len(points)
-    centred = centring @ gram @ centring
-    values, vectors = np.linalg.eigh((centred + centred.T) / 2)
-    values, vectors = values[::-1], vectors[:, ::-1]
-    if not np.isfinite(values).all() or values[1] <= 1e-12 * max(values[0], 1e-300):
-        raise ValueError("expected points that span a plane, got points on a line or equal points")
-    weights = (centring @ vectors[:, :2]) / np.sqrt(values[:2])  # of the points, in each direction
-    coordinates = gram @ weights
-    signs = np.where(coordinates[0] < 0, -1.0, 1.0)
-    weights, coordinates = weights * signs, coordinates * signs
-    directions: list[dict[str, Tensor]] = [{}, {}]
-    for (name, value), rows in zip(last.items(), _differences(points), strict=True):
-        for own, mine in zip(directions, torch.from_numpy(weights).T @ rows, strict=True):
-            own[name] = mine.view(value.shape).to(value)
-    squared = np.diag(gram) - (coordinates**2).sum(1)
-    return CourseOfTraining(
-        Plane(last, *directions), coordinates, values[:2] / values.sum(), np.sqrt(np.maximum(squared, 0))
-    )
-
-
-def _differences(points: Sequence[Point]) -> Iterable[Tensor]:
-    """Yield the differences from the last point of one parameter at a time, (points, numbers), in float64."""
-    for name, value in points[-1].items():
-        end = exact_float(value).cpu().flatten()
-        yield torch.stack([exact_float(p[name]).cpu().flatten() - end for p in points])

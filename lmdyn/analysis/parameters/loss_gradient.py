@@ -1,6 +1,7 @@
 """Loss of a text, and its gradient with respect to a module's parameters."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from lmdyn.analysis.inspection.forward import IGNORED, is_sharded, logits_of, to
 from lmdyn.analysis.statistics.distributed import all_reduce_sum
 from lmdyn.analysis.statistics.precision import at_least_float32, exact_float
 
-__all__ = ["LossGradient", "loss_gradient", "losses_of", "mean_loss"]
+__all__ = ["LossGradient", "loss_gradient", "losses_of", "mean_loss", "requiring_grad"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,19 @@ def losses_of(output: Any, batch: Mapping[str, Any]) -> Tensor:
     """
     logits = logits_of(output)
     return token_losses(logits if logits.dtype == torch.float64 else logits.float(), labels_of(batch))
+
+
+@contextmanager
+def requiring_grad(parameters: Iterable[Tensor]) -> Iterator[None]:
+    """Let parameters require gradients in this context, also frozen ones."""
+    frozen = [p for p in parameters if not p.requires_grad and p.is_floating_point()]
+    try:
+        for p in frozen:
+            p.requires_grad_(True)
+        yield
+    finally:
+        for p in frozen:
+            p.requires_grad_(False)
 
 
 @torch.no_grad()
@@ -112,10 +126,7 @@ def loss_gradient(
     parameters = dict(module.named_parameters()) if parameters is None else parameters
     sums = {name: torch.zeros_like(p, dtype=at_least_float32(p)) for name, p in parameters.items()}
     totals: list[Tensor] = []
-    frozen = [p for p in parameters.values() if not p.requires_grad]
-    try:
-        for p in frozen:
-            p.requires_grad_(True)
+    with requiring_grad(parameters.values()):
         for batch in batches:
             with torch.enable_grad():
                 losses = losses_of(read(batch), batch)
@@ -124,8 +135,5 @@ def loss_gradient(
                 if gradient is not None:
                     own += gradient
             totals.append(_sums(losses, batch))
-    finally:
-        for p in frozen:
-            p.requires_grad_(False)
     loss, tokens = _mean(totals)
     return LossGradient(loss, tokens, {k: all_reduce_sum(v) / tokens for k, v in sums.items()})

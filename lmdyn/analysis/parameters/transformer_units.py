@@ -3,95 +3,23 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.activations import paths_of
+from lmdyn.analysis.inspection.activations import first_tensor, paths_of
 from lmdyn.analysis.parameters.exchangeable_units import UnitAxis, UnitGroup
 from lmdyn.analysis.parameters.head_matrices import HeadLayout, find_heads
 from lmdyn.analysis.parameters.linear_weight import is_linear
+from lmdyn.analysis.parameters.loss_gradient import requiring_grad
 
 __all__ = ["transformer_units"]
 
 _Key = tuple[int, int]
 """Identity of a parameter and the number of its axis."""
-
-_PERMUTED_ALIKE = {
-    "Abs",
-    "Add",
-    "Alias",
-    "Clamp",
-    "ClampMax",
-    "ClampMin",
-    "Clone",
-    "Div",
-    "Elu",
-    "Embedding",
-    "Erf",
-    "Exp",
-    "Expand",
-    "Expm1",
-    "FusedRmsNorm",
-    "Gelu",
-    "Glu",
-    "Hardsigmoid",
-    "Hardswish",
-    "Hardtanh",
-    "Index",
-    "IndexSelect",
-    "LeakyRelu",
-    "LinalgVectorNorm",
-    "Log",
-    "Log1P",
-    "LogSigmoid",
-    "LogSoftmax",
-    "MaskedFill",
-    "Maximum",
-    "Mean",
-    "Minimum",
-    "Mish",
-    "Mul",
-    "NativeDropout",
-    "NativeLayerNorm",
-    "Neg",
-    "Norm",
-    "Permute",
-    "Pow",
-    "Reciprocal",
-    "Relu",
-    "ReshapeAlias",
-    "Rsqrt",
-    "Rsub",
-    "Select",
-    "Sigmoid",
-    "Silu",
-    "Slice",
-    "Softmax",
-    "Softplus",
-    "Split",
-    "SplitWithSizes",
-    "Sqrt",
-    "Square",
-    "Squeeze",
-    "Std",
-    "Sub",
-    "Sum",
-    "Tanh",
-    "ToCopy",
-    "Transpose",
-    "Unbind",
-    "UnsafeView",
-    "Unsqueeze",
-    "Var",
-    "VarMean",
-    "View",
-    "Where",
-}
-"""Operations whose output is permuted along the last axis if their inputs are, by the names of autograd's nodes."""
 
 
 def transformer_units(module: nn.Module, run: Callable[[], Tensor]) -> tuple[UnitGroup, ...]:
@@ -111,8 +39,8 @@ def transformer_units(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Uni
         The groups in the order of the parameters. Groups of one unit are left out.
 
     Raises:
-        ValueError: for attention modules whose projections are not known, and for operations or parameters whose effect
-            on units is not known.
+        ValueError: for attention modules whose projections are not known, and for parameters whose effect on units is
+            not known. Whether permutations leave the output unchanged, :func:`~lmdyn.analysis.exchange_error` tells.
     """
     modules = paths_of(module)
     heads = find_heads(module)
@@ -121,7 +49,12 @@ def transformer_units(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Uni
         raise ValueError(f"heads of {path!r} are not known: {why}")
     flow = _Flow(module)
     attention = [_Attention(layout, modules, flow) for layout in heads.layouts.values()]
-    with _all_trainable(module), ExitStack() as stack:
+    with (
+        requiring_grad(module.parameters()),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        ExitStack() as stack,
+    ):
         for layout in attention:
             layout.watch(stack)
         inside = {id(m) for layout in attention for m in layout.inside}
@@ -145,25 +78,8 @@ def transformer_units(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Uni
     )
 
 
-@contextmanager
-def _all_trainable(module: nn.Module) -> Iterator[None]:
-    """Let all parameters require gradients, so that the graph has them; compute none."""
-    frozen = [p for p in module.parameters() if not p.requires_grad and p.is_floating_point()]
-    try:
-        for p in frozen:
-            p.requires_grad_(True)
-        with torch.inference_mode(False), torch.enable_grad():
-            yield
-    finally:
-        for p in frozen:
-            p.requires_grad_(False)
-
-
 def _first_tensor(value: Any) -> Tensor:
-    if isinstance(value, Tensor):
-        return value
-    parts = value.values() if isinstance(value, dict) else value
-    return next(part for part in parts if isinstance(part, Tensor))
+    return cast(Tensor, first_tensor(value))
 
 
 def _axes(layer: nn.Module) -> tuple[int, int]:
@@ -301,35 +217,13 @@ class _Flow:
 
 
 def _divides(node: Any) -> bool:
-    """Return whether an operation divides the units in blocks, as in gates; an unknown one is an error."""
+    """Return whether an operation divides the units in blocks, as gates do; others count as treating units alike."""
     name = re.sub(r"Backward\d*$", "", node.name().rpartition("::")[2])
-    if name not in _PERMUTED_ALIKE:
-        raise ValueError(f"{name} between layers: what it does to units is not known")
-    shape = list(node._input_metadata[0].shape) if node._input_metadata else []
-    before = getattr(node, "_saved_self_sym_sizes", None)
-    if name in ("Split", "SplitWithSizes", "Glu"):
-        last = len(shape) - 1
-        return bool(_dimension(node._saved_dim, len(shape)) == last)
-    if name in ("View", "UnsafeView", "ReshapeAlias", "Slice"):
-        kept = before is None or list(before)[-1:] == shape[-1:]
-    elif name in ("Select", "Unbind"):
-        kept = _dimension(node._saved_dim, len(shape) + 1) < len(shape)
-    elif name == "Transpose":
-        kept = len(shape) - 1 not in {_dimension(d, len(shape)) for d in (node._saved_dim0, node._saved_dim1)}
-    elif name == "Permute":
-        kept = _dimension(node._saved_dims[-1], len(shape)) == len(shape) - 1
-    else:
-        kept = True
-    if not kept:
-        raise ValueError(
-            f"{name} between layers moves or divides the last axis: what it does to units is not known"
-        )
-    return False
-
-
-def _dimension(number: int, axes: int) -> int:
-    """Return the number of an axis from 0; autograd keeps negative ones as unsigned numbers."""
-    return (number - 2**64 if number >= 2**63 else number) % max(axes, 1)
+    if name not in ("Split", "SplitWithSizes", "Glu"):
+        return False
+    axes = len(node._input_metadata[0].shape)
+    # autograd keeps negative numbers as unsigned ones
+    return bool((node._saved_dim - 2**64 * (node._saved_dim >= 2**63)) % axes == axes - 1)
 
 
 class _Attention:

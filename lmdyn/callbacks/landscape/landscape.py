@@ -1,6 +1,5 @@
 """Losses along lines and in planes of weight space: barriers to other checkpoints, seeds and forks."""
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from typing import Annotated, Any, Literal
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.forward import device_of, logits_of
 from lmdyn.analysis.landscape.barrier import LossLine
-from lmdyn.analysis.landscape.plane import Plane, course_of_training, random_plane
+from lmdyn.analysis.landscape.plane import random_plane
 from lmdyn.analysis.landscape.unit_groups import unit_groups
 from lmdyn.analysis.landscape.unit_matching import match_units
 from lmdyn.analysis.parameters.at_point import at_point, parameter_values, running_statistics
@@ -22,7 +21,6 @@ from lmdyn.analysis.parameters.exchangeable_units import UnitGroup, exchange_err
 from lmdyn.analysis.parameters.line import point_between, point_distance
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.callbacks.landscape.landscape_figures import landscape_figures
-from lmdyn.callbacks.observing import figures as fig
 from lmdyn.callbacks.observing.amounts import parameter_bytes
 from lmdyn.callbacks.observing.checked_fields import Above, From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
@@ -41,8 +39,6 @@ from lmdyn.callbacks.observing.token_groups import BLOCKS, SentenceBlocks, enoug
 from lmdyn.runs.schema import Quantity
 
 __all__ = ["Landscape"]
-
-log = logging.getLogger(__name__)
 
 Array = npt.NDArray[np.float64]
 Point = dict[str, Tensor]
@@ -73,11 +69,10 @@ class Landscape(Observer):
         match: whether to compute the lines also with matched units: for an embedding, recurrent layers and one output
             layer, and for transformers (see :func:`~lmdyn.analysis.unit_groups`). That permutations leave the output
             unchanged (within 1e-4 of its largest value, at random weights) is checked before the first observation.
-        plane: ``random``: two filter-normalised random directions, from −``extent`` to ``extent``; ``course``: the two
-            principal directions of the run's checkpoints so far, as far as they reach; None for no plane.
+        plane: ``random``: two filter-normalised random directions, from −``extent`` to ``extent``; None for no plane.
         plane_size: number of positions along each side of the plane; an odd number has the model in the middle.
         extent: half of the side of a random plane, in norms of the weights.
-        course_points: maximum number of earlier checkpoints of ``course``, all in memory.
+        course_points: without effect; of a kind of plane that version 0.1 had.
         bootstrap: number of resamplings of sentences (in at most 64 blocks) for intervals of barriers; 0 for none.
         confidence: confidence level of the intervals.
         seed: seed of directions, blocks, bootstrap and matching.
@@ -96,7 +91,7 @@ class Landscape(Observer):
     reference: Reference | dict[str, Reference] | None = None
     points: Annotated[int, From(3)] = 11
     match: bool = False
-    plane: Literal["random", "course"] | None = None
+    plane: Literal["random"] | None = None
     plane_size: Annotated[int, From(3)] = 11
     extent: Annotated[float, Above(0)] = 1.0
     course_points: Annotated[int, From(2)] = 20
@@ -132,15 +127,6 @@ class Landscape(Observer):
         ),
         Quantity("line_loss", "Mean token loss at a position on the line.", "nats", low=0.0, tags=()),
         Quantity("plane_loss", "Mean token loss at a position of the plane.", "nats", low=0.0, tags=()),
-        Quantity(
-            "explained_variance",
-            "Variance of the course that a direction of its plane explains.",
-            "share",
-            low=0.0,
-            high=1.0,
-            tags=("<direction>",),
-        ),
-        Quantity("course_position", "Position of an earlier checkpoint in the plane of the course.", tags=()),
     )
 
     def __post_init__(self) -> None:
@@ -158,8 +144,6 @@ class Landscape(Observer):
                 f"{SAVE_WEIGHTS}, or give a `reference` or a `plane`"
             )
         super().prepare()
-        if self.plane == "course":
-            Earlier().check(self.run)
 
     def check_module(self, module: nn.Module) -> None:
         """Raise an error for a module whose loss at other weights is not defined, or whose units are not known."""
@@ -192,11 +176,9 @@ class Landscape(Observer):
         return groups
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Report the memory of copies of the weights, and a course without checkpoints."""
-        of_plane = {"course": 3 + self.course_points, "random": 4, None: 0}[self.plane]
-        copies = 5 * bool(self.compared) + of_plane
-        size = copies * parameter_bytes(module)
-        yield Cost(f"{copies} copies of the weights", size, "lower `course_points`")
+        """Report the memory of copies of the weights."""
+        copies = 5 * bool(self.compared) + 4 * bool(self.plane)
+        yield Cost(f"{copies} copies of the weights", copies * parameter_bytes(module))
         if self.match and self.compared:
             number = sum(p.numel() for p in module.parameters())
             yield Cost(f"matching of {number:,} weights in float64", 28 * number, "set `match: false`")
@@ -223,11 +205,14 @@ class Landscape(Observer):
                 for units, start in ends.items():
                     place = {"reference": " ".join(filter(None, (name, part))), "units": units}
                     yield from self._line(module, start, own, place, step)
-        if self.plane == "random":
-            side = np.linspace(-self.extent, self.extent, self.plane_size)
-            yield from self._grid(module, random_plane(own, self.seed), side, side)
-        elif self.plane == "course":
-            yield from self._course(module, own, step)
+        if self.plane:
+            plane, side = (
+                random_plane(own, self.seed),
+                np.linspace(-self.extent, self.extent, self.plane_size),
+            )
+            for x, y in product(side.tolist(), repeat=2):
+                sums, tokens = self._sums(module, plane.at(x, y))
+                yield {"x": f"{x:.9g}", "y": f"{y:.9g}"}, {"plane_loss": sums.sum() / tokens.sum()}
 
     def _line(
         self, module: nn.Module, start: Point, own: Point, place: Mapping[str, str], step: int
@@ -244,31 +229,6 @@ class Landscape(Observer):
         for alpha, loss in zip(alphas, line.losses, strict=True):
             yield {**place, "alpha": f"{alpha:.9g}"}, {"line_loss": loss}
 
-    def _course(self, module: nn.Module, own: Point, step: int) -> Iterator[Row]:
-        """Yield the plane of the run's checkpoints so far, if they span one."""
-        before = list(self.run.checkpoints_before(step))
-        steps = fig.spread_out(before, self.course_points)
-        modules = Earlier(at=steps).modules(module, self.run, step) if len(steps) > 1 else {}
-        if not modules:
-            return
-        try:
-            course = course_of_training([*(_values(m, own) for m in modules.values()), own])
-        except ValueError as error:
-            log.warning("%s: no plane at step %d: %s", self.name, step, error)
-            return
-        for i, share in enumerate(course.explained, 1):
-            yield {"direction": i}, {"explained_variance": share}
-        for at, position in zip([*steps, step], course.coordinates, strict=True):
-            for i, value in enumerate(position, 1):
-                yield {"direction": i, "at": at}, {"course_position": value}
-        sides = (_side(course.coordinates[:, i], self.plane_size) for i in (0, 1))
-        yield from self._grid(module, course.plane, *sides)
-
-    def _grid(self, module: nn.Module, plane: Plane, xs: Array, ys: Array) -> Iterator[Row]:
-        for x, y in product(xs.tolist(), ys.tolist()):
-            sums, tokens = self._sums(module, plane.at(x, y))
-            yield {"x": f"{x:.9g}", "y": f"{y:.9g}"}, {"plane_loss": sums.sum() / tokens.sum()}
-
     def _sums(self, module: nn.Module, point: Point) -> tuple[Array, Array]:
         """Return the sums of token losses and the numbers of tokens by block, over all ranks, at a point."""
         losses = _BlockLosses(SentenceBlocks(self.run.tokenizer, self.seed))
@@ -283,7 +243,7 @@ class Landscape(Observer):
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
         """Return all rows except those of positions."""
-        return ~observations["quantity"].isin(["line_loss", "plane_loss", "course_position"])
+        return ~observations["quantity"].isin(["line_loss", "plane_loss"])
 
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
@@ -319,10 +279,3 @@ def _first_rows(batch: Mapping[str, Any], number: int = 2) -> dict[str, Any]:
         key: value[:number] if isinstance(value, Tensor) and value.ndim and len(value) == rows else value
         for key, value in batch.items()
     }
-
-
-def _side(coordinates: Array, size: int) -> Array:
-    """Return positions that contain all coordinates, with a margin of a tenth."""
-    low, high = float(coordinates.min()), float(coordinates.max())
-    margin = 0.1 * max(high - low, 1e-12)
-    return np.linspace(low - margin, high + margin, size)

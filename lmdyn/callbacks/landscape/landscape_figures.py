@@ -18,8 +18,7 @@ def landscape_figures(observations: pd.DataFrame) -> dict[str, Figure]:
         observations: observations of ``Landscape``.
 
     Returns:
-        ``lines`` (Goodfellow, Vinyals & Saxe 2015, figure 1); ``plane``, with the course of training if it is the plane
-        of the course (Li et al. 2018, figures 5 and 9).
+        ``lines`` (Goodfellow, Vinyals & Saxe 2015, figure 1); ``plane`` (Li et al. 2018, figure 5).
     """
     figures = {}
     for name, draw in (("lines", _lines), ("plane", _plane)):
@@ -46,7 +45,7 @@ def _lines(observations: pd.DataFrame) -> Figure:
 
 
 def _plane(observations: pd.DataFrame) -> Figure:
-    """Draw the loss as a heat map with contours, the model, and the course of training."""
+    """Draw the loss as a heat map with contours, and the model."""
     losses = select(observations, quantity="plane_loss")
     grid = wide(losses.assign(**{axis: losses[axis].astype(str).astype(float) for axis in "xy"}), "x", "y")
     values = np.ma.masked_invalid(grid.to_numpy())
@@ -58,13 +57,8 @@ def _plane(observations: pd.DataFrame) -> Figure:
     if values.max() > values.min():
         ax.contour(grid.columns, grid.index, values, levels=8, colors="k", linewidths=0.4, alpha=0.6)
     figure.colorbar(image, ax=ax, label="loss (nats per token)")
-    course = wide(select(observations, quantity="course_position"), "direction", "at")
-    if len(course):
-        ax.plot(course[1], course[2], "-o", color="k", lw=1.0, ms=3)
     ax.plot(0, 0, "o", color="k", ms=4)
-    shares = select(observations, quantity="explained_variance").set_index("direction")["value"]
-    for label, number in ((ax.set_xlabel, 1), (ax.set_ylabel, 2)):
-        of_course = f"direction {number} of the course ({shares.get(number, np.nan):.0%} of variance)"
-        label(of_course if len(course) else f"direction {number} (norms of the weights)")
+    ax.set_xlabel("first direction")
+    ax.set_ylabel("second direction")
     ax.set_title(f"step {losses['step'].iloc[0]:,}")
     return figure

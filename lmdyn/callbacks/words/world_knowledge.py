@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -17,10 +18,11 @@ from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.observing.figures import spread_out
 from lmdyn.callbacks.observing.findings import Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.panels import standard_figures
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.protocols import HasFacts
 from lmdyn.callbacks.observing.sums import Row, tabulate
-from lmdyn.callbacks.words.world_knowledge_figures import knowledge_figures
+from lmdyn.callbacks.words.world_knowledge_figures import examples
 from lmdyn.runs.schema import Quantity
 
 __all__ = ["WorldKnowledge"]
@@ -241,6 +243,11 @@ class WorldKnowledge(Observer):
 
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw precision on average and by relation, facts gained and lost, and predictions for some facts."""
-        published = knowledge_figures(observations, settings.get("templates", {}))
-        return super().figures(observations, settings) | published
+        """Draw precision on average and by relation, and predictions for some facts."""
+        of_relations = observations[observations["relation"].ne("")]
+        by_relation = replace(cls.recorded[0], panel="by_relation", lines="relation", where=(), floor="")
+        return (
+            super().figures(observations, settings)
+            | standard_figures(of_relations, [by_relation])
+            | examples(observations, settings.get("templates", {}))
+        )

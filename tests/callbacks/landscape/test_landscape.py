@@ -1,17 +1,14 @@
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
 from lmdyn.analysis.landscape.unit_groups import unit_groups
 from lmdyn.analysis.parameters.at_point import parameter_values
 from lmdyn.analysis.parameters.exchangeable_units import permuted_units
-from lmdyn.callbacks import Itself, Landscape, Run, ScheduledCheckpoint, Steps
+from lmdyn.callbacks import Itself, Landscape, Run
 from lmdyn.callbacks.observing.reference import Reference
-from tests.helpers.modules import Bigrams, Own, quiet_trainer, random_permutations
-from tests.helpers.recorded import check_elsewhere
+from tests.helpers.modules import Bigrams, random_permutations
 from tests.helpers.refusals import assert_refused
 
 
@@ -155,24 +152,3 @@ def test_what_has_no_line_is_refused(tmp_path):
         ({"module": Bigrams(), "reference": other}, "expected parameters of the same names at both ends"),
         ({"module": Bigrams(), "reference": {}}, "expected a reference or a plane, got neither"),
     )
-
-
-def test_the_plane_of_a_course(tmp_path):
-    """Live: from the second checkpoint before on; its corners contain all of them, and the last is at its origin."""
-    torch.manual_seed(0)
-    loader = DataLoader([{k: v[0] for k, v in b.items()} for b in text()], batch_size=3)
-    observer = Landscape(
-        schedule=Steps(every=1), reference={}, plane="course", plane_size=3, course_points=2, log_figures=False,
-        labels="aligned",
-    )  # fmt: skip
-    trainer = quiet_trainer(tmp_path, observer, ScheduledCheckpoint(Steps(every=1)), max_epochs=1)
-    trainer.fit(Own(nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 11))), loader, loader)
-    table = pd.read_parquet(observer.store.folder)
-    course = table[table["quantity"] == "course_position"]
-    points = course.groupby("step")["at"].unique().map(list).to_dict()
-    assert points == {2: [0, 1, 2], 3: [0, 2, 3], 4: [0, 3, 4]}
-    last = course[course["at"] == course["step"]]
-    assert last["value"].abs().max() < 1e-6
-    shares = table[table["quantity"] == "explained_variance"].groupby("step")["value"].sum()
-    assert shares.tolist() == pytest.approx([1, 1, 1])  # three points span a plane
-    check_elsewhere(observer, table)

@@ -1,4 +1,4 @@
-"""WorldKnowledge against one question at a time, and facts gained and lost."""
+"""WorldKnowledge against one question at a time."""
 
 from collections import Counter
 from dataclasses import replace
@@ -13,7 +13,6 @@ from transformers import AlbertConfig, AlbertForMaskedLM
 from lmdyn.callbacks import Run
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.words.world_knowledge import WorldKnowledge
-from lmdyn.callbacks.words.world_knowledge_figures import changes
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.datamodules.facts.facts import Cloze, FactCorpus, FactSource
 
@@ -180,22 +179,3 @@ def test_objects_that_are_no_candidates(observer):
     tags = scalar_tags("", table[WorldKnowledge.is_scalar(table)])
     assert all(v == 1 for tag, v in tags.items() if "p_at_1" in tag)
     assert tags["/known"] == 22
-
-
-# ------------------------------------------------------------------------------------------ figures
-
-STORY = {0: "", 10: "ab", 20: "bc", 40: "bcd", 80: "ab"}  # facts known at each step
-
-
-def test_facts_gained_and_lost():
-    each = [(step, fact, known) for step, known in STORY.items() for fact in "abcde"]
-    rows = [(step, "hit", "r", fact, float(fact in known)) for step, fact, known in each]
-    table = pd.DataFrame(rows, columns=["step", "quantity", "relation", "fact", "value"])
-    for part in (table, table[table["value"].eq(1) | table["fact"].eq("e")]):  # known facts are enough
-        found = changes(part.sample(frac=1, random_state=0))
-        assert found["step"].tolist() == list(STORY)
-        assert found["known"].tolist() == [0, 2, 2, 3, 2]
-        assert found["gained"].tolist()[1:] == [2, 1, 1, 1]
-        assert found["lost"].tolist()[1:] == [0, 1, 0, 2]
-        assert found.loc[0, ["gained", "lost"]].isna().all()
-        assert (found["known"].diff() == found["gained"] - found["lost"])[1:].all()
