@@ -4,7 +4,7 @@ Questions: 1. the time of the direct method (three decompositions for each pair 
 at a time, each up to the later word) over that of ``pairwise_interdependence``. Goal on 2 cores: at least 100, equal
 to 1e-10 in float64. 2. the time of the contextual decomposition of a batch over that of the plain forward pass. Goal:
 at most 12. 3. pairs of words a second of ``pairwise_shapley_interaction`` against one forward pass for each coalition
-of each pair, and against one call of ``shapley_interaction`` for each pair.
+of each pair.
 
 Run: ``LMDYN_DATA=… python benchmarks/interdependence.py --threads 2 --reps 5`` (some ten minutes; ``--smoke`` for
 seconds; ``--part decomposition`` is questions 1 and 2, ``--part shapley`` question 3)
@@ -42,7 +42,6 @@ from lmdyn.analysis import (
     decompositional_interdependence,
     pairwise_interdependence,
     pairwise_shapley_interaction,
-    shapley_interaction,
 )
 from lmdyn.datamodules import ConlluCorpus
 
@@ -242,38 +241,24 @@ def shapley(args: argparse.Namespace) -> None:
             for left in range(max(0, right - DISTANCE), right)
         ]
         sample = [pairs[i] for i in torch.randperm(len(pairs))[: max(1, args.sample // 10)].tolist()]
-        speeds: list[list[float]] = [[], [], []]
+        speeds: list[list[float]] = [[], []]
         for _ in range(args.reps):
             times = [now(device)]
             for ids in batches:
                 pairwise_shapley_interaction(forward, ids, DISTANCE, baseline=0, **how)
             times.append(now(device))
             for pair in sample:
-                of_pair(forward, *pair, subsets)
-            times.append(now(device))
-            for pair in sample:
                 coalition_by_coalition(forward, *pair, subsets)
             times.append(now(device))
             took = [end.since(start).wall for start, end in pairwise(times)]
-            for k, number in enumerate((len(pairs), len(sample), len(sample))):
+            for k, number in enumerate((len(pairs), len(sample))):
                 speeds[k].append(number / took[k])
-        for method, speed in zip(
-            ("all pairs of a sentence", "one call a pair", "one call a coalition"), speeds, strict=True
-        ):
+        for method, speed in zip(("all pairs of a sentence", "one call a coalition"), speeds, strict=True):
             ratio = [a / b for a, b in zip(speeds[0], speed, strict=True)]
             rows.append([name, f"{len(pairs):,}", method, spread(speed, "{:,.1f}"), spread(ratio, "{:.1f}")])
     print(f"\nGPT-2 of {args.layers} layers of {args.size} units; {DRAWN} coalitions where they are drawn\n")
     print(table(["coalitions", "pairs", "method", "pairs a second", "times slower than the first"], rows))
     print(f"\ngreatest difference of exact values in float64 {difference(model.double(), few):.1e}")
-
-
-def of_pair(
-    forward: Callable[[Tensor], Tensor], ids: Tensor, left: int, right: int, subsets: int | None
-) -> Tensor:
-    """One pair by the function of two spans."""
-    one = torch.eye(right + 1, dtype=torch.bool)
-    how = {} if subsets is None else {"exact_up_to": 0, "samples": subsets}
-    return shapley_interaction(forward, ids[: right + 1], one[left], one[right], baseline=0, **how).value
 
 
 def coalition_by_coalition(

@@ -59,7 +59,6 @@ from lmdyn.analysis.interdependence.pairwise_shapley import (
     pairwise_shapley_interaction,
     reading_of,
 )
-from lmdyn.analysis.interdependence.shapley import ShapleyInteraction, shapley_interaction
 from lmdyn.analysis.interdependence.trees import dependency_distances, off_by_one_distances
 from lmdyn.analysis.landscape.barrier import LossLine, loss_barrier
 from lmdyn.analysis.landscape.critical_step import critical_step
@@ -106,8 +105,6 @@ from lmdyn.analysis.preference.clustering import (
 from lmdyn.analysis.preference.independent_components import (
     UnusableEmbeddingsError,
     amari_ica,
-    amari_index,
-    fast_ica,
     principal_components,
 )
 from lmdyn.analysis.preference.preference import (
@@ -212,7 +209,6 @@ __all__ = [
     "PrincipalCourse",
     "ProbeResult",
     "Recurrence",
-    "ShapleyInteraction",
     "SpectralLines",
     "Spectrum",
     "SplitHalf",
@@ -236,7 +232,6 @@ __all__ = [
     "aligned_courses",
     "all_reduce_sum",
     "amari_ica",
-    "amari_index",
     "anisotropy",
     "at_point",
     "attention_entropy",
@@ -267,7 +262,6 @@ __all__ = [
     "effective_dimension",
     "exact_products",
     "exchange_error",
-    "fast_ica",
     "filter_normalized",
     "find_heads",
     "find_rectifiers",
@@ -335,7 +329,6 @@ __all__ = [
     "resolve_sites",
     "rotated_seeds",
     "rsa",
-    "shapley_interaction",
     "shuffled_within",
     "singular_values",
     "smooth_counterpart",

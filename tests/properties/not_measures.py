@@ -52,7 +52,7 @@ _WHY = {
         statistics.mean_over_seeds.{Bounds,EqualSeeds} inspection.weights_audit.{WeightsAudit,audit_weights}""",
     "checks, which raise or do nothing, and errors": """
         checked_fields.* dynamics.synchronization.check_floor inspection.forward.check_labels
-        interdependence.lstm_layers.{check_decoder,check_inputs} interdependence.shapley.{check_baseline,check_output}
+        interdependence.lstm_layers.{check_decoder,check_inputs}
         orbits.lyapunov.check_windows orbits.lyapunov_spectrum.ResolutionError
         orbits.trajectories.{check_precision,check_steps} preference.independent_components.UnusableEmbeddingsError""",
     "what a measure answers": """

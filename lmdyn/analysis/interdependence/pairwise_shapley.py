@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.interdependence.shapley import check_baseline, check_output
 from lmdyn.analysis.statistics.precision import exact_float
 
 __all__ = ["PairwiseShapley", "Reading", "pairwise_shapley_interaction", "reading_of"]
@@ -71,8 +70,8 @@ def pairwise_shapley_interaction(
 
         δ(S) = v(S ∪ lr) − v(S ∪ l) − v(S ∪ r) + v(S)
 
-    The weights are those of the Shapley–Taylor index, w(S) = (2/n) / C(n − 1, |S|); for other weights, and for spans,
-    see :func:`~lmdyn.analysis.shapley_interaction`. The value is 0 if the contributions of both words add up. In a game
+    The weights are those of the Shapley–Taylor index, w(S) = (2/n) / C(n − 1, |S|). For spans of words, give
+    the tokens of a span one number in ``words``. The value is 0 if the contributions of both words add up. In a game
     that is won by the players of a set T that contains both words, and by no smaller set, I is 1 / C(|T|, 2).
 
     What pairs have in common is computed once. With at most ``exact_up_to`` players the sum is exact, and the 2ⁿ
@@ -130,7 +129,9 @@ def pairwise_shapley_interaction(
     seeds = [seed + b for b in range(len(inputs))] if isinstance(seed, int) else list(seed)
     if len(seeds) != len(inputs):
         raise ValueError(f"expected one seed or one for each of {len(inputs)} sentences, got {len(seeds)}")
-    baseline = check_baseline(baseline, inputs, inputs.shape[2:])
+    baseline = torch.as_tensor(baseline).to(inputs)
+    if baseline.shape != inputs.shape[2:]:
+        raise ValueError(f"expected a baseline of {tuple(inputs.shape[2:])}, got {tuple(baseline.shape)}")
     outputs = _Outputs(forward, inputs, baseline, max_rows, reading == "causal")
     width = max((1 + int(g.number[-1]) for g in games if g.players), default=0)
     games = [game for game in games if len(game.left)]
@@ -314,7 +315,15 @@ class _Outputs:
 def _named(output: Any, rows: Tensor) -> dict[str, Tensor]:
     """Return the outputs of forward by name, "" for a single tensor."""
     named = dict(output) if isinstance(output, Mapping) else {"": output}
-    return {name: check_output(tensor, rows) for name, tensor in named.items()}
+    expected = tuple(rows.shape[:2])
+    for found in named.values():
+        if not isinstance(found, Tensor) or found.ndim != 3 or found.shape[:2] != expected:
+            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ValueError(
+                f"forward must return a tensor of shape {(*expected, 'd')} for this many rows, got {got}: of a model's "
+                "output take a field, such as lambda ids: model(ids).last_hidden_state"
+            )
+    return named
 
 
 class _PairValues:

@@ -12,13 +12,10 @@ from torch import Tensor
 
 from lmdyn.analysis.checked_fields import Above, From, check_fields
 from lmdyn.analysis.preference.independent_components import (
-    FASTICA_TOLERANCE,
     TOLERANCE,
     IndependentComponents,
     Nonlinearity,
-    Whiten,
     amari_ica,
-    fast_ica,
     principal_components,
 )
 
@@ -26,15 +23,12 @@ __all__ = [
     "ClusteredWords",
     "Clustering",
     "Membership",
-    "Method",
     "cluster_means",
     "cluster_name",
     "cluster_number",
     "typical_words",
     "word_clusters",
 ]
-
-Method = Literal["amari", "fastica"]
 
 
 @dataclass(frozen=True)
@@ -139,19 +133,14 @@ class Clustering:
 
     Attributes:
         components: number k of components; 128 in the publication.
-        method: ``amari`` (:func:`~lmdyn.analysis.amari_ica`), or ``fastica``
-            (scikit-learn's, from the same principal components).
-        whiten: see :func:`~lmdyn.analysis.principal_components`; FastICA requires ``divide``.
         nonlinearity: nonlinearity of Amari's rule.
         learning_rate: learning rate of Amari's rule.
-        max_iterations: maximum number of iterations of either method.
-        tolerance: tolerance of either method; None for 0.01 (Amari's rule) or 1e-4 (FastICA, whose criterion differs).
+        max_iterations: maximum number of iterations.
+        tolerance: tolerance of Amari's rule.
         threshold: members of a cluster have larger values, in standard deviations of the component.
-        centre: see :func:`~lmdyn.analysis.principal_components`.
-        seed: seed of FastICA's start; Amari's rule starts from the identity.
 
     Raises:
-        ValueError: if a choice is unknown, if a number is out of range, or for FastICA without ``divide``.
+        ValueError: if a choice is unknown, or if a number is out of range.
 
     Reference: He & Toyoizumi 2022, section 5.3.
 
@@ -161,22 +150,14 @@ class Clustering:
     """
 
     components: Annotated[int, From(1)] = 128
-    method: Method = "amari"
-    whiten: Whiten = "divide"
     nonlinearity: Nonlinearity = "bounded"
     learning_rate: Annotated[float, Above(0)] = 0.01
     max_iterations: Annotated[int, From(1)] = 20_000
-    tolerance: Annotated[float, Above(0)] | None = None
+    tolerance: Annotated[float, Above(0)] = TOLERANCE
     threshold: Annotated[float, Above(0)] = 2.5
-    centre: bool = True
-    seed: int = 0
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.method == "fastica" and self.whiten != "divide":
-            raise ValueError(
-                f"FastICA requires whitened data, got whiten={self.whiten!r}: use 'divide', or Amari's rule"
-            )
 
 
 def word_clusters(embeddings: Float[Tensor, "n d"], clustering: Clustering = Clustering()) -> ClusteredWords:
@@ -204,13 +185,8 @@ def word_clusters(embeddings: Float[Tensor, "n d"], clustering: Clustering = Clu
         (torch.Size([200, 4]), 8, True)
     """
     how = clustering
-    p = principal_components(embeddings, how.components, how.whiten, centre=how.centre)
-    if how.method == "fastica":
-        found = fast_ica(p, how.max_iterations, how.tolerance or FASTICA_TOLERANCE, how.seed)
-    else:
-        found = amari_ica(
-            p, how.learning_rate, how.max_iterations, how.tolerance or TOLERANCE, how.nonlinearity
-        )
+    p = principal_components(embeddings, how.components)
+    found = amari_ica(p, how.learning_rate, how.max_iterations, how.tolerance, how.nonlinearity)
     y = found.sources
     return _clustered((y / y.std(0, correction=0)).float().cpu(), how.threshold, found)
 

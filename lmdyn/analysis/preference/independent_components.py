@@ -5,7 +5,6 @@ Toyoizumi 2021. In the publication, words are the rows of X and the columns of Y
 """
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,25 +13,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 __all__ = [
-    "FASTICA_TOLERANCE",
     "TOLERANCE",
     "IndependentComponents",
     "Nonlinearity",
     "UnusableEmbeddingsError",
-    "Whiten",
     "amari_ica",
-    "amari_index",
-    "fast_ica",
     "principal_components",
 ]
 
-Whiten = Literal["divide", "multiply"]
 Nonlinearity = Literal["bounded", "halved"]
 
 TOLERANCE = 0.01
 """Tolerance of Amari's rule: n words determine an entry of g(Y)Yᵀ/n to about 1/√n, 0.014 for n = 5,000."""
-FASTICA_TOLERANCE = 1e-4
-"""Tolerance of FastICA: that of scikit-learn."""
 
 
 class UnusableEmbeddingsError(ValueError):
@@ -53,35 +45,29 @@ _RANK_TOLERANCE = 1e-12  # of variances: 1e-6 of singular values, as for every m
 _EVERY = 20  # iterations between checks of the residual, each of which synchronizes with the device
 
 
-def principal_components(
-    x: Float[Tensor, "n d"], components: int, whiten: Whiten | None = "divide", *, centre: bool = True
-) -> Float[Tensor, "n components"]:
+def principal_components(x: Float[Tensor, "n d"], components: int) -> Float[Tensor, "n components"]:
     """Compute the first principal components of x, whitened: equation 5 of the publication.
 
-    With XᵀX/n = V S Vᵀ and V_d, S_d its first ``components`` eigenvectors and eigenvalues:
-
-    - ``divide``: P = X V_d / √S_d, whose covariance is the identity, as independent components require.
-    - ``multiply``: P = X V_d √S_d as printed, whose covariance is S_d²: it increases the differences that whitening
-      removes. Amari's rule has the same fixed points from this start, but is far from them: see :func:`amari_ica`.
-    - None: P = X V_d.
+    With XᵀX/n = V S Vᵀ and V_d, S_d its first ``components`` eigenvectors and eigenvalues, P = X V_d / √S_d, whose
+    covariance is the identity, as independent components require. Equation 5 as printed multiplies by √S_d, which
+    increases the differences that whitening removes: :func:`amari_ica` has the same fixed points from this start, but
+    is far from them, and may diverge.
 
     The publication calls XᵀX/n the covariance matrix and does not say that X was centred. It is one only if X is: the
-    mean of static embeddings is far from 0, and would be the first "component". ``centre=False`` is the printed form.
-    The sign of each eigenvector is chosen such that its largest entry is positive.
+    mean of static embeddings is far from 0, and would be the first "component". The sign of each eigenvector is chosen
+    such that its largest entry is positive.
 
     Args:
         x: (n, d) embeddings.
         components: number k of components to keep, from 1 to d.
-        whiten: see above.
-        centre: whether to subtract the mean of each column first.
 
     Returns:
         Tensor of shape (n, k), float64, on the device of ``x``; columns in descending order of variance in x.
 
     Raises:
         ValueError: if there are more components than columns, or no more rows than components.
-        UnusableEmbeddingsError: if x is not finite or, for whitening, of a rank below ``components`` (variances down
-            to 1e-12 of the largest count).
+        UnusableEmbeddingsError: if x is not finite or of a rank below ``components`` (variances down to 1e-12 of the
+            largest count).
 
     Reference: He & Toyoizumi 2022, equation 5.
 
@@ -94,8 +80,7 @@ def principal_components(
     if not 1 <= components <= d:
         raise ValueError(f"expected 1 to {d} components for embeddings of width {d}, got {components}")
     x = _finite(x, components)
-    if centre:
-        x = x - x.mean(0)
+    x = x - x.mean(0)
     covariance = x.T @ x / n
     if not covariance.isfinite().all():
         raise UnusableEmbeddingsError(
@@ -105,15 +90,12 @@ def principal_components(
     variance, vectors = variance.flip(0)[:components], vectors.flip(1)[:, :components]
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
     p: Tensor = x @ (vectors * largest.sign())
-    if whiten is None:
-        return p
     rank = int((variance > _RANK_TOLERANCE * variance[0].clamp(min=0)).sum())
     if rank < components:
         raise UnusableEmbeddingsError(
             f"expected embeddings of rank {components} or more to whiten, got rank {rank}: use at most {rank}"
         )
-    whitened: Tensor = p / variance.sqrt().pow({"divide": 1, "multiply": -1}[whiten])
-    return whitened
+    return p / variance.sqrt()
 
 
 @dataclass(frozen=True)
@@ -125,7 +107,7 @@ class IndependentComponents:
         unmixing: (k, k) float64 W.
         iterations: number of updates.
         converged: whether the residual fell below the tolerance.
-        residual: largest absolute entry of I − g(Y)Yᵀ/n at the end; NaN for FastICA, which uses another criterion.
+        residual: largest absolute entry of I − g(Y)Yᵀ/n at the end.
     """
 
     sources: Float[Tensor, "n k"]
@@ -155,8 +137,8 @@ def amari_ica(
     Scale Y before you compare values with a threshold.
 
     The rule is equivariant (the course of Y depends on Y alone), so whitening changes the start and not the fixed
-    points. With ``whiten="multiply"`` a component starts at the scale s = S_d: if s is below 1, the rule takes about
-    ln(1/s) / lr more iterations, and if lr · s is above about 3, it diverges.
+    points. A component that starts at a scale s below 1 takes about ln(1/s) / lr more iterations, and one with lr · s
+    above about 3 diverges.
 
     From whitened data, the published rate of 0.01 takes thousands of iterations; a rate of 0.1 takes a tenth of them
     to the same point. Measured on 5,000 embeddings of WikiText-2 (200 factors of the co-occurrences) with 128
@@ -204,84 +186,13 @@ def amari_ica(
             if not math.isfinite(residual):
                 raise UnusableEmbeddingsError(
                     f"the unmixing matrix diverged within {iterations} iterations: use a smaller learning rate than "
-                    f"{learning_rate:g}, or whiten by 'divide'"
+                    f"{learning_rate:g}"
                 )
             if residual < tolerance or iterations == max_iterations:
                 break
         w = w + learning_rate * (gradient @ w)
         iterations += 1
     return IndependentComponents(y.T.contiguous(), w, iterations, residual < tolerance, residual)
-
-
-def fast_ica(
-    p: Float[Tensor, "n k"], max_iterations: int = 20_000, tolerance: float = FASTICA_TOLERANCE, seed: int = 0
-) -> IndependentComponents:
-    """Compute independent components by FastICA: scikit-learn's, symmetric, with the log cosh negentropy.
-
-    It keeps W orthogonal, so Y is as white as ``p``, and its scale is that of ``p``: it requires white samples.
-
-    Args:
-        p: (n, k) samples, centred and whitened by ``divide``.
-        max_iterations: maximum number of updates, at least 1.
-        tolerance: stop if no row of W changes by more: 1 − |cosine| between one update and the next.
-        seed: seed of the initial W, which is drawn.
-
-    Returns:
-        The components, computed on the CPU and returned on the device of ``p``; ``converged`` is False if
-        ``max_iterations`` was reached first, and ``residual`` is NaN.
-
-    Raises:
-        UnusableEmbeddingsError: if the input is not finite.
-
-    Reference: Hyvärinen 1999, "Fast and robust fixed-point algorithms for independent component analysis".
-
-    Example:
-        >>> laplace = torch.distributions.Laplace(0.0, 1.0)
-        >>> uniform = torch.rand(4000, 2, generator=torch.Generator().manual_seed(0))
-        >>> mixing = torch.tensor([[1.0, 0.5], [0.2, 1.0]])
-        >>> p = principal_components(laplace.icdf(uniform.clamp(1e-6)) @ mixing.T, 2)
-        >>> found = fast_ica(p)
-        >>> found.converged, torch.allclose(found.unmixing @ found.unmixing.T, torch.eye(2).double())
-        (True, True)
-    """
-    from sklearn.decomposition import FastICA
-    from sklearn.exceptions import ConvergenceWarning
-
-    p = _finite(p, p.shape[1])
-    ica = FastICA(whiten=False, fun="logcosh", max_iter=max_iterations, tol=tolerance, random_state=seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        ica.fit(p.cpu().numpy())
-    w = torch.from_numpy(ica.components_.copy()).to(p)
-    return IndependentComponents(p @ w.T, w, int(ica.n_iter_), ica.n_iter_ < max_iterations, math.nan)
-
-
-def amari_index(product: Float[Tensor, "k k"]) -> float:
-    """Compute how far an unmixing matrix times the mixing matrix is from a scaled permutation, in [0, 1].
-
-    It is 1 / (2k(k−1)) [Σᵢ (Σⱼ |pᵢⱼ| / maxⱼ |pᵢⱼ| − 1) + Σⱼ (Σᵢ |pᵢⱼ| / maxᵢ |pᵢⱼ| − 1)]: 0 if each source is found,
-    in any order, sign and scale; 1 if every output holds all sources equally.
-
-    Args:
-        product: (k, k) unmixing matrix @ mixing matrix.
-
-    Raises:
-        ValueError: if a row or column is zero, or if numbers are not finite.
-
-    Reference: Amari, Cichocki & Yang 1996, section 5, normalised by 2k(k − 1).
-
-    Example:
-        >>> amari_index(torch.tensor([[0.0, -3.0], [0.5, 0.0]])), amari_index(torch.ones(2, 2))
-        (0.0, 1.0)
-    """
-    size = product.double().abs().cpu()
-    k = len(size)
-    if not (k and size.isfinite().all() and size.any(0).all() and size.any(1).all()):
-        raise ValueError(
-            "expected a finite product without rows or columns of zeros: W or the mixing is singular"
-        )
-    total = (size / size.amax(1, keepdim=True)).sum() + (size / size.amax(0)).sum() - 2 * k
-    return float(total.clamp(min=0) / max(1, 2 * k * (k - 1)))
 
 
 def _finite(x: Tensor, components: int) -> Tensor:

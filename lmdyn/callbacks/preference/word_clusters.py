@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pandas as pd
 import pyarrow.compute as pc
@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from lmdyn.analysis.preference.clustering import (
     ClusteredWords,
     Clustering,
-    Method,
     cluster_name,
     word_clusters,
 )
-from lmdyn.analysis.preference.independent_components import Nonlinearity, UnusableEmbeddingsError, Whiten
+from lmdyn.analysis.preference.independent_components import Nonlinearity, UnusableEmbeddingsError
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.checked_fields import Above, From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen
@@ -74,9 +73,9 @@ class WordClusters(Observer):
         words: number of the most frequent types to use.
         components: number of principal, then independent components; at most the width of the embedding. By default
             128, or as many as width and words allow.
-        method: ``amari``, or ``fastica`` (scikit-learn's).
-        whiten: ``divide``, or ``multiply`` as printed.
-        nonlinearity: ``bounded`` or ``halved``, for Amari's rule.
+        method: only ``amari``, Amari's rule.
+        whiten: only ``divide``; see :func:`~lmdyn.analysis.principal_components` for the printed form.
+        nonlinearity: ``bounded`` or ``halved``.
         learning_rate: learning rate of Amari's rule; 0.1 gives the same result as the published 0.01, in a tenth of the
             time.
         max_iterations: maximum number of iterations; if it is too small, ``converged`` is 0, with a warning.
@@ -84,14 +83,14 @@ class WordClusters(Observer):
         matrix_words: number of words in the rows ``component_value``, for the figure of the matrix; 0 for none.
         frequency: ``train`` (counts in the training data) or ``probe`` (targets in the probe set); by default
             the first if it is known.
-        seed: seed of FastICA's initial state.
+        seed: without effect: Amari's rule starts from the identity.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
-        ValueError: for an unknown ``method``, ``whiten`` or ``nonlinearity``, FastICA without ``divide``, numbers out
-            of range, or no more ``words`` than ``components``; when attached, if too few words occur in the text, and
-            for a module whose ``embedding`` is not an embedding, or narrower than the number of components.
+        ValueError: for an unknown ``method``, ``whiten`` or ``nonlinearity``, numbers out of range, or no more
+            ``words`` than ``components``; when attached, if too few words occur in the text, and for a module whose
+            ``embedding`` is not an embedding, or narrower than the number of components.
 
     Reference: He & Toyoizumi 2022, section 5.3, figures 5 to 7 and table 3.
 
@@ -103,8 +102,8 @@ class WordClusters(Observer):
     embedding: str | None = None
     words: Annotated[int, From(2)] = 5000
     components: Annotated[int, From(1)] | None = None
-    method: Method = "amari"
-    whiten: Whiten = "divide"
+    method: Literal["amari"] = "amari"
+    whiten: Literal["divide"] = "divide"
     nonlinearity: Nonlinearity = "bounded"
     learning_rate: Annotated[float, Above(0)] = 0.01
     max_iterations: Annotated[int, From(1)] = 20_000
@@ -143,7 +142,7 @@ class WordClusters(Observer):
             tags=("clusters/<number>",),
         ),
         Quantity("converged", "1, or 0 if there were too few iterations.", low=0.0, high=1.0),
-        Quantity("iterations", "Iterations of Amari's rule or FastICA.", "count", low=0.0),
+        Quantity("iterations", "Iterations of Amari's rule.", "count", low=0.0),
         Quantity("membership", "Value of a word in one of its clusters.", tags=()),
         Quantity("component_value", "Value of a word in a component.", tags=()),
         Quantity("count", "Occurrences of a word in the text of the frequencies.", "count", low=1.0, tags=()),
@@ -153,12 +152,11 @@ class WordClusters(Observer):
         super().__post_init__()
         if self.words <= (self.components or 1):
             raise ValueError(f"words is {self.words}: expected more than `components`, {self.components}")
-        _ = self.clustering  # checks the combination of settings
 
     @property
     def clustering(self) -> Clustering:
         """Settings of the clustering, with as many components as the module that was met allows."""
-        names = "method", "whiten", "nonlinearity", "learning_rate", "max_iterations", "threshold", "seed"
+        names = "nonlinearity", "learning_rate", "max_iterations", "threshold"
         components = self._found.get("components", self.components or _COMPONENTS)
         return Clustering(components=components, **{name: getattr(self, name) for name in names})
 

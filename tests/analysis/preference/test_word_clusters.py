@@ -18,7 +18,6 @@ from lmdyn.analysis.preference.clustering import (
 )
 from lmdyn.analysis.preference.independent_components import (
     IndependentComponents,
-    principal_components,
 )
 
 UNKNOWN = (ValueError, TypeCheckError)  # under test, annotations speak first
@@ -93,21 +92,6 @@ def test_words_have_unit_variance_in_each_component():
     assert clusters.within_one == pytest.approx(1 - math.exp(-math.sqrt(2)), abs=0.03)  # Laplace
     assert clusters.mean_clusters == pytest.approx(4 * math.exp(-2.5 * math.sqrt(2)), abs=0.03)
     assert float(clusters.shares(2).sum()) == pytest.approx(1)
-
-
-def test_fastica_agrees_with_amaris_rule():
-    x = embeddings()
-    amari, fast = (word_clusters(x, Clustering(**SETTINGS, method=m)).values for m in ("amari", "fastica"))
-    correlation = torch.corrcoef(torch.cat([amari, fast], 1).T)[:4, 4:].abs()
-    assert (correlation.amax(1) > 0.99).all()
-    assert sorted(correlation.argmax(1).tolist()) == list(range(4))
-    plain = principal_components(x, 4).float()  # a control: whitened components are not independent
-    assert torch.corrcoef(torch.cat([amari, plain], 1).T)[:4, 4:].abs().amax(1).min() < 0.95
-
-
-def test_fastica_needs_whitened_data():
-    with pytest.raises(ValueError, match="FastICA requires whitened data"):
-        Clustering(method="fastica", whiten="multiply")
 
 
 def test_a_membership_put_together_anew_is_that_of_the_clusters():
