@@ -65,7 +65,6 @@ from lmdyn.analysis.landscape.critical_step import critical_step
 from lmdyn.analysis.landscape.hessian import Hessian, HessianTrace
 from lmdyn.analysis.landscape.line_integral import LineIntegral, LinePoint, integrate_line
 from lmdyn.analysis.landscape.loss_change import LossChange, loss_change_allocation
-from lmdyn.analysis.landscape.next_update import next_update
 from lmdyn.analysis.landscape.plane import (
     Plane,
     filter_normalized,
@@ -300,7 +299,6 @@ __all__ = [
     "mds_picture",
     "most_frequent_tag",
     "nested_variance",
-    "next_update",
     "normalized_attention_entropy",
     "observing",
     "off_by_one_distances",

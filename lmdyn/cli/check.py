@@ -290,15 +290,11 @@ def check_replay(
 
 def _left_out(observer: Observer, whose: str) -> Iterator[Line]:
     """Leave out references to runs that do not exist yet."""
-    folders: dict[str, Any] = getattr(observer, "references", None) or {}  # of TowerPreference
-    for references in (observer.compared, folders):
-        for name, reference in list(references.items()):
-            path = reference.path if isinstance(reference, Checkpoint) else reference
-            if isinstance(path, (str, Path)) and not Path(os.path.expandvars(path)).exists():
-                del references[name]
-                yield Line(
-                    "not checked", f"{whose}: {observer.name}", f"compared with {path}, which is to come"
-                )
+    for name, reference in list(observer.compared.items()):
+        path = reference.path if isinstance(reference, Checkpoint) else None
+        if isinstance(path, (str, Path)) and not Path(os.path.expandvars(path)).exists():
+            del observer.compared[name]
+            yield Line("not checked", f"{whose}: {observer.name}", f"compared with {path}, which is to come")
 
 
 # Parts -------------------------------------------------------------------------------------------------------

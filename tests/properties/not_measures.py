@@ -33,7 +33,7 @@ _WHY = {
     "readouts of windows, against solvers and closed forms in tests/analysis/dynamics": """
         dynamics.window_regressions.* dynamics.window_sums.*""",
     "of a loss at other weights, and of curves over training, against closed forms in landscape and phases": """
-        landscape.barrier.* landscape.critical_step.* landscape.hessian.* landscape.next_update.* landscape.plane.*
+        landscape.barrier.* landscape.critical_step.* landscape.hessian.* landscape.plane.*
         landscape.unit_groups.* landscape.unit_matching.* parameters.exchangeable_units.* parameters.line.*
         parameters.transformer_units.* phases.change_points.* phases.smooth_course.* phases.map_controls.*
         phases.training_map.*""",

@@ -19,7 +19,6 @@ from lmdyn.analysis.geometry.spectrum import exp_entropy
 from lmdyn.analysis.inspection.forward import token_losses
 from lmdyn.analysis.inspection.linear_cross_entropy import (
     linear_cross_entropy,
-    probability_sums,
     target_log_probabilities,
 )
 from lmdyn.analysis.inspection.weights_audit import (
@@ -826,9 +825,6 @@ INSPECTION = [
             rows=first_rows, empty=Value(0), one=AS_USUAL, rounded=True, inf=AS_USUAL),
     Measure("inspection.linear_cross_entropy.target_log_probabilities", of_labels(target_log_probabilities), projected,
             high=0, nan=SOME_NAN, inf=AS_USUAL, rows=first_rows, empty=NOTHING, one=AS_USUAL, rounded=True),
-    Measure("inspection.linear_cross_entropy.probability_sums",
-            lambda h, w, b: probability_sums(h, w, b, torch.ones(len(h), dtype=torch.bool), chunk=20), projected, low=0,
-            inf=AS_USUAL, rows=first_rows, empty=NOTHING, one=AS_USUAL, rounded=True),
     Measure("inspection.forward.token_losses", lambda z: token_losses(z, torch.arange(5).expand(len(z), 5) % 4),
             lambda s: (I.normal(s, s.n, 5, 4),), low=0, nan=SOME_NAN, minus_inf=AS_USUAL, invariant={0: "row_shift"},
             empty=NOTHING, one=AS_USUAL, integers=Refused("floating-point")),

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lmdyn.analysis.inspection.forward import IGNORED, check_labels
+from lmdyn.analysis.inspection.forward import check_labels
 
-__all__ = ["linear_cross_entropy", "probability_sums", "target_log_probabilities"]
+__all__ = ["linear_cross_entropy", "target_log_probabilities"]
 
 _CHUNK = {"cpu": 2**24, "other": 2**26}
 """Maximum number of logits at once: 64 MiB on CPU, 256 MiB elsewhere. Each chunk is added to the gradient of the
@@ -82,35 +82,6 @@ def target_log_probabilities(
             log_p = z.log_softmax(1).gather(1, y.clamp(min=0)[:, None])[:, 0]
             found.append(torch.where(y < 0, 0, log_p))
     return torch.cat(found) if found else hidden.new_zeros(0)
-
-
-def probability_sums(
-    hidden: Float[Tensor, "n d"],
-    weight: Float[Tensor, "vocab d"],
-    bias: Float[Tensor, "vocab"] | None,
-    counted: Bool[Tensor, "n"],
-    *,
-    chunk: int | None = None,
-) -> Float[Tensor, "vocab"]:
-    """Compute the sum of softmax(W h + b) over the positions that count, (vocab,) float64, without gradients.
-
-    Args:
-        hidden: (n, d) vectors to project.
-        weight: (vocab, d) one row per token type.
-        bias: (vocab,) or None.
-        counted: (n,) whether each position counts.
-        chunk: see :func:`linear_cross_entropy`.
-
-    Example:
-        >>> probability_sums(torch.eye(2), torch.zeros(4, 2), None, torch.tensor([True, True]))
-        tensor([0.5000, 0.5000, 0.5000, 0.5000], dtype=torch.float64)
-    """
-    total = torch.zeros(len(weight), dtype=torch.float64, device=hidden.device)
-    labels = torch.where(counted, 0, IGNORED)
-    with torch.no_grad():
-        for y, z, _ in _logits(hidden, weight, bias, labels, chunk):
-            total += z.softmax(1).mul_((y >= 0)[:, None]).sum(0)
-    return total
 
 
 def _logits(

@@ -39,8 +39,8 @@ def transformer_units(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Uni
         The groups in the order of the parameters. Groups of one unit are left out.
 
     Raises:
-        ValueError: for attention modules whose projections are not known, and for parameters whose effect on units is
-            not known. Whether permutations leave the output unchanged, :func:`~lmdyn.analysis.exchange_error` tells.
+        ValueError: for attention modules whose projections are not known. Whether permutations leave the output
+            unchanged, :func:`~lmdyn.analysis.exchange_error` tells.
     """
     modules = paths_of(module)
     heads = find_heads(module)
@@ -64,7 +64,6 @@ def transformer_units(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Uni
                     raise ValueError(f"{path!r} has an adapter, whose units are not known: merge it")
                 flow.watch(m, stack)
         logits = run()
-        flow.check_known(logits, {id(p) for layout in attention for p in layout.parameters()})
         fixed = flow.sources(logits)
     streams = {flow.class_of(key) for layout in attention for key in layout.inputs}
     groups = [group for layout in attention for group in layout.groups()]
@@ -173,21 +172,6 @@ class _Flow:
                     self._divided.add(key)
         return list(found)
 
-    def check_known(self, logits: Tensor, others: set[int]) -> None:
-        """Raise an error for parameters that affect the logits in an unknown way."""
-        known = {identity for identity, _ in self._parent} | others
-        known |= {i for i, p in self._parameters.items() if p.numel() == 1}
-        waiting, seen = [logits.grad_fn], set()
-        while waiting:
-            node = waiting.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            leaf = getattr(node, "variable", None)
-            if leaf is not None and id(leaf) in self._parameters.keys() - known:
-                raise ValueError(f"the units of {self.names[id(leaf)]!r} are not known")
-            waiting += [before for before, _ in node.next_functions]
-
     def groups(self, fixed: set[_Key], streams: set[_Key]) -> Iterator[UnitGroup]:
         """Yield the groups of units that layers read, except the fixed ones."""
         classes: dict[_Key, list[_Key]] = {}
@@ -275,14 +259,6 @@ class _Attention:
         self._flow.written(_first_tensor(output), self._flow.key(weight, out))
         if isinstance(bias := self._output.bias, Tensor):
             self._flow.join(self._flow.key(bias, 0), self._flow.key(weight, out))
-
-    def parameters(self) -> Iterator[Tensor]:
-        """Yield the parameters whose units are heads, or in which all heads share entries."""
-        for layer in (*self._projections, self._output):
-            yield from layer.parameters()
-        if isinstance(self._module, nn.MultiheadAttention):
-            yield from self._module.parameters()
-        yield from (p for p, _ in self._norms())
 
     def _norms(self) -> Iterator[tuple[Tensor, int]]:
         """Yield weights of norms of queries and keys with the width of a unit in them, 0 if all heads share them."""

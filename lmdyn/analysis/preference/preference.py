@@ -22,7 +22,7 @@ __all__ = [
     "token_preference",
 ]
 
-PreferenceVariant = Literal["mean_probability", "mean_log_probability", "printed"]
+PreferenceVariant = Literal["mean_probability", "mean_log_probability"]
 """Definition of log p̄ in equation 4: see :func:`token_preference`."""
 
 
@@ -102,9 +102,10 @@ def token_preference(
     ==========================  =======================================================================================
     ``mean_probability``        log of the mean of pₖ(a) over the positions whose target is a
     ``mean_log_probability``    mean of log pₖ(a) over the same positions: s is the difference of the losses on a
-    ``printed``                 log of the mean of pₖ(a) over all positions, as equation 4 is printed. Both p̄ of
-                                calibrated towers are the frequency of a: s is 0, and measures calibration only
     ==========================  =======================================================================================
+
+    Equation 4 as printed takes the mean of pₖ(a) over all positions: both p̄ of calibrated towers are then the frequency
+    of a, and s is 0 and measures calibration only. It is not offered.
 
     Args:
         predictions: predictions of at least two towers.
@@ -121,7 +122,7 @@ def token_preference(
 
     Raises:
         ValueError: if there is one tower; if there are more than two and ``other`` is not given; if a tower, half or
-            variant does not exist; for ``printed`` without :meth:`TowerPredictions.update_all`, or with a half.
+            variant does not exist.
 
     Reference: He & Toyoizumi 2022, equations 3 and 4.
 
@@ -133,14 +134,7 @@ def token_preference(
         tensor([ 0.6931, -0.6931], dtype=torch.float64)
     """
     first, second = _towers(predictions, primary, other)
-    if variant == "printed":
-        if predictions.all_positions is None or half is not None:
-            raise ValueError(
-                "variant 'printed' requires the probabilities of all types at all positions of the whole corpus, as "
-                f"after TowerPredictions.update_all(): got {'none' if half is None else f'half {half}'}"
-            )
-        log_means = torch.where(predictions.count > 0, predictions.all_positions, torch.nan).log()
-    elif variant == "mean_log_probability":
+    if variant == "mean_log_probability":
         log_means = predictions.log_probability if half is None else predictions.half_log_probability[half]
     else:
         log_means = (predictions.probability if half is None else predictions.half_probability[half]).log()
@@ -215,7 +209,7 @@ def split_half_reliability(
     Args:
         predictions: predictions of at least two towers, with positions assigned to halves at random or by documents.
         types: (n,) ids of the types to correlate over.
-        variant: as in :func:`token_preference`, except ``printed``, which has no halves.
+        variant: as in :func:`token_preference`.
         primary: as in :func:`token_preference`.
         other: as in :func:`token_preference`.
 

@@ -26,8 +26,6 @@ class Predictions:
         half_count: (2, V) number of positions in each half of the corpus.
         half_probability: (2, K, V) mean probability in each half.
         half_log_probability: (2, K, V) mean log-probability in each half.
-        all_positions: (K, V) mean probability of the type over all positions, whatever their target; None if
-            :meth:`TowerPredictions.update_all` was not called.
     """
 
     count: Float[Tensor, "vocab"]
@@ -37,7 +35,6 @@ class Predictions:
     half_count: Float[Tensor, "2 vocab"]
     half_probability: Float[Tensor, "2 towers vocab"]
     half_log_probability: Float[Tensor, "2 towers vocab"]
-    all_positions: Float[Tensor, "towers vocab"] | None
 
     @property
     def towers(self) -> int:
@@ -85,8 +82,6 @@ class TowerPredictions:
         # a row for each type and half, the first for positions that do not count; a column for each sum
         columns = 1 + 2 * towers + self._pairs.shape[1]
         self._sums = torch.zeros(2 * vocab_size + 1, columns, dtype=torch.float64)
-        # sums of p(a) over all positions; the last column is the number of positions
-        self._all = torch.zeros(towers, vocab_size + 1, dtype=torch.float64)
 
     def update(
         self,
@@ -120,34 +115,13 @@ class TowerPredictions:
         self._sums = self._sums.to(p.device)  # copies to the device in the first update only
         self._sums.index_add_(0, row, terms.T)
 
-    def update_all(self, sums: Float[Tensor, "towers vocab"], positions: int | Int[Tensor, ""]) -> None:
-        """Add positions to the mean over all of them: required only for the variant ``printed``.
-
-        Args:
-            sums: (K, V) Σ of the probability of each type over the positions, whatever their target.
-            positions: number of these positions, at least 0.
-
-        Raises:
-            ValueError: if the number of towers or types is wrong.
-
-        Example:
-            >>> sums = TowerPredictions(vocab_size=2, towers=1)
-            >>> sums.update_all(torch.tensor([[1.0, 3.0]]), 4)
-            >>> sums.reduce().all_positions
-            tensor([[0.2500, 0.7500]], dtype=torch.float64)
-        """
-        sums = _with_float64(sums.detach())
-        self._all = self._all.to(sums.device)
-        self._all[:, :-1] += sums
-        self._all[:, -1] += _with_float64(positions) if isinstance(positions, Tensor) else positions
-
     def reduce(self) -> Predictions:
         """Return the means over the positions of all ranks. Every rank must call it; more updates may follow.
 
         Raises:
             ValueError: if values are not probabilities (below 0, a mean above 1, NaN).
         """
-        sums, over_all = (all_reduce_sum(table).cpu() for table in (self._sums, self._all))
+        sums = all_reduce_sum(self._sums).cpu()
         K = self.towers
         by_half = sums[1:].reshape(self.vocab_size, 2, -1).permute(1, 2, 0)  # (half, column, type)
         sums = by_half.sum(0)
@@ -172,7 +146,6 @@ class TowerPredictions:
         half_counts, half_probabilities, half_logs = zip(
             *(means_of(half, K) for half in by_half), strict=True
         )
-        positions = over_all[0, -1]
         return Predictions(
             count=count,
             probability=probability,
@@ -181,7 +154,6 @@ class TowerPredictions:
             half_count=torch.stack(half_counts),
             half_probability=torch.stack(half_probabilities),
             half_log_probability=torch.stack(half_logs),
-            all_positions=over_all[:, :-1] / positions if positions > 0 else None,
         )
 
 

@@ -13,7 +13,6 @@ from lmdyn.analysis.checked_fields import Above, From, check_fields
 from lmdyn.analysis.inspection.forward import IGNORED
 from lmdyn.analysis.inspection.linear_cross_entropy import (
     linear_cross_entropy,
-    probability_sums,
     target_log_probabilities,
 )
 from lmdyn.analysis.probing.warmup_decay import warmup_decay_factor
@@ -149,13 +148,6 @@ class TowerHead(nn.Module):
     ) -> Float[Tensor, "n"]:
         """Compute the log-probability of each label, 0 for none."""
         return target_log_probabilities(self(encodings), self.weight, self.bias, labels)
-
-    @torch.no_grad()
-    def probability_sums(
-        self, encodings: Float[Tensor, "n d"], labels: Int[Tensor, "n"]
-    ) -> Float[Tensor, "vocab"]:
-        """Compute the sum of the probabilities of every token type over the labelled positions, float64."""
-        return probability_sums(self(encodings), self.weight, self.bias, labels != IGNORED)
 
 
 def train_tower_heads(

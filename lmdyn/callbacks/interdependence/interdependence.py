@@ -4,6 +4,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import pandas as pd
@@ -18,15 +19,15 @@ from lmdyn.analysis.interdependence.pairwise import pairwise_interdependence
 from lmdyn.analysis.interdependence.pairwise_shapley import pairwise_shapley_interaction, reading_of
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks.interdependence.absent_words import MEAN, AbsentWords, Space
-from lmdyn.callbacks.interdependence.interdependence_figures import interdependence_figures
 from lmdyn.callbacks.interdependence.lstm_parts import LSTMParts
 from lmdyn.callbacks.interdependence.word_pairs import SentencePairs, TokenBatch
 from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.panels import standard_figures
 from lmdyn.callbacks.observing.protocols import AnnotatedText, Sentence
 from lmdyn.callbacks.observing.sums import tabulate
-from lmdyn.runs.schema import Quantity
+from lmdyn.runs.schema import Quantity, select
 from lmdyn.runs.store import UNDECIDED
 
 __all__ = ["Interdependence"]
@@ -421,4 +422,13 @@ class Interdependence(Observer):
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Draw figures 3 and 4 of the publication, and the standard figure, DI over training."""
-        return interdependence_figures(observations) | super().figures(observations, settings)
+        rows, di = select(observations, quantity=["di", "di_low", "di_high"]), cls.recorded[0]
+        by_distance = replace(di, panel="by_distance", over="distance", lines="run" if "run" in rows else "")
+        of_trees = rows[rows["syntactic"].notna()]
+        of_trees = of_trees.assign(
+            distance=of_trees["distance"].map("{:.0f} apart".format),
+            pos_class=of_trees["pos_class"].astype(object).fillna("all"),
+        )
+        by_tree = replace(di, panel="by_syntactic_distance", over="syntactic", lines="pos_class", where=())
+        published = standard_figures(rows, [by_distance]) | standard_figures(of_trees, [by_tree])
+        return published | super().figures(observations, settings)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -17,9 +18,9 @@ from lmdyn.analysis.interdependence.pairwise import relative_norm
 from lmdyn.analysis.statistics.clustered import clustered_means
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks.interdependence.lstm_parts import LSTMParts
-from lmdyn.callbacks.interdependence.scaffold_figures import scaffold_figures
 from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.panels import standard_figures
 from lmdyn.callbacks.observing.protocols import RuleInstances, offers
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.runs.schema import Quantity
@@ -234,7 +235,29 @@ class ScaffoldRule(Observer):
             kept &= observations["quantity"].isin(["di", "di_error"])
         return observations[kept]
 
-    @staticmethod
-    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw figures 7 to 12 of the publication, for the existing runs."""
-        return scaffold_figures(observations)
+    @classmethod
+    def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Draw figures 7 to 12 of the publication, for the existing runs: a line for each rule."""
+        observations = observations.drop(columns="run", errors="ignore")
+        rule = observations["scaffold"].astype(str) + observations["rules"].map(", n = {:,.0f}".format)
+        by_length = observations.assign(rule=rule).drop(columns=["scaffold", "rules"])
+        rules = by_length.assign(rule=observations["length"].map("k = {:.0f}, ".format) + rule)
+        rules = rules.drop(columns="length")
+        own = {quantity.name: quantity for quantity in cls.recorded}
+        gradients = [
+            (f"{q}_{focus}", q, (focus,)) for q, focus in itertools.product(_STATES, ("close", "all"))
+        ]
+        figures: dict[str, Figure] = {}
+        for over, panels in {
+            "": [
+                ("probability", "probability", ("",)),
+                ("probability_open", "probability", ("open",)),
+                ("interdependence", "di", ("",)),
+            ],
+            "words": [("probability_prefix", "probability", ("prefix",)), *gradients],
+            "length": [("probability_by_rules", "probability", ("open", "scaffold"))],
+        }.items():
+            for panel, name, focus in panels:
+                drawn = replace(own[name], panel=panel, over=over, lines="rule", where=(("focus", focus),))
+                figures |= standard_figures(by_length if over == "length" else rules, [drawn])
+        return figures

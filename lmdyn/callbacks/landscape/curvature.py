@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-import lightning as L
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -13,7 +12,6 @@ from lmdyn.analysis.inspection.attention_weights import attention_as
 from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.analysis.landscape.critical_step import critical_step
 from lmdyn.analysis.landscape.hessian import Hessian
-from lmdyn.analysis.landscape.next_update import next_update
 from lmdyn.analysis.parameters.at_point import at_point
 from lmdyn.analysis.parameters.loss_gradient import LossGradient, loss_gradient, losses_of, mean_loss
 from lmdyn.callbacks.observing.checked_fields import Above, From
@@ -45,9 +43,8 @@ class Curvature(Observer):
     Args:
         eigenvalues: number of largest eigenvalues; 0 for none.
         probes: number of random vectors for the trace, at least 2; 0 for no trace.
-        directions: Δ of the critical sharpness. ``gradient``: the gradient of the probe set. ``update``: the update
-            that the run's optimizer would make for this gradient, with its state, during training only, since
-            scheduled checkpoints contain no state of the optimizer.
+        directions: Δ of the critical sharpness: only ``gradient``, that of the probe set, since scheduled checkpoints
+            contain no state of an optimizer.
         tolerance: relative accuracy of the eigenvalues.
         seed: seed of the starting vector and of the random vectors.
         max_tokens: approximate number of tokens to observe; None for all.
@@ -55,8 +52,8 @@ class Curvature(Observer):
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
-        ValueError: for an unknown direction, numbers out of range, a module without trainable parameters, in half
-            precision or with sharded weights, or ``update`` in replay or with several optimizers.
+        ValueError: for an unknown direction, numbers out of range, or a module without trainable parameters, in half
+            precision or with sharded weights.
 
     Reference: Pearlmutter 1994 (products); Hutchinson 1990 (trace); Ghorbani, Krishnan & Xiao 2019 (Lanczos on
         networks); Saphra 2021, sections 3.1 and 7.2.1.
@@ -64,7 +61,7 @@ class Curvature(Observer):
 
     eigenvalues: Annotated[int, From(0)] = 1
     probes: Literal[0] | Annotated[int, From(2)] = 10
-    directions: Sequence[Literal["gradient", "update"]] = ("gradient",)
+    directions: Sequence[Literal["gradient"]] = ("gradient",)
     tolerance: Annotated[float, Above(0, 1)] = 1e-3
     seed: int = 0
     max_tokens: Annotated[int, From(1)] | None = 2_000
@@ -99,14 +96,6 @@ class Curvature(Observer):
         ),
         Quantity("loss", "Mean token loss, of which these are derivatives.", "nats", low=0.0, better="lower"),
     )
-
-    def prepare(self) -> None:
-        """Raise an error for the direction of the update in replay."""
-        if "update" in self.directions and not self.run.live:
-            raise ValueError(
-                f"{self.name}: direction 'update' requires the optimizer's state, which scheduled checkpoints lack: "
-                "observe it during training, or set `directions: [gradient]`"
-            )
 
     def check_module(self, module: nn.Module) -> None:
         """Raise an error for a module without enough trainable parameters, or in half precision."""
@@ -155,16 +144,8 @@ class Curvature(Observer):
         if self.probes:
             trace = hessian.trace(self.probes, seed=self.seed)
             yield {}, {"trace": trace.value, "trace_error": trace.error}
-        directions: dict[str, Mapping[str, Tensor]] = {}
-        if "gradient" in self.directions:
-            directions["gradient"] = text.gradients
-        if "update" in self.directions:
-            optimizer = _optimizer(module, self.name)
-            by_tensor = next_update(optimizer, {p: text.gradients[name] for name, p in parameters.items()})
-            directions["update"] = {n: by_tensor[p] for n, p in parameters.items() if p in by_tensor}
-        for name, direction in directions.items():
-            sharpness = self._sharpness(module, text, direction, curvature)
-            yield {}, {f"critical_sharpness_{name}": sharpness}
+        if self.directions:
+            yield {}, {"critical_sharpness_gradient": self._sharpness(module, text, curvature)}
 
     def _batches(self, module: nn.Module) -> Iterator[dict[str, Any]]:
         return self.probe_set.of_this_rank(device_of(module))
@@ -174,21 +155,18 @@ class Curvature(Observer):
         for batch in self._batches(module):
             yield losses_of(read(batch), batch).sum()
 
-    def _sharpness(
-        self, module: nn.Module, text: LossGradient, direction: Mapping[str, Tensor], curvature: float
-    ) -> float:
-        """Return 2 / η for the critical step η along a direction."""
+    def _sharpness(self, module: nn.Module, text: LossGradient, curvature: float) -> float:
+        """Return 2 / η for the critical step η along the gradient."""
         own = dict(module.named_parameters())
-        start = {name: own[name].detach().clone() for name in direction}
-        size = _norm(direction)
+        start = {name: own[name].detach().clone() for name in text.gradients}
+        size = _norm(text.gradients)
         if not 0 < size < float("inf"):
             return float("nan")
-        scale = _norm(text.gradients) / size
         # a first guess is the step of the quadratic loss along the gradient
-        first = 2 * scale / curvature if curvature > 0 else 1e-3 * max(_norm(start), 1e-8) / size
+        first = 2 / curvature if curvature > 0 else 1e-3 * max(_norm(start), 1e-8) / size
 
         def loss(step: float) -> float:
-            point = {name: start[name] - (step * d).to(start[name].dtype) for name, d in direction.items()}
+            point = {n: start[n] - (step * d).to(start[n].dtype) for n, d in text.gradients.items()}
             with at_point(module, point):
                 return mean_loss(self._batches(module), Reader(module, self.forward))
 
@@ -201,13 +179,3 @@ def _trained(module: nn.Module) -> dict[str, Tensor]:
 
 def _norm(tensors: Mapping[str, Tensor]) -> float:
     return float(torch.stack([t.double().square().sum().cpu() for t in tensors.values()]).sum().sqrt())
-
-
-def _optimizer(module: nn.Module, whose: str) -> torch.optim.Optimizer:
-    optimizers = module.optimizers(use_pl_optimizer=False) if isinstance(module, L.LightningModule) else []
-    if not isinstance(optimizers, torch.optim.Optimizer):
-        raise ValueError(
-            f"{whose}: direction 'update' requires one optimizer of a LightningModule in training, got "
-            f"{type(module).__name__} with {len(optimizers)}: set `directions: [gradient]`"
-        )
-    return optimizers

@@ -5,9 +5,15 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lmdyn.callbacks.observing import figures as fig
-from lmdyn.runs.schema import last_step, select, wide
+from lmdyn.callbacks.observing.panels import standard_figures
+from lmdyn.runs.schema import Quantity, last_step, select, wide
 
 __all__ = ["landscape_figures"]
+
+_LINES = Quantity(
+    "line_loss", "", "nats", low=0.0, panel="lines", over="alpha", lines="line",
+    short="loss from the reference (0) to the model (1)",
+)  # fmt: skip
 
 
 @fig.in_style
@@ -20,33 +26,21 @@ def landscape_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     Returns:
         ``lines`` (Goodfellow, Vinyals & Saxe 2015, figure 1); ``plane`` (Li et al. 2018, figure 5).
     """
-    figures = {}
-    for name, draw in (("lines", _lines), ("plane", _plane)):
-        rows = select(observations, quantity=f"{name.removesuffix('s')}_loss")
-        there = last_step(rows[np.isfinite(rows["value"])])
-        if len(there):
-            figures[name] = draw(observations[observations["step"].isin(there["step"])])
-    return figures
-
-
-def _lines(observations: pd.DataFrame) -> Figure:
     losses = select(observations, quantity="line_loss")
-    names = losses["reference"].astype(str) + losses["units"].map(
-        {"own": "", "matched": ", matched units"}
-    ).astype(str)
-    losses = losses.assign(line=names, alpha=losses["alpha"].astype(str).astype(float))
-    figure, ax = fig.new_figure(6.4, 3.4)
-    fig.draw_lines(ax, losses, "line", fig.line_styles(names.unique()), x="alpha")
-    ax.set_xlabel("position α, from the reference (0) to the model (1)")
-    ax.set_ylabel("loss (nats per token)")
-    ax.set_title(f"step {losses['step'].iloc[0]:,}")
-    fig.outer_legend(ax)
-    return figure
+    units = losses["units"].map({"own": "", "matched": ", matched units"})
+    losses = losses.assign(
+        line=losses["reference"].astype(str) + units.astype(str),
+        alpha=losses["alpha"].astype(str).replace("", "nan"),
+    )
+    losses = losses.astype({"alpha": float}).drop(columns=["reference", "units"])
+    figures = standard_figures(losses, [_LINES])
+    plane = select(observations, quantity="plane_loss")
+    plane = last_step(plane[np.isfinite(plane["value"])])
+    return figures | ({"plane": _plane(plane)} if len(plane) else {})
 
 
-def _plane(observations: pd.DataFrame) -> Figure:
+def _plane(losses: pd.DataFrame) -> Figure:
     """Draw the loss as a heat map with contours, and the model."""
-    losses = select(observations, quantity="plane_loss")
     grid = wide(losses.assign(**{axis: losses[axis].astype(str).astype(float) for axis in "xy"}), "x", "y")
     values = np.ma.masked_invalid(grid.to_numpy())
     figure, ax = fig.new_figure(5.6, 4.4)

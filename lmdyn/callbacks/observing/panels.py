@@ -121,6 +121,14 @@ def _draw_over(
     values = fig.spread_out(sorted(rows[by].dropna().unique()), fig.MOST_LINES)
     looks = fig.shades(values) if is_number_column(rows[by]) else fig.line_styles(values)
     fig.draw_lines(ax, rows, by, looks, x=of.over, label=lambda value: f"{by} {value}")
+    for value, look in looks.items():
+        at = {**dict(of.where), **place, by: value, "step": rows["step"][rows[by].eq(value)].iloc[0]}
+        low, high = (
+            select(finite, quantity=f"{name}_{end}", **at).set_index(of.over) for end in ("low", "high")
+        )
+        if len(low) and len(high):
+            both = low["value"].to_frame("low").join(high["value"].rename("high"), how="inner").sort_index()
+            fig.draw_band(ax, both.index, both["low"], both["high"], color=look["color"], alpha=0.18)
     for course in _floors(select(finite, step=int(rows["step"].max())), of, place):
         ax.axhline(course["value"].iloc[-1], color="0.4", ls=":", lw=0.9)
     names = [of.short or name.replace("_", " "), *(str(v) for v in place.values() if v)]

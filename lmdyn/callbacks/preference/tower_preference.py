@@ -1,10 +1,8 @@
 """Preference of words for a tower of a two-tower language model, and its emergence in training."""
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -49,8 +47,7 @@ from lmdyn.callbacks.preference.tower_preference_figures import preference_figur
 from lmdyn.callbacks.preference.tower_preference_tables import over_training, preference_tables
 from lmdyn.callbacks.preference.tower_reader import TowerReader
 from lmdyn.runs.checkpoint_files import weights_digest
-from lmdyn.runs.schema import Quantity, select
-from lmdyn.runs.store import ObservationStore
+from lmdyn.runs.schema import Quantity
 
 __all__ = ["TOWERS", "TowerPreference"]
 
@@ -102,7 +99,7 @@ class TowerPreference(Observer):
             in the training data if its counts are known.
         previous: whether to correlate also with the preference of the run's preceding scheduled checkpoint, with the
             towers in the order of the sites. Requires a ``ScheduledCheckpoint``.
-        references: folders of other runs, by name; correlate with the last preference that each recorded.
+        references: only None: a report of several runs correlates their preferences.
         seed: seed of the halves of the text, for the reliability.
         second_seed: seed of the initial weights of a second training of the output layers; None for no second training.
 
@@ -110,8 +107,8 @@ class TowerPreference(Observer):
 
     Raises:
         ValueError: for fewer than two sites, numbers out of range, or a ``second_seed`` equal to the first; when
-            attached, for data without a training split, a tokenizer or counts, for references without observations, and
-            for ``previous`` without scheduled checkpoints.
+            attached, for data without a training split, a tokenizer or counts, and for ``previous`` without scheduled
+            checkpoints.
 
     Reference: He & Toyoizumi 2022, section 3.2, equations 2 to 4; figures 3, 4 and 8, tables 2 and 4.
 
@@ -129,7 +126,7 @@ class TowerPreference(Observer):
     min_count: Annotated[int, From(1)] = 5
     frequency: FrequencySource | None = None
     previous: bool = False
-    references: Mapping[str, str] | None = None
+    references: None = None
     seed: int = 0
     second_seed: int | None = None
 
@@ -233,15 +230,11 @@ class TowerPreference(Observer):
                 f"second_seed is {self.second_seed}, equal to training.seed, which gives the same output layers: use "
                 "another"
             )
-        if "previous" in (self.references or {}):
-            raise ValueError(
-                "a reference is named 'previous', which is the name of the run's preceding checkpoint: use another"
-            )
 
     # ---------------------------------------------------------------- before training
 
     def prepare(self) -> None:
-        """Determine the training split, the words to observe, and the records of other runs."""
+        """Determine the training split and the words to observe."""
         if self.run.tokenizer is None:
             raise ValueError(
                 f"{self.name}: expected a tokenizer of the datamodule or the module, for the number of words"
@@ -264,9 +257,7 @@ class TowerPreference(Observer):
         self._tags = self._most_frequent_tags(size)
         mask_id = self.run.tokenizer.mask_token_id if objective == "masked" else None
         self._reader = TowerReader(self.towers, self.forward, mask_id, size, self.seed)
-        self._recorded = {name: self._read(name, folder) for name, folder in (self.references or {}).items()}
-        digests = {name: _digest(recorded) for name, recorded in self._recorded.items()}
-        self._found |= {"train_set": self._training_part.fingerprint, "references": digests}
+        self._found |= {"train_set": self._training_part.fingerprint, "references": {}}
 
     def _most_frequent_tags(self, size: int) -> Any:
         """Return the most frequent tag of each token type, in training or in the probe set; None without tags."""
@@ -288,17 +279,6 @@ class TowerPreference(Observer):
             report(self.name, "there are no training counts of tags: they are counted in the probe set")
         best = most_frequent_tag(counts.view(size, len(names)))
         return np.array([*names, None], dtype=object)[best.numpy()]
-
-    def _read(self, name: str, folder: str) -> "pd.Series[float]":
-        """Return the last preference that another run recorded, by word."""
-        store = ObservationStore(Path(folder).expanduser() / "observations" / self.name)
-        if not (steps := store.steps()):
-            raise ValueError(
-                f"{self.name}: reference {name!r} has no observations {store.folder}: observe that run first "
-                f"(`lmdyn analyze {folder}`), under the same name"
-            )
-        rows = select(store.read(steps=steps[-1:]), quantity="preference", by="token")
-        return rows.set_index("group")["value"]
 
     def check_module(self, module: nn.Module) -> None:
         """Raise an error for sites that are not modules, and for default sites that omit a tower."""
@@ -360,9 +340,6 @@ class TowerPreference(Observer):
             else:
                 theirs = self._preference(again, pair)[chosen].numpy()
                 yield {}, {"head_reliability": _correlations(preference, theirs)["correlation"]}
-        for name, recorded in self._recorded.items():
-            theirs = recorded.reindex(self._words[chosen]).to_numpy(dtype="float64")
-            yield {"by": "reference", "group": name}, _correlations(preference, theirs)
         if self.previous:
             yield from self._with_previous(found, module, step)
         yield from self._of_each_word(found, pair, chosen, preference)
@@ -381,9 +358,8 @@ class TowerPreference(Observer):
     ) -> Iterator[Row]:
         if len(preference) > 1:
             yield {}, {"spread": float(preference.std(ddof=1))}
-        if self.variant != "printed":
-            halves = split_half_reliability(found, chosen, self.variant, **pair._asdict())
-            yield {}, {"reliability": _if_defined(halves.reliability)}
+        halves = split_half_reliability(found, chosen, self.variant, **pair._asdict())
+        yield {}, {"reliability": _if_defined(halves.reliability)}
         ranks = -self._counts[chosen].numpy()  # order of their ranks: the most frequent is the first
         yield {}, {"frequency_rank_correlation": _if_defined(spearman(preference, ranks))}
         if self._tags is not None:
@@ -426,8 +402,7 @@ class TowerPreference(Observer):
         return found
 
     def _trained(self, module: nn.Module, training: HeadTraining) -> Predictions | None:
-        train, printed = self._training_part.open(), self.variant == "printed"
-        return self._reader.predictions(module, train, self.probe_set, training, printed=printed)
+        return self._reader.predictions(module, self._training_part.open(), self.probe_set, training)
 
     # ---------------------------------------------------------------- output
 
@@ -458,7 +433,7 @@ class TowerPreference(Observer):
 
     @staticmethod
     def tables(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-        """Return agreement of runs, with the frequency rank and shuffled words as controls; preference by POS tag."""
+        """Return agreement of runs, with shuffled words as a control; numbers over training in one orientation."""
         return preference_tables(observations, settings)
 
 
@@ -470,8 +445,3 @@ def _correlations(ours: Any, theirs: Any) -> dict[str, float | None]:
     both = np.isfinite(ours) & np.isfinite(theirs)
     found = {"correlation": pearson, "rank_correlation": spearman}
     return {quantity: _if_defined(f(ours[both], theirs[both])) for quantity, f in found.items()}
-
-
-def _digest(recorded: "pd.Series[float]") -> str:
-    hashes = pd.util.hash_pandas_object(recorded).to_numpy().tobytes()
-    return hashlib.blake2b(hashes, digest_size=16).hexdigest()

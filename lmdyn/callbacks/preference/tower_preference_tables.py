@@ -13,13 +13,9 @@ from lmdyn.analysis.statistics.correlation import pearson, spearman
 from lmdyn.callbacks.observing.figures import named_runs
 from lmdyn.runs.schema import last_step, select, wide
 
-__all__ = ["FREQUENCY_RANK", "TAGS", "last_types", "over_training", "preference_tables"]
+__all__ = ["TAGS", "last_types", "over_training", "preference_tables"]
 
 _TOP = 5000  # default: rarer types are noise (section 5.1)
-
-FREQUENCY_RANK = "rank by frequency (of the types compared)"
-"""1 is the most frequent type, so that rare types with larger preference give a positive correlation. The publication
-has 0.16 to 0.22 in table 4 and does not state which end is 1."""
 
 TAGS = ("PROPN", "NOUN", "ADJ", "AUX", "ADP", "ADV", "VERB", "DET", "PRON", "NUM", "SCONJ", "CCONJ", "PART")
 """Drawn tags: first those of the publication's figure 4, in its order, then further ones."""
@@ -31,9 +27,7 @@ _OF_A_SIGN = ("preference", "correlation", "rank_correlation", "frequency_rank_c
 def preference_tables(
     observations: pd.DataFrame, settings: Mapping[str, Any], *, resamplings: int = 1000
 ) -> dict[str, pd.DataFrame]:
-    """Return tables 2 and 4, preference by part of speech, information on each run, and all of it over training.
-
-    All except the last are for the last observation.
+    """Return table 2 of the publication, for the last observations of several runs, and numbers over training.
 
     Args:
         observations: observations of ``TowerPreference``; for several runs with a column ``run``.
@@ -41,28 +35,16 @@ def preference_tables(
         resamplings: number of bootstrap resamplings; 0 for no intervals and controls (NaN).
 
     Returns:
-        ``instances``, a row per run. If there are scores, ``frequency``, Spearman's correlations of runs and
-        of the rank by frequency; ``by_upos`` if there are tags. For several runs ``correlations``, a row for each
-        pair: see :class:`~lmdyn.analysis.Agreement`, and ``pearson_disattenuated``: Pearson's
-        correlation r / √(reliability · reliability) that would be found without the noise of either preference
-        (Spearman 1904), NaN if a reliability is missing or not above 0; it may exceed 1 by chance. For more than one
-        step ``over_training``: ``step, quantity, group, value``, relative to the tower that is primary at the end.
+        For several runs with scores ``correlations``, a row for each pair: see
+        :class:`~lmdyn.analysis.Agreement`. For more than one step ``over_training``: ``step, quantity, group, value``,
+        relative to the tower that is primary at the end.
     """
     named = named_runs(observations)
     types = last_types(named, settings)
-    tables = {"instances": _instances(named, types)}
-    if types:
-        pairs = _pairs(types, _reliability(named), resamplings)
-        tables["frequency"] = _rank_matrix(types, pairs)
-        if len(types) > 1:
-            tables["correlations"] = pairs
-        if len(course := over_training(named, settings)):
-            tables["over_training"] = course.drop(columns=["site", "by"])
-    if any(of["upos"].notna().any() for of in types.values()):
-        tables["by_upos"] = _means_by_upos(types)
-    if "run" not in observations:
-        for name in tables.keys() & {"instances", "by_upos", "over_training"}:
-            tables[name] = tables[name].drop(columns="run")
+    tables = {"correlations": _pairs(types, resamplings)} if len(types) > 1 else {}
+    if types and len(course := over_training(named, settings)):
+        unused = ["site", "by"] if "run" in observations else ["site", "by", "run"]
+        tables["over_training"] = course.drop(columns=unused)
     return tables
 
 
@@ -88,15 +70,7 @@ def last_types(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[
     return found
 
 
-def _reliability(observations: pd.DataFrame) -> "pd.Series[float]":
-    """Return the last reliability of each run; for diverged runs, that of an earlier step, as the preferences."""
-    rows = select(observations, quantity="reliability").dropna(subset="value")
-    return rows.sort_values("step").groupby("run")["value"].last()
-
-
-def _pairs(
-    types: Mapping[str, pd.DataFrame], reliability: "pd.Series[float]", resamplings: int
-) -> pd.DataFrame:
+def _pairs(types: Mapping[str, pd.DataFrame], resamplings: int) -> pd.DataFrame:
     """Return table 2, with intervals and controls, over the types of both runs.
 
     ``spearman_given_frequency`` controls for the first run's frequencies.
@@ -106,49 +80,8 @@ def _pairs(
         both = types[first].join(types[second]["preference"].rename("other"), how="inner")
         columns = (both[name].to_numpy(dtype=np.float64) for name in ("preference", "other", "count"))
         of = compare_preferences(*columns, top=max(1, len(both)), resamplings=resamplings)
-        known = reliability.reindex([first, second]).to_numpy()
-        noise = np.sqrt(known.prod()) if (known > 0).all() else np.nan
-        rows.append(
-            {"first": first, "second": second, **asdict(of), "pearson_disattenuated": of.pearson / noise}
-        )
+        rows.append({"first": first, "second": second, **asdict(of)})
     return pd.DataFrame(rows)
-
-
-def _rank_matrix(types: Mapping[str, pd.DataFrame], pairs: pd.DataFrame) -> pd.DataFrame:
-    """Return Spearman's correlations of table 4: of runs, and of each with the rank by frequency."""
-    names = [*types, FREQUENCY_RANK]
-    matrix = pd.DataFrame(np.eye(len(names)), index=pd.Index(names), columns=names)
-    for _, pair in pairs.iterrows():
-        first, second = pair["first"], pair["second"]
-        matrix.loc[first, second] = matrix.loc[second, first] = pair["spearman"]
-    for run, of in types.items():
-        value = spearman(of["preference"].to_numpy(), -of["count"].to_numpy())  # rank 1 has the most
-        matrix.loc[run, FREQUENCY_RANK] = matrix.loc[FREQUENCY_RANK, run] = value
-    return matrix
-
-
-def _means_by_upos(types: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    rows = []
-    for run, of in types.items():
-        scores = dict(iter(of.groupby("upos")["preference"]))  # sorted by name
-        for tag in [*(tag for tag in TAGS if tag in scores), *(tag for tag in scores if tag not in TAGS)]:
-            of_tag = scores[tag]
-            rows.append((run, tag, of_tag.mean(), of_tag.gt(0).mean(), len(of_tag)))
-    columns = ["run", "upos", "mean_preference", "share_to_primary", "types"]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def _instances(observations: pd.DataFrame, types: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return the numbers of each run at its last step: those of each tower, and single ones."""
-    rows = []
-    for run, of in observations.groupby("run", sort=False):
-        of = last_step(of)
-        towers, single = select(of, by="tower"), select(of, quantity=("primary_tower", *_SCALARS))
-        names = [*(towers["quantity"].astype(str) + "_" + towers["group"].astype(str)), *single["quantity"]]
-        numbers = dict(zip(names, [*towers["value"], *single["value"]], strict=True))
-        numbers |= {name: numbers.get(name, np.nan) for name in ("primary_tower", *_SCALARS)}
-        rows.append({"run": run, "step": of["step"].max(), **numbers, "types": len(types.get(str(run), ()))})
-    return pd.DataFrame(rows).astype({"primary_tower": "Int64"})
 
 
 def over_training(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:

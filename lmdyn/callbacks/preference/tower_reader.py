@@ -44,7 +44,7 @@ class TowerReader:
     seed: int
 
     def predictions(
-        self, module: nn.Module, train: ProbeSet, test: ProbeSet, training: HeadTraining, *, printed: bool
+        self, module: nn.Module, train: ProbeSet, test: ProbeSet, training: HeadTraining
     ) -> Predictions | None:
         """Return the mean probabilities of each tower's output layer on ``test``, after training on ``train``.
 
@@ -56,7 +56,6 @@ class TowerReader:
                 ``training.patience`` every 20th of the first 320 is held out.
             test: data for the averages.
             training: training of the output layers.
-            printed: whether to average also over all positions, which the variant ``printed`` requires.
 
         Raises:
             ValueError: if there is no training data.
@@ -76,9 +75,6 @@ class TowerReader:
         for (encodings, labels), halves in self._encoded(module, test, _numbered(test)):
             log_p = [head.target_log_probabilities(encodings[name], labels) for name, head in heads.items()]
             sums.update(torch.stack(log_p), labels, halves)
-            if printed:
-                over_all = [head.probability_sums(encodings[name], labels) for name, head in heads.items()]
-                sums.update_all(torch.stack(over_all), (labels >= 0).sum())
         return sums.reduce()
 
     def _updates(self, module: nn.Module, train: ProbeSet, held_out: Iterable[Numbered]) -> Iterator[Encoded]:

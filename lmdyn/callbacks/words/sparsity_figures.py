@@ -6,21 +6,27 @@ from matplotlib.figure import Figure
 
 from lmdyn.callbacks.observing.figures import (
     COLOURS,
-    draw_band,
-    draw_lines,
-    error_band,
     in_style,
     label_points,
     new_figure,
     outer_legend,
     say_why_empty,
-    set_step_axis,
-    zero_line,
 )
-from lmdyn.runs.schema import select, wide
+from lmdyn.callbacks.observing.panels import standard_figures
+from lmdyn.runs.schema import Quantity, select, wide
 
 __all__ = ["sparsity_figures"]
 
+_RHO_BY_CLASS = Quantity(
+    "rho_gradient",
+    "",
+    low=-1.0,
+    high=1.0,
+    panel="rho_by_pos_class",
+    short="correlation ρ of gradients\nwith word frequency, by class",
+    lines="pos_class",
+    where=(("role", ("target",)), ("pos_class", ("open", "closed", "open_matched", "closed_matched", ""))),
+)
 _CLASS_COLORS = {"open": COLOURS["blue"], "closed": COLOURS["vermilion"], "": "0.7"}
 
 
@@ -45,36 +51,8 @@ def sparsity_figures(observations: pd.DataFrame, frequency: str = "train") -> di
         "chi_gradient_by_frequency": _scatter(curves, gradients, _frequencies(observations), frequency),
     }
     if len(select(curves, quantity="rho_gradient", pos_class=["open", "closed"])):
-        figures["rho_by_pos_class"] = _rho_by_class(curves)
+        figures |= standard_figures(curves, [_RHO_BY_CLASS])
     return figures
-
-
-def _rho_by_class(curves: pd.DataFrame) -> Figure:
-    figure, axes = new_figure(7.5, 4.2)
-    styles = {
-        "open": ("blue", "-", "open classes"),
-        "closed": ("vermilion", "-", "closed classes"),
-        "open_matched": ("blue", ":", "open, matched in frequency"),
-        "closed_matched": ("vermilion", ":", "closed, matched in frequency"),
-        "": ("black", "--", "all words"),
-    }
-    looks = {name: {"color": COLOURS[c], "ls": ls, "label": label} for name, (c, ls, label) in styles.items()}
-    rows, errors = (
-        select(curves, quantity=f"rho_gradient{end}", role="target", pos_class=list(looks))
-        for end in ("", "_error")
-    )
-    draw_lines(axes, rows, "pos_class", looks)
-    for name in ("open", "closed"):  # bands of five lines would hide each other
-        line, error = (select(of, pos_class=name).set_index("step")["value"] for of in (rows, errors))
-        if len(error):
-            low, high = error_band(line, error.reindex(line.index), "fisher")
-            draw_band(axes, line.index, low, high, color=looks[name]["color"], alpha=0.12)
-    axes.set_title(f"ρ← of the gradient at {rows['site'].iloc[0]}, by part of speech")
-    axes.set_ylabel("Pearson ρ(mean χ of a word, its frequency)")
-    zero_line(axes)
-    set_step_axis(axes, rows["step"], rates=curves)
-    outer_legend(axes, title="bands: 2 standard errors of Fisher's z")
-    return figure
 
 
 def _frequencies(observations: pd.DataFrame) -> "pd.Series[float]":

@@ -227,12 +227,16 @@ def test_what_tells_units_apart_is_found(how):
     )
 
 
-def test_attention_with_other_parameters_is_refused():
+def test_parameters_that_tell_heads_apart_are_found():
     """T5's biases of relative positions belong to heads, of all layers at once."""
+    torch.manual_seed(0)
     sizes = {"vocab_size": 13, "d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 1, "num_heads": 2}
-    module = hf.T5ForConditionalGeneration(hf.T5Config(**sizes, decoder_start_token_id=0))
-    with pytest.raises(ValueError, match=r"relative_attention_bias\.weight' are not known"):
-        unit_groups(module, lambda: module(input_ids=IDS, decoder_input_ids=IDS).logits)
+    module = hf.T5ForConditionalGeneration(hf.T5Config(**sizes, decoder_start_token_id=0)).eval()
+
+    def run():
+        return module(input_ids=IDS, decoder_input_ids=IDS).logits
+
+    assert exchange_error(module, parameter_values(module), unit_groups(module, run), run) > 1e-3
 
 
 def test_constants_that_tell_units_apart_are_found():

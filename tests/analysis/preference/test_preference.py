@@ -1,7 +1,7 @@
 """Token preference against loops over positions, and what must hold whatever the towers."""
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from lmdyn.analysis import (
     token_preference,
 )
 
-VARIANTS = ("mean_probability", "mean_log_probability", "printed")
+VARIANTS = ("mean_probability", "mean_log_probability")
 V, N = 6, 500
 
 
@@ -37,7 +37,6 @@ def stream(p, targets, halves, size=N, last=None):
     for part in torch.arange(len(targets))[slice(last)].split(size):
         of_targets = p[:, part].gather(2, targets[part].clamp(min=0).expand(len(p), -1)[..., None]).squeeze(2)
         sums.update(of_targets.log(), targets[part], halves[part])
-        sums.update_all(p[:, part].sum(1), len(part))
     return sums
 
 
@@ -62,7 +61,7 @@ def loop(p, targets, halves, variant, half, a):
     for tower in p.tolist():
         chosen = []
         for i, target in enumerate(targets.tolist()):
-            if variant == "printed" or (target == a and half in (None, int(halves[i]))):
+            if target == a and half in (None, int(halves[i])):
                 chosen.append(tower[i][a])
         if variant == "mean_log_probability":
             logs.append(sum(map(math.log, chosen)) / len(chosen))
@@ -77,10 +76,6 @@ class TestPreference:
     def test_equals_loops_over_positions(self, variant, half):
         p, targets, halves = toy()
         predictions = stream(p, targets, halves).reduce()
-        if variant == "printed" and half is not None:
-            with pytest.raises(ValueError, match=r"'printed' requires .* got half [01]"):
-                token_preference(predictions, variant, half=half)
-            return
         got = token_preference(predictions, variant, primary=0, half=half)
         assert got.dtype == torch.float64
         for a in range(V):
@@ -108,29 +103,6 @@ class TestPreference:
         error = preference_standard_error(one).nan_to_num()
         torch.testing.assert_close(preference_standard_error(swapped).nan_to_num(), error, rtol=1e-12, atol=0)
 
-    def test_as_printed_it_vanishes_for_calibrated_towers(self):
-        """Each tower sees one of two cues, and gives each type its frequency among positions with that cue."""
-        random = np.random.default_rng(0)
-        # type 0 goes with the first cue, type 2 with the second; how often (cue, cue, type) occurs
-        counts = random.integers(1, 20, size=(3, 3, V))
-        counts[0, :, 0] += 60
-        counts[:, 1, 2] += 60
-        cells = np.repeat(np.indices(counts.shape).reshape(3, -1), counts.ravel(), axis=1)
-        seen = [counts.sum(1)[cells[0]], counts.sum(0)[cells[1]]]
-        p = torch.tensor(np.stack([c / c.sum(1, keepdims=True) for c in seen]))
-        targets = torch.from_numpy(cells[2])
-        predictions = stream(p, targets, targets % 2).reduce()
-        torch.testing.assert_close(
-            predictions.all_positions, (predictions.count / len(targets)).expand(2, -1), rtol=1e-12, atol=0
-        )
-        assert token_preference(predictions, "printed", primary=0).abs().max() < 1e-12
-        default = token_preference(predictions, primary=0)
-        assert default[0] > 0.2
-        assert default[2] < -0.2
-        # what it does show: a tower that is not calibrated
-        flat = torch.stack([p[0], torch.full_like(p[0], 1 / V)])
-        assert token_preference(stream(flat, targets, targets % 2).reduce(), "printed").abs().max() > 0.3
-
     def test_errors(self):
         predictions, one, three = (stream(*toy(towers=k)).reduce() for k in (2, 1, 3))
         assert float(one.mean_probability) > 0  # of one tower all but a preference
@@ -141,8 +113,6 @@ class TestPreference:
             for towers in ({"primary": 2}, {"primary": -1}, {"other": 2}, {"primary": 1, "other": 1}):
                 with pytest.raises(ValueError, match="two different towers of 2"):
                     f(predictions, **towers)
-        with pytest.raises(ValueError, match=r"'printed' requires .*update_all\(\): got none"):
-            token_preference(replace(predictions, all_positions=None), "printed")
         with pytest.raises(ValueError, match="no positions"):
             primary_tower(TowerPredictions(3, 2).reduce())
 
@@ -155,7 +125,6 @@ class TestSums:
         q = p[:, there].gather(2, targets[there].expand(2, -1)[..., None]).squeeze(2)
         torch.testing.assert_close(predictions.mean_probability, q.mean(1), rtol=1e-12, atol=0)
         torch.testing.assert_close(predictions.cross_entropy, -q.log().mean(1), rtol=1e-12, atol=0)
-        torch.testing.assert_close(predictions.all_positions, p.mean(1), rtol=1e-12, atol=0)
         assert torch.equal(predictions.half_count.sum(0), predictions.count)
         for a in range(V):
             of_a = q[:, targets[there] == a]
@@ -256,7 +225,7 @@ def with_noise(noise, types=20_000, seed=0):
     return Predictions(
         count=2 * once, probability=logs.exp().mean(0), log_probability=logs.mean(0),
         covariance=torch.zeros(2, 2, types, dtype=torch.float64), half_count=torch.stack([once, once]),
-        half_probability=logs.exp(), half_log_probability=logs, all_positions=None,
+        half_probability=logs.exp(), half_log_probability=logs,
     )  # fmt: skip
 
 

@@ -1,13 +1,11 @@
 import math
 
-import pandas as pd
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
-from lmdyn.callbacks import Curvature, Run, Steps
-from tests.helpers.modules import Bigrams, Own, quiet_trainer
+from lmdyn.callbacks import Curvature, Run
+from tests.helpers.modules import Bigrams
 from tests.helpers.refusals import assert_refused
 
 
@@ -54,37 +52,6 @@ def test_a_loss_whose_hessian_is_known(tmp_path):
 
     step = 2 / plain["critical_sharpness_gradient"]
     assert loss(0.99 * step) < loss(0) < loss(1.01 * step)
-
-
-def fit(tmp_path, optimizer, **arguments):
-    class Module(Own):
-        def configure_optimizers(self):
-            return optimizer(self.parameters())
-
-    torch.manual_seed(0)
-    loader = DataLoader([{k: v[0] for k, v in b.items()} for b in text()], batch_size=2)
-    observer = Curvature(
-        schedule=Steps(at=(0, 2)), eigenvalues=0, probes=0, log_figures=False, labels="aligned", **arguments
-    )
-    trainer = quiet_trainer(tmp_path, observer, max_epochs=1, enable_checkpointing=False)
-    trainer.fit(Module(nn.Sequential(nn.Embedding(5, 8), nn.Linear(8, 5))), loader, loader)
-    return pd.read_parquet(observer.store.folder).set_index(["step", "quantity"])["value"]
-
-
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
-def test_the_update_of_plain_descent_is_the_gradient(tmp_path, optimizer):
-    found = fit(tmp_path, lambda p: optimizer(p, lr=0.1), directions=["gradient", "update"])
-    for step in (0, 2) if optimizer is torch.optim.SGD else (2,):
-        along, update = (found.loc[step, f"critical_sharpness_{name}"] for name in ("gradient", "update"))
-        assert along > 0
-        assert update > 0
-        assert (abs(along / update - 1) < 1e-6) == (optimizer is torch.optim.SGD)
-
-
-def test_a_replay_has_no_optimizer(tmp_path):
-    observer = Curvature(probe=text(), labels="aligned", directions=["update"])
-    with pytest.raises(ValueError, match="requires the optimizer's state, which scheduled checkpoints lack"):
-        observer.attach(Run(log_dir=tmp_path, checkpoints={}))
 
 
 def test_no_step_lowers_the_loss_of_a_minimum(tmp_path, caplog):

@@ -138,24 +138,6 @@ def test_three_towers_compare_the_best_two(data, tmp_path):
     assert len(by_token(table)) > 20
 
 
-def test_references_of_other_runs(data, tmp_path):
-    corpus = data["causal"]
-    first = attached(tmp_path / "one", corpus)
-    theirs = first.observe(model(data, seed=1), 7)
-    first.store.write(7, theirs)
-    observer = attached(tmp_path / "two", corpus, references={"seed1": str(tmp_path / "one")})
-    mine = observer.observe(model(data, seed=2), 3)
-    x, y = by_token(mine), by_token(theirs)
-    expected = pearsonr(x, y[x.index]).statistic
-    assert value(mine, "correlation", "reference", "seed1") == pytest.approx(expected)
-    # what the reference recorded is part of the settings
-    before = observer.settings["references"]
-    first.store.write(8, mine.assign(step=8))
-    again = attached(tmp_path / "same", corpus, references={"seed1": str(tmp_path / "one")})
-    assert again.settings["references"].keys() == before.keys()
-    assert again.settings["references"] != before
-
-
 def test_the_previous_checkpoint(data, tmp_path):
     corpus, now, then = data["causal"], model(data, seed=2), model(data, seed=1)
     folder = tmp_path / "checkpoints"
@@ -222,11 +204,9 @@ def test_refusals(data, tmp_path):
     assert_refused(
         observe,
         ({"sites": {"tower1": "encodings.0"}}, "two towers or more"),
-        ({"references": {"previous": "x"}}, "previous"),
         ({"second_seed": 0}, "which gives the same output layers"),
         ({"sites": {"a": "encodings.0", "b": "encodings.7"}}, r"encodings\.7"),
         ({"n_towers": 3}, "third tower"),
-        ({"references": {"other": "nothing"}}, "has no observations"),
         ({"previous": True}, "saved"),
         ({"min_count": 10_000}, "got 0: lower `min_count`"),
         ({"probe": data["cloze"]}, "objective 'causal', but the probe is for 'cloze'"),

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lmdyn.callbacks.preference.tower_preference_tables import FREQUENCY_RANK, preference_tables
+from lmdyn.callbacks.preference.tower_preference_tables import preference_tables
 
 tables_of = partial(preference_tables, settings={}, resamplings=20)
 
@@ -103,7 +103,7 @@ def test_a_last_step_that_diverged_is_in_the_table_without_values():
     assert table[table["step"].eq(40)]["value"].isna().all()
     whole = tables_of(trained())["over_training"]
     pd.testing.assert_frame_equal(table[table["step"].ne(40)].reset_index(drop=True), whole)
-    assert set(tables_of(broken)) == {"instances"}
+    assert not tables_of(broken)
 
 
 def test_of_three_towers_only_the_last_pair_is_followed():
@@ -123,16 +123,6 @@ def test_of_three_towers_only_the_last_pair_is_followed():
         assert np.allclose(found["value"], TRUTH[np.array(TAG) == tag].mean())
 
 
-def test_tables_are_of_the_last_step():
-    tables = tables_of(trained())
-    assert tables["instances"]["step"].item() == 30
-    means = tables["by_upos"].set_index("upos")
-    assert list(means.index) == ["PROPN", "NOUN", "ADP", "VERB"]
-    for tag in TAGS:
-        of = 4 * TRUTH[np.array(TAG) == tag]
-        assert means.loc[tag].tolist() == pytest.approx([of.mean(), (of > 0).mean(), len(of)])
-
-
 def test_correlations_of_several_runs(several):
     tables = tables_of(several)
     found = tables["correlations"].set_index(["first", "second"])
@@ -145,28 +135,8 @@ def test_correlations_of_several_runs(several):
         assert row["spearman"] == pytest.approx(stats.spearmanr(x[both], y[both]).statistic)
         assert row["pearson_low"] < row["pearson"] < row["pearson_high"]
         assert row["shuffled_high"] < row["pearson_low"]  # the control is far below
-        both_ways = {tables["frequency"].loc[pair] for pair in ((first, second), (second, first))}
-        assert both_ways == {row["spearman"]}
-
-
-def test_correlation_without_the_noise_of_both_runs(several):
-    """Spearman 1904: noise of known reliability is divided out; without a reliability above 0 there is no number."""
-    is_reliability = several["quantity"].eq("reliability")
-    for second, expected in ((0.4, 0.6), (1.0, np.sqrt(0.9)), (0.0, np.nan), (-0.5, np.nan)):
-        table = several.copy()
-        table.loc[is_reliability & several["run"].str.endswith("gpt_1"), "value"] = second
-        row = tables_of(table, resamplings=0)["correlations"].iloc[0]
-        assert row["pearson_disattenuated"] == pytest.approx(row["pearson"] / expected, nan_ok=True)
-    missing = tables_of(several[~is_reliability], resamplings=0)["correlations"]
-    assert missing["pearson_disattenuated"].isna().all()
 
 
 def test_the_observers_settings_say_how_many_types(several):
-    tables = tables_of(several, settings={"top": 40})
-    assert tables["instances"]["types"].tolist() == [40] * 3
-    assert tables["by_upos"].groupby("run")["types"].sum().tolist() == [40] * 3
-    x = scores_of(several, "runs/study/elmo_1")
-    top = np.array(WORDS)[np.argsort(-COUNT, kind="stable")][:40]
-    expected = stats.spearmanr(x[top], np.arange(40)).statistic
-    assert tables["frequency"].loc["elmo_1", FREQUENCY_RANK] == pytest.approx(expected, abs=1e-3)
-    assert expected != pytest.approx(tables_of(several)["frequency"].loc["elmo_1", FREQUENCY_RANK])
+    assert (tables_of(several, settings={"top": 40})["correlations"]["types"] <= 40).all()
+    assert (tables_of(several)["correlations"]["types"] > 40).all()
