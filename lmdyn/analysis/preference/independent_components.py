@@ -95,7 +95,8 @@ def principal_components(x: Float[Tensor, "n d"], components: int) -> Float[Tens
         raise UnusableEmbeddingsError(
             f"expected embeddings of rank {components} or more to whiten, got rank {rank}: use at most {rank}"
         )
-    return p / variance.sqrt()
+    whitened: Tensor = p / variance.sqrt()
+    return whitened
 
 
 @dataclass(frozen=True)
