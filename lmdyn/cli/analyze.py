@@ -28,14 +28,14 @@ from lmdyn.callbacks.training.lightning_internals import callbacks_of
 from lmdyn.callbacks.training.resume import read_tokenizer
 from lmdyn.cli.inspecting.data import find_data
 from lmdyn.cli.inspecting.inspected_model import find_subject
-from lmdyn.cli.replay.downloads import Downloads, KeepLimit
+from lmdyn.cli.replay.downloads import Downloads
 from lmdyn.cli.replay.read_ahead import ReadAhead
 from lmdyn.cli.replay.replay import Backlog, Replay
 from lmdyn.cli.replay.replay_loggers import Destination, logger_settings, logging_to, make_loggers
 from lmdyn.cli.replay.subject import Subject
 from lmdyn.cli.replay.weights_record import WeightsRecord
 from lmdyn.cli.replay.work import Work
-from lmdyn.cli.training.preflight import compared, foreseen_of_replay, held_together, peak_memory
+from lmdyn.cli.training.preflight import foreseen_of_replay
 from lmdyn.cli.trust.folders import check_folder
 from lmdyn.cli.trust.untrusted import imports_restored, refuse_others
 from lmdyn.datamodules.corpora.tokenization import check_growth
@@ -70,7 +70,7 @@ def analyze(
     strict: bool = False,
     device: str = "cpu",
     loggers: Sequence[str] = (),
-    keep: KeepLimit | None = None,
+    keep: int | None = None,
     command: Sequence[str] = ("lmdyn", "analyze"),
     untrusted: bool = False,
     status: bool = False,
@@ -176,7 +176,6 @@ def analyze(
         about = {} if seen is None else {"probe": seen.probe or datamodule}
         text = None if seen is None else text_digest(seen.probe_set, module)
         write_identity(out, module, tokenizer=tokenizer, data=about, text=text, keep=True, trained_here=False)
-    before = peak_memory(torch.device(device))
     known = lambda step: weights.digest(step, stamps[step]) is not None  # noqa: E731
     with logging_to(own_loggers):
         fetched = _bounded(subject, keep, shard)
@@ -195,8 +194,7 @@ def analyze(
         for observer in logged if work.made or shows_existing else ():
             if observer.log_figures is True and (steps := observer.store.steps()):
                 draw(observer, own_loggers, steps[-1])
-    held = sum(c.memory for c in held_together({o: o.costs for o in observers}))
-    end_session(out, session, **(compared(before + held, torch.device(device)) if work.made else {}))
+    end_session(out, session)
     for sentence in weights.audit(stamps):
         log.warning("weights audit: %s", sentence)
     n_there = sum(map(len, there.values()))
@@ -227,19 +225,18 @@ def _status(out: Path, observers: Sequence[Observer], asked: Mapping[int, Sequen
     return "".join(f"{line}\n" for line in lines + missing_lines)
 
 
-def _bounded(subject: Subject, keep: KeepLimit | None, shard: tuple[int, int]) -> Mapping[int, Path]:
+def _bounded(subject: Subject, keep: int | None, shard: tuple[int, int]) -> Mapping[int, Path]:
     """Return the checkpoints, with a limit on the number of downloads in the cache."""
     if keep is None or not isinstance(subject.paths, HubCheckpoints):
         return subject.paths
     from lmdyn.models.pretrained import cached_folder
 
-    slots = max(1, keep.slots(subject.first) // shard[1])
+    slots = max(1, keep // shard[1])
     log.info(
         "--keep: at most %d downloaded checkpoints of this worker are in the cache at once, in addition to the first",
         slots,
     )
-    folder = subject.out / "downloads" / f"{shard[0]}_of_{shard[1]}"
-    return Downloads(subject.paths, cached_folder, Path(constants.HF_HUB_CACHE), folder, slots)
+    return Downloads(subject.paths, cached_folder, Path(constants.HF_HUB_CACHE), slots)
 
 
 def _asked(

@@ -7,23 +7,21 @@ import re
 import shlex
 import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch.callbacks import Timer
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.forward import call_module, device_of, logits_of
 from lmdyn.callbacks.observing.amounts import parameter_bytes
 from lmdyn.callbacks.observing.findings import Cost, Finding, beyond_memory, expected
-from lmdyn.callbacks.observing.memory import free_disk, free_memory, in_time, in_words, most_allocated
+from lmdyn.callbacks.observing.memory import free_disk, free_memory, in_words, most_allocated
 from lmdyn.callbacks.observing.module_reading import read_module
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet
@@ -31,7 +29,6 @@ from lmdyn.callbacks.observing.recording import check_names
 from lmdyn.callbacks.observing.reference import Checkpoint
 from lmdyn.callbacks.observing.requirements import foresee, silently
 from lmdyn.callbacks.observing.run import Run, reported, split_loader
-from lmdyn.callbacks.training.time_budget import TimeBudget
 from lmdyn.cli.building import Built, NotParsedError, build, build_observers
 from lmdyn.cli.parsing.errors import causes, place_in_users_code
 from lmdyn.cli.training import preflight
@@ -226,12 +223,12 @@ def check_training(args: Sequence[str], whose: str) -> tuple[list[Line], Built |
     batch = training_batch(built.module, built.data)
     if batch is None:
         why = "of a training batch: there is no batch, or the model has no logits"
-        lines.append(Line("not checked", f"{whose}: memory and hours", why))
-    at_once = max([] if batch is None else [batch[0]], costs, key=lambda held: sum(c.memory for c in held))
+        lines.append(Line("not checked", f"{whose}: memory", why))
+    at_once = max([] if batch is None else [batch], costs, key=lambda held: sum(c.memory for c in held))
     said, needs = _of_memory(built, [states, *at_once], whose)
     lines += said
     if not any(line.verdict == "error" for line in lines):
-        said_ok = "; ".join([*brief, _duration(built, batch), needs, _of_disk(built, states)])
+        said_ok = "; ".join([*brief, needs, _of_disk(built, states)])
         lines.insert(0, Line("ok", whose, said_ok))
     return lines, built
 
@@ -345,8 +342,8 @@ def _of_observers(built: Built, run: Run, whose: str) -> tuple[list[Line], list[
     return lines, held_together(costs)
 
 
-def training_batch(module: nn.Module, data: Any) -> tuple[Cost, float] | None:
-    """Measure memory and seconds of the passes of a training batch on the CPU, from its first rows.
+def training_batch(module: nn.Module, data: Any) -> Cost | None:
+    """Measure the memory of the passes of a training batch on the CPU, from its first rows.
 
     The loss is the module's own ``losses(batch)``, as in :class:`~lmdyn.models.MaskedLanguageModel`, otherwise one of
     the logits of all positions, as for a causal model. Parameters, gradients and random states do not change.
@@ -356,8 +353,7 @@ def training_batch(module: nn.Module, data: Any) -> tuple[Cost, float] | None:
         data: the datamodule after setup.
 
     Returns:
-        Memory, and time of forward and backward on this machine; None if there is no batch, or if the module has its
-        own calling convention.
+        The memory; None if there is no batch, or if the module has its own calling convention.
     """
     gradients = [p.grad for p in module.parameters()]
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -367,10 +363,6 @@ def training_batch(module: nn.Module, data: Any) -> tuple[Cost, float] | None:
             batch = next(iter(ProbeSet(data.train_dataloader()).batches()))
             rows = next(len(v) for v in batch.values() if isinstance(v, Tensor))
             one, two = (most_allocated(partial(_passes, module, batch, rows, most)) for most in (1, 2))
-            some = min(8, rows)
-            least, most = (_seconds(partial(_passes, module, batch, rows, timed)) for timed in (1, some))
-            # some of the time is that of any number of rows, e.g. of the gradient of a large vocabulary
-            seconds = most + (rows - some) * max(0.0, most - least) / max(1, some - 1)
     except Exception as error:  # the user's training_step may call the module differently
         log.debug("the cost of a training batch is unknown: %s", error)
         return None
@@ -380,7 +372,7 @@ def training_batch(module: nn.Module, data: Any) -> tuple[Cost, float] | None:
             parameter.grad = gradient
     own = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
     memory = max(0, one - own) + (rows - 1) * max(0, two - one)
-    return Cost(f"a training batch of {rows} rows", memory, "make the batches smaller"), seconds
+    return Cost(f"a training batch of {rows} rows", memory, "make the batches smaller")
 
 
 def _passes(module: nn.Module, batch: dict[str, Any], rows: int, most: int) -> None:
@@ -392,23 +384,6 @@ def _passes(module: nn.Module, batch: dict[str, Any], rows: int, most: int) -> N
     except Exception:  # it has no `losses(batch)`, or one with another meaning
         loss = logits_of(call_module(module, first)).float().log_softmax(-1).sum()
     loss.backward()
-
-
-def _seconds(compute: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    compute()
-    return time.perf_counter() - began
-
-
-def _duration(built: Built, batch: tuple[Cost, float] | None) -> str:
-    """Describe the time of all passes on this CPU, and callbacks that end a training by the clock."""
-    batches = built.plan.batches(int(built.trainer.accumulate_grad_batches))
-    said = "hours unknown"
-    if batch is not None and batches is not None:
-        said = f"passes about {in_time(batches * batch[1])} on this machine's CPU"
-    ends = [3600 * c.hours for c in built.callbacks if isinstance(c, TimeBudget)]
-    ends += [t for c in built.callbacks if isinstance(c, Timer) and (t := c.time_remaining()) is not None]
-    return f"{said}; ends after {in_time(min(ends))} at the latest" if ends else said
 
 
 def _of_memory(built: Built, held: Sequence[Cost], whose: str) -> tuple[list[Line], str]:

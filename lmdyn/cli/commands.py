@@ -27,7 +27,7 @@ def analyze(
     out: Path | None = None,
     shard: str | None = None,
     scheduled: bool = False,
-    keep: str | None = None,
+    keep: int | None = None,
     status: bool = False,
     strict: bool = False,
     untrusted: bool = False,
@@ -53,9 +53,8 @@ def analyze(
         shard: i/n: this is worker i of n (i from 0): first checkpoints i, i+n, …, then what is missing of the others';
             default: that of torchrun's or SLURM's environment, else 0/1
         scheduled: call each observer only at the steps of its schedule (the last checkpoint counts as its last step)
-        keep: N or SIZE: for a hub model: keep at most N downloaded checkpoints (or 20GB of them) in the cache at a
-            time, for all workers together; each is deleted after it was observed. Checkpoints downloaded earlier are
-            kept
+        keep: for a hub model: keep at most this number of downloaded checkpoints in the cache at a time, for all
+            workers together; each is deleted after it was observed. Checkpoints downloaded earlier are kept
         status: only show which observations of the same command exist, and which are missing
         strict: stop at the first checkpoint that fails; default: go on with the others and report failures at the end
         untrusted: do not trust the run: its config.yaml may name only classes of lmdyn, optimizers of torch and two
@@ -66,12 +65,13 @@ def analyze(
             configuration, which receive only new ones
     """
     from lmdyn.cli import analyze as replay
-    from lmdyn.cli.replay.downloads import parse_keep
 
     if keep is not None and revisions is None:
         raise ValueError(
             "--keep applies to hub models, whose checkpoints are downloaded: give --revisions, or omit --keep"
         )
+    if keep is not None and keep < 1:
+        raise ValueError(f"--keep {keep}: expected a number of checkpoints, at least 1")
     if status and shard:
         raise ValueError("--status shows all shares: omit --shard")
     if run.endswith(".ckpt") and checkpoints is None:  # of the run around its folder
@@ -90,7 +90,7 @@ def analyze(
         status=status,
         shard=parse_shard(shard),
         strict=strict,
-        keep=None if keep is None else parse_keep(keep),
+        keep=keep,
         device=_device(device),
         loggers=logger,
         command=words,

@@ -105,9 +105,8 @@ class SaveRunConfig(SaveConfigCallback):
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Record the end of the run in the provenance."""
         if trainer.is_global_zero:
-            checks = [c.compared for c in callbacks_of(trainer) if isinstance(c, Preflight)] or [{}]
             size = sum(parameter.numel() for parameter in pl_module.parameters())
-            end_session(self._folder, self._session, step=updates(trainer), parameters=size, **checks[0])
+            end_session(self._folder, self._session, step=updates(trainer), parameters=size)
 
 
 class LmdynCLI(LightningCLI):
@@ -231,8 +230,7 @@ class LmdynCLI(LightningCLI):
         check_hyperparameters(config.model.as_dict(), saved, path)
         if subcommand == "fit":
             loaders = checkpoint["loops"].get("fit_loop", {}).get("state_dict", {}).get("combined_loader", ())
-            optimizers = () if "forked_from" in checkpoint else checkpoint["optimizer_states"]
-            self._resumed = (plain(config), saved, loaders, optimizers)
+            self._resumed = (plain(config), saved, loaders)
             check_resumed(Path(path).absolute().parent.parent, *self._resumed)
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
@@ -312,21 +310,8 @@ class LmdynCLI(LightningCLI):
             return
         full = self._full_checkpoints(self._folder)
         start = f"step {checkpoint_step(full[-1])}" if full else "the beginning"
-        several = self.trainer.loggers or len(runs_of_logger(self.trainer)) > 1
-        logger = plain(self.config["fit"])["trainer"].get("logger")
-        words = " --ckpt_path last"
-        named = isinstance(logger, dict) and "version" in (logger.get("init_args") or {})
-        if full and several and not has_own_folder(self.trainer):
-            words = f" --ckpt_path {full[-1]}"
-        elif named and logger["init_args"]["version"] is None:  # by default the next run gets the next number
-            words = f" --trainer.logger.init_args.version {self._folder.name}{words}"
-        elif (
-            logger is not False and not named
-        ):  # Lightning's default logger, several loggers, or a user's class
-            words += (
-                f", and its logger with the folder of this run, {self._folder} (version: {self._folder.name})"
-            )
-        log.info("%s; to resume from %s: the same command with%s", said, start, words)
+        path = full[-1] if full else "last"
+        log.info("%s; to resume from %s: the same command with --ckpt_path %s", said, start, path)
 
     def _refuse_whole_module_for_sharded(self, path: str | None) -> None:
         """Refuse a sharded checkpoint, of which each rank reads its part, if each rank holds the whole module."""

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -13,7 +14,6 @@ import pandas as pd
 import yaml
 
 from lmdyn.callbacks.observing.figures import MOST_STEPS
-from lmdyn.cli.configurations import model_configurations
 from lmdyn.cli.pages.chart_data import MOST_VALUES
 from lmdyn.cli.pages.drawn_observations import DrawnObservations, drawn_observations
 from lmdyn.cli.pages.html_parts import Place, csv_table, html_table, many_objects, page, part
@@ -33,6 +33,7 @@ from lmdyn.cli.pages.sentences import Finding, card, finding
 from lmdyn.cli.recorded_observers import recorded_observer
 from lmdyn.cli.trust.folders import check_folder
 from lmdyn.runs.atomic_files import make_writable, write_file
+from lmdyn.runs.observed_run import RunFolder
 from lmdyn.runs.yaml_files import read_yaml
 
 __all__ = ["only_run", "write_report"]
@@ -72,15 +73,12 @@ def write_report(
 
     - ``tables(observations, settings)`` returns data frames: each is a table of the page, and
       ``<out>/<observer>_<name>.csv`` in full precision.
-    - ``figures_beside(observations, others)`` and ``tables_beside(observations, others)`` also receive the complete
-      records of other observers of the run, by their class (for several of one class the first folder by name). A table
-      of ``others`` is read on access.
-    - ``animations(observations, settings)`` returns sequences of figures, each read once: an animated image,
-      ``<out>/<observer>_<name>.gif``. Only for single runs.
+    - ``tables_beside(observations, others)`` also receives the complete records of other observers of the run, by their
+      class (for several of one class the first folder by name). A table of ``others`` is read on access.
 
     Observers with ``several_runs`` are drawn once for all runs that they observed; observations, and those of
-    others, then have a column ``run``, the run's folder. Reports of several runs begin with a table of the differences
-    between their models, ``<out>/configurations.csv``.
+    others, then have a column ``run``, the run's folder. Reports of several runs have a table of what their
+    conditions differ in, ``<out>/configurations.csv``.
 
     A file of observations names its observer, which is imported only if it is one of lmdyn's, was imported before,
     or is in the run's ``config.yaml``; for others the page has the numbers, and states why there are no figures.
@@ -317,12 +315,17 @@ def _different_settings(
 
 
 def _configurations(names: Mapping[Path, str], out: Path) -> str:
-    """Return the differences between the models of the runs; empty if no run has a configuration."""
-    table = model_configurations({name: run for run, name in names.items()})
-    if table["class"].isna().all():
+    """Return the differences between the conditions of the runs: model, data and trainer; empty if none is known."""
+    known: dict[str, Mapping[str, Any]] = {name: {} for name in names.values()}
+    for run, name in names.items():
+        with suppress(ValueError, FileNotFoundError):  # damaged; a run that was only tested
+            known[name] = RunFolder(run).condition
+    if not any(known.values()):
         return ""
-    shown = csv_table(table, out / "configurations.csv", "models that were trained")
-    return f"<h2>configurations</h2>{shown}"
+    table = pd.DataFrame(list(known.values()), dtype=object)
+    table = table[[c for c in table if c == "model" or len({repr(value) for value in table[c]}) > 1]]
+    table.insert(0, "run", list(known))
+    return f"<h2>configurations</h2>{csv_table(table, out / 'configurations.csv', 'conditions of the runs')}"
 
 
 def _test_table(runs: Mapping[str, Path]) -> str:

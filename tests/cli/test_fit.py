@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import lightning as L
@@ -218,11 +219,13 @@ def stopped(config, capsys, how="Interrupt", schedule=(1,), **trainer):
 
 
 def test_a_stopped_run_says_so_and_how_to_go_on(config, capsys):
-    goes_on = "stopped at step 1; to resume from {}: the same command with{} --ckpt_path last"
-    assert stopped(config, capsys, "Terminate") == (143, goes_on.format("step 1", ""))
-    assert stopped(config, capsys, schedule=(9,), version="b") == (1, goes_on.format("the beginning", ""))
-    number = " --trainer.logger.init_args.version version_0"  # the next run would have the next number
-    assert stopped(config, capsys, version=None) == (1, goes_on.format("the beginning", number))
+    goes_on = "stopped at step 1; to resume from {}: the same command with --ckpt_path {}"
+    code, said = stopped(config, capsys, "Terminate")
+    path = said.rpartition(" ")[2]
+    assert (code, said) == (143, goes_on.format("step 1", path))
+    assert path.endswith("resume/step=000000001.ckpt")
+    assert Path(path).exists()
+    assert stopped(config, capsys, schedule=(9,), version="b") == (1, goes_on.format("the beginning", "last"))
 
 
 def test_a_stopped_run_without_full_checkpoints_says_what_it_needs(config, capsys):

@@ -1,6 +1,6 @@
-"""Figures of attention: maps of all heads, and an animation of heads during training."""
+"""Figures of attention: maps of all heads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from lmdyn.analysis.inspection.transformer import layer_number
 from lmdyn.callbacks.observing import figures as fig
 from lmdyn.runs.schema import last_step, select, wide
 
-__all__ = ["diagonal_animation", "map_figures"]
+__all__ = ["map_figures"]
 
 _SCALE = LogNorm(1e-3, 1, clip=True)  # for all maps: the same at each step
 
@@ -82,58 +82,3 @@ def _maps(last: pd.DataFrame, sites: Sequence[str]) -> Figure:
 
 def _colour_bar(axes: Any, image: Any) -> None:
     image.figure.colorbar(image, ax=axes, label="mean attention weight", extend="min", shrink=0.9, aspect=30)
-
-
-@fig.in_style
-def diagonal_animation(observations: pd.DataFrame) -> Sequence[Figure]:
-    """Draw one frame per step: in the first, a middle and the last layer, the head whose diagonal score rises most."""
-    observations = _finite(observations)
-    rows = select(observations, quantity="diagonal")
-    sites = _in_order(list(rows["site"].unique()))
-    chosen: list[tuple[str, int]] = []
-    for site in dict.fromkeys(sites[i] for i in (0, len(sites) // 2, len(sites) - 1) if sites):
-        of = wide(select(rows, site=site), "head")
-        rise = (of.iloc[-1] - of.iloc[0]).to_numpy(dtype=float)
-        if not np.isnan(rise).all():
-            chosen.append((site, int(of.columns[int(np.nanargmax(rise))])))
-    maps = {}
-    for step in sorted(observations["step"].unique()):
-        now = select(observations, quantity="map", step=step)
-        squares = [select(now, site=site, head=head) for site, head in chosen]
-        if squares and not any(
-            square.empty for square in squares
-        ):  # during training, only the newest maps are read
-            maps[int(step)] = squares
-    return _DiagonalFrames(maps, chosen) if maps else []
-
-
-class _DiagonalFrames(Sequence[Figure]):
-    """Frames that are states of one figure, since creating axes and ticks takes most of the time; drawn on access.
-
-    Args:
-        maps: for each step the map of each head.
-        heads: sites and numbers of the heads.
-    """
-
-    def __init__(self, maps: Mapping[int, Sequence[pd.DataFrame]], heads: Sequence[tuple[str, int]]) -> None:
-        self._maps = list(maps.items())
-        self._panels = panels = fig.new_panels(len(heads), 2.9, 3.6, margin=(1, 0.3))
-        self._images = []
-        for ax, square, (site, head) in zip(panels, self._maps[0][1], heads, strict=True):
-            self._images.append(_map(ax, square))
-            ax.set_title(f"{fig.site_label(site)}, head {head}", loc="center")
-            ax.set_xlabel("key position")
-        panels.set_ylabel("query position")
-        _colour_bar(panels.grid, self._images[-1])
-
-    def __len__(self) -> int:
-        return len(self._maps)
-
-    def __getitem__(self, i: Any) -> Any:
-        step, squares = self._maps[i]
-        for image, square in zip(self._images, squares, strict=True):
-            image.set_data(_square(square))
-        self._panels.figure.suptitle(
-            f"step {step:,}: in the first, a middle and the last layer,\nthe head whose diagonal score rises most"
-        )
-        return self._panels.figure

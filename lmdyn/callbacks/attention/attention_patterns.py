@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.attention.attention_scores import AttentionPatternSums
 from lmdyn.analysis.inspection.transformer import attention_sites
-from lmdyn.callbacks.attention.attention_figures import diagonal_animation, map_figures
+from lmdyn.callbacks.attention.attention_figures import map_figures
 from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.probe import ObservedBatch
 from lmdyn.callbacks.observing.streaming_observer import Sites, StreamingObserver, Watched
@@ -143,12 +143,3 @@ class AttentionPatterns(StreamingObserver):
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Draw scores by layer over steps, and scores and maps of all heads at the last step."""
         return super().figures(observations, settings) | map_figures(observations)
-
-    @staticmethod
-    def animations(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Sequence[Figure]]:
-        """Draw a picture per step of the heads that become diagonal, by name; the report animates them.
-
-        The pictures are states of one figure: save each before accessing the next one.
-        """
-        frames = diagonal_animation(observations)
-        return {"diagonal_heads": frames} if len(frames) > 1 else {}

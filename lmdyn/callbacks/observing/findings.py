@@ -24,24 +24,22 @@ class Finding:
     Attributes:
         what: kind of condition: on the ``data``, on the ``module``, of an ``observation`` tried
             on one batch, on memory or disk (``cost``), or on the ``run``, such as its schedules.
-        why: what was expected and what was found.
-        remedy: how to make it run; empty if the message contains no remedy.
+        why: what was expected and what was found, and how to make it run.
         error: exception that was raised.
         stops: whether nothing could be measured, or the number would be wrong; else some of the numbers are missing.
 
     Example:
-        >>> print(Finding("data", "the probe set has no layer 'upos'", "choose others by `layers`"))
+        >>> print(Finding("data", "the probe set has no layer 'upos': choose others by `layers`"))
         the probe set has no layer 'upos': choose others by `layers`
     """
 
     what: What
     why: str
-    remedy: str = ""
     error: Exception | None = field(default=None, compare=False, repr=False)
     stops: bool = True
 
     def __str__(self) -> str:
-        return f"{self.why}: {self.remedy}" if self.remedy else self.why
+        return self.why
 
 
 def expected(what: str, got: str, remedy: str, *, of: What = "data", stops: bool = True) -> Finding:
@@ -51,7 +49,7 @@ def expected(what: str, got: str, remedy: str, *, of: What = "data", stops: bool
         >>> print(expected("100 pairs of words", "12", "lower `min_pairs`"))
         expected 100 pairs of words, got 12: lower `min_pairs`
     """
-    return Finding(of, f"expected {what}, got {got}", remedy, stops=stops)
+    return Finding(of, f"expected {what}, got {got}: {remedy}", stops=stops)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["busy", "free_disk", "free_memory", "in_time", "in_words", "most_allocated"]
+__all__ = ["free_disk", "free_memory", "in_words", "most_allocated"]
 
 
 def most_allocated(compute: Callable[[], object]) -> int:
@@ -87,14 +87,6 @@ def free_disk(folder: Path) -> int | None:
         return None
 
 
-def busy() -> bool:
-    """Return whether other processes use half of the processors or more; False if the system does not report it."""
-    try:
-        return 2 * os.getloadavg()[0] > (os.cpu_count() or 1)
-    except (AttributeError, OSError):
-        return False
-
-
 def in_words(number: int) -> str:
     """Format a number of bytes.
 
@@ -108,16 +100,3 @@ def in_words(number: int) -> str:
             break
         size, unit = size / 1024, larger
     return f"{number} B" if unit == "B" else f"{size:.1f} {unit}"
-
-
-def in_time(seconds: float) -> str:
-    """Format a number of seconds.
-
-    Example:
-        >>> in_time(0.042), in_time(75), in_time(5400), in_time(100 * 3600)
-        ('0.042 s', '1.2 min', '1.5 h', '4.2 days')
-    """
-    for unit, of in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= (2 if unit == "days" else 1) * of:
-            return f"{seconds / of:.1f} {unit}" if seconds < 10 * of else f"{seconds / of:.0f} {unit}"
-    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"

@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import re
 import tempfile
 import traceback
 from collections.abc import Iterator
@@ -188,28 +187,8 @@ def _findings(what: What, error: Exception, name: str) -> list[Finding]:
     """Split an error of lmdyn into its parts; for errors of other kinds, add their type."""
     if isinstance(error, UnmetNeedsError):
         texts = [str(unmet).removeprefix(f"{unmet.whose} ") for unmet in error.unmet]
-        return [Finding(what, *_parted(text, first=True), error) for text in texts]
+        return [Finding(what, text, error) for text in texts]
     text = " ".join(str(error).split()).removeprefix(f"{name}: ") or type(error).__name__
     if not isinstance(error, (ValueError, TypeError, RuntimeError, OSError)):
         text = f"{type(error).__name__}: {text}"
-        return [Finding(what, text, error=error)]
-    return [Finding(what, *_parted(text), error)]
-
-
-_LISTS = ("there are", "it has", "they are")
-
-
-def _parted(text: str, *, first: bool = False) -> tuple[str, str]:
-    """Split a message into the problem and the remedy, which follows the last colon outside quotes and brackets.
-
-    Example:
-        >>> _parted("no tags `upos: x`: set `layers: []`")
-        ('no tags `upos: x`', 'set `layers: []`')
-        >>> _parted("no module 'h1'; there are: a, b")
-        ("no module 'h1'; there are: a, b", '')
-    """
-    hidden = re.sub(r"`[^`]*`|\[[^][]*\]|\([^()]*\)|'[^']*'", lambda found: "_" * len(found[0]), text)
-    at = hidden.find(": ") if first else hidden.rfind(": ")
-    if at < 0 or text[:at].endswith(_LISTS):
-        return text, ""
-    return text[:at], text[at + 2 :]
+    return [Finding(what, text, error)]

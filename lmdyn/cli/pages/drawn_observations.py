@@ -1,7 +1,7 @@
 """Observations that a report draws: all, or as many as a figure can show."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pandas as pd
 from lmdyn.callbacks.observing.figures import spread_out
 from lmdyn.runs.store import ObservationStore
 
-__all__ = ["DrawnObservations", "drawn_observations", "drawn_steps"]
+__all__ = ["DrawnObservations", "drawn_observations"]
 
 
 log = logging.getLogger(__name__)
@@ -60,30 +60,7 @@ def drawn_observations(run: Path, most: int | None) -> list[DrawnObservations]:
         folders.remove(folder)
     stores = {p.name: ObservationStore(p) for p in folders}
     existing = {name: steps for name, store in stores.items() if (steps := store.steps())}
-    drawn = drawn_steps(existing, most)
-    return [DrawnObservations(stores[name], steps, drawn[name]) for name, steps in existing.items()]
-
-
-def drawn_steps(steps: Mapping[str, Sequence[int]], most: int | None) -> dict[str, list[int]]:
-    """Return the drawn steps of each observer: the same for all, as far as they exist, so that they can be compared.
-
-    For an observer with more than ``most`` steps, these are its first and last one, all steps of observers with fewer,
-    and every n-th of all steps of observers with more. A new observation is the last one, and seldom changes the
-    others.
-
-    Example:
-        >>> drawn_steps({"often": range(1000), "too": range(0, 1000, 2), "seldom": [0, 501]}, 5)
-        {'often': [0, 250, 500, 501, 750, 999], 'too': [0, 250, 500, 750, 998], 'seldom': [0, 501]}
-        >>> drawn_steps({"often": range(1001)}, 5)
-        {'often': [0, 250, 500, 750, 1000]}
-    """
-    if most is None:
-        return {name: list(own) for name, own in steps.items()}
-    long = sorted({step for own in steps.values() if len(own) > most for step in own})
-    shared = {step for own in steps.values() if len(own) <= most for step in own}
-    chosen = shared.union(long[:: -(-(len(long) - 1) // max(most - 1, 1))] if long else ())
-    found = {}
-    for name, own in steps.items():
-        few = len(own) <= most
-        found[name] = list(own) if few else [s for s in own if s in chosen or s in (own[0], own[-1])]
-    return found
+    return [
+        DrawnObservations(stores[name], steps, steps if most is None else spread_out(steps, most))
+        for name, steps in existing.items()
+    ]

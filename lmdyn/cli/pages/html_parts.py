@@ -1,10 +1,10 @@
-"""Pages and their parts by Jinja2 templates (``web/``): tables, figures, animated images. All texts are escaped."""
+"""Pages and their parts by Jinja2 templates (``web/``): tables, figures. All texts are escaped."""
 
 import base64
 import gc
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -16,14 +16,12 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from PIL import Image
 
-from lmdyn.callbacks.observing.figures import lay_out, pixels
+from lmdyn.callbacks.observing.figures import lay_out
 from lmdyn.runs.atomic_files import write_file
 
 __all__ = [
     "Place",
-    "animation",
     "csv_table",
     "file_beside",
     "html_table",
@@ -35,7 +33,6 @@ __all__ = [
 
 _DPI = 150  # of a report's figures
 _PNG = {"compress_level": 3}  # two thirds of the time of 6, for files larger by a tenth
-_FRAME_MS = 500  # of an animated image
 
 _WEB = Path(__file__).with_name("web")
 
@@ -158,43 +155,10 @@ def picture(figure: Figure, base: Path, name: str) -> str:
             save = partial(figure.savefig, format=kind, dpi=_DPI, **how)
             write_file(file, save, lasting=False)
         figure.clear()  # otherwise it stays in memory until garbage collection
-    return _image(files["png"], name, {kind.upper(): file for kind, file in files.items()})
-
-
-def animation(frames: Sequence[Figure], path: Path, name: str) -> str:
-    """Write figures as the frames of an animated GIF, and return it as part of the page.
-
-    Args:
-        frames: figures, or states of one figure that are set on access, in order.
-        path: path of the GIF.
-        name: its name in the page.
-    """
-    first = frames[0]
-    lay_out(first, first.get_dpi())
-    pictures, figures = [], {}
-    for figure in frames:
-        # of a frame with the same axes, the layout of the first: nothing moves, and it is computed once
-        if figure is not first and len(figure.axes) == len(first.axes):
-            for own, other in zip(figure.axes, first.axes, strict=True):
-                own.set_position(other.get_position(original=True), which="original")
-            figure.set_layout_engine("none")
-        pictures.append(Image.fromarray(pixels(figure)))
-        figures[id(figure)] = figure
-    for figure in figures.values():
-        figure.clear()
-    # one palette for all frames avoids flicker; the last frame has the most colours
-    palette = pictures[-1].quantize(256)
-    beginning, *others = (picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures)
-    durations = [_FRAME_MS] * len(others) + [4 * _FRAME_MS]
-    save = partial(
-        beginning.save, format="gif", save_all=True, append_images=others, duration=durations, loop=0
+    encoded = base64.b64encode(files["png"].read_bytes()).decode()
+    return part(
+        "image", files["png"], _title(name), encoded, {kind.upper(): file for kind, file in files.items()}
     )
-    write_file(path, save, lasting=False)
-    return _image(path, name, {"GIF": path}, f", {len(pictures)} observations")
-
-
-def _image(path: Path, name: str, files: Mapping[str, Path], about: str = "") -> str:
-    return part("image", path, _title(name), base64.b64encode(path.read_bytes()).decode(), files, about)
 
 
 def _title(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The section of a report on one observer: figures, tables, animated images and numbers."""
+"""The section of a report on one observer: figures, tables and numbers."""
 
 import json
 import logging
@@ -20,7 +20,7 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.cli.pages.chart_data import MOST_VALUES, chart_data
 from lmdyn.cli.pages.drawn_observations import DrawnObservations
 from lmdyn.cli.pages.final_numbers import FinalNumber, final_numbers
-from lmdyn.cli.pages.html_parts import animation, csv_table, file_beside, html_table, part, picture
+from lmdyn.cli.pages.html_parts import csv_table, file_beside, html_table, part, picture
 from lmdyn.cli.pages.sentences import Finding, card, finding
 from lmdyn.cli.parsing.errors import of_users_code
 from lmdyn.cli.recorded_observers import UnknownObserverError
@@ -41,7 +41,6 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _MOST_NUMBERS = 1000  # of an unknown observer, some of whose rows are not scalars
-_MOST_FRAMES = 20
 _MOST_ROWS = 2_000_000  # of an unknown observer, most of which may not be scalars
 
 Find = Callable[[Path], type[Observer]]
@@ -109,21 +108,16 @@ def draw_parts(
         others: records of other observers.
         base: prefix of the files' names.
     """
-    drawing: dict[str, Callable[[Any, str], str]] = {
-        "figures": lambda figure, name: picture(figure, base, name),
-        "tables": lambda table, name: csv_table(table, file_beside(base, name, "csv"), name),
-    }
 
-    def made(method: str, about: Any, draw: Callable[[Any, str], str]) -> Iterator[str]:
+    def made(method: str, about: Any) -> Iterator[str]:
         if (make := getattr(observer, method, None)) is not None:
-            table = read(_figure_rows(observer) if method == "figures" else None)
-            yield from (draw(one, name) for name, one in make(table, about).items())
+            pictures = method == "figures"
+            for name, one in make(read(_figure_rows(observer) if pictures else None), about).items():
+                file = file_beside(base, name, "csv")
+                yield picture(one, base, name) if pictures else csv_table(one, file, name)
 
-    for suffix, about in (("", settings), ("_beside", others)):
-        for kind, draw in drawing.items():
-            yield from _survived(
-                f"{kind}{suffix} of {base.name}", partial(made, f"{kind}{suffix}", about, draw)
-            )
+    for method, about in (("figures", settings), ("tables", settings), ("tables_beside", others)):
+        yield from _survived(f"{method} of {base.name}", partial(made, method, about))
 
 
 def _figure_rows(observer: type[Observer]) -> pc.Expression | Callable[[Sequence[int]], pc.Expression] | None:
@@ -232,19 +226,12 @@ class ObserverSection:
                 table = scalars(read())  # figures may use only some of them
             yield from self._chart(at_ends, table, made.recorded, made)
 
-        def moving_and_last() -> Iterator[str]:
-            if (moving := getattr(observer, "animations", None)) is not None:
-                few = len(drawn.steps) <= _MOST_FRAMES
-                observations = read() if few else drawn.read(most=_MOST_FRAMES)
-                for name, frames in moving(observations, settings).items():
-                    yield animation(frames, file_beside(base, name, "gif"), name)
-            yield _last_values(scalars(ends()), drawn.steps[0])
-
         yield from _survived(f"chart of {base.name}", curves)
         if not self.together:
             others = Others({self.run: (drawn, self.every)}, self.find)
             yield from draw_parts(observer, read, settings, others, base)
-        yield from _survived(f"animations and numbers of {base.name}", moving_and_last)
+        numbers = f"numbers of {base.name}"
+        yield from _survived(numbers, lambda: [_last_values(scalars(ends()), drawn.steps[0])])
 
     def _chart(
         self, ends: pd.DataFrame, scalars: pd.DataFrame, recorded: Sequence[Quantity], made: DrawnSection

@@ -1,17 +1,13 @@
 """Checks of a whole run before its first batch: schedules that never apply, memory, disk, checkpoints."""
 
-import logging
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
-from torch import Tensor, nn
+from torch import nn
 
 from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.callbacks.observing.amounts import parameter_bytes
@@ -29,18 +25,14 @@ from lmdyn.runs.schedule import Steps
 __all__ = [
     "Plan",
     "Preflight",
-    "compared",
     "disk_of_checkpoints",
     "due",
     "foreseen_of_replay",
     "foreseen_of_training",
     "held_together",
     "own_references",
-    "peak_memory",
     "training_bytes",
 ]
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -50,13 +42,11 @@ class Plan:
     Attributes:
         updates: optimizer updates in total; None if unknown.
         of_epoch: updates per epoch; None if unknown.
-        epoch_batches: batches per epoch; None if unknown.
         begin: updates that were done before, in a resumed run or the origin of a fork.
     """
 
     updates: int | None
     of_epoch: int | None
-    epoch_batches: int | None = None
     begin: int = 0
 
     @classmethod
@@ -71,19 +61,7 @@ class Plan:
             ends.append(math.ceil(trainer.max_steps * per_step))
         if trainer.max_epochs is not None and trainer.max_epochs >= 0 and of_epoch is not None:
             ends.append(trainer.max_epochs * of_epoch)
-        return cls(min(ends) if ends else None, of_epoch, int(batches or 0) if known else None, begin)
-
-    def batches(self, accumulated: int) -> int | None:
-        """Return the batches of the training, given those per update (an epoch's last has fewer); None if unknown.
-
-        Example:
-            >>> Plan(8, 2, 10).batches(8), Plan(8, None).batches(8)  # two updates an epoch: of 8 batches and of 2
-            (40, 64)
-        """
-        if self.updates is None or not self.of_epoch or not self.epoch_batches:
-            return None if self.updates is None else self.updates * accumulated
-        epochs, further = divmod(self.updates, self.of_epoch)
-        return epochs * self.epoch_batches + further * accumulated
+        return cls(min(ends) if ends else None, of_epoch, begin)
 
 
 def due(schedule: Steps, plan: Plan) -> list[int]:
@@ -176,7 +154,7 @@ def foreseen_of_training(
         for observer in (c for c in callbacks if isinstance(c, Observer)):
             found += _missing_steps(observer, kept)
     weights_size, free = parameter_bytes(module), free_disk(folder)
-    needed = disk_of_checkpoints(callbacks, weights_size, states, plan, folder, peak=True)
+    needed = disk_of_checkpoints(callbacks, weights_size, states, plan, folder)
     if free is not None and needed > free:
         disk, remedy = f"about {in_words(needed)} of disk for checkpoints", "set `save_dir` to another disk"
         remedy = f"save fewer (`schedule`), keep fewer (`keep`), or {remedy}"
@@ -190,35 +168,23 @@ def training_bytes(module: nn.Module, optimizers: Sequence[Any] | None) -> int:
     gradients = sum(p.numel() * p.element_size() for p in trained)
     if not optimizers:
         return 3 * gradients
-    states = 0.0
+    states = 0
     for optimizer in optimizers:
         held = sum(p.numel() * p.element_size() for g in optimizer.param_groups for p in g["params"])
         states += held * _numbers_of_state(optimizer)
-    return gradients + int(states)
+    return gradients + states
 
 
-def _numbers_of_state(optimizer: Any) -> float:
-    """Return how many numbers an optimizer keeps per parameter, determined by one update of a test parameter."""
-    optimizer = getattr(optimizer, "optimizer", optimizer)  # Lightning's wrapper
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.inference_mode(False):
-        parameter = nn.Parameter(torch.ones(8, 8))
-        try:
-            groups = optimizer.param_groups[0]
-            given = {k: groups[k] for k in optimizer.defaults if k in groups}
-            own = type(optimizer)([parameter], **given)
-            parameter.grad = torch.full_like(parameter, 0.5)
-            own.step()
-            tensors = [v for v in own.state[parameter].values() if isinstance(v, Tensor)]
-        except Exception as error:  # a user's class may need more arguments
-            log.debug("the state of %s is unknown: %s", type(optimizer).__name__, error)
-            return 2.0
-    return sum(t.numel() for t in tensors if t.numel() > 1) / parameter.numel()
+def _numbers_of_state(optimizer: Any) -> int:
+    """Return how many numbers an optimizer keeps per parameter: momenta and second moments, as in torch's classes."""
+    settings = getattr(getattr(optimizer, "optimizer", optimizer), "defaults", {})  # of Lightning's wrapper
+    if "betas" in settings:
+        return 2 + bool(settings.get("amsgrad"))
+    return int(bool(settings.get("momentum")))
 
 
-def disk_of_checkpoints(
-    callbacks: Sequence[Any], weights: int, states: int, plan: Plan, folder: Path, *, peak: bool = False
-) -> int:
-    """Return the bytes of the checkpoints that a training adds to its folder, Lightning's own included.
+def disk_of_checkpoints(callbacks: Sequence[Any], weights: int, states: int, plan: Plan, folder: Path) -> int:
+    """Return the bytes of the scheduled checkpoints that a training adds to its folder, until the newest is written.
 
     Args:
         callbacks: callbacks of the trainer.
@@ -226,37 +192,16 @@ def disk_of_checkpoints(
         states: bytes of gradients and optimizer, see :func:`training_bytes`; gradients are not saved.
         plan: length of the training.
         folder: the run's folder; files in it are not counted.
-        peak: whether to count those that exist until the newest one is written.
     """
     needed = 0
-    for callback in callbacks:
-        if isinstance(callback, ScheduledCheckpoint):
-            number, whole = _number_due(callback, plan, folder), not callback.weights_only
-            keep = callback.keep
-        elif isinstance(callback, ModelCheckpoint):
-            number, whole = _number_of_lightning(callback, plan), not callback.save_weights_only
-            keep = None if callback.save_top_k < 0 else callback.save_top_k
-        else:
-            continue
-        kept = number if keep is None else min(number, keep + (peak and keep > 0))
-        kept += isinstance(callback, ModelCheckpoint) and callback.save_last is True and number > 0
-        needed += kept * (max(weights, states) if whole else weights)
+    for saver in (c for c in callbacks if isinstance(c, ScheduledCheckpoint)):
+        there = {path.name for path in (folder / saver.folder).glob("step=*.ckpt")}
+        # at the beginning of a resumed run, only weights are written
+        first = plan.begin + (plan.begin > 0 and not saver.weights_only)
+        number = sum(s >= first and f"step={s:09d}.ckpt" not in there for s in due(saver.schedule, plan))
+        kept = number if saver.keep is None else min(number, saver.keep + 1)
+        needed += kept * (weights if saver.weights_only else max(weights, states))
     return needed
-
-
-def _number_due(saver: ScheduledCheckpoint, plan: Plan, folder: Path) -> int:
-    """Return how many checkpoints are still to be written; at the beginning of a resumed run, only weights are."""
-    there = {path.name for path in (folder / saver.folder).glob("step=*.ckpt")}
-    first = plan.begin + (plan.begin > 0 and not saver.weights_only)
-    return sum(s >= first and f"step={s:09d}.ckpt" not in there for s in due(saver.schedule, plan))
-
-
-def _number_of_lightning(saver: ModelCheckpoint, plan: Plan) -> int:
-    """Return how often Lightning saves: each n updates, or at the end of each n-th epoch, also of an unfinished one."""
-    left = max(0, (plan.updates or 0) - plan.begin)
-    if every := saver._every_n_train_steps:
-        return left // every
-    return -(-left // ((plan.of_epoch or max(1, left)) * max(1, saver._every_n_epochs)))
 
 
 def foreseen_of_replay(
@@ -292,30 +237,11 @@ def held_together(costs: Mapping[Observer, Sequence[Cost]]) -> list[Cost]:
     return max(by_pass.values(), key=lambda held: sum(c.memory for c in held), default=[])
 
 
-def peak_memory(device: torch.device) -> int:
-    """Return the maximum number of bytes that this process has held on a device so far."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    import resource  # unavailable on Windows
-
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(used if sys.platform == "darwin" else 1024 * used)
-
-
 class Preflight(L.Callback):
     """In ``fit``: checks schedules, memory and disk after everything is built, before anything is observed or trained.
 
-    It must be first among the callbacks, so that it runs before the observations of step 0. At the end of training, it
-    logs the predicted and the used memory and disk space.
-
-    Attributes:
-        compared: these numbers, for the provenance.
+    It must be first among the callbacks, so that it runs before the observations of step 0.
     """
-
-    def __init__(self) -> None:
-        self._foreseen: tuple[int, int] | None = None
-        self._there: set[Path] = set()  # checkpoints at the beginning
-        self.compared: dict[str, int] = {}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop if something would fail.
@@ -331,30 +257,3 @@ class Preflight(L.Callback):
         findings, states = foreseen_of_training(callbacks, pl_module, plan, folder, trainer.optimizers)
         held = [states, *held_together({o: o.costs for o in callbacks if isinstance(o, Observer)})]
         raise_or_warn("this run", [*findings, *beyond_memory(held, device)], device)
-        weights, disk = parameter_bytes(pl_module), 0
-        if plan.updates is not None:
-            disk = disk_of_checkpoints(callbacks, weights, states.memory, plan, folder)
-        self._foreseen = peak_memory(device) + sum(c.memory for c in held), disk
-        self._there = {*folder.rglob("*.ckpt")}
-
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Compare predictions and measurements."""
-        if self._foreseen is None:
-            return
-        folder = run_folder(trainer)  # a broadcast: every rank must call it
-        if not trainer.is_global_zero:
-            return
-        memory, disk = self._foreseen
-        made = {*folder.rglob("*.ckpt")} - self._there
-        files = [p for found in made for p in (found, *found.rglob("*"))]  # or folders of files
-        used = sum(p.stat().st_size for p in files if p.is_file())
-        self.compared = compared(memory, device_of(pl_module))
-        self.compared |= {"checkpoints_mb": used >> 20, "foreseen_checkpoints_mb": disk >> 20}
-        log.info("checkpoints: %s, predicted %s", in_words(used), in_words(disk))
-
-
-def compared(foreseen: int, device: torch.device) -> dict[str, int]:
-    """Log and return, in MiB, the predicted memory without batches and the memory held, for the provenance."""
-    held = peak_memory(device)
-    log.info("memory: at most %s, predicted %s without batches", in_words(held), in_words(foreseen))
-    return {"held_memory_mb": held >> 20, "foreseen_memory_mb": foreseen >> 20}

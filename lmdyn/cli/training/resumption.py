@@ -32,11 +32,7 @@ _FREE = ("cache_dir", "num_workers", "pin_memory")  # these do not change batche
 
 
 def check_resumed(
-    run: Path,
-    config: Mapping[str, Any],
-    saved: Mapping[str, Any],
-    loaders: Sequence[Any] = (),
-    optimizers: Sequence[Any] = (),
+    run: Path, config: Mapping[str, Any], saved: Mapping[str, Any], loaders: Sequence[Any] = ()
 ) -> None:
     """Compare training settings of a configuration with the ``config.yaml`` of the resumed run.
 
@@ -45,20 +41,17 @@ def check_resumed(
     warning: the two parts of the run are trained differently.
 
     Args:
-        run: the run's folder; without a ``config.yaml`` only the optimizer is compared, with its saved state.
+        run: the run's folder; without a ``config.yaml`` nothing is compared.
         config: ``trainer``, ``model`` and ``data``, plain values.
         saved: hyperparameters of the checkpoint, which are compared elsewhere.
         loaders: states of the training loaders in it; loaders that know the batch of all ranks compare its division
             themselves.
-        optimizers: states of the optimizers in it.
 
     Raises:
         ValueError: if the optimizer or its settings differ, or ``config.yaml`` cannot be read.
     """
     lines = changed_settings(run, config)
     kept = [line for k, line in lines.items() if k.startswith("model.optimizer")]
-    if not (run / "config.yaml").is_file():
-        kept = _other_than_saved(config, optimizers)
     if kept:
         raise ValueError(
             f"{run} was trained with another optimizer ({'; '.join(kept)}), whose state and learning rates its "
@@ -125,26 +118,3 @@ def _other(name: str, there: Any, here: Any) -> bool:
     if (there is None or here is None) and name.rpartition(".")[2] == _FOUND:
         return False
     return bool(there != here)
-
-
-def _other_than_saved(config: Mapping[str, Any], optimizers: Sequence[Any]) -> list[str]:
-    """Return a line for each optimizer setting that the saved state lacks or has with another value.
-
-    A learning rate that was lowered without a torch scheduler does not reveal its initial value; it raises a warning.
-    """
-    asked = (config["model"].get("init_args") or {}).get("optimizer")
-    groups = optimizers[0].get("param_groups") if len(optimizers) == 1 else None
-    if not isinstance(asked, Mapping) or "class_path" not in asked or not groups:
-        return []
-    of_torch = str(asked["class_path"]).startswith("torch.optim.")  # their groups contain all arguments
-    lines = []
-    for name, value in (asked.get("init_args") or {}).items():
-        began = "initial_lr" if name == "lr" and "initial_lr" in groups[0] else name
-        there = [group.get(began) for group in groups]
-        if any(v == value or (isinstance(v, tuple) and list(v) == value) for v in there):
-            continue
-        if began == "lr" and there[0] is not None:
-            log.warning("the checkpoint restores its learning rate %s: lr %s has no effect", there[0], value)
-        elif name in groups[0] or of_torch:
-            lines.append(f"model.optimizer.{name}: {there[0]!r} before, {value!r} now")
-    return lines

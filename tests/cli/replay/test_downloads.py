@@ -1,7 +1,5 @@
 """A bounded cache: never more than agreed, never a file that was there before or that another revision shares."""
 
-import os
-import shutil
 import threading
 
 import pandas as pd
@@ -10,7 +8,7 @@ import yaml
 
 from lmdyn.cli.command_parser import run_command
 from lmdyn.cli.commands import analyze
-from lmdyn.cli.replay.downloads import Downloads, KeepLimit, _files, parse_keep
+from lmdyn.cli.replay.downloads import Downloads
 from lmdyn.runs.hub_checkpoints import HubCheckpoints
 from tests.cli.test_hub import OBSERVERS, lmdyn, pythia
 from tests.cli.test_hub import hub as hub
@@ -56,7 +54,7 @@ class Cache:
 
     def downloads(self, slots, n=6):
         paths = HubCheckpoints(NAME, ",".join(f"step{i}" for i in range(n)), self.fetch, lambda name: [])
-        return Downloads(paths, self.cached, self.folder, self.folder / "slots", slots)
+        return Downloads(paths, self.cached, self.folder, slots)
 
 
 @pytest.fixture
@@ -76,17 +74,6 @@ def test_what_was_downloaded_goes_and_what_was_there_stays(cache):
     assert cache.revisions() == ["step2"]
     assert cache.blobs() == ["shared", "weights-step2"]
     assert [p.name for p in (cache.repository / "refs").iterdir()] == ["step2"]
-    assert not (cache.folder / "slots").exists()
-
-
-def test_a_file_that_was_there_before_stays_also_where_the_rest_was_fetched(cache):
-    snapshot = cache.fetch(NAME, "step1")
-    (snapshot / "model.safetensors").unlink()
-    downloads = cache.downloads(1)
-    assert (downloads[1] / "model.safetensors").exists()
-    downloads.done(1)
-    assert [p.name for p in snapshot.iterdir()] == ["config.json"]
-    assert (snapshot / "config.json").read_text() == "shared"
 
 
 def test_equal_weights_of_two_revisions_are_one_file(cache):
@@ -98,7 +85,7 @@ def test_equal_weights_of_two_revisions_are_one_file(cache):
     assert not first.exists()
     assert (second / "model.safetensors").read_text() == "weights-step1"
     downloads.close()
-    assert cache.blobs() == ["weights-step2"]
+    assert cache.blobs() == []
 
 
 def test_downloads_wait_until_there_is_room(cache):
@@ -112,18 +99,6 @@ def test_downloads_wait_until_there_is_room(cache):
     assert cache.blobs() == cache.revisions() == []
 
 
-def test_downloads_of_the_dead_go(cache):
-    dead = cache.downloads(1)
-    dead[3]
-    with pytest.raises(ValueError, match="is written by"):
-        cache.downloads(1)
-    dead._lock.release()
-    again = cache.downloads(1)
-    again[4]
-    assert cache.revisions() == ["step4"]
-    again.close()
-
-
 def test_what_cannot_be_fetched_holds_no_slot(cache):
     def away(name, revision):
         raise ValueError("away")
@@ -133,18 +108,14 @@ def test_what_cannot_be_fetched_holds_no_slot(cache):
     for _ in range(2):
         with pytest.raises(ValueError, match="away"):
             downloads[1]
-    assert list((cache.folder / "slots").iterdir()) == []
 
 
-def test_how_much_to_keep(tmp_path):
-    (tmp_path / "weights").write_bytes(b"x" * 1000)
-    assert parse_keep("20GB") == KeepLimit(size=20 * 10**9)
-    assert parse_keep("2.5k").slots(tmp_path) == 2
-    assert parse_keep("10b").slots(tmp_path) == 1
-    assert parse_keep("7").slots(tmp_path) == 7
-    for wrong in ("0", "-1", "x", "1.5", "0GB", ""):
-        with pytest.raises(ValueError, match="--keep"):
-            parse_keep(wrong)
+def test_how_much_to_keep(capsys):
+    with pytest.raises(SystemExit):
+        run_command("analyze", analyze, ["org/lm", "--keep", "20GB"])
+    assert "invalid whole number value: '20GB'" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="--keep 0: expected a number of checkpoints"):
+        run_command("analyze", analyze, ["org/lm", "--revisions", "all", "--keep", "0"])
     with pytest.raises(ValueError, match="--keep applies to hub models"):
         run_command("analyze", analyze, ["runs/x", "--keep", "3"])
 
@@ -177,21 +148,3 @@ def test_the_cache_of_the_hub_stays_below_its_bound(hub: Hub, tmp_path):
     left = sorted(p.name for p in (repository / "snapshots").iterdir())
     assert set(there) < set(left)
     assert len(left) == 2  # and the first
-    assert not (tmp_path / "found" / "downloads").exists()
-
-
-def test_files_that_go_while_they_are_listed(tmp_path, monkeypatch):
-    """As another worker removes a checkpoint's folder between the listing of its parent and its own."""
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").touch()
-    (tmp_path / "b" / "link").symlink_to("../nothing")
-    scandir = os.scandir
-
-    def and_remove(path):
-        if str(path) == str(tmp_path / "a"):
-            shutil.rmtree(path)
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", and_remove)
-    assert sorted(_files(tmp_path)) == [tmp_path / "b" / "file", tmp_path / "b" / "link"]

@@ -1,9 +1,6 @@
 """What a run that goes on is asked for, against what it was trained with."""
 
-import contextlib
-
 import pytest
-import torch
 import yaml
 
 from lmdyn.cli.training.resumption import changed_settings, check_resumed
@@ -75,24 +72,3 @@ def test_the_seed_acts_where_a_run_begins_again(tmp_path):
     assert changed_settings(run, config) == {}
     said = {"seed_everything": "seed_everything: 3 before, 4 now"}
     assert changed_settings(run, config, from_begin=True) == said
-
-
-SGD = {"lr": 0.5, "momentum": 0.9}
-
-
-@pytest.mark.parametrize(
-    ("kind", "arguments", "refused", "said"),
-    [
-        ("SGD", SGD, "", ""),
-        ("SGD", SGD | {"momentum": 0.0}, "model.optimizer.momentum: 0.9 before, 0.0 now", ""),
-        ("Adam", {"lr": 0.5, "betas": [0.9, 0.999]}, "model.optimizer.betas: None before", ""),
-        ("SGD", SGD | {"lr": 0.1}, "", "restores its learning rate 0.5: lr 0.1 has no effect"),
-    ],
-)
-def test_the_optimizer_of_a_checkpoint_that_was_copied_away(kind, arguments, refused, said, tmp_path, caplog):
-    state = torch.optim.SGD([torch.zeros(1, requires_grad=True)], **SGD).state_dict()
-    optimizer = {"class_path": f"torch.optim.{kind}", "init_args": arguments}
-    config = {"trainer": {}, "model": {"class_path": "LSTM", "init_args": {"optimizer": optimizer}}}
-    with pytest.raises(ValueError, match=refused) if refused else contextlib.nullcontext():
-        check_resumed(tmp_path, config, {}, (), [state])
-    assert [said in record.getMessage() for record in caplog.records] == ([True] if said else [])

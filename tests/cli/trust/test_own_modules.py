@@ -1,4 +1,4 @@
-"""Modules in the working directory: after the installed ones, not at all for a received run, and what is hidden."""
+"""Modules in the working directory: after the installed ones, not at all for a received run."""
 
 import subprocess
 import sys
@@ -13,7 +13,6 @@ from lmdyn.cli.trust.own_modules import find_modules
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
-    monkeypatch.setattr("lmdyn.cli.trust.own_modules.log.propagate", True)
     return tmp_path
 
 
@@ -39,22 +38,6 @@ def test_a_folder_that_comes_first_is_refused(here, entry):
     with pytest.raises(ValueError, match=r"run `lmdyn report …`, or `python -P -m lmdyn\.cli report …`"):
         find_modules(["report", ".", "--untrusted"])
     find_modules(["report", "."])  # the control: one's own
-
-
-@pytest.mark.parametrize("named", ["--config=own.yaml", "argument", "run"])
-def test_a_hidden_module_is_named(here, named, caplog):
-    Path("yaml.py").touch()
-    Path("my_model.py").touch()
-    content = "model: {class_path: yaml.Net}\ndata: {class_path: my_model.Data}\n"
-    Path("own.yaml").write_text(content)
-    Path("run").mkdir()
-    Path("run", "config.yaml").write_text(content)
-    find_modules(["inspect", "yaml.Net" if named == "argument" else named])
-    (line,) = caplog.messages
-    assert line.startswith("yaml in this folder is hidden by")
-    caplog.clear()
-    find_modules(["inspect", "my_model.Net"])
-    assert not caplog.messages
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ from matplotlib.transforms import Bbox
 from numpy.typing import ArrayLike, NDArray
 
 from lmdyn.analysis.statistics.scales import error_on_scale, from_scale, to_scale
-from lmdyn.callbacks.observing.drawing.plain_text_figure import PlainTextFigure
 
 __all__ = ["draw_band", "error_band", "label_points"]
 
@@ -63,10 +62,9 @@ def label_points(axes: Axes, points: Iterable[tuple[float, float, str, str]], fo
         fontsize: font size of all labels.
     """
     points = list(points)
-    renderer = None
-    if isinstance(axes.figure, PlainTextFigure):
-        axes.figure.lay_out()
-        renderer = FigureCanvasAgg(axes.figure).get_renderer()  # once: each text would create its own
+    figure: Any = axes.get_figure(root=True)
+    figure.draw_without_rendering()
+    renderer = FigureCanvasAgg(figure).get_renderer()  # once: each text would create its own
     taken = []
     for x, y, *_ in points:
         at, above = axes.transData.transform((x, y))
