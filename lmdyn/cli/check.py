@@ -404,6 +404,5 @@ def _of_disk(built: Built, states: Cost) -> str:
     size = parameter_bytes(built.module)
     if built.plan.updates is None:  # e.g. the training ends by a time budget
         return f"each checkpoint about {in_words(size)}, their number is unknown"
-    free = free_disk(built.folder)
     needed = preflight.disk_of_checkpoints(built.callbacks, size, states.memory, built.plan, built.folder)
-    return f"checkpoints about {in_words(needed)}" + ("" if free is None else f" of {in_words(free)} free")
+    return f"checkpoints about {in_words(needed)} of {in_words(free_disk(built.folder))} free"

@@ -261,18 +261,6 @@ def in_yaml(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "bert"])
-def test_the_command_that_trains_a_folder_further(name, here, of_text, without_report):
-    """The text given is only observed, so the command names the text that is trained on."""
-    path = of_text(name)[1]
-    command = path.read_text().partition("the same observers: lmdyn ")[2].partition("\n")[0]
-    assert command.endswith("train FILE")
-    words = command.replace("FILE", "text.txt").replace(path.name, str(path)).replace("200", "1")
-    main([*words.split(), "--trainer.default_root_dir", str(here / "further"), QUIET])
-    assert "learning_curves" in observed(here / "further" / "lightning_logs" / "version_0")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama", "bert"])
 def test_the_yaml_of_a_folder_replays(name, here, capsys, of_text):
     """What it holds are the observers that the page says run, and each of them makes its observation."""
     path = of_text(name)[1] if name == "llama" else here / "my.yaml"

@@ -76,15 +76,10 @@ def _left_of_limit() -> int | None:
     return None
 
 
-def free_disk(folder: Path) -> int | None:
-    """Return the free bytes on the disk of a folder, which may not exist yet; None if unknown."""
-    there = next((p for p in (folder.absolute(), *folder.absolute().parents) if p.exists()), None)
-    if there is None:
-        return None
-    try:
-        return shutil.disk_usage(there).free
-    except OSError:
-        return None
+def free_disk(folder: Path) -> int:
+    """Return the free bytes on the disk of a folder, which may not exist yet."""
+    there = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    return shutil.disk_usage(there).free
 
 
 def in_words(number: int) -> str:

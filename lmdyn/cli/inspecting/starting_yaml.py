@@ -43,21 +43,10 @@ def starting_yaml(found: Inspection, name: str) -> str:
     missing = [f"{a.name}: {a.why[0]}" for a in found.observers if a.findings]
     longer = _dumped([_entry(a, found.forward, data.own) for a in runs if not a.tried], 0)
     callbacks += [_entry(a, found.forward, data.own) for a in runs if a.tried]
-    further = (
-        f"lmdyn fit --config {name}.yaml --model PretrainedLM --model.name {subject.name} --trainer.max_steps 200"
-        f"{_text_to_train_on(data.entry)}"
-    )
     with_data = fit or data.own or subject.kind == "pretrained"
-    all_seen = fit and data.own and _trains_on_what_it_observes(data.entry)
-    held_out = "for a held-out loss, give another `validation`."
     lines = [
         f"# Written by lmdyn inspect as a starting point: {found.about['model']}.",
         f"# Command: {next_command(subject, name + '.yaml')}",
-        *(
-            [f"# To train it further with the same observers: {further}"]
-            if subject.kind == "pretrained"
-            else []
-        ),
         *([f"seed_everything: {own.get('seed_everything', 1)}"] if fit else []),
         "trainer:",
         *_dumped(trainer, 2),
@@ -67,7 +56,6 @@ def starting_yaml(found: Inspection, name: str) -> str:
         *_noted("These do not run yet:", missing),
         *(_dumped({"model": subject.model}, 0) if fit else []),
         *(["# Your own text: lmdyn inspect … --data FILE --write …"] if with_data and not data.own else []),
-        *([f"# All of the text is trained on and observed: {held_out}"] if all_seen else []),
         *(_dumped({"data": data.entry}, 0) if with_data else []),
     ]
     return "\n".join(lines) + "\n"
@@ -87,25 +75,6 @@ def _entry(asked: Asked, forward: str | None, own_data: bool) -> dict[str, Any]:
     if forward is not None:
         arguments["forward"] = forward
     return {"class_path": asked.name, "init_args": arguments}
-
-
-def _trains_on_what_it_observes(entry: Any) -> bool:
-    """Return whether the corpus of an entry, or the entry, has one text for both parts."""
-    settings = _corpus_settings(entry)
-    return settings.get("train") is not None and settings.get("train") == settings.get("validation")
-
-
-def _text_to_train_on(entry: Any) -> str:
-    """Return the option that fit still requires if a text is only observed."""
-    settings = _corpus_settings(entry)
-    if settings.get("validation") is None or settings.get("train") is not None:
-        return ""
-    return " --data.corpus.init_args.train FILE" if "corpus" in entry["init_args"] else " --data.train FILE"
-
-
-def _corpus_settings(entry: Any) -> dict[str, Any]:
-    settings = (entry or {}).get("init_args") or {}
-    return (settings.get("corpus") or {}).get("init_args") or settings
 
 
 def _dumped(value: Any, indent: int) -> list[str]:

@@ -155,7 +155,7 @@ def foreseen_of_training(
             found += _missing_steps(observer, kept)
     weights_size, free = parameter_bytes(module), free_disk(folder)
     needed = disk_of_checkpoints(callbacks, weights_size, states, plan, folder)
-    if free is not None and needed > free:
+    if needed > free:
         disk, remedy = f"about {in_words(needed)} of disk for checkpoints", "set `save_dir` to another disk"
         remedy = f"save fewer (`schedule`), keep fewer (`keep`), or {remedy}"
         found.append(expected(disk, f"{in_words(free)} free at {folder}", remedy, of="cost"))

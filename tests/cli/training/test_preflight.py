@@ -141,7 +141,7 @@ def test_fit_stops_for_memory_and_disk(tmp_path, monkeypatch):
     module = Steps2()
     with pytest.raises(ForeseenError, match=r"expected about .* of disk for checkpoints, got 100 B free"):
         trainer_of(tmp_path, saver).fit(module, batches(), batches())
-    monkeypatch.setattr(preflight, "free_disk", lambda folder: None)
+    monkeypatch.setattr(preflight, "free_disk", lambda folder: 1 << 40)
     monkeypatch.setattr(finding, "free_memory", lambda device: 10)
     with pytest.raises(ForeseenError, match=r"expected about .* of memory .*gradients"):
         trainer_of(tmp_path, saver).fit(module, batches(), batches())
