@@ -63,7 +63,8 @@ def label_points(axes: Axes, points: Iterable[tuple[float, float, str, str]], fo
     """
     points = list(points)
     figure: Any = axes.get_figure(root=True)
-    figure.draw_without_rendering()
+    if figure.get_layout_engine() is not None:  # else the layout is known
+        figure.draw_without_rendering()
     renderer = FigureCanvasAgg(figure).get_renderer()  # once: each text would create its own
     taken = []
     for x, y, *_ in points:

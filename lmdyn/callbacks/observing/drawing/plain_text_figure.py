@@ -57,7 +57,8 @@ def _literal_powers(axis: Axis) -> None:
 
 def _break_label(axes: Axes, axis: Axis) -> None:
     """Break a label that is longer than its axis has room before the layout is determined, which ignores it."""
-    label, spec = axis.get_label_text(), axes.get_subplotspec()
+    label = axis.get_label_text()
+    spec: Any = axes.get_subplotspec()
     place: Any = axes.get_position(original=True) if spec is None else spec.get_position(axes.figure)
     box, whole = axis.label.get_window_extent(), axes.figure.bbox
     down = axis is axes.yaxis
