@@ -172,7 +172,7 @@ class PretrainedLM(LanguageModule):
             input_ids: tokens.
             attention_mask: 1 for tokens, 0 for padding; None without padding.
             token_type_ids: 0 in the first and 1 in the second segment; models with one type do not read them.
-            predict: if given, return the logits of these positions only, in row-major order.
+            predict: if given, project only these positions to the vocabulary, in row-major order.
         """
         inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         # GPT-2 would add the embeddings of words 0 and 1, RoBERTa has only one type
@@ -180,10 +180,11 @@ class PretrainedLM(LanguageModule):
             inputs["token_type_ids"] = token_type_ids
         if self.objective == "causal":
             inputs["use_cache"] = False
-        output = self.model(**inputs)
-        logits = getattr(output, "prediction_logits", None)
-        logits = cast(Tensor, output.logits if logits is None else logits)
-        return PretrainedOutput(logits if predict is None else logits[predict])
+        if predict is None:
+            return PretrainedOutput(_token_logits(self.model(**inputs)))
+        with _projecting(self.model, predict) as projected:
+            logits = _token_logits(self.model(**inputs))
+        return PretrainedOutput(logits if projected else logits[predict])
 
     evaluate = LanguageModule.evaluate_labelled
 
@@ -414,3 +415,33 @@ def _quiet() -> Iterator[None]:
     finally:
         if shown:
             transformers_logging.enable_progress_bar()
+
+
+# Projecting -------------------------------------------------------------------------------------------------
+
+
+def _token_logits(output: Any) -> Tensor:
+    logits = getattr(output, "prediction_logits", None)
+    return cast(Tensor, output.logits if logits is None else logits)
+
+
+@contextmanager
+def _projecting(model: Any, predict: Bool[Tensor, "batch time"]) -> Iterator[list[bool]]:
+    """Project only the positions of ``predict`` in this context; the list stays empty if the projection is not called.
+
+    A hook on the output embeddings works for every architecture, whatever its forward does before and after; the few
+    that multiply by their weights without calling them project everything.
+    """
+    done: list[bool] = []
+
+    def choose(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if not args or args[0].shape[:2] != predict.shape:
+            return None
+        done.append(True)
+        return (args[0][predict], *args[1:])
+
+    handle = model.get_output_embeddings().register_forward_pre_hook(choose)
+    try:
+        yield done
+    finally:
+        handle.remove()

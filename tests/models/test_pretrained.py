@@ -85,10 +85,26 @@ def test_positions_to_predict_are_rows_of_all(kind, tmp_path):
     module = PretrainedLM(str(tmp_path)).eval()
     inputs = {k: v for k, v in batch().items() if k != "labels"}
     predict = batch()["labels"] != -100
+    rows = []
+    head = module.model.get_output_embeddings()
+    hook = head.register_forward_hook(lambda m, a, out: rows.append(out.shape))
     with torch.no_grad():
         some = module(**inputs, predict=predict).logits
+        hook.remove()
         torch.testing.assert_close(some, module(**inputs).logits[predict], atol=1e-5, rtol=1e-5)
         assert module(**inputs, predict=torch.zeros(3, 7, dtype=torch.bool)).logits.shape == (0, 30)
+    assert rows == [(int(predict.sum()), 30)]  # no more was projected
+    assert not head._forward_pre_hooks
+
+
+def test_a_head_that_is_not_called_projects_all_and_answers_the_same(tmp_path):
+    """MobileBERT multiplies by the weights of its decoder."""
+    saved("mobilebert", tmp_path)
+    module = PretrainedLM(str(tmp_path)).eval()
+    predict = batch()["labels"] != -100
+    with torch.no_grad():
+        some = module(batch()["input_ids"], predict=predict).logits
+        torch.testing.assert_close(some, module(batch()["input_ids"]).logits[predict])
 
 
 def test_token_types_reach_those_that_have_them(tmp_path):
