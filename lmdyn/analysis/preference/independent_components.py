@@ -45,7 +45,9 @@ _RANK_TOLERANCE = 1e-12  # of variances: 1e-6 of singular values, as for every m
 _EVERY = 20  # iterations between checks of the residual, each of which synchronizes with the device
 
 
-def principal_components(x: Float[Tensor, "n d"], components: int) -> Float[Tensor, "n components"]:
+def principal_components(
+    x: Float[Tensor, "n d"], components: int, *, whiten: bool = True
+) -> Float[Tensor, "n components"]:
     """Compute the first principal components of x, whitened: equation 5 of the publication.
 
     With XᵀX/n = V S Vᵀ and V_d, S_d its first ``components`` eigenvectors and eigenvalues, P = X V_d / √S_d, whose
@@ -60,6 +62,7 @@ def principal_components(x: Float[Tensor, "n d"], components: int) -> Float[Tens
     Args:
         x: (n, d) embeddings.
         components: number k of components to keep, from 1 to d.
+        whiten: whether to divide by √S_d.
 
     Returns:
         Tensor of shape (n, k), float64, on the device of ``x``; columns in descending order of variance in x.
@@ -90,6 +93,8 @@ def principal_components(x: Float[Tensor, "n d"], components: int) -> Float[Tens
     variance, vectors = variance.flip(0)[:components], vectors.flip(1)[:, :components]
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
     p: Tensor = x @ (vectors * largest.sign())
+    if not whiten:
+        return p
     rank = int((variance > _RANK_TOLERANCE * variance[0].clamp(min=0)).sum())
     if rank < components:
         raise UnusableEmbeddingsError(

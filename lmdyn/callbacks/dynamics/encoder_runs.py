@@ -446,7 +446,7 @@ class EncoderRuns:
         yield from _over_t("trajectory_difference", path["apart"][:, 0])
         states = iterate(reduced, token, _COMPONENT_STEPS, {"x": lambda x: x}).observables["x"][:, 0]
         with suppress(UnusableEmbeddingsError):  # a diverged model
-            for i, along in enumerate(principal_components(states, min(3, states.shape[1]), whiten=None).T):
+            for i, along in enumerate(principal_components(states, min(3, states.shape[1]), whiten=False).T):
                 yield from _over_t("principal_component", along, component=i + 1)
 
 

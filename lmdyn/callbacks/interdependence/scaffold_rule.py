@@ -244,11 +244,11 @@ class ScaffoldRule(Observer):
         rules = by_length.assign(rule=observations["length"].map("k = {:.0f}, ".format) + rule)
         rules = rules.drop(columns="length")
         own = {quantity.name: quantity for quantity in cls.recorded}
-        gradients = [
+        gradients: list[tuple[str, str, tuple[str, ...]]] = [
             (f"{q}_{focus}", q, (focus,)) for q, focus in itertools.product(_STATES, ("close", "all"))
         ]
         figures: dict[str, Figure] = {}
-        for over, panels in {
+        drawings: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
             "": [
                 ("probability", "probability", ("",)),
                 ("probability_open", "probability", ("open",)),
@@ -256,7 +256,8 @@ class ScaffoldRule(Observer):
             ],
             "words": [("probability_prefix", "probability", ("prefix",)), *gradients],
             "length": [("probability_by_rules", "probability", ("open", "scaffold"))],
-        }.items():
+        }
+        for over, panels in drawings.items():
             for panel, name, focus in panels:
                 drawn = replace(own[name], panel=panel, over=over, lines="rule", where=(("focus", focus),))
                 figures |= standard_figures(by_length if over == "length" else rules, [drawn])
