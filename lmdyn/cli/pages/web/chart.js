@@ -63,13 +63,20 @@
     return data;
   };
 
+  // the number, within what its quantity can be
+  const within = (v, line, data) => {
+    const [least, greatest] = data.quantities.get(line.quantity).ends;
+    return Math.max(least ?? -Infinity, Math.min(greatest ?? Infinity, v));
+  };
+
   // low and high of a line, where the observer recorded an error or both ends
   const recordedBand = (line, data) => {
     const end = (name) => data.index.get(identity(line, `${line.quantity}_${name}`))?.values;
     const [low, high, error] = [end("low"), end("high"), end("error")];
     if (low && high) return { low, high, what: "interval as recorded (low, high)" };
     if (!error) return null;
-    const moved = (sign) => line.values.map((v, i) => (known(v) && known(error[i]) ? v + sign * error[i] : null));
+    const moved = (sign) =>
+      line.values.map((v, i) => (known(v) && known(error[i]) ? within(v + sign * error[i], line, data) : null));
     return { low: moved(-1), high: moved(1), what: "± the recorded error" };
   };
 
@@ -128,9 +135,7 @@
       const counted = group.map((line) => new Map(line.steps.map((step, i) => [step, line.tokens?.[i]])));
       const tokens = steps.map((step) => mean(counted.map((of) => of.get(step))));
       const [what, half] = [`95 % interval of the mean of ${group.length} runs (Student's t)`, all.map(halfWidth)];
-      const [least, greatest] = data.quantities.get(group[0].quantity).ends;
-      const within = (v) => Math.max(least ?? -Infinity, Math.min(greatest ?? Infinity, v));
-      const moved = (sign) => all.map((v, i) => within(mean(v) + sign * half[i]));
+      const moved = (sign) => all.map((v, i) => within(mean(v) + sign * half[i], group[0], data));
       const band = group.length > 2 && group.every((line) => line.independent) ? { low: moved(-1), high: moved(1), what } : null;
       const each = group.map((_, i) => all.map((v) => v[i]));
       const { condition } = group[0];
