@@ -1,4 +1,4 @@
-"""Survival of transients: closed forms, and an open tent map."""
+"""Survival of transients: closed forms, an open tent map, and coverage of the intervals."""
 
 import math
 
@@ -34,6 +34,7 @@ class TestCurve:
         assert found.survival.tolist() == pytest.approx(
             [by_hand(lengths, censored, t) for t in found.times.tolist()]
         )
+        assert (found.n, found.n_ended, found.n_groups) == (5, 3, 5)
 
     def test_restricted_mean_is_the_area(self):
         lengths, censored = [3.0, 5.0, 5.0, 8.0, 9.0], [False, False, True, False, True]
@@ -42,10 +43,11 @@ class TestCurve:
         assert found.restricted_mean == pytest.approx(area)
 
     def test_all_censored(self):
-        found = survival(torch.full((4,), 100.0), ~none(4))
+        found = survival(torch.full((4,), 100.0), ~none(4), [0, 0, 1, 1])
         assert found.survival.tolist() == [1]
         assert found.escape_rate == 0
         assert found.restricted_mean == 100
+        assert found.escape_interval == (0, math.inf)
 
 
 class TestOpenTent:
@@ -68,20 +70,44 @@ class TestOpenTent:
         found = survival(lengths, censored)
         expected = (2 / a) ** found.times
         assert (found.survival - expected).abs().max() < 4 * math.sqrt(0.25 / len(lengths))
+        assert ((found.low <= expected) & (expected <= found.high)).double().mean() > 0.8
 
-    def test_escape_rate(self, left):
-        """A part of chaos without memory has its rate; steps are not quite short beside 10 of them."""
+    def test_escape_rate_above_a_limit_of_detection(self, left):
+        """A part of chaos without memory has its rate; steps are not quite short beside 11 of them."""
         a, lengths, censored = left
-        later = (lengths - 10).clamp(min=0)
-        assert survival(later, censored).escape_rate == pytest.approx(math.log(a / 2), rel=0.07)
+        seen = torch.where(lengths > 10, lengths, 0)
+        found = survival(seen, censored, detected=10.0)
+        assert found.escape_rate == pytest.approx(math.log(a / 2), rel=0.07)
+        assert survival(seen, censored).escape_rate < 0.8 * math.log(a / 2)
+
+
+@pytest.mark.slow
+def test_intervals_over_networks_cover():
+    """Networks with rates of their own: an interval over orbits is too narrow for the mean over networks."""
+    g = torch.Generator().manual_seed(2)
+    covered = {"groups": 0, "orbits": 0}
+    repeats, networks, orbits = 200, 10, 20
+    truth = 0.5 * (20 * (1 - math.exp(-100 / 20)) + 60 * (1 - math.exp(-100 / 60)))
+    for _ in range(repeats):
+        mean = torch.where(torch.rand(networks, generator=g) < 0.5, 20.0, 60.0).repeat_interleave(orbits)
+        lengths = -mean * torch.rand(networks * orbits, generator=g).clamp(min=1e-12).log()
+        of = [i // orbits for i in range(networks * orbits)]
+        for name, groups in (("groups", of), ("orbits", None)):
+            found = survival(lengths.clamp(max=100), lengths > 100, groups, horizon=100.0)
+            low, high = found.restricted_interval
+            covered[name] += low <= truth <= high
+    assert covered["groups"] / repeats > 0.9
+    assert covered["orbits"] / repeats < 0.75
 
 
 @pytest.mark.parametrize(
     ("lengths", "censored", "options", "message"),
     [
         ([-1.0], [False], {}, "at least 0"),
+        ([1.0, 2.0], [False, False], {"groups": [1]}, "one group for each"),
+        ([1.0, 2.0], [False, False], {"groups": [1, 1]}, "at least 2 groups, got 1"),
         ([1.0, 3.0], [False, True], {"horizon": 9.0}, "no orbit was followed beyond 3"),
-        ([1.0], [False], {"horizon": -1.0}, "a horizon from 0"),
+        ([1.0], [False], {"detected": -1.0}, "at least 0"),
     ],
 )
 def test_refused(lengths, censored, options, message):
