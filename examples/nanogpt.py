@@ -87,7 +87,9 @@ def main(folder: str = "runs/nanogpt", max_steps: int = 200, text: bytes | None 
     model = GPT(vocab_size=256, n_layer=2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     # [readme]
-    probe = [get_batch("val") for _ in range(20)]  # batches to observe
+    with torch.random.fork_rng():  # batches to observe, the same for every seed of the training
+        torch.manual_seed(0)
+        probe = [get_batch("val") for _ in range(20)]
     observers = [LearningCurves(), Sparsity(), Similarity()]
     schedule = Steps(per_decade=4, every=100)
     watcher = lmdyn.watch(model, observers, probe=probe, folder=folder, schedule=schedule)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -256,7 +256,8 @@ class _Together:
             seeds = re.search(r"\(\d+ seeds?\)$", str(sources[0]["condition"]))
             said = f"Mean of {recorded_by} runs{f' {seeds[0]}' if seeds else ''}. {found.sentence}"
             found = replace(
-                found, sentence=said if mean else _NO_MEAN.format("settings" if mixed else "models or data")
+                found,
+                sentence=said if mean else _NO_MEAN.format("settings" if mixed else _different(sections)),
             )
         begin = {"begin": found.begin} if found else {}
         return card(anchor, title, found, part("chart", [one | begin for one in sources], title), more)
@@ -265,6 +266,21 @@ class _Together:
 _NO_MEAN = (
     "These runs have no mean, since they differ in {}, not only in seeds. Each condition has its own line."
 )
+
+
+def _different(runs: Collection[Path]) -> str:
+    """Return three of the entries in which the conditions of runs differ."""
+    known = pd.DataFrame(list(_known_conditions(runs)), dtype=object)
+    names = [str(c).rpartition(".")[2] for c in known if len({repr(value) for value in known[c]}) > 1]
+    return ", ".join(dict.fromkeys(names[:3])) or "models or data"
+
+
+def _known_conditions(runs: Collection[Path]) -> Iterator[Mapping[str, Any]]:
+    for run in runs:
+        condition: Mapping[str, Any] = {}
+        with suppress(ValueError, FileNotFoundError):  # damaged; a run that was only tested
+            condition = RunFolder(run).condition
+        yield condition
 
 
 def _mean_finding(sections: Sequence[DrawnSection], quantity: str = "") -> Finding | None:
@@ -316,10 +332,7 @@ def _different_settings(
 
 def _configurations(names: Mapping[Path, str], out: Path) -> str:
     """Return the differences between the conditions of the runs: model, data and trainer; empty if none is known."""
-    known: dict[str, Mapping[str, Any]] = {name: {} for name in names.values()}
-    for run, name in names.items():
-        with suppress(ValueError, FileNotFoundError):  # damaged; a run that was only tested
-            known[name] = RunFolder(run).condition
+    known = dict(zip(names.values(), _known_conditions(names), strict=True))
     if not any(known.values()):
         return ""
     table = pd.DataFrame(list(known.values()), dtype=object)

@@ -8,7 +8,8 @@ import lmdyn.analysis
 
 _WHY = {
     "find, call and describe modules: no numbers are measured": """
-        boundary.takes_arrays geometry.rectifiers.{find_rectifiers,is_rectifier} dynamics.encoder_map.EncoderMap
+        boundary.takes_arrays attention.attention_scores.check_map_shape dynamics.encoder_map.EncoderMap
+        geometry.rectifiers.{find_rectifiers,is_rectifier}
         dynamics.synchronized_map.{SynchronizedMap,synchronized_map} interdependence.pairwise_shapley.reading_of
         inspection.activations.* inspection.attention_weights.* inspection.attributes.* inspection.batches.*
         inspection.blocks.* inspection.forward.{Renamed,StopForward,call_module,called_module,device_of,dotted}
