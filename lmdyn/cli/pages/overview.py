@@ -126,7 +126,7 @@ def trained(facts: Mapping[str, Mapping[str, str]]) -> list[str]:
     )
     unknown = [name for name in ("model", "optimizer", "data") if not any(name in one for one in several)]
     if len(several) > 1 and unknown:  # else known, and equal or told apart
-        said["unknown"] = f"Not recorded, so that it may differ between these runs: {', '.join(unknown)}."
+        said["unknown"] = f"Not recorded, and perhaps different in each run: {', '.join(unknown)}."
     return [line for names in lines if (line := ", ".join(said[name] for name in names if said.get(name)))]
 
 
@@ -161,7 +161,7 @@ def conditions(runs: Mapping[str, Path]) -> dict[str, str]:
         same = next((i for i, letters in enumerate(zip(*names, strict=False)) if len(set(letters)) > 1), None)
         label = re.sub(r"[\W_]*(version)?[\W_]*\d*$", "", names[0][:same]) if len(names) > 1 else ""
         if len(names) > 1:
-            label = f"{label}, mean of {len(names)}" if label else f"mean of {len(names)} runs"
+            label = f"{label}, mean of {len(names)} runs" if label else f"mean of {len(names)} runs"
             different = len({name if seeds[name] == "?" else seeds[name] for name in names})
             if different < len(names):  # another run of the same seed is no independent one
                 label += f" ({different} seed{'s' if different > 1 else ''})"

@@ -127,8 +127,8 @@ def _of_groups(chart: NamedChart, of: Quantity | None, *, named: bool) -> list[s
     if len(lines) > 2 and len(halves) > 1 and min(halves.values()) < max(halves.values()):
         early, late = min(learned, key=halves.__getitem__), max(learned, key=halves.__getitem__)
         said.append(
-            f"Half of the change came first for {early}, by step {halves[early]:,}, and last for {late}, by step "
-            f"{halves[late]:,}."
+            f"Half of the change lasts from step {halves[early]:,} on for {early}, the first, and from step "
+            f"{halves[late]:,} on for {late}, the last."
         )
     top, low = max(ends, key=ends.__getitem__), min(ends, key=ends.__getitem__)
     subject, at = name if named else "It", f"at step {lines.index[-1]:,}"

@@ -157,11 +157,11 @@ def test_of_damaged_files_nothing_is_known(tmp_path, name, content):
 def test_runs_that_differ_in_seeds_only_are_of_one_condition(tmp_path):
     runs = {f"lm_{seed}": run(tmp_path / f"lm_{seed}", seed, size=8) for seed in (1, 2)}
     runs |= {"wide": run(tmp_path / "wide", 1, size=16), "unknown": tmp_path}
-    assert list(conditions(runs).values()) == ["lm, mean of 2", "lm, mean of 2", "wide", "unknown"]
+    assert list(conditions(runs).values()) == ["lm, mean of 2 runs", "lm, mean of 2 runs", "wide", "unknown"]
     alike = {name: run(tmp_path / name, i, size=8) for i, name in enumerate(("version_0", "version_1"))}
     assert set(conditions(alike).values()) == {"mean of 2 runs"}
     again = {name: run(tmp_path / "again" / name, 7, size=9) for name in ("lm_1", "lm_2")}
-    assert set(conditions(again).values()) == {"lm, mean of 2 (1 seed)"}
+    assert set(conditions(again).values()) == {"lm, mean of 2 runs (1 seed)"}
 
 
 # ------------------------------------------------------------------------------------------ verdicts

@@ -158,9 +158,9 @@ def test_a_table_of_what_is_drawn(visit):
 def test_several_runs_are_overlaid_with_their_spread(visit):
     page = visit("four")
     choose(page, "of_upos", "=")
-    assert names(page) == ["lm, mean of 3", "wide"]
+    assert names(page) == ["lm, mean of 3 runs", "wide"]
     table = read_csv(page)
-    mean = table[table["run"].eq("lm, mean of 3")]
+    mean = table[table["run"].eq("lm, mean of 3 runs")]
     half = scipy.stats.t.ppf(0.975, 2) * 0.1 / 3**0.5  # seeds are 0.1 apart
     for column, sign in (("value", 0), ("low", -1), ("high", 1)):
         assert mean[column].to_numpy() == pytest.approx(
@@ -198,7 +198,7 @@ def test_runs_without_a_common_step_have_no_mean(visit, reports, tmp_path):
     assert set(read_csv(page)["run"]) == {"lm_1", "lm_2", "lm_3"}
     choose(page, "quantity", "norm")
     table = read_csv(page)
-    assert set(table["run"]) == {"lm, mean of 3, here of 2"}
+    assert set(table["run"]) == {"lm, mean of 3 runs, here of 2"}
     assert (table["value"].tolist(), table["tokens"].tolist()) == ([1.5, 2.5], [15, 65])
 
 

@@ -36,9 +36,9 @@ def test_who_is_learned_first_and_last_and_the_ends():
         pd.concat([curves("norm", {"": [5.0, 4.0, 3.0, 2.0]}), curves("accuracy", LEARNED)]), [NORM, ACCURACY]
     )
     assert found.sentence == (
-        "Accuracy rose from 0 at step 0 to 0.4 at step 1,000, half of the way by step 100. Half of the change came "
-        "first for determiners, by step 10, and last for adverbs, by step 1,000. It is highest for determiners (0.6) "
-        "and lowest for other words (0.01) at step 1,000."
+        "Accuracy rose from 0 at step 0 to 0.4 at step 1,000, half of the way by step 100. Half of the change lasts "
+        "from step 10 on for determiners, the first, and from step 1,000 on for adverbs, the last. It is highest for "
+        "determiners (0.6) and lowest for other words (0.01) at step 1,000."
     )
     assert found.begin == {"quantity": "accuracy", "filters": {"site": "=", "upos": "*"}}
 

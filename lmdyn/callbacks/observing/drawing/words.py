@@ -75,7 +75,7 @@ def value_words(column: str, value: Any, by: str = "") -> str:
 
     Example:
         >>> value_words("upos", "NOUN"), value_words("group", "10-99", by="rank"), value_words("head", 3)
-        ('nouns', 'ranks 10–99', 'head 3')
+        ('nouns', 'frequency ranks 10–99', 'head 3')
         >>> value_words("pos_class", "0-9"), value_words("site", "block_01"), value_words("role", "input")
         ('words seen 0–9 times', 'layer 2', 'words read')
     """
@@ -93,7 +93,7 @@ def value_words(column: str, value: Any, by: str = "") -> str:
     band = _BANDS.fullmatch(text)
     if band and (by == "rank" or column in ("rank", "pos_class")):
         ends = f"{band[1]}–{band[2]}" if band[2] else f"{band[1]} or more"
-        return f"ranks {ends}" if column != "pos_class" else f"words seen {ends} times"
+        return f"frequency ranks {ends}" if column != "pos_class" else f"words seen {ends} times"
     known = _ROLES if column == "role" else _TAGS if "upos" in (column, by) or column == "pos_class" else {}
     return known.get(text, text.replace("_", " "))
 
