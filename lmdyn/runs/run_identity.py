@@ -161,7 +161,7 @@ def _data(data: Any) -> dict[str, Any]:
 def _tokenizer(tokenizer: Any) -> dict[str, Any]:
     size = len(tokenizer) if hasattr(tokenizer, "__len__") else None
     name = getattr(tokenizer, "name_or_path", None)
-    if isinstance(name, str) and os.path.isabs(name):  # a hub name has two parts
+    if isinstance(name, str) and Path(name).is_absolute():  # a hub name has two parts
         name = Path(name).name
     return {"class": type(tokenizer).__qualname__, "name": name, "size": size}
 
