@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, cast
 
-from jaxtyping import Int
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
@@ -126,9 +127,24 @@ class CausalTransformer(ScheduledModule):
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return CausalOutput(self.decoder(hidden))
 
+    def evaluate(
+        self, batch: Mapping[str, Tensor]
+    ) -> tuple[Float[Tensor, "batch time outputs"], Int[Tensor, "batch time"], Float[Tensor, "batch time"]]:
+        """Return logits, labels and losses in nats; the loss of a token without a label is 0."""
+        labels = self.labels_of(batch)
+        logits = self.logits_of(batch).float()
+        return logits, labels, self.losses_of(logits, labels)
+
     def logits_of(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the logits of a batch, (batch, time, outputs)."""
         return cast(Tensor, self(batch["input_ids"], batch.get("attention_mask")).logits)
+
+    @staticmethod
+    def losses_of(
+        logits: Float[Tensor, "batch time outputs"], labels: Int[Tensor, "batch time"]
+    ) -> Float[Tensor, "batch time"]:
+        """Compute the cross-entropy in nats; 0 for a token without a label."""
+        return F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none", ignore_index=IGNORED)
 
     def training_loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the sum of the cross-entropies of a batch, and the number of labelled tokens."""

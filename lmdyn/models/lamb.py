@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 __all__ = ["LAMB"]
@@ -51,8 +52,14 @@ class LAMB(Optimizer):
                 "expected lr, eps and weight_decay of at least 0 and betas in [0, 1), got "
                 f"{lr}, {eps}, {weight_decay}, {betas}"
             )
-        numbers = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {**numbers, "bias_correction": bias_correction})
+        defaults = {
+            "lr": lr,
+            "betas": tuple(betas),
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "bias_correction": bias_correction,
+        }
+        super().__init__(params, defaults)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -62,20 +69,36 @@ class LAMB(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            beta1, beta2 = group["betas"]
-            for w in (p for p in group["params"] if p.grad is not None):
-                if not self.state[w]:
-                    zeros = {name: torch.zeros_like(w) for name in ("exp_avg", "exp_avg_sq")}
-                    self.state[w] = {"step": 0, **zeros}
-                self.state[w]["step"] += 1
-                t, first, second = self.state[w].values()
-                first.lerp_(w.grad, 1 - beta1)
-                second.mul_(beta2).addcmul_(w.grad, w.grad, value=1 - beta2)
-                rest1, rest2 = (1 - beta1**t, 1 - beta2**t) if group["bias_correction"] else (1.0, 1.0)
-                update = first / (second.sqrt() / rest2**0.5 + group["eps"]) * (1 / rest1)
-                if group["weight_decay"]:
-                    update.add_(w, alpha=group["weight_decay"])
-                    size, length = w.norm(), update.norm()
-                    update *= torch.where((size > 0) & (length > 0), size / length, 1.0)
-                w.add_(update, alpha=-group["lr"])
+            params = [p for p in group["params"] if p.grad is not None]
+            if params:
+                self._update(group, params)
         return loss
+
+    def _update(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        grads: list[Any] = [p.grad for p in params]
+        for p in params:
+            if not self.state[p]:
+                self.state[p] = {"step": 0, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+            self.state[p]["step"] += 1
+        first: list[Any] = [self.state[p]["exp_avg"] for p in params]
+        second: list[Any] = [self.state[p]["exp_avg_sq"] for p in params]
+        beta1, beta2 = group["betas"]
+        torch._foreach_lerp_(first, grads, 1 - beta1)
+        torch._foreach_mul_(second, beta2)
+        torch._foreach_addcmul_(second, grads, grads, 1 - beta2)
+        steps = [self.state[p]["step"] for p in params]
+        corrected = group["bias_correction"]
+        size = [1 / (1 - beta1**t) if corrected else 1.0 for t in steps]
+        scale = [(1 - beta2**t) ** 0.5 if corrected else 1.0 for t in steps]
+        below = torch._foreach_sqrt(second)
+        torch._foreach_div_(below, scale)
+        torch._foreach_add_(below, group["eps"])
+        update = torch._foreach_div(first, below)
+        torch._foreach_mul_(update, size)
+        if group["weight_decay"]:
+            weights: list[Any] = list(params)
+            torch._foreach_add_(update, weights, alpha=group["weight_decay"])
+            norms = zip(torch._foreach_norm(weights), torch._foreach_norm(update), strict=True)
+            ratios = [torch.where((w > 0) & (r > 0), w / r, 1.0) for w, r in norms]
+            torch._foreach_mul_(update, ratios)
+        torch._foreach_add_(params, update, alpha=-group["lr"])

@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedConfig
@@ -170,9 +169,11 @@ class LoopedLanguageModel(CausalTransformer):
             batch["input_ids"], batch.get("attention_mask"), depth, self.backprop_depth, draw
         ).logits
         labels = self.labels_of(batch)
-        total = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="sum")
+        losses = self.losses_of(logits, labels)
         count = (labels != IGNORED).sum()
-        return self.finish_training_step(total, count, batch_idx, train_depth=torch.tensor(float(depth)))
+        return self.finish_training_step(
+            losses.sum(), count, batch_idx, train_depth=torch.tensor(float(depth))
+        )
 
 
 def training_depth(
