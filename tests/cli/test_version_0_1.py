@@ -47,7 +47,7 @@ def test_report(run):
     main(["report", str(run)])
     page = (run / "report" / "index.html").read_text()
     for name in OBSERVERS:
-        assert f">{name}</h2>" in page
+        assert f">{name.replace('_', ' ').capitalize()}</h2>" in page
     assert len(list((run / "report").glob("*.png"))) >= 4  # drawn by the classes, not only listed
 
 

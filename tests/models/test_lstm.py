@@ -328,6 +328,42 @@ def test_continuing_without_a_state_is_said(caplog):
 # Ranks ----------------------------------------------------------------------------------------------------
 
 
+class Ranked(LSTMLanguageModel):
+    """Its validation loss rises on rank 0 and falls by more on rank 1."""
+
+    def update_metrics(self, logits, labels, losses):
+        loss = 5.0 + self.current_epoch * (1.0 - 3.0 * self.global_rank)
+        super().update_metrics(logits, labels, torch.full(labels.shape, loss))
+
+
+class OneBatch:
+    def __init__(self, times):
+        self.times = times
+
+    def __len__(self):
+        return 1
+
+    def __iter__(self):
+        ids = torch.zeros(2, self.times, dtype=torch.long)
+        yield {"input_ids": ids, "labels": ids}
+
+
+class Unequal(L.LightningDataModule):
+    def train_dataloader(self):
+        return OneBatch(3)
+
+    def val_dataloader(self):
+        return OneBatch(3 if self.trainer.global_rank else 9)
+
+
+def rank_main(folder):
+    ranks = {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False}
+    run = trainer(folder, max_epochs=2, **ranks)
+    module = Ranked(vocab_size=4, embedding_size=3, hidden_size=3)
+    run.fit(module, Unequal())
+    (folder / str(run.global_rank)).write_text(f"{learning_rate(module)} {module.best_val_loss}")
+
+
 @pytest.mark.slow
 def test_two_ranks_anneal_as_one(tmp_path):
     run_ranks(__file__, tmp_path, tmp_path / "cache", **TORCHRUN)
