@@ -272,7 +272,7 @@ def test_what_is_refused(data, tmp_path):
         ({"check_steps": 15}, "long_term.check_steps must be a multiple"),
         ({"dimension_times": (0, 170)}, "increase from 0"),
         ({"tolerance": float("nan")}, "tolerance is nan"),
-        ({"short_step": 5}, "unexpected keyword argument 'short_step'"),
+        ({"short_step": 5}, "has no argument 'short_step', did you mean 'short_term'"),
     )
     assert_refused(
         lambda **changes: observer(data, tmp_path, **changes),

@@ -134,12 +134,9 @@ def observers(batches, other):
             AttentionPatterns(size=4, **of_probe),
             Geometry(attention_sites="auto", alpha_range=(1, None), max_samples=40, **of_probe),
             Trajectory(words=6, min_count=2, **of_probe),
-            *(
-                Induction(
-                    length=3, sequences=20 * batches, vocab_size=11, top=1, ablation=ablation, name=ablation,
-                    early=[1, 1], late=[4, 4], **of_probe,
-                )
-                for ablation in ("zero", "mean")
+            Induction(
+                length=3, sequences=20 * batches, vocab_size=11, top=1, name="zero", early=[1, 1], late=[4, 4],
+                **of_probe,
             ),
             WeightSpectra(name="of_heads", **shared),
         ],
