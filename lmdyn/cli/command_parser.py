@@ -27,6 +27,9 @@ class CommandParser(argparse.ArgumentParser):
             from lmdyn.analysis.inspection.attributes import did_you_mean  # slow import
 
             near = did_you_mean(message.split()[2].partition("=")[0], self._option_string_actions)
+        elif message.startswith("argument -"):
+            option = message.split()[1].rstrip(":").partition("/")[0]
+            near = f" ({self._option_string_actions[option].help})"
         self.exit(2, f"error: {message}{near}\n({self.prog} --help lists the options)\n")
 
 

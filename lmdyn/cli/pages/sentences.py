@@ -24,10 +24,12 @@ class Finding:
     Attributes:
         sentence: sentences with numbers.
         begin: what the chart shows at first: the quantity, and the value of each column, ``*`` for one line each.
+        meaning: what the quantity is, as its observer declares it.
     """
 
     sentence: str
     begin: dict[str, Any]
+    meaning: str = ""
 
 
 def finding(scalars: pd.DataFrame, recorded: Sequence[Quantity] = (), quantity: str = "") -> Finding | None:
@@ -64,15 +66,15 @@ def finding(scalars: pd.DataFrame, recorded: Sequence[Quantity] = (), quantity: 
     shown = grouped or whole or charts[0]
     filters = {c: f"={value}" for c, value in shown.fixed.items()} | dict.fromkeys(shown.columns, "*")
     sentence = " ".join(said) or _of_all(charts[0], of)
-    return Finding(sentence, {"quantity": shown.quantity, "filters": filters})
+    begin = {"quantity": shown.quantity, "filters": filters}
+    return Finding(sentence, begin, of.meaning if of else "")
 
 
 def card(anchor: str, observer: str, found: Finding | None, chart: str, more: str = "") -> str:
     """Return an observer's part of a page: its name in words, the finding, the chart, and what is folded."""
     title = observer.replace("_", " ")
-    return part(
-        "card", anchor, observer, title[0].upper() + title[1:], found.sentence if found else "", chart, more
-    )
+    said = (found.sentence, found.meaning) if found else ("", "")
+    return part("card", anchor, observer, title[0].upper() + title[1:], *said, chart, more)
 
 
 def _name(of: Quantity | None, name: str, averaged: Sequence[str]) -> tuple[str, str]:

@@ -277,10 +277,10 @@
         const over = this.lines.slice(0, i).some((one) => !this.hidden.has(one.name) && coincide(one, line));
         const dash = over ? [6, 6] : i % MOST_LINES < 4 ? undefined : [7, 3]; // lines differ without colour too
         line.series = series.length;
-        line.colour = colour;
+        [line.colour, line.dashed] = [colour, Boolean(dash)];
         series.push({ label: line.name, stroke: colour, width: 2, dash, spanGaps: true, show, points: { fill: colour } });
         if (line.band) {
-          bands.push({ series: [series.length, series.length + 1], fill: `${colour}30` });
+          bands.push({ series: [series.length, series.length + 1], fill: `${colour}${this.lines.length > 4 ? "16" : "30"}` });
           const end = { stroke: "transparent", points: { show: false }, spanGaps: true, show };
           series.push({ ...end }, { ...end });
         }
@@ -333,6 +333,7 @@
         const button = make("button", { type: "button", "aria-pressed": String(shown), title: line.raw });
         const swatch = make("i");
         swatch.style.background = line.colour;
+        swatch.classList.toggle("dashed", line.dashed);
         line.reading = make("b");
         button.append(swatch, make("span", {}, line.name), line.reading);
         button.addEventListener("click", () => {
