@@ -57,6 +57,8 @@ def named_charts(scalars: pd.DataFrame, recorded: Sequence[Quantity]) -> Iterato
         loss ['']
         loss by part of speech ['nouns', 'determiners']
     """
+    texts = [c for c in ("quantity", "site", *group_columns(scalars)) if not is_number_column(scalars[c])]
+    scalars = scalars.assign(**{c: scalars[c].astype(object).where(scalars[c].notna(), "") for c in texts})
     names = [str(name) for name in scalars["quantity"].unique() if name != "learning_rate"]
     companions = {f"{name}{end}" for name in names for end in ENDS}
     known = {name: declared(recorded, name) for name in names if name not in companions}
@@ -85,13 +87,14 @@ def _of_quantity(name: str, rows: pd.DataFrame) -> Iterator[NamedChart]:
     groups = group_columns(rows)
     numbers = [c for c in groups if is_number_column(rows[c])]
     texts = ["site", *(c for c in groups if c not in numbers)]
-    rows = rows.assign(**{c: rows[c].astype(object).where(rows[c].notna(), "") for c in texts})
     averaged = []
     for column in numbers:  # over everything where such a row exists, else the mean
         whole = rows[rows[column].isna()]
         averaged += [column] if not len(whole) and len(set(rows[column])) > 1 else []
         rows = whole if len(whole) else rows
-    rows = rows.groupby(["step", *texts], sort=False)["value"].mean().reset_index().assign(quantity=name)
+    if numbers:
+        rows = rows.groupby(["step", *texts], sort=False)["value"].mean().reset_index()
+    rows = rows[["step", *texts, "value"]].assign(quantity=name)
     separate = [c for c in _SEPARATE if c in texts]
     depth = (rows[texts] != "").sum(axis=1)
     if len(plain := rows[depth == 0]):
