@@ -3,6 +3,7 @@
 import re
 import time
 
+import numpy as np
 import pandas as pd
 import pytest
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -46,6 +47,20 @@ def test_lines_whose_words_or_folders_are_equal_stay_apart(tmp_path):
     logger.finalize("success")
     shown = in_tensorboard(tmp_path / "tb")
     assert sorted(value for ((_, value),) in shown.values()) == [*range(len(groups))]
+
+
+def test_rows_of_the_same_names_and_others_are_shown_at_their_place(tmp_path):
+    logger = TensorBoardLogger(tmp_path, "", "tb")
+    first = {("loss", ""): 2.0, ("loss", "NOUN"): 3.0, ("loss", "DET"): 1.0}
+    observe(tmp_path, logger, 0, first)
+    observe(
+        tmp_path, logger, 1, {name: value / 2 for name, value in first.items()} | {("loss", "DET"): np.nan}
+    )
+    observe(tmp_path, logger, 2, {("loss", "VERB"): 7.0, **first})
+    logger.finalize("success")
+    shown = in_tensorboard(tmp_path / "tb")
+    assert sorted(map(sorted, shown.values())) == [[(0, 1.0), (2, 1.0)], [(0, 2.0), (1, 1.0), (2, 2.0)],
+        [(0, 3.0), (1, 1.5), (2, 3.0)], [(2, 7.0)]]  # fmt: skip
 
 
 def test_a_logger_that_trains_again_is_continued_again(tmp_path):

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import pandas as pd
 
 from lmdyn.callbacks.observing.drawing.named_charts import named_charts, scalar_tags
 from lmdyn.callbacks.training.lightning_internals import hidden_from, logged_name, shown_points
-from lmdyn.runs.schema import Quantity, declarations
+from lmdyn.runs.schema import Quantity, declarations, group_columns, is_number_column
 from lmdyn.runs.store import ObservationStore
 
 __all__ = ["Charted", "Lines", "charted", "lines_of"]
@@ -23,6 +24,7 @@ _MOST_CHARTS = 12  # of an observer; the rest is behind a prefix
 _LONGEST = 80  # bytes of a folder's name
 _MOST_LINES = 24  # of a chart
 _SUFFIX = ".lmdyn"
+_Values = dict[str, float]
 
 
 class Charted(Protocol):
@@ -105,6 +107,7 @@ class Lines:
             f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}{_SUFFIX}"
         )
         self._charts: dict[str, set[str]] = {}
+        self._places: dict[str, tuple[pd.DataFrame, tuple[_Values, dict[str, _Values]]]] = {}
         for line in {path.parent for path in self._folder.glob(f"*/events.out.tfevents.*{_SUFFIX}")}:
             if hidden:
                 self._append(line, _start(hidden[0]))
@@ -121,7 +124,23 @@ class Lines:
             for earlier in dict.fromkeys([*steps[:2], *steps[-1:]]):
                 table = observer.store.read(steps=frozenset([earlier]))
                 charted(observer.name, recorded, table[observer.is_scalar(table)], charts)
-        return charted(observer.name, recorded, scalars, charts)
+        if any(is_number_column(scalars[column]) for column in group_columns(scalars)):  # may be averaged
+            return charted(observer.name, recorded, scalars, charts)
+        # where each row is shown depends on its names only, and most observations have the same rows
+        values = scalars["value"].to_numpy(dtype=float)
+        names = scalars.drop(columns=["step", "tokens", "value"], errors="ignore").reset_index(drop=True)
+        known = self._places.get(observer.name)
+        if known is None or not names.equals(known[0]):
+            rows = scalars.assign(value=np.arange(len(names), dtype=float))
+            known = self._places[observer.name] = names, charted(observer.name, recorded, rows, charts)
+
+        def there(rows: _Values) -> _Values:
+            return {
+                name: float(values[int(row)]) for name, row in rows.items() if not np.isnan(values[int(row)])
+            }
+
+        own, lines = known[1]
+        return there(own), {chart: there(rows) for chart, rows in lines.items()}
 
     def write(self, logger: Any, lines: Mapping[str, Mapping[str, float]], step: int) -> None:
         """Write values of lines."""
