@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from typing import Annotated, Any
 
 import numpy as np
@@ -30,118 +31,76 @@ __all__ = ["Geometry"]
 
 _ENOUGH = 4  # vectors for each dimension, below which RankMe is far from its value for many
 _PARTS = {"intrinsic_dimension": 1, "intrinsic_dimension_half": 2, "intrinsic_dimension_quarter": 4}
-_AT = ("<site>/<over>",)
+_at = partial(Quantity, tags=("<site>/<over>",))
+_rank = partial(_at, low=1.0, panel="ranks")
+_outlier = partial(_at, panel="outliers")
+_dimension = partial(_at, low=0.0, panel="dimension")
+_unit = partial(_at, unit="share", low=0.0, high=1.0, panel="units")
 
 _OF_VECTORS = (
-    Quantity("vectors", "Number of vectors.", "count", low=1.0, tags=_AT),
-    Quantity(
+    _at("vectors", "Number of vectors.", "count", low=1.0),
+    _rank(
         "rankme",
         "RankMe: exponential entropy of the singular values of the uncentred vectors.",
-        low=1.0,
-        tags=_AT,
-        panel="ranks",
         short="RankMe (singular values,\nuncentred)",
         floor="rankme_white_noise",
         headline=True,
     ),
-    Quantity(
+    _rank(
         "rankme_covariance",
         "Exponential entropy of the eigenvalues of the centred covariance.",
-        low=1.0,
-        tags=_AT,
-        panel="ranks",
         short="RankMe (eigenvalues of\nthe covariance)",
     ),
-    Quantity(
-        "rankme_white_noise", "RankMe of as many Gaussian vectors of the same width.", low=1.0, tags=_AT
-    ),
-    Quantity(
+    _at("rankme_white_noise", "RankMe of as many Gaussian vectors of the same width.", low=1.0),
+    _rank(
         "participation_ratio",
         "(Σλ)²/Σλ² of the eigenvalues of the centred covariance.",
-        low=1.0,
-        tags=_AT,
-        panel="ranks",
         short="participation ratio",
     ),
-    Quantity(
+    _at(
         "alpha",
         "Exponent α of λ_i ~ i^−α over the range of indices, by least squares.",
         low=0.0,
-        tags=_AT,
         panel="ranks",
         short="exponent α of λᵢ ~ i^−α",
     ),
-    Quantity("alpha_error", "Standard error of alpha, from the residuals of the line.", low=0.0, tags=_AT),
-    Quantity(
-        "alpha_r2", "Share of the variance of ln λ that the power law explains.", low=0.0, high=1.0, tags=_AT
-    ),
-    Quantity(
-        "anisotropy", "Mean cosine of all pairs of vectors.", low=-1.0, high=1.0, tags=_AT, panel="outliers"
-    ),
-    Quantity(
+    _at("alpha_error", "Standard error of alpha, from the residuals of the line.", low=0.0),
+    _at("alpha_r2", "Share of the variance of ln λ that the power law explains.", low=0.0, high=1.0),
+    _outlier("anisotropy", "Mean cosine of all pairs of vectors.", low=-1.0, high=1.0),
+    _outlier(
         "token_kurtosis",
         "Excess kurtosis over a vector's components, mean over vectors.",
         low=-2.0,
-        tags=_AT,
-        panel="outliers",
         short="excess kurtosis over the\ncomponents of a vector",
     ),
-    Quantity(
+    _outlier(
         "unit_kurtosis",
         "Excess kurtosis of a unit over vectors, mean over units.",
         low=-2.0,
-        tags=_AT,
-        panel="outliers",
         short="excess kurtosis of a unit\nover vectors",
     ),
-    Quantity("largest_magnitude", "Largest magnitude of any unit in any vector.", low=0.0, tags=_AT),
+    _at("largest_magnitude", "Largest magnitude of any unit in any vector.", low=0.0),
 )
 _OF_SAMPLE = (
-    Quantity("distinct_vectors", "Number of distinct vectors in the sample.", "count", low=1.0, tags=_AT),
-    Quantity(
-        "intrinsic_dimension",
-        "TwoNN intrinsic dimension of the distinct vectors of the sample.",
-        low=0.0,
-        tags=_AT,
-        panel="dimension",
-    ),
-    Quantity("intrinsic_dimension_half", "The same of half of them.", low=0.0, tags=_AT, panel="dimension"),
-    Quantity(
-        "intrinsic_dimension_quarter", "The same of a quarter of them.", low=0.0, tags=_AT, panel="dimension"
-    ),
-    Quantity(
-        "median_magnitude", "Median magnitude of all units in all vectors of the sample.", low=0.0, tags=_AT
-    ),
-    Quantity(
+    _at("distinct_vectors", "Number of distinct vectors in the sample.", "count", low=1.0),
+    _dimension("intrinsic_dimension", "TwoNN intrinsic dimension of the distinct vectors of the sample."),
+    _dimension("intrinsic_dimension_half", "The same of half of them."),
+    _dimension("intrinsic_dimension_quarter", "The same of a quarter of them."),
+    _at("median_magnitude", "Median magnitude of all units in all vectors of the sample.", low=0.0),
+    _outlier(
         "largest_to_median",
         "Largest magnitude of all vectors over the sample's median magnitude.",
         low=1.0,
-        tags=_AT,
-        panel="outliers",
         short="largest over median\nmagnitude",
     ),
 )
-_OF_UNITS = (
-    Quantity(
-        "dead_units",
-        "Share of units of an activation function that are above 0 for no token.",
-        "share",
-        low=0.0,
-        high=1.0,
-        tags=_AT,
-        panel="units",
-        short="units above 0 for no token",
-    ),
-    Quantity(
-        "always_on_units",
-        "Share of units of an activation function that are above 0 for all tokens.",
-        "share",
-        low=0.0,
-        high=1.0,
-        tags=_AT,
-        panel="units",
-        short="units above 0 for all tokens",
-    ),
+_OF_UNITS = tuple(
+    _unit(
+        name,
+        f"Share of units of an activation function that are above 0 for {which}.",
+        short=f"units above 0 for {which}",
+    )
+    for name, which in (("dead_units", "no token"), ("always_on_units", "all tokens"))
 )
 _OF_ATTENTION = (
     Quantity(
@@ -207,9 +166,7 @@ class Geometry(StreamingObserver):
     activation_functions: Sites = "auto"
     attention_sites: Sites = None
     alpha_range: tuple[Annotated[int, From(1)], int | None] = (3, 100)
-    max_samples: Annotated[int, From(10 * max(_PARTS.values()))] = (
-        500  # of which a quarter is enough for an estimate
-    )
+    max_samples: Annotated[int, From(10 * max(_PARTS.values()))] = 500  # a quarter is enough for an estimate
     seed: int = 0
 
     uses_labels = False
@@ -231,20 +188,13 @@ class Geometry(StreamingObserver):
         if watched.argument != "activation_functions" or self.activation_functions != "auto":
             super().find_sites(module, watched)
             return
-        batch = next(iter(self.probe_set.batches()), None)
-        found = (
-            {}
-            if batch is None
-            else find_rectifiers(module, to_device(batch, device_of(module)), self.forward)
-        )
-        names = ", ".join(f"{name} ({path})" for name, path in found.items())
-        report(
-            self.name,
-            f"activation functions found: {names}"
-            if found
-            else "no activation functions that are modules and rectify "
-            "were found: dead and always-on units are left out",
-        )
+        said = "no activation functions that are modules and rectify were found: dead and always-on units are left out"
+        found: dict[str, str] = {}
+        for batch in islice(self.probe_set.batches(), 1):
+            found = find_rectifiers(module, to_device(batch, device_of(module)), self.forward)
+        if found:
+            said = f"activation functions found: {', '.join(f'{n} ({path})' for n, path in found.items())}"
+        report(self.name, said)
         self._found["activation_functions"] = found
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:

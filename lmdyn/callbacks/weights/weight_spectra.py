@@ -43,8 +43,10 @@ __all__ = ["WeightSpectra"]
 
 _BATCH = 1 << 22  # entries of the matrices of one shape that are decomposed together: 32 MB in float64
 
-_MATRIX = ("<site>/<matrix>",)
-_REFERENCE = ("<site>/<matrix>/<reference>",)
+_of = partial(Quantity, low=0.0, tags=())
+_matrix = partial(Quantity, tags=("<site>/<matrix>",))
+_reference = partial(Quantity, low=0.0, tags=("<site>/<matrix>/<reference>",))
+_alike = partial(_matrix, high=1.0, panel="alignment", lines="site")
 _PANELS = (  # of kinds of matrices: name, quantity, matrix
     ("effective_rank", "effective_rank", "weight"),
     ("stable_rank", "stable_rank", "weight"),
@@ -102,75 +104,35 @@ class WeightSpectra(Observer):
     columns = {"matrix": "", "part": "", "reference": "", "head": int, "index": int, "k": int}
     not_settings = Observer.not_settings | {"reference"}
     recorded = (
-        Quantity(
-            "frobenius_norm", "Square root of the sum of the squares of all entries.", low=0.0, tags=_MATRIX
-        ),
-        Quantity("spectral_norm", "Largest singular value.", low=0.0, tags=_MATRIX),
-        Quantity("nuclear_norm", "Sum of the singular values.", low=0.0, tags=()),
-        Quantity("mean_singular_value", "Mean of the singular values.", low=0.0, tags=()),
-        Quantity("median_singular_value", "Median of the singular values.", low=0.0, tags=()),
-        Quantity("singular_value_variance", "Variance of the singular values.", low=0.0, tags=()),
-        Quantity(
-            "stable_rank",
-            "Squared Frobenius norm over squared spectral norm.",
-            low=0.0,
-            tags=_MATRIX,
-            headline=True,
-        ),
-        Quantity(
+        _matrix("frobenius_norm", "Square root of the sum of the squares of all entries.", low=0.0),
+        _matrix("spectral_norm", "Largest singular value.", low=0.0),
+        _of("nuclear_norm", "Sum of the singular values."),
+        _of("mean_singular_value", "Mean of the singular values."),
+        _of("median_singular_value", "Median of the singular values."),
+        _of("singular_value_variance", "Variance of the singular values."),
+        _matrix("stable_rank", "Squared Frobenius norm over squared spectral norm.", low=0.0, headline=True),
+        _matrix(
             "effective_rank",
             "Exponential of the entropy of the normalized singular values.",
             low=0.0,
-            tags=_MATRIX,
             panel="heads",
             lines="site",
             where=(("matrix", ("qk", "ov")),),
         ),
-        Quantity(
-            "numerical_rank", "Number of singular values above the tolerance.", "count", low=0.0, tags=()
-        ),
-        Quantity(
-            "condition_number",
-            "Largest singular value over the smallest above the tolerance.",
-            low=1.0,
-            tags=(),
-        ),
-        Quantity("gini", "Gini index of the magnitudes of the entries.", low=0.0, high=1.0, tags=()),
-        Quantity("hoyer", "Hoyer's sparsity of the entries.", low=0.0, high=1.0, tags=()),
-        Quantity("singular_value", "The k-th largest singular value.", low=0.0, tags=()),
-        Quantity("distance", "Frobenius norm of the difference from the reference.", low=0.0, tags=()),
-        Quantity(
-            "relative_distance",
-            "Distance over the Frobenius norm of the reference.",
-            low=0.0,
-            tags=_REFERENCE,
-        ),
-        Quantity(
-            "angle",
-            "Angle between the weights and the reference as vectors.",
-            "degrees",
-            low=0.0,
-            high=180.0,
-            tags=_REFERENCE,
-        ),
-        Quantity(
+        _of("numerical_rank", "Number of singular values above the tolerance.", "count"),
+        _of("condition_number", "Largest singular value over the smallest above the tolerance.", low=1.0),
+        _of("gini", "Gini index of the magnitudes of the entries.", high=1.0),
+        _of("hoyer", "Hoyer's sparsity of the entries.", high=1.0),
+        _of("singular_value", "The k-th largest singular value."),
+        _of("distance", "Frobenius norm of the difference from the reference."),
+        _reference("relative_distance", "Distance over the Frobenius norm of the reference."),
+        _reference("angle", "Angle between the weights and the reference as vectors.", "degrees", high=180.0),
+        _alike(
             "output_cosine",
             "Mean cosine of a token's vectors in the embedding and in the output layer.",
             low=-1.0,
-            high=1.0,
-            tags=_MATRIX,
-            panel="alignment",
-            lines="site",
         ),
-        Quantity(
-            "output_cka",
-            "Linear CKA of the embedding and the output layer, with tokens as samples.",
-            low=0.0,
-            high=1.0,
-            tags=_MATRIX,
-            panel="alignment",
-            lines="site",
-        ),
+        _alike("output_cka", "Linear CKA of embedding and output layer, with tokens as samples.", low=0.0),
     )
 
     def __post_init__(self) -> None:
