@@ -79,7 +79,7 @@ def _of_jsonargparse(error: BaseException) -> bool:
 
 _COMMANDS = {
     "inspect": "first: what runs on a model            inspect MODEL [--data DATA] [--write my.yaml]",
-    "check": "find known errors before training       check --config FILE [--replay OVERLAY] | --profile DIR",
+    "check": "find known errors before training       check --config FILE [--replay OVERLAY]",
     "fit": "train with observers                    fit --config FILE [--config OVERLAY] [--ckpt_path last]",
     "validate": "evaluate a checkpoint                   validate --config FILE --ckpt_path CHECKPOINT",
     "test": "evaluate a checkpoint on test data      test --config FILE --ckpt_path CHECKPOINT",

@@ -2,9 +2,7 @@
 
 import json
 import logging
-import os
 import re
-import shlex
 import sys
 import tempfile
 from collections import Counter
@@ -26,16 +24,14 @@ from lmdyn.callbacks.observing.module_reading import read_module
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet
 from lmdyn.callbacks.observing.recording import check_names
-from lmdyn.callbacks.observing.reference import Checkpoint
 from lmdyn.callbacks.observing.requirements import foresee, silently
 from lmdyn.callbacks.observing.run import Run, reported, split_loader
 from lmdyn.cli.building import Built, NotParsedError, build, build_observers
 from lmdyn.cli.parsing.errors import causes, place_in_users_code
 from lmdyn.cli.training import preflight
 from lmdyn.cli.training.preflight import foreseen_of_replay, foreseen_of_training, held_together
-from lmdyn.runs.yaml_files import read_yaml
 
-__all__ = ["Line", "Verdict", "check", "check_profile", "check_replay", "check_training", "training_batch"]
+__all__ = ["Line", "Verdict", "check", "check_replay", "check_training", "training_batch"]
 
 log = logging.getLogger(__name__)
 
@@ -79,65 +75,6 @@ def check(
     if overlays and built is not None:
         lines += check_replay(built, args, overlays, "analyze", scheduled=scheduled)
     return _written(lines, as_json=as_json)
-
-
-def check_profile(profile: Path, *, as_json: bool = False) -> bool:
-    """Check each configuration of a profile of runs, and its observers on each, and write the lines.
-
-    What an earlier run of the chain makes (a tokenizer, a model to compare with) is reported as not checked.
-
-    Args:
-        profile: folder of a Snakemake profile: ``config.yaml`` with ``runs`` or other configurations beside it.
-        as_json: as in :func:`check`.
-
-    Returns:
-        Whether something was checked without an error.
-
-    Raises:
-        ValueError: if the folder is not a profile of runs.
-    """
-    content = read_yaml(profile / "config.yaml") if (profile / "config.yaml").is_file() else None
-    settings = content.get("config") if isinstance(content, dict) else None
-    if not isinstance(settings, dict):
-        raise ValueError(f"{profile} is not a profile: expected a config.yaml with `config:` in this folder")
-    other = profile.parent / str(settings.get("of", profile.name))  # forks of the runs of another profile
-    if other.resolve() != profile.resolve():
-        return check_profile(other, as_json=as_json)
-    lines: list[Line] = []
-    for name, words in _trainings(profile, settings).items():
-        words = [*words, *_without_missing_tokenizer(words)]
-        more, built = check_training(words, f"fit {name}")
-        lines += more
-        if built is not None and not settings.get("live") and name in (settings.get("runs") or {"lm": ""}):
-            overlay = [str(profile / "observers.yaml")]
-            how = {"scheduled": "--scheduled" in str(settings.get("observe")), "in_chain": True}
-            lines += check_replay(built, words, overlay, f"analyze {name}", **how)
-    return _written(lines, as_json=as_json)
-
-
-def _trainings(profile: Path, settings: dict[str, Any]) -> dict[str, list[str]]:
-    """Return the arguments of ``fit`` by run: those that the profile names, else one for each yaml with a model."""
-    base = ["--config", str(profile / "lm.yaml")]
-    found = {}
-    for part in ("runs", "then"):
-        for name, given in (settings.get(part) or {}).items():
-            words = (given.get("with") if isinstance(given, dict) else given) or ""
-            own = shlex.split(words.replace("{HERE}", str(profile)))
-            found[f"{name}, then" if part == "then" else name] = [*base, *own]
-    others = [p for p in sorted(profile.glob("*.yaml")) if "model" in (read_yaml(p) or {})]
-    if not found and not others:
-        raise ValueError(
-            f"{profile} has no `runs` in its config.yaml, and no yaml with a model: nothing to check"
-        )
-    return found or {path.stem: ["--config", str(path)] for path in others}
-
-
-def _without_missing_tokenizer(words: Sequence[str]) -> list[str]:
-    """Return an argument that leaves out a tokenizer that ``lmdyn prepare`` makes first."""
-    data = (read_yaml(Path(words[1])).get("data") or {}).get("init_args") or {}
-    named = os.path.expandvars(str(data.get("tokenizer") or ""))
-    missing = named.startswith("runs/") and not Path(named).exists()
-    return ["--data.init_args.tokenizer=null"] if missing else []
 
 
 def _written(lines: Sequence[Line], *, as_json: bool) -> bool:
@@ -240,7 +177,6 @@ def check_replay(
     whose: str,
     *,
     scheduled: bool = False,
-    in_chain: bool = False,
 ) -> list[Line]:
     """Check what ``analyze`` would observe for a run that may not exist yet.
 
@@ -250,7 +186,6 @@ def check_replay(
         overlays: files applied on top of its configuration.
         whose: the command, for the lines.
         scheduled: as in ``analyze``.
-        in_chain: whether runs that observers compare with may be made by other commands first.
     """
     try:
         callbacks = build_observers([*args, *(f"--config={path}" for path in overlays)])
@@ -263,7 +198,6 @@ def check_replay(
     if not steps:
         remedy = "add a ScheduledCheckpoint to its callbacks"
         return [_line(whose, expected("checkpoints to observe", "a run that saves none", remedy, of="run"))]
-    lines = [line for o in replayed.observers for line in _left_out(o, whose)] if in_chain else []
     with tempfile.TemporaryDirectory(prefix="lmdyn-") as folder:
         saved = Path(folder) / "checkpoints"
         there = {step: saved / f"step={step:09d}.ckpt" for step in steps}
@@ -279,19 +213,10 @@ def check_replay(
         observed, costs = _of_observers(replayed, run, whose)
     found = foreseen_of_replay(replayed.observers, steps, scheduled=scheduled)
     said, needs = _of_memory(built, costs, whose)
-    lines += [*observed, *(_line(f"{whose}: run", f) for f in found), *said]
+    lines = [*observed, *(_line(f"{whose}: run", f) for f in found), *said]
     if not any(line.verdict == "error" for line in lines):
         lines.insert(0, Line("ok", whose, f"over {len(there)} checkpoints; {needs}"))
     return lines
-
-
-def _left_out(observer: Observer, whose: str) -> Iterator[Line]:
-    """Leave out references to runs that do not exist yet."""
-    for name, reference in list(observer.compared.items()):
-        path = reference.path if isinstance(reference, Checkpoint) else None
-        if isinstance(path, (str, Path)) and not Path(os.path.expandvars(path)).exists():
-            del observer.compared[name]
-            yield Line("not checked", f"{whose}: {observer.name}", f"compared with {path}, which is to come")
 
 
 # Parts -------------------------------------------------------------------------------------------------------

@@ -313,12 +313,11 @@ def check(
     rest: list[str],
     replay: Sequence[str] = (),
     scheduled: bool = False,
-    profile: Path | None = None,
     json: bool = False,
 ) -> None:
     """Build data, model and observers as `fit` would, and report in one line each what would fail or be meaningless.
 
-    Usage: lmdyn check --config FILE … [--replay OVERLAY …] [--data.… VALUE] [--json], or lmdyn check --profile DIR.
+    Usage: lmdyn check --config FILE … [--replay OVERLAY …] [--data.… VALUE] [--json].
     Nothing is trained, and no run folder is written to. The exit status is 1 for errors; warnings are about numbers
     that will be missing. Other arguments of `fit` may follow --config FILE.
 
@@ -327,25 +326,19 @@ def check(
         replay: yaml that `analyze` will apply on top of the run's configuration: its observers are checked on the
             checkpoints that the run will have
         scheduled: as in `analyze`: each observer at the steps of its schedule
-        profile: folder of a Snakemake profile: check each of its configurations
         json: write the lines as JSON, for scripts
 
     Raises:
         SystemExit: with status 1 if something would fail.
-        ValueError: if neither a configuration nor a profile is given, or both.
+        ValueError: without a configuration.
     """
-    configured = any(word == "--config" or word.startswith("--config=") for word in rest)
-    if configured == (profile is not None):
-        raise ValueError("expected --config FILE or --profile DIR (of a Snakefile), one of them")
-    if profile is not None and (rest or replay):
-        raise ValueError(f"--profile already defines the configurations: omit {(rest or ['--replay'])[0]}")
+    if not any(word == "--config" or word.startswith("--config=") for word in rest):
+        gone = any(word.startswith("--profile") for word in rest)
+        remedy = ": --profile was removed, check each of its configurations, --config lm.yaml --replay observers.yaml"
+        raise ValueError(f"expected --config FILE{remedy * gone}")
     from lmdyn.cli import check as checks
 
-    good = (
-        checks.check(rest, replay, scheduled=scheduled, as_json=json)
-        if profile is None
-        else checks.check_profile(profile, as_json=json)
-    )
+    good = checks.check(rest, replay, scheduled=scheduled, as_json=json)
     if not good:
         raise SystemExit(1)
 

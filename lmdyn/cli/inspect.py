@@ -3,7 +3,7 @@
 import inspect
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pandas as pd
 from torch import nn
 
 import lmdyn.callbacks
-from lmdyn.analysis.inspection.forward import Forward, device_of
+from lmdyn.analysis.inspection.forward import Batch, Forward, device_of
 from lmdyn.analysis.inspection.label_convention import label_convention, model_reading
 from lmdyn.analysis.inspection.sites import find_sites
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
@@ -147,7 +147,7 @@ def _damaged(module: nn.Module) -> dict[str, str]:
 
 
 def _labels(
-    module: nn.Module, batches: Sequence[Mapping[str, Any]], given: Data, forward: Forward | None
+    module: nn.Module, batches: Sequence[Batch], given: Data, forward: Forward | None
 ) -> dict[str, str]:
     """Describe what the model reads and how labels are aligned, according to measurements."""
     own = all("labels" in batch for batch in batches)

@@ -1,6 +1,5 @@
 """Causal transformers trained from scratch: a language model, and a tagger of the same architecture."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, cast
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from lmdyn.models.learning_rate_schedules import ScheduledModule
-from lmdyn.models.module import IGNORED
+from lmdyn.models.module import IGNORED, Batch
 from lmdyn.models.pretrained import check_arguments, check_size
 from lmdyn.models.tagger import Tagging
 
@@ -128,14 +127,14 @@ class CausalTransformer(ScheduledModule):
         return CausalOutput(self.decoder(hidden))
 
     def evaluate(
-        self, batch: Mapping[str, Tensor]
+        self, batch: Batch
     ) -> tuple[Float[Tensor, "batch time outputs"], Int[Tensor, "batch time"], Float[Tensor, "batch time"]]:
         """Return logits, labels and losses in nats; the loss of a token without a label is 0."""
         labels = self.labels_of(batch)
         logits = self.logits_of(batch).float()
         return logits, labels, self.losses_of(logits, labels)
 
-    def logits_of(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def logits_of(self, batch: Batch) -> Tensor:
         """Return the logits of a batch, (batch, time, outputs)."""
         return cast(Tensor, self(batch["input_ids"], batch.get("attention_mask")).logits)
 
@@ -146,7 +145,7 @@ class CausalTransformer(ScheduledModule):
         """Compute the cross-entropy in nats; 0 for a token without a label."""
         return F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none", ignore_index=IGNORED)
 
-    def training_loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def training_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the sum of the cross-entropies of a batch, and the number of labelled tokens."""
         _, labels, losses = self.evaluate(batch)
         return losses.sum(), (labels != IGNORED).sum()

@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from lmdyn.models.learning_rate_schedules import ScheduledModule
-from lmdyn.models.module import IGNORED, TokenMean, predict_labels
+from lmdyn.models.module import IGNORED, Batch, TokenMean, predict_labels
 from lmdyn.models.pretrained import PAIR_HEAD, check_arguments, check_size, hub_folder, load_model
 from lmdyn.models.pretraining_tools import (
     Initialization,
@@ -276,7 +276,7 @@ class MaskedLanguageModel(ScheduledModule):
             if self.compile_encoders:
                 model.base_model.compile()
 
-    def losses(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Compute the parts of a batch's training loss: ``mlm``, and ``pair`` or ``discriminator``; means in nats."""
         self.check_positions(batch["input_ids"].shape[1], int(self.model.config.max_position_embeddings))
         inputs = {key: batch.get(key) for key in ("attention_mask", "token_type_ids")}
@@ -300,7 +300,7 @@ class MaskedLanguageModel(ScheduledModule):
 
     def _discriminator_loss(
         self,
-        batch: Mapping[str, Tensor],
+        batch: Batch,
         inputs: Mapping[str, Any],
         logits: Tensor,
         at: Tensor,
@@ -324,7 +324,7 @@ class MaskedLanguageModel(ScheduledModule):
             return loss.mean()
         return (loss * mask).sum() / mask.sum()
 
-    def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Compute the sum of the losses (nats); it is logged as ``train_loss``, and its parts."""
         parts = self.losses(batch)
         loss = self._weighed({name: value.detach() for name, value in parts.items()})
@@ -349,7 +349,7 @@ class MaskedLanguageModel(ScheduledModule):
 
     evaluate = ScheduledModule.evaluate_labelled
 
-    def evaluation_step(self, batch: Mapping[str, Tensor]) -> None:
+    def evaluation_step(self, batch: Batch) -> None:
         """Add a batch to the sums."""
         labels = batch["labels"]
         logits, expected, output = predict_labels(self, labels, batch)

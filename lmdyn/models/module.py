@@ -15,9 +15,11 @@ from torchmetrics import Metric
 
 from lmdyn.models.allocator import keep_freed_memory
 
-__all__ = ["IGNORED", "LanguageModule", "MajorityShare", "TokenMean", "predict_labels"]
+__all__ = ["IGNORED", "Batch", "LanguageModule", "MajorityShare", "TokenMean", "predict_labels"]
 
 log = logging.getLogger(__name__)
+
+Batch = Mapping[str, Tensor]  # in the names of Hugging Face
 
 IGNORED = -100
 """Label of a token without a label, as in all libraries of Hugging Face."""
@@ -129,7 +131,7 @@ class LanguageModule(L.LightningModule):
             )
         return found
 
-    def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
+    def labels_of(self, batch: Batch) -> Int[Tensor, "batch time"]:
         """Return the label of each token, -100 for none.
 
         Raises:
@@ -218,16 +220,16 @@ class LanguageModule(L.LightningModule):
         """Return the configured optimizer, over all parameters."""
         return self.optimizer(self.parameters())
 
-    def training_loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def training_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the sum of the losses of a batch in nats, and the number of its labelled tokens."""
         raise NotImplementedError
 
-    def loss(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def loss(self, batch: Batch) -> Tensor:
         """Compute the mean loss over the labelled tokens of a batch, in nats."""
         total, count = self.training_loss(batch)
         return total / count.clamp(min=1)
 
-    def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Compute the mean loss over the labelled tokens, in nats, 0 for a batch without labels: ``train_loss``."""
         return self.finish_training_step(*self.training_loss(batch), batch_idx)
 
@@ -275,23 +277,23 @@ class LanguageModule(L.LightningModule):
 
     # Evaluation -------------------------------------------------------------------------------------------
 
-    def evaluate(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Float[Tensor, "..."]]:
+    def evaluate(self, batch: Batch) -> tuple[Tensor, Tensor, Float[Tensor, "..."]]:
         """Return logits, labels and losses in nats, 0 for a token without a label, each (batch, time)."""
         logits, labels = self.logits_of(batch), self.labels_of(batch)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # float64 stays
         losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
         return logits, labels, losses.view(labels.shape)
 
-    def evaluate_labelled(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Float[Tensor, "n"]]:
+    def evaluate_labelled(self, batch: Batch) -> tuple[Tensor, Tensor, Float[Tensor, "n"]]:
         """Return the same for labelled tokens only, of a module that projects what it is told."""
         logits, labels, _ = predict_labels(self, self.labels_of(batch), batch)
         return logits, labels, F.cross_entropy(logits, labels, reduction="none")
 
-    def logits_of(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def logits_of(self, batch: Batch) -> Tensor:
         """Return the logits of a batch, (batch, time, classes)."""
         raise NotImplementedError
 
-    def evaluation_step(self, batch: Mapping[str, Tensor]) -> None:
+    def evaluation_step(self, batch: Batch) -> None:
         """Add a batch to the metrics."""
         self.update_metrics(*self.evaluate(batch))
 
@@ -299,7 +301,7 @@ class LanguageModule(L.LightningModule):
         """Add logits, labels and losses to each metric, with equal weight for each token."""
         self.evaluation_loss.update(losses, labels)
 
-    def predict_step(self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> Tensor:
+    def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Compute the surprisal of each label, −log p(labels), in nats; NaN for none, (batch, time)."""
         _, labels, losses = self.evaluate(batch)
         if labels.shape == batch["labels"].shape:
@@ -308,7 +310,7 @@ class LanguageModule(L.LightningModule):
         surprisal[batch["labels"] != IGNORED] = losses
         return surprisal
 
-    def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Add a batch to the validation metrics."""
         self.evaluation_step(batch)
 
@@ -344,7 +346,7 @@ class LanguageModule(L.LightningModule):
 
 
 def predict_labels(
-    module: nn.Module, labels: Int[Tensor, "batch time"], batch: Mapping[str, Tensor]
+    module: nn.Module, labels: Int[Tensor, "batch time"], batch: Batch
 ) -> tuple[Float[Tensor, "n vocab"], Int[Tensor, "n"], Any]:
     """Return logits and labels of the labelled tokens, and the output, of a module that projects what it is told.
 

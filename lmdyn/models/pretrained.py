@@ -29,7 +29,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from lmdyn.models.module import IGNORED, LanguageModule, predict_labels
+from lmdyn.models.module import IGNORED, Batch, LanguageModule, predict_labels
 
 __all__ = [
     "PretrainedLM",
@@ -190,7 +190,7 @@ class PretrainedLM(LanguageModule):
 
     # Training and evaluation ------------------------------------------------------------------------------
 
-    def training_loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def training_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the sum of the cross-entropies of a batch, and the number of labelled tokens."""
         logits, labels, _ = predict_labels(self, self.labels_of(batch), batch)
         return F.cross_entropy(logits, labels, reduction="sum"), (batch["labels"] != IGNORED).sum()

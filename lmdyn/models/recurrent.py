@@ -11,7 +11,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
-from lmdyn.models.module import IGNORED, LanguageModule
+from lmdyn.models.module import IGNORED, Batch, LanguageModule
 from lmdyn.models.stacked_lstm import RecurrentOutput, StackedLSTM, State, carry_state
 
 __all__ = ["RecurrentModule"]
@@ -107,7 +107,7 @@ class RecurrentModule(LanguageModule):
         hidden, after = self.lstm(self.dropout(self.embedding(input_ids)), state)
         return RecurrentOutput(logits=self.decoder(self.dropout(hidden)), state=after)
 
-    def _start(self, previous: State | None, batch: Mapping[str, Tensor]) -> State | None:
+    def _start(self, previous: State | None, batch: Batch) -> State | None:
         """Return the state in which this batch starts."""
         continues = batch.get("continues")
         if continues is None:
@@ -128,7 +128,7 @@ class RecurrentModule(LanguageModule):
             self._carried = None
             self.best_val_loss = None
 
-    def training_loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def training_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the sum of the cross-entropies of a batch, and the number of labelled tokens."""
         output = self(batch["input_ids"], state=self._start(self._carried, batch))
         self._carried = tuple((h.detach(), c.detach()) for h, c in output.state)
@@ -138,7 +138,7 @@ class RecurrentModule(LanguageModule):
 
     # Evaluation -------------------------------------------------------------------------------------------
 
-    def logits_of(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def logits_of(self, batch: Batch) -> Tensor:
         """Return the logits of a batch, in the state of this evaluation, which is never that of training."""
         output: RecurrentOutput = self(batch["input_ids"], state=self._start(self._evaluated, batch))
         self._evaluated = output.state

@@ -1,12 +1,11 @@
 """The LSTM tagger of Saphra (2021): a network that learned one linguistic category only."""
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from jaxtyping import Int
 from torch import Tensor
 
-from lmdyn.models.module import IGNORED, LanguageModule, MajorityShare, TokenMean
+from lmdyn.models.module import IGNORED, Batch, LanguageModule, MajorityShare, TokenMean
 from lmdyn.models.recurrent import RecurrentModule
 
 __all__ = ["LSTMTagger", "Tagging"]
@@ -66,7 +65,7 @@ class Tagging(LanguageModule):
         self.majority = MajorityShare(self.num_labels)
         return self.num_labels
 
-    def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
+    def labels_of(self, batch: Batch) -> Int[Tensor, "batch time"]:
         """Return the tag to predict at each token."""
         if self.label_key not in batch:
             raise ValueError(
@@ -86,7 +85,7 @@ class Tagging(LanguageModule):
         floors = {"accuracy": self.accuracy.compute(), "majority": self.majority.compute()}
         return super().compute_metrics() | floors
 
-    def predict_step(self, batch: Mapping[str, Any], batch_idx: int, dataloader_idx: int = 0) -> Tensor:
+    def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Return the most likely label at each token, an index into the layer's names; -100 on padding."""
         labels = self.logits_of(batch).argmax(-1)
         mask = batch.get("attention_mask")

@@ -1,6 +1,5 @@
 """Two language models trained together as one, which divide the work between them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.linear_cross_entropy import linear_cross_entropy, target_log_probabilities
 from lmdyn.models.learning_rate_schedules import ScheduledModule
-from lmdyn.models.module import IGNORED
+from lmdyn.models.module import IGNORED, Batch
 from lmdyn.models.pretraining_tools import gather_labelled, labelled_positions
 from lmdyn.models.towers import LSTMTowers, TransformerTowers
 
@@ -201,9 +200,7 @@ class TwoTowerLanguageModel(ScheduledModule):
         hidden = self.head(hidden if predict is None else hidden[predict])
         return TwoTowerOutput(nn.functional.linear(hidden, self.embedding.weight, self.output_bias))
 
-    def predicted(
-        self, batch: Mapping[str, Tensor]
-    ) -> tuple[Float[Tensor, "n width"], Int[Tensor, "n"], Tensor]:
+    def predicted(self, batch: Batch) -> tuple[Float[Tensor, "n width"], Int[Tensor, "n"], Tensor]:
         """Return the input of the product with the word vectors, the labels, and their positions.
 
         The input contains at least the labelled positions. The positions are flat, of (batch, time).
@@ -227,13 +224,13 @@ class TwoTowerLanguageModel(ScheduledModule):
         if self.compile_towers:
             self.towers.compile()
 
-    def training_loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def training_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the sum of the cross-entropies of a batch in nats, and the number of labelled tokens."""
         hidden, labels, _ = self.predicted(batch)
         total = linear_cross_entropy(hidden, self.embedding.weight, self.output_bias, labels)
         return total, (labels != IGNORED).sum()
 
-    def evaluate(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Float[Tensor, "batch time"]]:
+    def evaluate(self, batch: Batch) -> tuple[Tensor, Tensor, Float[Tensor, "batch time"]]:
         """Return the input of the output layer, the labels, and their losses in nats, 0 for a token without one."""
         hidden, labels, where = self.predicted(batch)
         log_p = target_log_probabilities(hidden, self.embedding.weight, self.output_bias, labels)

@@ -1,7 +1,6 @@
 """Units at activation functions: modules that rectify, and units that are never or always above 0."""
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import capture, observing, paths_of
 from lmdyn.analysis.inspection.batches import text_of
-from lmdyn.analysis.inspection.forward import Forward, call_module
+from lmdyn.analysis.inspection.forward import Batch, Forward, call_module
 from lmdyn.analysis.inspection.sites import names_of_paths
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
 
@@ -54,9 +53,7 @@ def _is_plain(module: nn.Module) -> bool:
     return all(next(iter(part), None) is None for part in parts)
 
 
-def find_rectifiers(
-    module: nn.Module, batch: Mapping[str, Any], forward: Forward | None = None
-) -> dict[str, str]:
+def find_rectifiers(module: nn.Module, batch: Batch, forward: Forward | None = None) -> dict[str, str]:
     """Find the activation functions of a model that :func:`is_rectifier` recognises and that run on all tokens.
 
     Functions that are not modules (``F.relu``) cannot be found, nor those whose output is overwritten in place.

@@ -22,6 +22,7 @@ from torch.utils.data import (
 )
 
 from lmdyn.analysis.checked_fields import type_words
+from lmdyn.analysis.inspection.forward import Batch
 
 __all__ = [
     "aligned_labels",
@@ -141,7 +142,7 @@ def aligned_labels(labels: Int[Tensor, "_ _"], convention: Literal["aligned", "n
     return torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], -100)], dim=1)
 
 
-def padding_mask(batch: Mapping[str, Any], decodes: bool = False) -> Bool[Tensor, "batch time"] | None:
+def padding_mask(batch: Batch, decodes: bool = False) -> Bool[Tensor, "batch time"] | None:
     """Return where the text that labels belong to is padding; None if the batch has no mask for it.
 
     Args:
@@ -156,7 +157,7 @@ def padding_mask(batch: Mapping[str, Any], decodes: bool = False) -> Bool[Tensor
     return None
 
 
-def text_labels(batch: Mapping[str, Any], decodes: bool = False) -> dict[str, Any]:
+def text_labels(batch: Batch, decodes: bool = False) -> dict[str, Any]:
     """Set labels on padding, and layers that describe them (``target_…``), to -100: padding counts in no measure.
 
     Without a mask nothing changes: padding that is also the end of a text, as GPT-2's, cannot be told from it.
@@ -174,7 +175,7 @@ def text_labels(batch: Mapping[str, Any], decodes: bool = False) -> dict[str, An
     return dict(batch) if padding is None else _with_labels(batch, lambda of: of.masked_fill(padding, -100))
 
 
-def next_token_labels(batch: Mapping[str, Any]) -> dict[str, Any]:
+def next_token_labels(batch: Batch) -> dict[str, Any]:
     """Convert labels that a model shifts inside to labels that belong to the logits of their own position.
 
     Causal models of transformers predict ``labels[:, t + 1]`` at t. A batch without labels uses its ``input_ids``.
@@ -195,7 +196,7 @@ def next_token_labels(batch: Mapping[str, Any]) -> dict[str, Any]:
     return text_labels(_with_labels(given, lambda labels: aligned_labels(labels, "next")))
 
 
-def _with_labels(batch: Mapping[str, Any], change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+def _with_labels(batch: Batch, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
     """Return the batch with changed labels and layers that describe them, all (batch, time)."""
     changed = {
         name: change(value)
@@ -252,7 +253,7 @@ def documents_of(batch: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def labels_of(batch: Mapping[str, Any]) -> Tensor:
+def labels_of(batch: Batch) -> Tensor:
     """Return the labels of a batch.
 
     Raises:
@@ -267,13 +268,13 @@ def labels_of(batch: Mapping[str, Any]) -> Tensor:
     return labels
 
 
-def text_of(batch: Mapping[str, Any]) -> Tensor:
+def text_of(batch: Batch) -> Tensor:
     """Return the text of a batch: its ``input_ids``, else its ``labels``."""
     ids = batch.get("input_ids")
     return ids if isinstance(ids, Tensor) else labels_of(batch)
 
 
-def whole_numbers(batch: Mapping[str, Any]) -> dict[str, Any]:
+def whole_numbers(batch: Batch) -> dict[str, Any]:
     """Convert ids and labels to int64, and labels below 0, such as nanoGPT's -1, to -100."""
     found = dict(batch)
     for name in ("input_ids", "labels"):
@@ -356,7 +357,7 @@ def drawn_alike(batches: Iterable[Any]) -> Iterator[Any]:
         yield batch
 
 
-def unread_entries(batch: Mapping[str, Any]) -> list[str]:
+def unread_entries(batch: Batch) -> list[str]:
     """Return entries of a batch that could be labels: integers of the shape of ``input_ids``, with an unknown name.
 
     Example:

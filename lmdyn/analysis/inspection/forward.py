@@ -17,6 +17,7 @@ from lmdyn.analysis.checked_fields import type_words
 
 __all__ = [
     "IGNORED",
+    "Batch",
     "Forward",
     "Renamed",
     "StopForward",
@@ -31,7 +32,9 @@ __all__ = [
     "token_losses",
 ]
 
-Forward = str | Callable[[nn.Module, Mapping[str, Any]], Any]
+Batch = Mapping[str, Any]  # tensors, in the names of Hugging Face
+
+Forward = str | Callable[[nn.Module, Batch], Any]
 """How a module is called: a function ``(module, batch) -> output``, or the dotted path to one."""
 
 IGNORED = -100
@@ -130,7 +133,7 @@ def is_tensor_parallel(module: nn.Module) -> bool:
 
 def call_module(
     module: nn.Module,
-    batch: Mapping[str, Any],
+    batch: Batch,
     *,
     forward: Forward | None = None,
     state: Any = None,
@@ -198,12 +201,12 @@ class Renamed:
 
     names: tuple[tuple[str, str], ...]
 
-    def __call__(self, module: nn.Module, batch: Mapping[str, Any]) -> Any:
+    def __call__(self, module: nn.Module, batch: Batch) -> Any:
         """Return the module's output; see :func:`call_module`."""
         return call_module(module, batch, names=dict(self.names))
 
 
-def function_of(forward: Forward) -> Callable[[nn.Module, Mapping[str, Any]], Any]:
+def function_of(forward: Forward) -> Callable[[nn.Module, Batch], Any]:
     """Return the function ``(module, batch) -> output``, given itself or by its dotted path."""
     return dotted(forward) if isinstance(forward, str) else forward
 
@@ -249,7 +252,7 @@ def _signature(module: nn.Module) -> Mapping[str, inspect.Parameter]:
 
 
 def _arguments(
-    module: nn.Module, batch: Mapping[str, Any], state: Any, names: Mapping[str, str]
+    module: nn.Module, batch: Batch, state: Any, names: Mapping[str, str]
 ) -> tuple[list[Any], dict[str, Any], str | None]:
     """Return positional and keyword arguments, and the name of the optional argument for labels."""
     parameters = _signature(module)
@@ -299,7 +302,7 @@ def decoder_ids(module: nn.Module, labels: Tensor) -> dict[str, Tensor]:
     return {} if maker is None else {"decoder_input_ids": getattr(maker, make)(labels)}
 
 
-def _labels_to_pass(batch: Mapping[str, Any]) -> Tensor:
+def _labels_to_pass(batch: Batch) -> Tensor:
     """Return labels for a forward that computes a loss, which is not used."""
     return cast(Tensor, batch["labels"]).clamp(min=0)
 

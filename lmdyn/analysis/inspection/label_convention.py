@@ -1,7 +1,7 @@
 """The convention of labels: aligned with their own logits, or with those one position before; by measurement."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.batches import aligned_labels, of_ids, seen
-from lmdyn.analysis.inspection.forward import IGNORED, Forward, call_module, device_of, logits_of
+from lmdyn.analysis.inspection.forward import IGNORED, Batch, Forward, call_module, device_of, logits_of
 from lmdyn.analysis.inspection.token_effects import TokenEffects, token_effects
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
 
@@ -69,7 +69,7 @@ class LabelDecision:
 
 
 def label_convention(
-    module: nn.Module, batches: Sequence[Mapping[str, Any]], forward: Forward | None = None
+    module: nn.Module, batches: Sequence[Batch], forward: Forward | None = None
 ) -> LabelDecision:
     """Determine which logits labels belong to, from the dependence of the logits on tokens.
 
@@ -133,7 +133,7 @@ def label_convention(
     return LabelDecision(convention, reading, reason, warning)
 
 
-def model_reading(module: nn.Module, batch: Mapping[str, Any], forward: Forward | None = None) -> Reading:
+def model_reading(module: nn.Module, batch: Batch, forward: Forward | None = None) -> Reading:
     """Measure whether logits depend on tokens after them, around some tokens of a batch.
 
     Args:
@@ -185,7 +185,7 @@ class _Text:
     real: Bool[Tensor, "batch time"]
 
     @classmethod
-    def of(cls, module: nn.Module, given: Mapping[str, Any]) -> "_Text":
+    def of(cls, module: nn.Module, given: Batch) -> "_Text":
         device = device_of(module)
         batch = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in given.items()}
         ids, labels, own = (batch.get(name) for name in ("input_ids", "labels", "decoder_input_ids"))

@@ -9,14 +9,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import capture, resolve_sites
-from lmdyn.analysis.inspection.forward import Forward, StopForward, call_module, logits_of
+from lmdyn.analysis.inspection.forward import Batch, Forward, StopForward, call_module, logits_of
 
 __all__ = ["activations_at", "hits", "logits_at"]
 
 
 def logits_at(
     module: nn.Module,
-    batch: Mapping[str, Any],
+    batch: Batch,
     positions: Bool[Tensor, "batch time"],
     forward: Forward | None = None,
 ) -> Float[Tensor, "n vocab"]:
@@ -79,7 +79,7 @@ def hits(logits: Float[Tensor, "*batch classes"], labels: Int[Tensor, "*batch"])
 @torch.no_grad()
 def activations_at(
     module: nn.Module,
-    batch: Mapping[str, Any],
+    batch: Batch,
     sites: Mapping[str, str],
     forward: Forward | None = None,
     *,

@@ -13,7 +13,7 @@ from lmdyn.analysis.inspection.activations import capture, observing, paths_of
 from lmdyn.analysis.inspection.attention_weights import readable_attention
 from lmdyn.analysis.inspection.attributes import nearest
 from lmdyn.analysis.inspection.blocks import BlockGroup, block_groups
-from lmdyn.analysis.inspection.forward import Forward, call_module, decoder_ids, logits_of
+from lmdyn.analysis.inspection.forward import Batch, Forward, call_module, decoder_ids, logits_of
 from lmdyn.analysis.inspection.forward_trace import AttentionTrace, Call, trace_forward, within
 
 __all__ = ["FoundSites", "Kind", "find_sites", "match_sites", "names_of_paths"]
@@ -44,7 +44,7 @@ class FoundSites:
     left_out: tuple[str, ...]
 
 
-def find_sites(module: nn.Module, batch: Mapping[str, Any], forward: Forward | None = None) -> FoundSites:
+def find_sites(module: nn.Module, batch: Batch, forward: Forward | None = None) -> FoundSites:
     """Find the token embedding, the blocks, the final norm, the output layer and the attention of a language model.
 
     The model is run on the batch and observed, invisibly to its training, without gradients:
@@ -97,7 +97,7 @@ def find_sites(module: nn.Module, batch: Mapping[str, Any], forward: Forward | N
         return _Finder(module, batch, run).found()
 
 
-def _unequal_axes(batch: Mapping[str, Any]) -> Mapping[str, Any]:
+def _unequal_axes(batch: Batch) -> Mapping[str, Any]:
     rows, time = batch["input_ids"].shape
     if rows != time or rows == 1:
         return batch
@@ -188,7 +188,7 @@ def names_of_paths(paths: Sequence[str]) -> dict[str, str]:
 class _Finder:
     """Record of the forward pass, and the sites found in it."""
 
-    def __init__(self, module: nn.Module, batch: Mapping[str, Any], run: Callable[[], Any]) -> None:
+    def __init__(self, module: nn.Module, batch: Batch, run: Callable[[], Any]) -> None:
         self.module, self.run = module, run
         ids = _ids(module, batch)
         self.trace = trace_forward(module, run, ids)
@@ -362,7 +362,7 @@ class _Finder:
             return attention.found, seen.overwritten
 
 
-def _ids(module: nn.Module, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+def _ids(module: nn.Module, batch: Batch) -> dict[str, Tensor]:
     """Return the ids that the model reads; those of a decoder are created from the labels if the batch has none."""
     named = {name: batch.get(name) for name in ("input_ids", "decoder_input_ids")}
     if named["decoder_input_ids"] is None and isinstance(batch.get("labels"), Tensor):

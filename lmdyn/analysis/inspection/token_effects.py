@@ -4,14 +4,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import observing
-from lmdyn.analysis.inspection.forward import Forward, call_module, is_sharded, logits_of
+from lmdyn.analysis.inspection.forward import Batch, Forward, call_module, is_sharded, logits_of
 
 __all__ = ["OFFSETS", "TokenEffects", "token_effects"]
 
@@ -66,7 +65,7 @@ class TokenEffects:
 
 def token_effects(
     module: nn.Module,
-    batches: Sequence[Mapping[str, Any]],
+    batches: Sequence[Batch],
     places: Sequence[Bool[Tensor, "_ _"]],
     real: Sequence[Bool[Tensor, "_ _"]],
     forward: Forward | None = None,
@@ -111,7 +110,7 @@ def token_effects(
 
 def _measured(
     module: nn.Module,
-    batches: Sequence[Mapping[str, Any]],
+    batches: Sequence[Batch],
     places: Sequence[Tensor],
     real: Sequence[Tensor],
     forward: Forward | None,
@@ -123,7 +122,7 @@ def _measured(
     ids = usual if len(usual) > 1 else ids
     changes, noise, scale, finite = torch.full((len(OFFSETS),), torch.nan), 0.0, 0.0, False
 
-    def logits_for(batch: Mapping[str, Any], tokens: Tensor, seed: int = 0) -> Tensor:
+    def logits_for(batch: Batch, tokens: Tensor, seed: int = 0) -> Tensor:
         torch.manual_seed(seed)  # what a module draws, such as a loop's initial state, is the same for a seed
         return logits_of(call_module(module, {**batch, key: tokens}, forward=forward))
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import capture, observing
-from lmdyn.analysis.inspection.forward import Forward, call_module, device_of
+from lmdyn.analysis.inspection.forward import Batch, Forward, call_module, device_of
 
 __all__ = ["Batched", "count_labels", "count_tokens", "count_types", "parameter_bytes", "site_widths"]
 
@@ -22,7 +22,7 @@ class Batched(Protocol):
         """Yield its batches."""
 
 
-def _mask(batch: Mapping[str, Any]) -> Tensor:
+def _mask(batch: Batch) -> Tensor:
     """Return which positions of a batch contain a token."""
     mask = batch.get("attention_mask")
     if isinstance(mask, Tensor):

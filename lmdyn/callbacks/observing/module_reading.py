@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import capture, observing, resolve_sites
 from lmdyn.analysis.inspection.batches import padding_mask, seen, text_labels, text_of, unread_entries
-from lmdyn.analysis.inspection.forward import IGNORED, Forward, call_module, device_of, logits_of
+from lmdyn.analysis.inspection.forward import IGNORED, Batch, Forward, call_module, device_of, logits_of
 from lmdyn.analysis.inspection.label_convention import (
     LabelConvention,
     LabelDecision,
@@ -351,7 +351,7 @@ def _check_answer(
 
 
 def _check_logits(
-    module: nn.Module, batch: Mapping[str, Any], forward: Forward | None, tokenizer: Any, fits: bool
+    module: nn.Module, batch: Batch, forward: Forward | None, tokenizer: Any, fits: bool
 ) -> None:
     text = text_of(batch)
     with observing(module), torch.no_grad(), _checked_embeddings(module, text, tokenizer):
@@ -385,7 +385,7 @@ def _check_logits(
         )
 
 
-def _failed(module: nn.Module, batch: Mapping[str, Any], error: Exception) -> str:
+def _failed(module: nn.Module, batch: Batch, error: Exception) -> str:
     reason = " ".join(str(error).split())
     return (
         f"{type(module).__name__} could not be called on the first batch, {seen(batch)}: {type(error).__name__}: "

@@ -14,7 +14,7 @@ from torch import nn
 
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.attributes import refuse_unknown
-from lmdyn.analysis.inspection.forward import Renamed, device_of
+from lmdyn.analysis.inspection.forward import Batch, Renamed, device_of
 from lmdyn.analysis.inspection.label_convention import LabelConvention
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
 from lmdyn.callbacks.observing.checked_fields import From, check_fields, recording_arguments
@@ -137,7 +137,7 @@ class Observer(L.Callback, ABC):
     probe: L.LightningDataModule | None = None
     split: Literal["train", "validation", "test"] = "validation"
     max_tokens: Annotated[int, From(1)] | None = None
-    forward: str | Callable[[nn.Module, Mapping[str, Any]], Any] | None = None
+    forward: str | Callable[[nn.Module, Batch], Any] | None = None
     batch: Mapping[str, str | int] | None = None
     labels: Labels = "auto"
     log_figures: LogFigures = True

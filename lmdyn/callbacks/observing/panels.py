@@ -37,9 +37,19 @@ class _Facet:
     def title(self) -> str:
         return ", ".join([self.quantity.short or self.name.replace("_", " "), *self.shown])
 
+    @property
+    def x(self) -> str:
+        """Column of the horizontal axis."""
+        return self.quantity.over or "step"
+
     def rows(self, observations: pd.DataFrame, end: str = "") -> pd.DataFrame:
         """Return its values; with an end such as ``_error``, those of the quantity of this name."""
-        return select(observations, quantity=f"{self.name}{end}", **self.place)
+        rows = select(observations, quantity=f"{self.name}{end}", **self.place)
+        if self.x == "step":
+            return rows
+        others = [c for c in group_columns(rows) if is_number_column(rows[c]) and c not in (self.x, self.by)]
+        rows = rows[rows[self.x].notna() & rows[others].isna().all(axis=1)]
+        return rows if self.by == "step" else last_step(rows)
 
 
 @fig.in_style
@@ -73,11 +83,9 @@ def standard_figures(
             for found, declares in known.items()
             if declares and replace(declares, name=q.name) == q
         }
-        over = {found: q for found, q in drawn.items() if q.over}
-        if over:
-            figures |= _figures_over(finite, over, name)
-        elif drawn:
-            figures |= _figures_of(_involved(observations, drawn), drawn, name, sites)
+        if drawn:
+            over = {found: q for found, q in drawn.items() if q.over}
+            figures |= _figures_of(_involved(observations, drawn), over or drawn, name, sites)
     return figures
 
 
@@ -90,73 +98,31 @@ def _involved(observations: pd.DataFrame, drawn: Mapping[str, Quantity]) -> pd.D
     return rows.astype({c: object for c in rows if isinstance(rows[c].dtype, pd.StringDtype)})
 
 
-def _figures_over(finite: pd.DataFrame, drawn: Mapping[str, Quantity], name: str) -> dict[str, Figure]:
-    """Draw values over a column of numbers, in a panel for each place: of each step, or by ``lines`` at the last."""
-    parts: list[tuple[str, Quantity, dict[str, Any], pd.DataFrame]] = []
-    for quantity, of in drawn.items():
-        rows = select(finite, quantity=quantity, **dict(of.where))
-        columns = [c for c in ("site", *group_columns(rows)) if c not in (of.over, of.lines)]
-        numbers = [c for c in columns if is_number_column(rows[c])]
-        rows = rows[rows[of.over].notna() & rows[numbers].isna().all(axis=1)]
-        text = [c for c in columns if c not in numbers and len(rows[c].unique()) > 1]
-        cuts: Any = rows.groupby(text, dropna=False, sort=False) if text else [((), rows)]
-        for place, part in cuts:
-            shown = dict(zip(text, (None if pd.isna(v) else v for v in place), strict=True))
-            if len(part):
-                parts.append((quantity, of, shown, part))
-    figures = {}
-    for i, portion in enumerate(fig.portions(range(len(parts)), _MOST_PANELS) if parts else ()):
-        panels = fig.new_panels(len(portion), 4.6, 3.0, most=2, margin=(1.5, 0))
-        for ax, j in zip(panels, portion, strict=True):
-            _draw_over(ax, finite, *parts[j])
-        figures[name if not i else f"{name}_{i + 1}"] = panels.figure
-    return figures
-
-
-def _draw_over(
-    ax: Axes, finite: pd.DataFrame, name: str, of: Quantity, place: Mapping[str, Any], rows: pd.DataFrame
-) -> None:
-    by = of.lines or "step"
-    rows = last_step(rows) if of.lines else rows
-    values = fig.spread_out(sorted(rows[by].dropna().unique()), fig.MOST_LINES)
-    looks = fig.shades(values) if is_number_column(rows[by]) else fig.line_styles(values)
-    fig.draw_lines(ax, rows, by, looks, x=of.over, label=lambda value: f"{by} {value}")
-    for value, look in looks.items():
-        at = {**dict(of.where), **place, by: value, "step": rows["step"][rows[by].eq(value)].iloc[0]}
-        low, high = (
-            select(finite, quantity=f"{name}_{end}", **at).set_index(of.over) for end in ("low", "high")
-        )
-        if len(low) and len(high):
-            both = low["value"].to_frame("low").join(high["value"].rename("high"), how="inner").sort_index()
-            fig.draw_band(ax, both.index, both["low"], both["high"], color=look["color"], alpha=0.18)
-    for course in _floors(select(finite, step=int(rows["step"].max())), of, place):
-        ax.axhline(course["value"].iloc[-1], color="0.4", ls=":", lw=0.9)
-    names = [of.short or name.replace("_", " "), *(str(v) for v in place.values() if v)]
-    ax.set_title(", ".join(names), fontsize=9)
-    ax.set_xlabel(of.over)
-    ax.set_ylabel(of.unit)
-    _scale(ax, of, rows["value"])
-    fig.outer_legend(ax)
-
-
 def _figures_of(
     observations: pd.DataFrame, drawn: Mapping[str, Quantity], name: str, sites: Sequence[str]
 ) -> dict[str, Figure]:
     finite = observations.dropna(subset="value")
     rows = pd.concat([select(finite, quantity=name, **dict(q.where)) for name, q in drawn.items()])
+    over = any(q.over for q in drawn.values())
     values = {c: list(rows[c].dropna().unique()) for c in ("site", *group_columns(rows))}
     text = [c for c, found in values.items() if not is_number_column(rows[c]) and len(found) > 1]
-    lines = next((q.lines for q in drawn.values() if q.lines in values), text[0] if text else "site")
+    default = "step" if over else text[0] if text else "site"
+    lines = next((q.lines for q in drawn.values() if q.lines in values), default)
     text = [c for c in text if c != lines]
-    names = _ordered(sites, values["site"]) if lines == "site" else values[lines]
+    names = _ordered(sites, values["site"]) if lines == "site" else values.get(lines, ())
     facets: list[_Facet] = []
     for chosen in product(*(values[c] for c in text)):
         for quantity, of in drawn.items():
             place = {**dict(of.where), **dict(zip(text, chosen, strict=True))}
-            shown = tuple(value_words(c, v) for c, v in zip(text, chosen, strict=True) if str(v))
-            facet = _Facet(quantity, of, place, lines, names, shown)
+            words = tuple(value_words(c, v) for c, v in zip(text, chosen, strict=True) if str(v))
+            facet = _Facet(quantity, of, place, lines, names, words)
             held = facet.rows(rows)
-            if lines != "site" and len(held):  # at most as many as colours distinguish, by their last values
+            if over and len(held):
+                known = sorted(held[lines].dropna().unique())
+                facets.append(replace(facet, lines=fig.spread_out(known, fig.MOST_LINES)))
+            elif lines != "site" and len(
+                held
+            ):  # at most as many as colours distinguish, by their last values
                 last = held.sort_values("step", kind="stable").groupby(lines, observed=True)["value"].last()
                 near = fig.portions(list(last.sort_values().index))
                 facets += [replace(facet, lines=[line for line in names if line in part]) for part in near]
@@ -173,13 +139,14 @@ def _figure(observations: pd.DataFrame, facets: Sequence[_Facet]) -> Figure:
     width, most, margin = (3.6, 3, 1.5) if of_sites else (4.9, 2, 0.0)
     panels = fig.new_panels(len(facets) + len(maps), width, 2.7, most=most, margin=(margin, 0))
     for ax, facet in zip(panels, facets, strict=False):
-        _draw_over_steps(ax, observations, finite, facet)
+        _draw(ax, observations, finite, facet)
     for ax, facet in zip([*panels][len(facets) :], maps, strict=True):
         last = last_step(facet.rows(finite))
         sites = _ordered(facet.lines, list(last["site"].unique()))
         fig.show_heads(ax, last, sites, label=facet.quantity.unit)
         ax.set_title(f"{facet.title},\nstep {last['step'].iloc[0]:,}", fontsize=9, y=1)
-    for ax in [*panels][: max(0, len(facets) - panels.grid.shape[1])]:
+    alike = len(facets) - panels.grid.shape[1] if facets[0].x == "step" else 0
+    for ax in [*panels][: max(0, alike)]:
         ax.set_xlabel("")
         ax.tick_params(labelbottom=False)  # the same below
     if of_sites or len({tuple(facet.lines) for facet in facets}) == 1:
@@ -192,27 +159,41 @@ def _figure(observations: pd.DataFrame, facets: Sequence[_Facet]) -> Figure:
     return panels.figure
 
 
-def _draw_over_steps(ax: Axes, observations: pd.DataFrame, finite: pd.DataFrame, facet: _Facet) -> None:
-    """Draw lines over steps, with gaps at NaN, their bands and floor; means over a column of numbers."""
-    looks = fig.site_styles(facet.lines) if facet.by == "site" else fig.line_styles(facet.lines)
+def _draw(ax: Axes, observations: pd.DataFrame, finite: pd.DataFrame, facet: _Facet) -> None:
+    """Draw lines with gaps at NaN, their bands and floor; means over a column of numbers."""
+    x = facet.x
     rows = facet.rows(observations)
     rows = rows[rows[facet.by].isin(rows[facet.by][rows["value"].notna()])]
-    numbered = _numbered(rows.drop(columns=facet.by))
-    means = rows.groupby([facet.by, "step"], observed=True, sort=False)["value"].mean().reset_index()
+    if facet.by == "site":
+        looks = fig.site_styles(facet.lines)
+    elif x != "step" and is_number_column(rows[facet.by]):
+        looks = fig.shades(facet.lines)
+    else:
+        looks = fig.line_styles(facet.lines)
+    numbered = None if x != "step" else _numbered(rows.drop(columns=facet.by))
+    means = rows.groupby([facet.by, x], observed=True, sort=False)["value"].mean().reset_index()
     if numbered is None:  # else of one head, beside a mean
         _draw_bands(ax, finite, facet, looks)
     of_none = "all" if len(looks) > 1 else ""  # of the row without a site
-    by = facet.place.get("by") or ""
-    label = partial(value_words, facet.by, by=by)
-    fig.draw_lines(ax, means, facet.by, looks, label=lambda name: label(name) or of_none)
-    _draw_floor(ax, finite, facet)
+    words = partial(value_words, facet.by, by=facet.place.get("by") or "")
+    label = words if x == "step" else f"{facet.by} {{}}".format
+    fig.draw_lines(ax, means, facet.by, looks, x=x, label=lambda name: label(name) or of_none)
     title = facet.title if numbered is None else f"{facet.title},\nmean over {numbered}"
     # the search for what is above takes a tenth of the time: it can only be the power of ten of the axis
     power = not 2e-4 < means["value"].abs().max() < 1e5
     ax.set_title(title, fontsize=9, y=1, pad=16 if power else None)
     ax.set_ylabel(facet.quantity.unit)
     _scale(ax, facet.quantity, rows["value"])
-    fig.set_step_axis(ax, observations["step"], rates=finite)  # the same for all panels
+    for i, course in enumerate(_floors(finite, facet.quantity, facet.place)):
+        if x == "step":
+            said = str(course["quantity"].iloc[0]).replace("_", " ")
+            ax.plot(course["step"], course["value"], color="0.4", ls=":", label=None if i else said)
+        else:
+            ax.axhline(course["value"].iloc[-1], color="0.4", ls=":")
+    if x == "step":
+        fig.set_step_axis(ax, observations["step"], rates=finite)  # the same for all panels
+    else:
+        ax.set_xlabel(x)
 
 
 def _numbered(rows: pd.DataFrame) -> str | None:
@@ -227,8 +208,9 @@ def _draw_bands(ax: Axes, finite: pd.DataFrame, facet: _Facet, looks: Mapping[An
     ends = {end: facet.rows(finite, end) for end in ("_error", "_low", "_high")}
     if not any(map(len, ends.values())):
         return
-    error, low, high = (wide(rows, facet.by) for rows in ends.values())
-    middle = wide(facet.rows(finite), facet.by)
+    middle, error, low, high = (
+        wide(rows, facet.by, facet.x) for rows in (facet.rows(finite), *ends.values())
+    )
     for name, look in looks.items():
         if name in low and name in high:
             steps = low[name].dropna().index  # a line may have fewer steps than others
@@ -240,13 +222,6 @@ def _draw_bands(ax: Axes, finite: pd.DataFrame, facet: _Facet, looks: Mapping[An
             continue
         below, above = (np.clip(end, of.low, of.high) for end in both)
         fig.draw_band(ax, steps, below, above, color=look["color"], alpha=0.2)
-
-
-def _draw_floor(ax: Axes, finite: pd.DataFrame, facet: _Facet) -> None:
-    """Draw what a quantity is compared with: a dotted line for each course."""
-    for i, course in enumerate(_floors(finite, facet.quantity, facet.place)):
-        label = str(course["quantity"].iloc[0]).replace("_", " ")
-        ax.plot(course["step"], course["value"], color="0.4", ls=":", label=None if i else label)
 
 
 def _floors(finite: pd.DataFrame, of: Quantity, place: Mapping[str, Any]) -> list[pd.DataFrame]:

@@ -27,6 +27,7 @@ from lmdyn.analysis.inspection.batches import (
     whole_numbers,
 )
 from lmdyn.analysis.inspection.forward import (
+    Batch,
     Forward,
     call_module,
     device_of,
@@ -79,7 +80,7 @@ class ObservedBatch:
             here.
     """
 
-    batch: Mapping[str, Any]
+    batch: Batch
     logits: Tensor
     rows: Int[Tensor, "batch"]
     start: Int[Tensor, "batch"]
@@ -314,7 +315,7 @@ class TrainingPart:
         return self._observer.part("train") if self._reopen else self._part
 
 
-def _count_tokens(batch: Mapping[str, Any]) -> int:
+def _count_tokens(batch: Batch) -> int:
     tensor = batch.get("labels", batch.get("input_ids"))
     if not isinstance(tensor, Tensor):
         raise ValueError(f"expected `labels` or `input_ids` in the batch, got {sorted(batch)}")
@@ -395,7 +396,7 @@ def probe_pass(
             log.warning("the probe set is empty: expected at least one batch to observe")
 
 
-def _losses_once(logits: Tensor, batch: Mapping[str, Any], known: Tensor | None) -> Callable[[], Tensor]:
+def _losses_once(logits: Tensor, batch: Batch, known: Tensor | None) -> Callable[[], Tensor]:
     """Compute token losses at most once for all consumers of a batch."""
     if known is not None:
         return known.detach
@@ -466,7 +467,7 @@ class Reader:
         self._forward = forward
         self._state: Any = None
 
-    def __call__(self, batch: Mapping[str, Any]) -> Any:
+    def __call__(self, batch: Batch) -> Any:
         """Return the module's output for the next batch."""
         output = call_module(self._module, batch, forward=self._forward, state=self._state)
         self._state = tree_map_only(Tensor, Tensor.detach, getattr(output, "state", None))
@@ -489,12 +490,12 @@ def token_vectors(
     return activation.flatten(2)
 
 
-def to_device(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+def to_device(batch: Batch, device: torch.device) -> dict[str, Any]:
     """Move the tensors of a batch to ``device``."""
     return {k: v.to(device, non_blocking=True) if isinstance(v, Tensor) else v for k, v in batch.items()}
 
 
-def continued(batch: Mapping[str, Any], positions: Int[Tensor, "batch"]) -> Int[Tensor, "batch"]:
+def continued(batch: Batch, positions: Int[Tensor, "batch"]) -> Int[Tensor, "batch"]:
     """Return ``positions`` in rows that continue those of the previous batch, else 0."""
     text = text_of(batch)
     continues = batch.get("continues")

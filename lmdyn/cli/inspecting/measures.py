@@ -1,7 +1,7 @@
 """Measured properties of a model: what it reads, how it is called, how often its blocks run."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import observing, resolve_sites
-from lmdyn.analysis.inspection.forward import Forward, call_module, called_module, device_of, logits_of
+from lmdyn.analysis.inspection.forward import Batch, Forward, call_module, called_module, device_of, logits_of
 from lmdyn.analysis.inspection.label_convention import model_reading
 from lmdyn.analysis.inspection.sites import FoundSites
 
@@ -35,7 +35,7 @@ class Reach:
 
 def _called(
     module: nn.Module,
-    batch: Mapping[str, Any],
+    batch: Batch,
     forward: Forward | None,
     noted: Iterable[nn.Module],
     note: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None],
@@ -97,7 +97,7 @@ def measure_reach(module: nn.Module, forward: Forward | None = None) -> Reach:
     ) from problem
 
 
-def how_called(module: nn.Module, batch: Mapping[str, Any], forward: Forward | None) -> str:
+def how_called(module: nn.Module, batch: Batch, forward: Forward | None) -> str:
     """Return which fields of a batch its forward receives, and the shape of the logits."""
     read: dict[str, str] = {}  # by name in the batch, as it is given
     names = {id(value): key for key, value in batch.items()}
@@ -117,14 +117,14 @@ def how_called(module: nn.Module, batch: Mapping[str, Any], forward: Forward | N
     return f"forward({', '.join(read.values())}) returns logits {shape}{rest}"
 
 
-def how_often(module: nn.Module, batch: Mapping[str, Any], sites: FoundSites, forward: Forward | None) -> str:
+def how_often(module: nn.Module, batch: Batch, sites: FoundSites, forward: Forward | None) -> str:
     """Return whether its blocks run once, repeatedly, or once per token."""
     blocks = {name: path for name, path in sites.sites.items() if sites.kinds[name] == "block"}
     if not blocks:
         return "no blocks were found"
     modules = resolve_sites(module, blocks)
 
-    def runs(batch: Mapping[str, Any]) -> Counter[nn.Module]:
+    def runs(batch: Batch) -> Counter[nn.Module]:
         found: Counter[nn.Module] = Counter()
         _called(module, batch, forward, modules.values(), lambda m, *_: found.update([m]))
         return found

@@ -1,6 +1,5 @@
 """A causal language model that iterates its core: prelude, core × depth, coda; trained with random depths."""
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +10,7 @@ from transformers import PreTrainedConfig
 
 from lmdyn.models.causal_lm import CausalOutput, CausalTransformer
 from lmdyn.models.looped.looped_transformer import Initial, Injection, LoopedTransformer
-from lmdyn.models.module import IGNORED
+from lmdyn.models.module import IGNORED, Batch
 
 __all__ = ["LoopedLanguageModel", "training_depth"]
 
@@ -155,7 +154,7 @@ class LoopedLanguageModel(CausalTransformer):
         )
         return CausalOutput(self.decoder(hidden))
 
-    def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Compute the mean cross-entropy over the labelled tokens, in nats, at this update's depth; 0 if none."""
         step = self.trainer.global_step
         depth = training_depth(
