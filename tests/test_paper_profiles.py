@@ -78,7 +78,9 @@ class Place:
     def check(self, profile: str) -> None:
         """``lmdyn check`` finds no error, and says what of memory and disk is needed."""
         words = ["--config", f"configs/{profile}/lm.yaml", "--json"]
-        if profile == "saphra2019_svcca/paper":  # earlier runs make its tokenizer, and what it is compared with
+        if (
+            profile == "saphra2019_svcca/paper"
+        ):  # earlier runs make its tokenizer, and what it is compared with
             words.append("--data.init_args.tokenizer=null")
         elif not profile.startswith(("he2022", "inoue2022")):
             words += ["--replay", f"configs/{profile}/observers.yaml"]

@@ -15,8 +15,6 @@ from lmdyn.cli.parsing.errors import of_users_code
 from lmdyn.cli.parsing.shipped import with_shipped
 from lmdyn.cli.trust.own_modules import find_modules
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a subcommand of the Trainer (``fit | validate | test | predict``) or of lmdyn; ``lmdyn --help`` lists them.

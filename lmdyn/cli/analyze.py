@@ -26,6 +26,7 @@ from lmdyn.callbacks.observing.requirements import silently
 from lmdyn.callbacks.observing.run import Run, snake_case
 from lmdyn.callbacks.training.lightning_internals import callbacks_of
 from lmdyn.callbacks.training.resume import read_tokenizer
+from lmdyn.cli.configurations import Config
 from lmdyn.cli.inspecting.data import find_data
 from lmdyn.cli.inspecting.inspected_model import find_subject
 from lmdyn.cli.replay.downloads import Downloads
@@ -46,8 +47,6 @@ from lmdyn.runs.provenance import begin_session, end_session
 from lmdyn.runs.run_identity import write_identity
 from lmdyn.runs.store import ObservationStore
 from lmdyn.runs.yaml_files import read_yaml
-
-__all__ = ["analyze", "end_tokens"]
 
 log = logging.getLogger(__name__)
 
@@ -271,7 +270,7 @@ def _asked(
     return chosen, asked
 
 
-def _observing(observe: Sequence[str]) -> dict[str, Any]:
+def _observing(observe: Sequence[str]) -> Config:
     """Return a configuration of observers of lmdyn with their default arguments.
 
     Raises:
@@ -288,7 +287,7 @@ def _observing(observe: Sequence[str]) -> dict[str, Any]:
 
 def _loggers(
     config: Mapping[str, Any], configs: Sequence[Path], named: Sequence[str], to: Destination
-) -> list[dict[str, Any]]:
+) -> list[Config]:
     """Return the settings of the replay's loggers, from the run's configuration and those applied on top."""
     contents = [content for content in map(read_yaml, configs) if isinstance(content, Mapping)]
     trainers = [content.get("trainer") for content in contents]
@@ -297,8 +296,8 @@ def _loggers(
 
 
 def _instantiate(
-    config: dict[str, Any],
-    overlays: Sequence[Path | dict[str, Any]],
+    config: Config,
+    overlays: Sequence[Path | Config],
     out: Path,
     allowed: frozenset[str] | None = None,
 ) -> Any:

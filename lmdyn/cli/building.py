@@ -23,8 +23,6 @@ from lmdyn.cli.fit import ONE_PROCESS, LmdynCLI
 from lmdyn.cli.training.optimizers import configured_optimizers
 from lmdyn.cli.training.preflight import Plan, due
 
-__all__ = ["Built", "NotParsedError", "build", "build_observers"]
-
 
 class NotParsedError(ValueError):
     """A configuration that the parser refuses, with the parser's message."""

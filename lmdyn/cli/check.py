@@ -31,8 +31,6 @@ from lmdyn.cli.parsing.errors import causes, place_in_users_code
 from lmdyn.cli.training import preflight
 from lmdyn.cli.training.preflight import foreseen_of_replay, foreseen_of_training, held_together
 
-__all__ = ["Line", "Verdict", "check", "check_replay", "check_training", "training_batch"]
-
 log = logging.getLogger(__name__)
 
 Verdict = Literal["ok", "warning", "error", "not checked"]

@@ -10,8 +10,6 @@ from docstring_parser import parse
 
 from lmdyn.cli import INSPECT_FIRST, whole_number
 
-__all__ = ["CommandParser", "command_parser", "run_command"]
-
 _TYPES: dict[Any, Callable[[str], Any]] = {int: whole_number, float: float, Path: Path, str: str}
 _WORDS = ("words", "rest", "of_classes")
 """Names of parameters that receive words: all, those that the parser does not know, ``--model.ARG VALUE``."""

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["analyze", "check", "configs", "fork", "inspect", "parse_shard", "prepare", "report", "surprisal"]
-
 log = logging.getLogger(__name__)
 
 

@@ -6,16 +6,11 @@ from typing import Any
 
 from lmdyn.runs.yaml_files import read_yaml
 
-__all__ = [
-    "OF_FIT",
-    "callback_entries",
-    "class_path",
-    "complete_model",
-    "run_configuration",
-]
-
 OF_FIT = ("ckpt_path", "weights_only")
 """Arguments of ``fit`` itself in a run's ``config.yaml``; other commands have no use for them."""
+
+
+Config = dict[str, Any]
 
 
 def callback_entries(config: Any, *keys: str) -> list[Any]:
@@ -39,7 +34,7 @@ def class_path(entry: Any) -> str:
     return str(entry.get("class_path") if isinstance(entry, Mapping) else entry)
 
 
-def run_configuration(run: Path) -> dict[str, Any]:
+def run_configuration(run: Path) -> Config:
     """Return the content of a run's ``config.yaml``.
 
     Raises:

@@ -35,7 +35,7 @@ from lmdyn.callbacks.training.run_folder import (
 )
 from lmdyn.callbacks.training.updates import updates
 from lmdyn.cli import INSPECT_FIRST
-from lmdyn.cli.configurations import OF_FIT
+from lmdyn.cli.configurations import OF_FIT, Config
 from lmdyn.cli.parsing.lightning_parser import ConfigFile, Parser
 from lmdyn.cli.training.preflight import Preflight
 from lmdyn.cli.training.progress_lines import ProgressLines
@@ -47,11 +47,9 @@ from lmdyn.runs.provenance import begin_session, end_session
 from lmdyn.runs.sharded_checkpoints import about_sharded, is_sharded_checkpoint
 from lmdyn.runs.store import current_name
 
-__all__ = ["ONE_PROCESS", "LmdynCLI", "SaveRunConfig", "as_option", "plain"]
-
 log = logging.getLogger(__name__)
 
-ONE_PROCESS: dict[str, Any] = {
+ONE_PROCESS: Config = {
     "accelerator": "cpu",
     "devices": 1,
     "num_nodes": 1,
@@ -233,7 +231,7 @@ class LmdynCLI(LightningCLI):
             self._resumed = (plain(config), saved, loaders)
             check_resumed(Path(path).absolute().parent.parent, *self._resumed)
 
-    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> Config:
         """Return the arguments of the Trainer's method; with weights_only=None, it would unpickle."""
         return {**super()._prepare_subcommand_kwargs(subcommand), "weights_only": True}
 
@@ -385,7 +383,7 @@ class LmdynCLI(LightningCLI):
         """Write the metrics to ``test.json``, which ``report`` shows, or ``validate.json`` in the run's folder."""
         folder = run_folder(self.trainer)  # a broadcast: every rank must call it
         if self.trainer.is_global_zero:
-            metrics: dict[str, Any] = {k: float(v) for k, v in self.trainer.callback_metrics.items()}
+            metrics: Config = {k: float(v) for k, v in self.trainer.callback_metrics.items()}
             checkpoint = self.config[name].get("ckpt_path")
             if checkpoint and Path(checkpoint).is_file():
                 metrics["checkpoint"] = str(checkpoint)
@@ -431,7 +429,7 @@ def _holds_something(folder: Path) -> bool:
     return any(not any(part.startswith(".") for part in path.parts) for path in files)
 
 
-def check_hyperparameters(model: dict[str, Any], saved: dict[str, Any], path: str) -> None:
+def check_hyperparameters(model: Config, saved: Config, path: str) -> None:
     """Compare a model's configuration with the hyperparameters of a checkpoint.
 
     An argument that the configuration leaves open (null, such as a vocabulary size) agrees with any number.

@@ -12,15 +12,14 @@ from typing import Any
 
 import torch
 
-from lmdyn.cli.configurations import callback_entries, class_path, complete_model, run_configuration
+from lmdyn.cli.configurations import Config, callback_entries, class_path, complete_model, run_configuration
 from lmdyn.cli.fit import ONE_PROCESS, LmdynCLI, as_option, plain
 from lmdyn.cli.training.optimizers import change_optimizers
 from lmdyn.runs.atomic_files import write_file
 from lmdyn.runs.checkpoint_files import checkpoint_step, read_checkpoint
+from lmdyn.runs.provenance import Settings
 from lmdyn.runs.sharded_checkpoints import is_sharded_checkpoint
 from lmdyn.runs.yaml_files import read_yaml
-
-__all__ = ["fork"]
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +92,7 @@ def fork(
     digest = hashlib.blake2b(json.dumps([sorted(changes.items()), data_seed]).encode(), digest_size=3)
     name = f"{run.name}_fork_{step}_{digest.hexdigest()}"
     out = Path(os.path.normpath(out)) if out is not None else run.with_name(name)
-    about: dict[str, Any] = {"run": str(run), "step": step, "changes": changes, "data_seed": data_seed}
+    about: Config = {"run": str(run), "step": step, "changes": changes, "data_seed": data_seed}
     words = [f"--{key}={value}" for key, value in changes.items()]
     if data_seed is not None:
         words.append(f"--data_seed={data_seed}")
@@ -127,7 +126,7 @@ def fork(
     return out
 
 
-def _full_checkpoints(run: Path, config: Mapping[str, Any]) -> tuple[dict[int, Path], str]:
+def _full_checkpoints(run: Path, config: Settings) -> tuple[dict[int, Path], str]:
     """Return the full checkpoints by step, and a text that says why there are no others."""
     every = [c for c in callback_entries(config) if _is_a(c, "ScheduledCheckpoint")]
     arguments = [c.get("init_args") or {} for c in every if isinstance(c, Mapping)]
@@ -143,7 +142,7 @@ def _full_checkpoints(run: Path, config: Mapping[str, Any]) -> tuple[dict[int, P
     return found, f"{why}; the weights in checkpoints/ cannot be resumed from"
 
 
-def _epochs(checkpoint: Mapping[str, Any]) -> int | None:
+def _epochs(checkpoint: Settings) -> int | None:
     """Return the number of whole epochs trained so far; None within an epoch."""
     loop = checkpoint.get("loops", {}).get("fit_loop")
     if loop is None or loop["epoch_loop.batch_progress"]["current"]["ready"]:
@@ -164,7 +163,7 @@ def _check_names(changes: Mapping[str, str]) -> None:
             )
 
 
-def _configuration(config: Mapping[str, Any], out: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+def _configuration(config: Settings, out: Path, about: Settings) -> Config:
     """Return the run's configuration for another folder, with its origin."""
     kept = {k: config[k] for k in ("seed_everything", "trainer", "model", "data") if k in config}
     trainer = dict(kept["trainer"])
@@ -184,7 +183,7 @@ def _is_a(callback: Any, name: str) -> bool:
     return class_path(callback).rpartition(".")[2] == name
 
 
-def _moved(logger: Any, out: Path) -> dict[str, Any]:
+def _moved(logger: Any, out: Path) -> Config:
     """Return a logger's settings for another folder."""
     if not isinstance(logger, Mapping):  # Lightning's default
         logger = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": {}}
@@ -196,7 +195,7 @@ def _moved(logger: Any, out: Path) -> dict[str, Any]:
     return {**logger, "init_args": arguments}
 
 
-def _goes_on(out: Path, about: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _goes_on(out: Path, about: Settings) -> Settings | None:
     """Return the provenance of this fork if the folder contains it, interrupted; None if it must be started.
 
     Raises:
@@ -213,7 +212,7 @@ def _goes_on(out: Path, about: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return origin if any(out.glob("*/step=*.ckpt")) else None
 
 
-def _rates(checkpoint: Mapping[str, Any]) -> list[float]:
+def _rates(checkpoint: Settings) -> list[float]:
     """Return the current learning rates of all parameter groups."""
     return [
         float(group["lr"])
@@ -230,9 +229,9 @@ def _ratio(before: Sequence[float], now: Sequence[float]) -> float | None:
 
 
 def _change(
-    checkpoint: dict[str, Any],
-    before: Mapping[str, Any],
-    now: Mapping[str, Any],
+    checkpoint: Config,
+    before: Settings,
+    now: Settings,
     words: Sequence[str],
     name: str,
 ) -> None:
@@ -259,7 +258,7 @@ def _change(
             saved[key] = value
 
 
-def _built(config: Mapping[str, Any], words: Sequence[str], checkpoint: Mapping[str, Any]) -> LmdynCLI:
+def _built(config: Settings, words: Sequence[str], checkpoint: Settings) -> LmdynCLI:
     """Build model and data of a configuration on the CPU; sizes determined in training come from the checkpoint."""
     kept = {
         k: copy.deepcopy(config[k]) for k in ("seed_everything", "trainer", "model", "data") if k in config
@@ -283,7 +282,7 @@ def _check_sizes(there: torch.nn.Module, here: torch.nn.Module) -> None:
         )
 
 
-def _check_end(checkpoint: Mapping[str, Any], trainer: Any) -> None:
+def _check_end(checkpoint: Settings, trainer: Any) -> None:
     step = int(checkpoint["global_step"])
     epochs = int(checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["completed"])
     for name, done in (("max_steps", step), ("max_epochs", epochs)):
@@ -295,7 +294,7 @@ def _check_end(checkpoint: Mapping[str, Any], trainer: Any) -> None:
             )
 
 
-def _loaders(checkpoint: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _loaders(checkpoint: Settings) -> list[Config]:
     """Return the states of the training loaders."""
     states = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader", ())
     return [state for state in states if isinstance(state, dict)]

@@ -31,8 +31,6 @@ from lmdyn.cli.inspecting.measures import how_called, how_often
 from lmdyn.cli.inspecting.printed import Asked, Inspection, print_page
 from lmdyn.cli.inspecting.starting_yaml import next_command, refusal, starting_yaml
 
-__all__ = ["inspect_model"]
-
 log = logging.getLogger(__name__)
 
 _MISSING = (

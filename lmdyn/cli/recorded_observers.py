@@ -11,9 +11,6 @@ from lmdyn.cli.configurations import callback_entries, class_path
 from lmdyn.runs.store import ObservationStore, public_name
 from lmdyn.runs.yaml_files import read_yaml
 
-__all__ = ["UnknownObserverError", "import_configured", "recorded_observer"]
-
-
 log = logging.getLogger(__name__)
 
 

@@ -36,8 +36,6 @@ from lmdyn.runs.atomic_files import make_writable, write_file
 from lmdyn.runs.observed_run import RunFolder
 from lmdyn.runs.yaml_files import read_yaml
 
-__all__ = ["only_run", "write_report"]
-
 _NO_SETTINGS = ("probe_set", "train_set", "references", "previous")
 _FEWEST_VALUES = 10_000  # minimum for the chart of an observer of one of many runs
 

@@ -3,8 +3,6 @@
 import ctypes
 import os
 
-__all__ = ["keep_freed_memory"]
-
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # constants of malloc.h
 GIBIBYTE = 1 << 30
 

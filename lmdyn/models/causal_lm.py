@@ -14,8 +14,6 @@ from lmdyn.models.module import IGNORED, Batch
 from lmdyn.models.pretrained import check_arguments, check_size
 from lmdyn.models.tagger import Tagging
 
-__all__ = ["CausalLanguageModel", "CausalOutput", "CausalTagger"]
-
 
 @dataclass
 class CausalOutput:

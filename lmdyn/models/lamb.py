@@ -6,8 +6,6 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-__all__ = ["LAMB"]
-
 
 class LAMB(Optimizer):
     """Adam with the update of each parameter tensor scaled to the norm of the tensor, times the learning rate.

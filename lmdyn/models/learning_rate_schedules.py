@@ -10,8 +10,6 @@ from torch import nn
 
 from lmdyn.models.module import LanguageModule
 
-__all__ = ["ScheduledModule", "decay_groups", "warmup_decay"]
-
 
 def decay_groups(module: nn.Module) -> list[dict[str, Any]]:
     """Return two groups of trainable parameters: with the optimizer's weight decay, and without (biases and norms).

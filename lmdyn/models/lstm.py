@@ -2,8 +2,6 @@
 
 from lmdyn.models.recurrent import RecurrentModule
 
-__all__ = ["LSTMLanguageModel"]
-
 
 class LSTMLanguageModel(RecurrentModule):
     """Predicts the next word with a stack of LSTM layers.

@@ -35,8 +35,6 @@ from lmdyn.models.pretraining_tools import (
     labelled_positions,
 )
 
-__all__ = ["MaskedLMOutput", "MaskedLanguageModel"]
-
 Family = Literal["albert", "bert", "electra"]
 
 _CONFIGS: dict[str, type[PreTrainedConfig]] = {

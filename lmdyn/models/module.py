@@ -15,8 +15,6 @@ from torchmetrics import Metric
 
 from lmdyn.models.allocator import keep_freed_memory
 
-__all__ = ["IGNORED", "Batch", "LanguageModule", "MajorityShare", "TokenMean", "predict_labels"]
-
 log = logging.getLogger(__name__)
 
 Batch = Mapping[str, Tensor]  # in the names of Hugging Face

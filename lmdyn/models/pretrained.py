@@ -31,17 +31,6 @@ from transformers.utils import logging as transformers_logging
 
 from lmdyn.models.module import IGNORED, Batch, LanguageModule, predict_labels
 
-__all__ = [
-    "PretrainedLM",
-    "PretrainedOutput",
-    "cached_folder",
-    "check_arguments",
-    "check_size",
-    "hub_folder",
-    "load_model",
-    "objective_of",
-]
-
 log = logging.getLogger(__name__)
 
 _MOST_LAYERS = 1000  # as the deepest known models; creating them takes seconds

@@ -12,14 +12,6 @@ from transformers import PreTrainedModel
 
 from lmdyn.models.module import IGNORED
 
-__all__ = [
-    "Initialization",
-    "checkpoint_activations",
-    "draw_weights",
-    "gather_labelled",
-    "labelled_positions",
-]
-
 Initialization = Literal["truncated_normal", "clipped_normal", "normal", "normal_everywhere"]
 """Distribution of the initial weights."""
 

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from lmdyn.models.module import IGNORED, Batch, LanguageModule
 from lmdyn.models.stacked_lstm import RecurrentOutput, StackedLSTM, State, carry_state
 
-__all__ = ["RecurrentModule"]
-
 log = logging.getLogger(__name__)
 
 

@@ -7,8 +7,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-__all__ = ["RecurrentOutput", "StackedLSTM", "State", "carry_state", "run_lstm"]
-
 State = tuple[tuple[Tensor, Tensor], ...]
 """One pair (h, c) for each layer, each of shape (1, batch, hidden)."""
 

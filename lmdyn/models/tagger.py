@@ -8,8 +8,6 @@ from torch import Tensor
 from lmdyn.models.module import IGNORED, Batch, LanguageModule, MajorityShare, TokenMean
 from lmdyn.models.recurrent import RecurrentModule
 
-__all__ = ["LSTMTagger", "Tagging"]
-
 
 class Tagging(LanguageModule):
     """Mixin of a module that predicts a label layer; its ``forward`` returns ``.logits``.

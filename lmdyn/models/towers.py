@@ -15,8 +15,6 @@ from transformers.pytorch_utils import Conv1D
 
 from lmdyn.models.stacked_lstm import run_lstm
 
-__all__ = ["LSTMTowers", "TowerLinear", "TowerNorm", "TransformerTowers", "side_by_side"]
-
 
 class TowerLinear(nn.Module):
     """Linear maps of K towers as one batched product: rows of tower k are multiplied by map k.

@@ -13,8 +13,6 @@ from lmdyn.models.module import IGNORED, Batch
 from lmdyn.models.pretraining_tools import gather_labelled, labelled_positions
 from lmdyn.models.towers import LSTMTowers, TransformerTowers
 
-__all__ = ["TwoTowerLanguageModel", "TwoTowerOutput"]
-
 Tower = Literal["elmo", "gpt", "bert"]
 Output = Literal["standard", "printed"]
 _OBJECTIVES: dict[str, str] = {"elmo": "cloze", "gpt": "causal", "bert": "masked"}

@@ -15,16 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = [
-    "UnwritableError",
-    "compare_checksums",
-    "make_writable",
-    "remove_links",
-    "remove_unfinished",
-    "unfinished_path",
-    "write_file",
-]
-
 _DAY_S = 24 * 3600.0
 _UNKNOWN = {
     errno.EPERM,

@@ -18,18 +18,6 @@ from lmdyn.runs.atomic_files import compare_checksums
 from lmdyn.runs.hub_checkpoints import StoredNames, is_pretrained, name_step, read_pretrained, read_stored
 from lmdyn.runs.sharded_checkpoints import is_sharded_checkpoint, read_sharded
 
-__all__ = [
-    "COUNTED",
-    "build_module",
-    "checkpoint_step",
-    "find_checkpoints",
-    "load_weights",
-    "newest_checkpoint",
-    "read_checkpoint",
-    "updates_in",
-    "weights_digest",
-]
-
 COUNTED = {"counts": "updates"}
 """Entry of a checkpoint whose step is a number of updates, unlike Lightning's ``global_step``."""
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-__all__ = ["CHAIN", "FolderLock"]
-
 log = logging.getLogger(__name__)
 
 CHAIN = "LMDYN_CHAIN"

@@ -16,17 +16,6 @@ from torch import Tensor
 from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.runs.provenance import read_record
 
-__all__ = [
-    "HubCheckpoints",
-    "StoredNames",
-    "check_same_model",
-    "is_pretrained",
-    "name_step",
-    "read_pretrained",
-    "read_stored",
-    "stamp",
-]
-
 log = logging.getLogger(__name__)
 
 MODULE = "lmdyn.models.PretrainedLM"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pandas as pd
 
-from lmdyn.runs.provenance import read_provenance, read_record
+from lmdyn.runs.provenance import Record, Settings, read_provenance, read_record
 from lmdyn.runs.run_identity import identity_condition
 
 __all__ = [
@@ -68,7 +68,7 @@ class ObservedRun(Protocol):
         """Its seeds."""
 
     @property
-    def condition(self) -> Mapping[str, Any]:
+    def condition(self) -> Settings:
         """Model, data and trainer, flat (``data.familiar``), without seeds, places, callbacks and loggers."""
 
     @property
@@ -82,7 +82,7 @@ class ObservedRun(Protocol):
     def observers(self) -> Mapping[str, str]:
         """Return the public name of the class (``lmdyn.callbacks.Sparsity``) for each folder of observations."""
 
-    def settings(self, observer: str) -> Mapping[str, Any]:
+    def settings(self, observer: str) -> Settings:
         """Return the settings of a folder's observations."""
 
     def read(self, observer: str, *, quantities: Iterable[str] | None = None) -> pd.DataFrame:
@@ -126,7 +126,7 @@ class RunFolder:
         return self._name or self.path.resolve().name
 
     @cached_property
-    def _config(self) -> Mapping[str, Any]:
+    def _config(self) -> Settings:
         from lmdyn.runs.yaml_files import read_yaml
 
         path = self.path / "config.yaml"
@@ -151,7 +151,7 @@ class RunFolder:
         return seeds.pop() if len(seeds) == 1 else None
 
     @cached_property
-    def condition(self) -> Mapping[str, Any]:
+    def condition(self) -> Settings:
         """The condition in ``config.yaml``; without it, that in ``run.json``."""
         if self._config:
             return condition_of(self._config)
@@ -170,7 +170,7 @@ class RunFolder:
         return {k: float(v) for k, v in content.items() if isinstance(v, (int, float))}
 
     @cached_property
-    def _about(self) -> dict[str, dict[str, Any]]:
+    def _about(self) -> dict[str, Record]:
         from lmdyn.runs.store import ObservationStore  # slow import
 
         folders = sorted(p for p in (self.path / "observations").glob("*") if p.is_dir())
@@ -181,9 +181,9 @@ class RunFolder:
         """Return the non-empty folders below ``observations/``."""
         return {name: str(about["observer"]) for name, about in self._about.items()}
 
-    def settings(self, observer: str) -> Mapping[str, Any]:
+    def settings(self, observer: str) -> Settings:
         """Return the settings of a folder's observations."""
-        found: Mapping[str, Any] = self._of(observer)["settings"]
+        found: Settings = self._of(observer)["settings"]
         return found
 
     def read(self, observer: str, *, quantities: Iterable[str] | None = None) -> pd.DataFrame:
@@ -197,7 +197,7 @@ class RunFolder:
             self._tables[observer, wanted] = store.read(quantities=wanted)
         return self._tables[observer, wanted]
 
-    def _of(self, observer: str) -> dict[str, Any]:
+    def _of(self, observer: str) -> Record:
         if observer not in self._about:
             raise NotMeasured(
                 f"{self.name} has no observations {observer!r}: it has {', '.join(self._about) or 'none'}"
@@ -234,7 +234,7 @@ _NO_CONDITION = frozenset(
 )
 
 
-def seeds_of(config: Mapping[str, Any]) -> SeedPair:
+def seeds_of(config: Settings) -> SeedPair:
     """Return the seeds in a run's configuration: ``seed_everything`` and ``data.init_args.order_seed``.
 
     Example:
@@ -262,7 +262,7 @@ def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def condition_of(config: Mapping[str, Any]) -> dict[str, Any]:
+def condition_of(config: Settings) -> Record:
     """Return a run's condition: its ``model``, ``data`` and ``trainer`` by dotted names, ready for comparison.
 
     A class is the last part of its name, null values are left out, lists are JSON. Excluded are settings that
@@ -282,7 +282,7 @@ def condition_of(config: Mapping[str, Any]) -> dict[str, Any]:
          'trainer.max_epochs': 2}
     """
     seeds = seeds_of(config)
-    found: dict[str, Any] = {}
+    found: Record = {}
     for part in ("model", "data", "trainer"):
         for name, value in flat_configuration(config.get(part), part):
             ours = any(name == left or name.startswith(f"{left}.") for left in _NO_CONDITION)
@@ -295,7 +295,7 @@ def condition_of(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _forked(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _forked(config: Settings) -> Iterator[tuple[str, Any]]:
     """Yield the origin of a fork, according to its ``ForkedFrom``."""
     trainer = config.get("trainer")
     callbacks = trainer.get("callbacks") if isinstance(trainer, Mapping) else None

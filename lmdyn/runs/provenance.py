@@ -15,20 +15,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "FILE",
-    "begin_session",
-    "device_name",
-    "end_session",
-    "git",
-    "package_versions",
-    "read_provenance",
-    "read_record",
-    "unseen_claims",
-    "write_json",
-]
-
 log = logging.getLogger(__name__)
+
+Record = dict[str, Any]
+
+Settings = Mapping[str, Any]
 
 FILE = "provenance.json"
 """Name of the file in a run's folder."""
@@ -95,7 +86,7 @@ def end_session(folder: Path, session: int | None, **about: Any) -> None:
         log.warning("%s is not written (%s: %s)", folder / FILE, type(error).__name__, error)
 
 
-def read_provenance(folder: Path) -> dict[str, Any]:
+def read_provenance(folder: Path) -> Record:
     """Return what :func:`begin_session` has written: ``sessions`` and ``claims``; both empty if there is no file.
 
     Raises:
@@ -112,7 +103,7 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     )
 
 
-def read_record(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> Record:
     """Return the content of a JSON file about a run; empty if there is none.
 
     Raises:
@@ -186,7 +177,7 @@ def _begin(folder: Path, command: Sequence[str], device: str, of: Path | None) -
 
 
 @contextmanager
-def _changing(folder: Path) -> Iterator[dict[str, Any]]:
+def _changing(folder: Path) -> Iterator[Record]:
     """Yield the content of the file, which is written at the end; other processes wait until then."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder, os.O_RDONLY)  # lock the folder itself, so that no lock file is left
@@ -204,8 +195,8 @@ def _changing(folder: Path) -> Iterator[dict[str, Any]]:
         os.close(lock)
 
 
-def _studies() -> Mapping[str, Any]:
-    studies: Mapping[str, Any] = import_module("lmdyn.claims").STUDIES  # the top floor
+def _studies() -> Settings:
+    studies: Settings = import_module("lmdyn.claims").STUDIES  # the top floor
     return studies
 
 
@@ -253,7 +244,7 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def _commit(package: Path = Path(__file__).parents[1]) -> dict[str, Any]:
+def _commit(package: Path = Path(__file__).parents[1]) -> Record:
     """Return the commit of lmdyn's checkout and whether files differ from it; None if it is not a checkout."""
     try:
         # excludes a repository in which lmdyn is only installed

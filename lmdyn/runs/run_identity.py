@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lmdyn.runs.provenance import device_name, git, package_versions, write_json
-
-__all__ = ["FILE", "identity_condition", "tell_changes", "write_identity"]
+from lmdyn.runs.provenance import Record, Settings, device_name, git, package_versions, write_json
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +25,7 @@ def write_identity(
     *,
     tokenizer: Any = None,
     seed: int | None = None,
-    data: Mapping[str, Any] | None = None,
+    data: Settings | None = None,
     text: str | None = None,
     optimizer: Any = None,
     keep: bool = False,
@@ -83,7 +81,7 @@ def tell_changes(folder: Path, model: Any, text: str | None) -> None:
         )  # fmt: skip
 
 
-def identity_condition(content: Mapping[str, Any]) -> dict[str, Any]:
+def identity_condition(content: Settings) -> Record:
     """Return model, optimizer and data of a ``run.json`` by dotted names, equal for runs that differ in their seed.
 
     Lists and nested settings, such as further groups of an optimizer, are text.
@@ -92,7 +90,7 @@ def identity_condition(content: Mapping[str, Any]) -> dict[str, Any]:
         >>> identity_condition({"model": {"class": "my.GPT", "configuration": {"layers": 2}}, "seed": {"value": 1}})
         {'model': 'GPT', 'model.layers': 2}
     """
-    found: dict[str, Any] = {}
+    found: Record = {}
     model, optimizer, data = (_mapping(content.get(part)) for part in ("model", "optimizer", "data"))
     of = _mapping(data.get("train")) or _mapping(data.get("probe"))
     groups = optimizer.get("groups")
@@ -113,12 +111,12 @@ def identity_condition(content: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping(value: Any) -> Settings:
     """Return a part of a file that anyone may have written; empty if it is something else."""
     return value if isinstance(value, Mapping) else {}
 
 
-def _model(model: Any) -> dict[str, Any]:
+def _model(model: Any) -> Record:
     parameters = list(model.parameters())
     configs = (getattr(m, "config", None) for m in model.modules())
     config: Any = next((c for c in configs if hasattr(c, "to_diff_dict")), None)  # of transformers
@@ -135,16 +133,16 @@ def _model(model: Any) -> dict[str, Any]:
     }
 
 
-def _optimizer(optimizer: Any) -> dict[str, Any]:
+def _optimizer(optimizer: Any) -> Record:
     optimizer = getattr(optimizer, "optimizer", optimizer)  # of Accelerate's wrapper
     groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     return {"class": type(optimizer).__qualname__, "groups": _plain(groups)}
 
 
-def _data(data: Any) -> dict[str, Any]:
+def _data(data: Any) -> Record:
     found = getattr(data, "dataset", None)  # of a loader; of a datamodule, the name of one on the hub
     dataset = data if found is None or isinstance(found, str) else found
-    about: dict[str, Any] = {"class": type(dataset).__qualname__}
+    about: Record = {"class": type(dataset).__qualname__}
     with contextlib.suppress(TypeError):  # raised by a stream
         about["size"] = len(dataset)
     settings = dict(getattr(data, "hparams", {}))
@@ -158,7 +156,7 @@ def _data(data: Any) -> dict[str, Any]:
     return about | {key: str(value) for key, value in named.items() if value is not None}
 
 
-def _tokenizer(tokenizer: Any) -> dict[str, Any]:
+def _tokenizer(tokenizer: Any) -> Record:
     size = len(tokenizer) if hasattr(tokenizer, "__len__") else None
     name = getattr(tokenizer, "name_or_path", None)
     if isinstance(name, str) and Path(name).is_absolute():  # a hub name has two parts
@@ -166,7 +164,7 @@ def _tokenizer(tokenizer: Any) -> dict[str, Any]:
     return {"class": type(tokenizer).__qualname__, "name": name, "size": size}
 
 
-def _seed(given: int | None, trained_here: bool) -> dict[str, Any] | None:
+def _seed(given: int | None, trained_here: bool) -> Record | None:
     if given is not None:
         return {"value": given, "known_from": "seed"}
     found = os.environ.get("PL_GLOBAL_SEED", "") if trained_here else ""

@@ -7,8 +7,6 @@ from functools import wraps
 from numbers import Integral
 from typing import Any
 
-__all__ = ["Progress", "Steps"]
-
 
 def _names_arguments(cls: type) -> Any:
     """Let a dataclass answer an unknown argument with the nearest ones."""

@@ -27,6 +27,7 @@ __all__ = [
     "wide",
 ]
 
+
 ENDS = ("_error", "_low", "_high")
 """How the name of a quantity continues in rows with its standard error, and the ends of its interval."""
 

@@ -20,8 +20,6 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 
 from lmdyn.runs.atomic_files import compare_checksums
 
-__all__ = ["about_sharded", "is_sharded_checkpoint", "read_sharded", "seal"]
-
 _ABOUT = "meta.pt"
 _INDEX = ".metadata"
 _SEAL = "seal.json"

@@ -24,8 +24,6 @@ import torch
 from lmdyn.runs.atomic_files import remove_unfinished, write_file
 from lmdyn.runs.schema import from_arrow, to_arrow
 
-__all__ = ["UNDECIDED", "ObservationStore", "UnreadableError", "current_name", "plain_setting", "public_name"]
-
 log = logging.getLogger(__name__)
 
 UNDECIDED = "auto"

@@ -5,8 +5,6 @@ from typing import Any, ClassVar
 
 import yaml
 
-__all__ = ["read_yaml"]
-
 _MERGE = "tag:yaml.org,2002:merge"
 _MOST = 1_000_000  # values, with aliases expanded
 

@@ -18,7 +18,6 @@ from lmdyn.analysis.inspection.forward import token_losses
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.analyze import analyze
 from lmdyn.cli.replay.weights_record import SeenWeights
-from lmdyn.models import pretrained
 from lmdyn.models.pretrained import PretrainedLM
 from lmdyn.runs.checkpoint_files import build_module, find_checkpoints, newest_checkpoint, read_checkpoint
 from lmdyn.runs.hub_checkpoints import HubCheckpoints, StoredNames, read_stored
@@ -395,22 +394,6 @@ def test_data_that_would_make_up_a_tokenizer_is_refused(series, tmp_path):
     (tmp_path / "c.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": [curves]}, "data": corpus}))
     with pytest.raises(ValueError, match="no tokenizer next to the weights, and GrammarCorpus would create"):
         analyze(folder, configs=[tmp_path / "c.yaml"], out=tmp_path / "out")
-
-
-@pytest.mark.slow
-def test_a_replay_builds_one_model(series, tmp_path, monkeypatch):
-    """Neither a checkpoint nor a reference, the first and the previous one, is read by building another."""
-    built = []
-    original = pretrained.load_model
-    monkeypatch.setattr(pretrained, "load_model", lambda *a, **k: built.append(a) or original(*a, **k))
-    (tmp_path / "o.yaml").write_text(
-        yaml.safe_dump({"trainer": {"callbacks": [{"class_path": "WeightSpectra"}]}})
-    )
-    kind = next(iter(MODELS))
-    main(["analyze", str(series / kind), "--config", str(tmp_path / "o.yaml"), "--out", str(tmp_path)])
-    table = pd.read_parquet(tmp_path / "observations" / "weight_spectra")
-    assert {"initial", "previous"} <= set(table["reference"])
-    assert len(built) == 1
 
 
 def test_a_checkpoint_of_another_model_is_not_observed_as_the_first(series, observers, tmp_path, capsys):

@@ -8,16 +8,14 @@ from unittest import mock
 
 import pandas as pd
 import pytest
-import torch
 import yaml
-from lightning.pytorch.loggers import CSVLogger, Logger
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lmdyn.callbacks import LearningCurves, Sparsity
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.cli.__main__ import main
-from lmdyn.cli.replay.replay_loggers import Destination, logger_settings, logging_to, make_loggers
+from lmdyn.cli.replay.replay_loggers import Destination, logger_settings, make_loggers
 from tests.cli.tiny_run import at_steps, tiny_run, trained
 from tests.helpers.recorded import in_tensorboard
 from tests.helpers.wandb_files import offline_runs
@@ -107,25 +105,6 @@ def test_a_replay_leaves_the_trainings_file_alone(run, tmp_path):
     assert not list(copy.rglob("events.out*"))
 
 
-@pytest.mark.slow
-def test_workers_and_repetitions_have_files_of_their_own(run, tmp_path, capsys):
-    for i in (1, 0):  # the first one also does what is missing of the other's share
-        main(["analyze", str(run), "--out", str(tmp_path), "--shard", f"{i}/2"])
-        shutil.rmtree(tmp_path / "observations")
-    main(["analyze", str(run), "--out", str(tmp_path), "--shard", "1/2"])
-    found = [in_csv(p) for p in sorted((tmp_path / "replay").glob("*/metrics.csv"))]
-    assert len(found) == 3
-    assert all(values == pytest.approx(observed(run)) for values in found)
-    # what is there already goes to a logger that is asked for
-    named = ["--logger=CSVLogger", f"--logger={__name__}.Bare"]
-    main(["analyze", str(run), "--out", str(tmp_path), *named])
-    assert in_csv(tmp_path / "replay" / "version_3" / "metrics.csv") == pytest.approx(observed(run))
-    logged = {(tag, step): v for step, metrics in Bare.logged for tag, v in metrics.items()}
-    Bare.logged.clear()
-    assert logged == pytest.approx(observed(run))
-    assert capsys.readouterr().err.count(f"curves: CSVLogger: {tmp_path}/replay/version_") == 4
-
-
 def test_a_worker_that_slurm_or_torchrun_ranks_second_logs_too(run, tmp_path, monkeypatch, capsys):
     """Lightning's loggers do nothing in processes of rank 1 and above."""
     monkeypatch.setattr(rank_zero_only, "rank", 1)  # as its environment says when Lightning is imported
@@ -151,33 +130,6 @@ def test_none_logs_nowhere(run, tmp_path):
     main(["analyze", str(run), "--out", str(tmp_path), "--logger", "none"])
     written = ["observations", "provenance.json", "weights_audit", "weights_audit.parquet"]
     assert sorted(p.name for p in tmp_path.iterdir()) == written
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("log_figures", "steps"), [(True, [4]), ("every", [0, 2, 4]), (False, [])])
-def test_a_replay_draws_once_at_the_end(run, tmp_path, log_figures, steps):
-    curves = {"class_path": "LearningCurves", "init_args": {"log_figures": log_figures}}
-    overlay = {"trainer": {"callbacks": [curves], "logger": {"class_path": "TensorBoardLogger"}}}
-    (tmp_path / "over.yaml").write_text(yaml.safe_dump(overlay))
-    out = tmp_path / "out"
-    main(["analyze", str(run), "--out", str(out), "--config", str(tmp_path / "over.yaml")])
-    events = EventAccumulator(str(out / "replay")).Reload()
-    drawn = {tag: [e.step for e in events.Images(tag)] for tag in events.Tags()["images"]}
-    assert drawn == dict.fromkeys(drawn, steps)
-    assert bool(drawn) == bool(steps)
-
-
-def test_what_was_logged_before_an_error_is_written(run, tmp_path):
-    checkpoints = tmp_path / "checkpoints"
-    shutil.copytree(run / "checkpoints", checkpoints)
-    path = checkpoints / "step=000000004.ckpt"
-    checkpoint = torch.load(path, weights_only=True)
-    del checkpoint["state_dict"]["decoder.bias"]
-    torch.save(checkpoint, path)
-    with pytest.raises(SystemExit):
-        main(["analyze", str(run), "--out", str(tmp_path), "--checkpoints", str(checkpoints)])
-    logged = in_csv(tmp_path / "replay" / "version_0" / "metrics.csv")
-    assert logged == pytest.approx(observed(run, [0, 2]))
 
 
 # ---------------------------------------------------------------- where each logger is moved
@@ -250,18 +202,6 @@ def test_an_unknown_logger_is_one_line(run, tmp_path, capsys):
             main(["analyze", str(run), "--out", str(tmp_path), *(f"--logger={name}" for name in named)])
         (error,) = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
         assert message in error
-
-
-def test_a_logger_that_cannot_be_closed_costs_nothing_else(tmp_path, caplog):
-    class Broken(CSVLogger):
-        def finalize(self, status):
-            raise ConnectionError("gone")
-
-    whole = CSVLogger(tmp_path, "whole")
-    with caplog.at_level(logging.ERROR, "lmdyn"), logging_to([Broken(tmp_path, "broken"), whole]):
-        whole.log_metrics({"a": 1.0}, step=3)
-    assert "Broken could not be closed" in caplog.text
-    assert in_csv(Path(whole.log_dir) / "metrics.csv") == {("a", 3): 1.0}
 
 
 # ---------------------------------------------------------------- Weights & Biases

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from lmdyn.analysis.inspection.activations import capture, observing
 from lmdyn.analysis.inspection.forward import Batch, Forward, call_module, device_of
 
-__all__ = ["Batched", "count_labels", "count_tokens", "count_types", "parameter_bytes", "site_widths"]
-
 
 class Batched(Protocol):
     """Interface of a probe set for this file."""

@@ -10,8 +10,6 @@ import torch
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.memory import free_memory, in_words
 
-__all__ = ["Cost", "Finding", "Foreseen", "ForeseenError", "beyond_memory", "expected", "raise_or_warn"]
-
 log = logging.getLogger(__name__)
 
 What = Literal["data", "module", "observation", "cost", "run"]

@@ -9,8 +9,6 @@ from unittest.mock import patch
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["free_disk", "free_memory", "in_words", "most_allocated"]
-
 
 def most_allocated(compute: Callable[[], object]) -> int:
     """Return the peak memory of tensors on the host during a computation, in bytes, without earlier tensors.

@@ -27,8 +27,6 @@ from lmdyn.callbacks.observing.probe import ProbeSet, to_device
 from lmdyn.callbacks.observing.protocols import HasLabelConvention, offers
 from lmdyn.callbacks.observing.run import report
 
-__all__ = ["Labels", "SiteChoice", "choose_sites", "declared_labels", "read_module"]
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")

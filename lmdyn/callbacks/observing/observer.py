@@ -56,8 +56,6 @@ from lmdyn.runs.schedule import Progress, Steps
 from lmdyn.runs.schema import Quantity, tidy
 from lmdyn.runs.store import UNDECIDED, ObservationStore, plain_setting, public_name
 
-__all__ = ["Observer"]
-
 log = logging.getLogger(__name__)
 
 _SITES = ("sites", "attention_sites")

@@ -16,8 +16,6 @@ from lmdyn.callbacks.observing import figures as fig
 from lmdyn.callbacks.observing.drawing.words import value_words
 from lmdyn.runs.schema import Quantity, declared, group_columns, is_number_column, last_step, select, wide
 
-__all__ = ["standard_figures"]
-
 _WIDE = 100  # the largest over the median magnitude, from which an axis is logarithmic
 _MOST_PANELS = 12
 

@@ -50,17 +50,6 @@ from lmdyn.callbacks.observing.protocols import (
 from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.training.lightning_internals import tree_map_only
 
-__all__ = [
-    "Accumulator",
-    "Consumer",
-    "ObservedBatch",
-    "ProbeSet",
-    "TrainingPart",
-    "Watch",
-    "probe_pass",
-    "text_digest",
-]
-
 log = logging.getLogger(__name__)
 
 

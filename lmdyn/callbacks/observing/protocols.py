@@ -53,6 +53,7 @@ __all__ = [
     "unmet_needs",
 ]
 
+
 P = TypeVar("P")
 
 Batches = Iterable[dict[str, Any]]

@@ -15,17 +15,6 @@ from lmdyn.callbacks.training.resume import progress
 from lmdyn.callbacks.training.updates import updates
 from lmdyn.runs.schedule import Progress
 
-__all__ = [
-    "Passes",
-    "Recording",
-    "check_names",
-    "continue_after",
-    "finish_figures",
-    "observe_due",
-    "observe_together",
-    "record",
-]
-
 _RECORDINGS: "WeakKeyDictionary[L.Trainer, Recording]" = WeakKeyDictionary()
 
 

@@ -21,18 +21,6 @@ from lmdyn.runs.checkpoint_files import (
     weights_digest,
 )
 
-__all__ = [
-    "Checkpoint",
-    "Checkpoints",
-    "Earlier",
-    "Itself",
-    "OwnFinal",
-    "OwnInitial",
-    "Previous",
-    "Reference",
-]
-
-
 log = logging.getLogger(__name__)
 
 

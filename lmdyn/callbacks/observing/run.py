@@ -19,19 +19,6 @@ from lmdyn.callbacks.training.run_folder import run_folder
 from lmdyn.runs.checkpoint_files import checkpoint_step
 from lmdyn.runs.hub_checkpoints import StoredNames
 
-__all__ = [
-    "SAVE_WEIGHTS",
-    "Run",
-    "check_name",
-    "forget_reported",
-    "open_data",
-    "report",
-    "reported",
-    "snake_case",
-    "split_loader",
-]
-
-
 SAVE_WEIGHTS = "attach a ScheduledCheckpoint (in lmdyn.watch, `checkpoints=True`)"
 """How a run saves the weights that some observers read."""
 

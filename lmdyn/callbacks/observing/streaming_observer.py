@@ -18,8 +18,6 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import Accumulator, ObservedBatch, Watch, probe_pass
 from lmdyn.callbacks.observing.sums import Row, Sums, tabulate
 
-__all__ = ["LSTM_SITES", "Sites", "StreamingObserver", "Watched"]
-
 LSTM_SITES: Mapping[str, str] = MappingProxyType(
     {"embedding": "embedding", "h1": "lstm.layers.0", "h2": "lstm.layers.1"}
 )

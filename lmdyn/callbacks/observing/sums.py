@@ -12,8 +12,6 @@ from torch import Tensor
 
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size, union_over_ranks
 
-__all__ = ["Row", "Sums", "gather_rows", "tabulate"]
-
 log = logging.getLogger(__name__)
 
 Row = tuple[Mapping[str, Any], Mapping[str, float | str | None]]

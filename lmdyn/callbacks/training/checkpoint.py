@@ -21,8 +21,6 @@ from lmdyn.runs.checkpoint_files import checkpoint_step
 from lmdyn.runs.schedule import Steps
 from lmdyn.runs.sharded_checkpoints import is_sharded_checkpoint, seal
 
-__all__ = ["ScheduledCheckpoint"]
-
 
 class ScheduledCheckpoint(Checkpoint):
     """Write ``<log_dir>/<folder>/step=<step:09d>.ckpt`` at scheduled steps, step 0 included.

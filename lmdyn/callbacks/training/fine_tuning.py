@@ -18,16 +18,6 @@ from torch.nn.utils.rnn import pad_sequence
 from lmdyn.analysis.probing.task_metrics import best_spans
 from lmdyn.analysis.probing.warmup_decay import warmup_decay_factor
 
-__all__ = [
-    "PUBLISHED",
-    "Budget",
-    "Classifier",
-    "FineTuning",
-    "fine_tune",
-    "predict",
-    "settings_of",
-]
-
 
 @dataclass(frozen=True)
 class FineTuning:

@@ -4,8 +4,6 @@ from typing import Any
 
 import lightning as L
 
-__all__ = ["ForkedFrom"]
-
 
 class ForkedFrom(L.Callback):
     """Records in ``config.yaml`` and in each full checkpoint the run from which a fork was made, and its changes.

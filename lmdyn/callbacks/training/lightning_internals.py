@@ -25,6 +25,7 @@ from lmdyn.analysis.inspection.forward import is_sharded
 
 __all__ = [
     "SHARDING",
+    "State",
     "accumulates_gradients",
     "callbacks_of",
     "checkpoint_contents",
@@ -56,6 +57,9 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 # ``tree_leaves`` and ``tree_map_only`` visit the tensors of nested tuples, lists and dicts: torch has no public ones.
+
+
+State = dict[str, Any]
 
 
 def callbacks_of(trainer: L.Trainer) -> list[L.Callback]:
@@ -95,12 +99,12 @@ def epoch_or_validation_follows(trainer: L.Trainer) -> bool:
     return bool(loop.epoch_loop._should_check_val_fx(loop._data_fetcher))
 
 
-def checkpoint_contents(trainer: L.Trainer, *, weights_only: bool) -> dict[str, Any]:
+def checkpoint_contents(trainer: L.Trainer, *, weights_only: bool) -> State:
     """Return what ``Trainer.save_checkpoint`` would write, which allows no entry next to the weights."""
     return dict(trainer._checkpoint_connector.dump_checkpoint(weights_only=weights_only))
 
 
-def restore_loaders(trainer: L.Trainer, states: Sequence[dict[str, Any]]) -> None:
+def restore_loaders(trainer: L.Trainer, states: Sequence[State]) -> None:
     """Load the states of the training loaders; Lightning does this only within an epoch, not at its start."""
     loader = trainer.fit_loop._combined_loader
     assert loader is not None
@@ -128,7 +132,7 @@ def set_logged_step(trainer: L.Trainer, step: int) -> None:
     trainer.fit_loop.epoch_loop._batches_that_stepped = step
 
 
-def settle_loops(trainer: L.Trainer, loops: dict[str, Any]) -> None:
+def settle_loops(trainer: L.Trainer, loops: State) -> None:
     """Convert Lightning's counters in a checkpoint to a form from which it resumes exactly.
 
     If ``max_steps`` is set, Lightning 2.6 resumes the end of an epoch by ending it a second time: the epoch is counted
@@ -160,7 +164,7 @@ def settle_loops(trainer: L.Trainer, loops: dict[str, Any]) -> None:
             counts["processed"] = counts["completed"] = counts["started"] - 1
 
 
-def recount_batches(loops: dict[str, Any], before: int, now: int) -> None:
+def recount_batches(loops: State, before: int, now: int) -> None:
     """Convert the batch counts in a checkpoint's loops for another number of batches per update.
 
     Args:
@@ -176,7 +180,7 @@ def recount_batches(loops: dict[str, Any], before: int, now: int) -> None:
             counts[name] = ready * now // before - (ready - value)
 
 
-def trainer_attributes(module: Any) -> dict[str, Any]:
+def trainer_attributes(module: Any) -> State:
     """Return a LightningModule's references to its trainer, which a copy of the module must omit."""
     return {name: value for name, value in vars(module).items() if name in ("_trainer", "_fabric")}
 

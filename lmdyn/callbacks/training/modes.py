@@ -6,9 +6,6 @@ from torch import nn
 
 from lmdyn.analysis.inspection.forward import is_tensor_parallel
 
-__all__ = ["REFUSED", "refuse_mode", "unwrapped"]
-
-
 REFUSED: dict[str, tuple[Callable[[nn.Module], bool], str]] = {
     "DeepSpeed": (
         lambda model: any("DeepSpeed" in base.__name__ for base in type(model).__mro__),

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer
 from lmdyn.analysis.inspection.attributes import has_attribute, read_attribute
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks.training.lightning_internals import (
+    State,
     callbacks_of,
     continue_events,
     datamodule_of,
@@ -29,17 +30,6 @@ from lmdyn.callbacks.training.updates import UpdateCount, updates
 from lmdyn.runs.atomic_files import remove_links, remove_unfinished, write_file
 from lmdyn.runs.checkpoint_files import COUNTED
 from lmdyn.runs.schedule import Progress
-
-__all__ = [
-    "RunState",
-    "about_checkpoint",
-    "at_epoch_start",
-    "progress",
-    "read_tokenizer",
-    "save_tokenizer",
-    "token_counts_of",
-    "tokenizer_of",
-]
 
 log = logging.getLogger(__name__)
 
@@ -67,9 +57,9 @@ class RunState(UpdateCount):
         super().__init__()
         self._tokens: Tensor | int = 0  # of this rank, since the start or since resuming
         self._base = 0  # of all ranks, before resuming
-        self._restored: dict[str, Any] | None = None
+        self._restored: State | None = None
         self._saved = False  # whether the last batch was followed by a full checkpoint
-        self._loaders: list[dict[str, Any]] = []
+        self._loaders: list[State] = []
 
     @property
     def tokens(self) -> int:
@@ -117,9 +107,7 @@ class RunState(UpdateCount):
         if isinstance(labels, Tensor):  # counted on the device, without waiting for it
             self._tokens = self._tokens + (labels != -100).sum()
 
-    def on_save_checkpoint(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: State) -> None:
         """Add the states of all ranks to a full checkpoint (Lightning skips this hook for weights only)."""
         write_out(trainer.loggers)  # a resumed run does not repeat what was logged up to here
         self._saved = True
@@ -140,9 +128,7 @@ class RunState(UpdateCount):
             "accumulate_grad_batches": trainer.accumulate_grad_batches,
         }
 
-    def on_load_checkpoint(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: State) -> None:
         """Store the state to restore at the first batch."""
         if trainer.state.fn != TrainerFn.FITTING:  # evaluation requires weights only, on any number of ranks
             return
@@ -212,7 +198,7 @@ def progress(trainer: L.Trainer) -> Progress:
     )
 
 
-def about_checkpoint(trainer: L.Trainer) -> dict[str, Any]:
+def about_checkpoint(trainer: L.Trainer) -> State:
     """Return the entry ``lmdyn`` of a checkpoint: step, tokens, learning rate, and the tokenizer's folder."""
     at = progress(trainer)
     return {
@@ -264,7 +250,7 @@ def read_tokenizer(folder: Path) -> Any:
         ) from error
 
 
-def _random_state() -> dict[str, Any]:
+def _random_state() -> State:
     """Return the state of every generator, in types that load with ``weights_only=True``."""
     version, internal, gauss = random.getstate()
     numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002 (the global state)
@@ -283,7 +269,7 @@ def _random_state() -> dict[str, Any]:
     }
 
 
-def _set_random_state(state: dict[str, Any]) -> None:
+def _set_random_state(state: State) -> None:
     torch.set_rng_state(state["torch"].cpu())
     if state["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"].cpu())

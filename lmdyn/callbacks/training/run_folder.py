@@ -17,16 +17,6 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lmdyn.callbacks.training.lightning_internals import resumed_checkpoint
 from lmdyn.runs.sharded_checkpoints import about_sharded, is_sharded_checkpoint
 
-__all__ = [
-    "claim_folder",
-    "has_own_folder",
-    "holds_observations",
-    "holds_run",
-    "recorded_folder",
-    "run_folder",
-    "runs_of_logger",
-]
-
 log = logging.getLogger(__name__)
 
 _CLAIMED = "_lmdyn_run_folder"  # an attribute, so that it goes with a trainer that is sent to other processes

@@ -11,8 +11,6 @@ from torch.optim import Optimizer
 from lmdyn.analysis.probing.warmup_decay import warmup_decay_factor
 from lmdyn.callbacks.training.updates import updates
 
-__all__ = ["TimeBudget"]
-
 log = logging.getLogger(__name__)
 
 

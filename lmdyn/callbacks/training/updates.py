@@ -5,10 +5,8 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.trainer.states import TrainerFn
 
-from lmdyn.callbacks.training.lightning_internals import callbacks_of, set_logged_step
+from lmdyn.callbacks.training.lightning_internals import State, callbacks_of, set_logged_step
 from lmdyn.runs.checkpoint_files import COUNTED, updates_in
-
-__all__ = ["UpdateCount", "count_updates", "updates"]
 
 
 class UpdateCount(L.Callback):
@@ -40,15 +38,11 @@ class UpdateCount(L.Callback):
         self._updates, self._steps = self.updates(trainer), trainer.global_step
         set_logged_step(trainer, self._updates)
 
-    def on_save_checkpoint(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: State) -> None:
         """Add the count to a full checkpoint."""
         checkpoint["lmdyn"] = {"step": self.updates(trainer), **COUNTED}
 
-    def on_load_checkpoint(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: State) -> None:
         """Continue the count of a checkpoint."""
         if trainer.state.fn == TrainerFn.FITTING:
             self._updates, self._steps = updates_in(checkpoint), checkpoint["global_step"]

@@ -21,11 +21,10 @@ from lmdyn.callbacks.observing.probe import ProbeSet
 from lmdyn.callbacks.observing.protocols import HasTokenizer, offers
 from lmdyn.callbacks.observing.requirements import silently
 from lmdyn.callbacks.observing.run import split_loader
+from lmdyn.cli.configurations import Config
 from lmdyn.cli.inspecting.inspected_model import Subject, check_arguments, instantiate
 from lmdyn.cli.inspecting.measures import Reach, measure_reach
 from lmdyn.runs.yaml_files import read_yaml
-
-__all__ = ["Data", "find_data"]
 
 _WORDS = {"n_nouns": 300, "n_verbs": 100, "n_adjectives": 60, "n_adverbs": 30, "n_names": 60, "n_facts": 30}
 _GRAMMAR = {"n_train_tokens": 20_000, "n_validation_tokens": 4_000, "n_test_tokens": 4_000, **_WORDS}
@@ -48,7 +47,7 @@ class Data:
     probe: ProbeSet
     tokenizer: Any
     says: str
-    entry: dict[str, Any] | None
+    entry: Config | None
     own: bool
 
 
@@ -97,7 +96,7 @@ def _read(
     subject: Subject,
     forward: Forward | None,
     says: str,
-    entry: dict[str, Any] | None,
+    entry: Config | None,
     *,
     own: bool,
 ) -> Data:
@@ -114,15 +113,13 @@ def _read(
         raise ValueError(why) from problem
     probe = ProbeSet(loader)
     tokenizer = subject.tokenizer if subject.tokenizer is not None else read_attribute(data, "tokenizer")
-    asked: dict[str, Any] = {"labels": "aligned", "uses_labels": None, "kind": None, "one_pass": True}
+    asked: Config = {"labels": "aligned", "uses_labels": None, "kind": None, "one_pass": True}
     with silently():
         read_module(subject.module, probe, forward, tokenizer, whose=subject.name, **asked)
     return Data(data, probe, tokenizer, says, entry, own)
 
 
-def _entries(
-    given: str | None, subject: Subject, forward: Forward | None
-) -> tuple[list[dict[str, Any]], str]:
+def _entries(given: str | None, subject: Subject, forward: Forward | None) -> tuple[list[Config], str]:
     """Return the entries of a configuration to try in order, and their description."""
     if given is None:
         if entry := subject.configuration.get("data"):
@@ -157,14 +154,14 @@ def _entries(
     return [{"class_path": name}], given
 
 
-def _texts(name: str, path: Path | None, subject: Subject, forward: Forward | None) -> list[dict[str, Any]]:
+def _texts(name: str, path: Path | None, subject: Subject, forward: Forward | None) -> list[Config]:
     """Return entries of a corpus in the rows that the model reads; if its layers are not built yet, of all kinds."""
     tokenizer = subject.tokenizer
     reach = measure_reach(subject.module, forward) if _is_built(subject.module) else None
     words = 20_000 if path is None else len(path.read_bytes()[:1_000_000].split())
     length = min(reach.length if reach else 32, max(4, words // 10))
     rows = {"batch_size": max(1, min(8, words // length)), "sequence_length": length}
-    init: dict[str, Any] = {**rows, **(_GRAMMAR if path is None else {})}
+    init: Config = {**rows, **(_GRAMMAR if path is None else {})}
     if path is not None:  # all of it is observed; for analyze, nothing is trained on it
         if tokenizer is None or subject.kind not in ("run", "pretrained"):
             init["train"] = str(path)
@@ -177,7 +174,7 @@ def _texts(name: str, path: Path | None, subject: Subject, forward: Forward | No
     elif reach is not None:
         init |= {"vocabulary": "wordpiece", "vocab_size": min(reach.vocabulary, 8000)}
 
-    def entry(name: str, **arguments: Any) -> dict[str, Any]:
+    def entry(name: str, **arguments: Any) -> Config:
         return {"class_path": f"lmdyn.datamodules.{name}", "init_args": arguments}
 
     # published models may not have learned to predict an end token after each document
@@ -191,8 +188,8 @@ def _texts(name: str, path: Path | None, subject: Subject, forward: Forward | No
 
 
 def _opened(
-    entry: dict[str, Any], subject: Subject, arguments: Sequence[str]
-) -> tuple[dict[str, Any], L.LightningDataModule]:
+    entry: Config, subject: Subject, arguments: Sequence[str]
+) -> tuple[Config, L.LightningDataModule]:
     """Return the datamodule after setup, with the model's tokenizer; the model then has all its layers."""
     path = str(entry.get("class_path"))
     cls = dotted(path) if "." in path else None

@@ -26,7 +26,7 @@ from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.requirements import silently
 from lmdyn.callbacks.training.resume import read_tokenizer
-from lmdyn.cli.configurations import callback_entries, class_path, complete_model
+from lmdyn.cli.configurations import Config, callback_entries, class_path, complete_model
 from lmdyn.cli.parsing.lightning_parser import essence
 from lmdyn.cli.trust.folders import check_folder
 from lmdyn.datamodules.corpora.tokenization import check_growth
@@ -35,8 +35,6 @@ from lmdyn.runs.checkpoint_files import load_weights, newest_checkpoint, read_ch
 from lmdyn.runs.hub_checkpoints import MODULE as PRETRAINED
 from lmdyn.runs.hub_checkpoints import is_pretrained
 from lmdyn.runs.yaml_files import read_yaml
-
-__all__ = ["Subject", "check_arguments", "find_subject", "instantiate", "words_of"]
 
 Kind = Literal["configuration", "run", "pretrained", "class"]
 
@@ -64,8 +62,8 @@ class Subject:
     name: str
     says: str
     module: nn.Module
-    model: dict[str, Any] | None = None
-    configuration: dict[str, Any] = field(default_factory=dict)
+    model: Config | None = None
+    configuration: Config = field(default_factory=dict)
     tokenizer: Any = None
     observers: list[Observer] = field(default_factory=list)
     weights: str = "untrained"
@@ -158,7 +156,7 @@ def _of_run(path: Path, arguments: Sequence[str], checkpoint: Path | None = None
     return Subject("run", str(path), says, module, model, configuration, tokenizer, observers, weights, path)
 
 
-def _read_with_model(path: Path) -> dict[str, Any]:
+def _read_with_model(path: Path) -> Config:
     configuration = read_yaml(path)
     if isinstance(configuration, dict) and configuration.get("model"):
         return configuration
@@ -171,7 +169,7 @@ def _read_with_model(path: Path) -> dict[str, Any]:
 
 def _configured(
     configuration: Mapping[str, Any], arguments: Sequence[str]
-) -> tuple[nn.Module, list[Observer], dict[str, Any]]:
+) -> tuple[nn.Module, list[Observer], Config]:
     """Return model and observers of a configuration, and the model's entry with all given arguments."""
     callbacks = callback_entries(configuration) or callback_entries(configuration, "callbacks+")
     observers = [c for c in callbacks if _is_observer(class_path(c))]
@@ -256,9 +254,7 @@ def check_arguments(path: str, cls: type, arguments: Sequence[str], key: str) ->
 # Parsing ----------------------------------------------------------------------------------------------------
 
 
-def instantiate(
-    entries: Mapping[str, Any], arguments: Sequence[str] = ()
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def instantiate(entries: Mapping[str, Any], arguments: Sequence[str] = ()) -> tuple[Config, Config]:
     """Parse and instantiate ``model``, ``data`` and ``observers`` as ``fit`` does.
 
     Args:
@@ -272,7 +268,7 @@ def instantiate(
         ValueError: if jsonargparse refuses them; the message is one line.
     """
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    types: dict[str, Any] = {"model": nn.Module, "data": L.LightningDataModule}
+    types: Config = {"model": nn.Module, "data": L.LightningDataModule}
     words: list[str] = []
     for key, entry in entries.items():
         if key == "observers":
@@ -297,7 +293,7 @@ def _with_given(entry: Any, parsed: Any, given: Sequence[tuple[str, str]]) -> An
         return entry
     names = dict.fromkeys(name.partition(".")[0] for name, _ in given)
     values = {name: parsed["init_args"].get(name) for name in names}
-    of_entry: dict[str, Any] = {"class_path": entry} if isinstance(entry, str) else entry
+    of_entry: Config = {"class_path": entry} if isinstance(entry, str) else entry
     init = {**(of_entry.get("init_args") or {}), **values}
     return {**of_entry, **({"init_args": init} if init else {})}
 

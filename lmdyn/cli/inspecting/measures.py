@@ -13,8 +13,6 @@ from lmdyn.analysis.inspection.forward import Batch, Forward, call_module, calle
 from lmdyn.analysis.inspection.label_convention import model_reading
 from lmdyn.analysis.inspection.sites import FoundSites
 
-__all__ = ["Reach", "how_called", "how_often", "measure_reach"]
-
 _LENGTHS = (64, 32, 16, 8, 4)
 
 

@@ -10,11 +10,9 @@ import yaml
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lmdyn.callbacks.observing.protocols import HasTrainingPart, offers
-from lmdyn.cli.configurations import callback_entries
+from lmdyn.cli.configurations import Config, callback_entries
 from lmdyn.cli.inspecting.inspected_model import Subject
 from lmdyn.cli.inspecting.printed import Asked, Inspection
-
-__all__ = ["next_command", "refusal", "starting_yaml"]
 
 
 def starting_yaml(found: Inspection, name: str) -> str:
@@ -29,7 +27,7 @@ def starting_yaml(found: Inspection, name: str) -> str:
         raise ValueError(f"--write: {why}")
     subject, data = found.subject, found.data
     fit = subject.kind not in ("run", "pretrained")
-    own: dict[str, Any] = dict(subject.configuration) if subject.kind == "configuration" else {}
+    own: Config = dict(subject.configuration) if subject.kind == "configuration" else {}
     callbacks = callback_entries(own)
     trainer = {key: value for key, value in (own.get("trainer") or {}).items() if key != "callbacks"}
     if fit and not own.get("trainer"):
@@ -66,8 +64,8 @@ def _noted(title: str, lines: Sequence[str]) -> list[str]:
     return [f"    # {line}" for line in (title, *lines)] if lines else []
 
 
-def _entry(asked: Asked, forward: str | None, own_data: bool) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"schedule": {"per_decade": 4}}
+def _entry(asked: Asked, forward: str | None, own_data: bool) -> Config:
+    arguments: Config = {"schedule": {"per_decade": 4}}
     if asked.name == "Similarity":
         arguments["reference"] = {"class_path": "Itself"}
     if asked.tried and not own_data:  # data that the user gave is observed as a whole

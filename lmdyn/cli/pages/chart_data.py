@@ -11,8 +11,6 @@ from lmdyn.callbacks.observing.drawing.words import column_words, quantity_words
 from lmdyn.callbacks.observing.figures import spread_out
 from lmdyn.runs.schema import Quantity, declared, group_columns, is_number_column
 
-__all__ = ["MOST_VALUES", "chart_data", "quantity_order"]
-
 MOST_VALUES = 60_000
 """Maximum number of values of one observer in a page: about 400 KB."""
 

@@ -10,9 +10,6 @@ import pandas as pd
 from lmdyn.callbacks.observing.figures import spread_out
 from lmdyn.runs.store import ObservationStore
 
-__all__ = ["DrawnObservations", "drawn_observations"]
-
-
 log = logging.getLogger(__name__)
 
 

@@ -9,8 +9,6 @@ import pandas as pd
 from lmdyn.cli.pages.chart_data import quantity_order
 from lmdyn.runs.schema import ENDS, Quantity, declared, group_columns, is_number_column, last_step
 
-__all__ = ["FinalNumber", "final_numbers"]
-
 _MOST = 40  # per observer: a page shows fewer, and finds them in other runs
 
 _Key = tuple[str, ...]  # quantity, site, groups

@@ -20,17 +20,6 @@ from matplotlib.figure import Figure
 from lmdyn.callbacks.observing.figures import lay_out
 from lmdyn.runs.atomic_files import write_file
 
-__all__ = [
-    "Place",
-    "csv_table",
-    "file_beside",
-    "html_table",
-    "many_objects",
-    "page",
-    "part",
-    "picture",
-]
-
 _DPI = 150  # of a report's figures
 _PNG = {"compress_level": 3}  # two thirds of the time of 6, for files larger by a tenth
 

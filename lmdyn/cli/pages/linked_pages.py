@@ -10,8 +10,6 @@ from jinja2 import UndefinedError
 from lmdyn.cli.pages.html_parts import html_table, part
 from lmdyn.runs.atomic_files import write_file
 
-__all__ = ["CLAIMS_PAGE", "PHASES_PAGE", "REPORT_PAGE", "linked", "links_between", "renew", "write_verdicts"]
-
 REPORT_PAGE = "index.html"
 CLAIMS_PAGE = "claims.html"
 PHASES_PAGE = "phases.html"

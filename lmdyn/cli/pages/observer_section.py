@@ -27,17 +27,6 @@ from lmdyn.cli.recorded_observers import UnknownObserverError
 from lmdyn.runs.schema import Quantity, declarations, select
 from lmdyn.runs.store import UnreadableError
 
-__all__ = [
-    "DrawnSection",
-    "Find",
-    "ObserverSection",
-    "Others",
-    "ReadOnce",
-    "data_of",
-    "draw_parts",
-    "known_observer",
-]
-
 log = logging.getLogger(__name__)
 
 _MOST_NUMBERS = 1000  # of an unknown observer, some of whose rows are not scalars

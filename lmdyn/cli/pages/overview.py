@@ -14,9 +14,7 @@ from lmdyn.cli.pages.final_numbers import FinalNumber
 from lmdyn.cli.pages.html_parts import html_table, part
 from lmdyn.cli.pages.observer_section import DrawnSection
 from lmdyn.runs.observed_run import RunFolder
-from lmdyn.runs.provenance import read_provenance
-
-__all__ = ["conditions", "facts_table", "final_table", "known_facts", "run_names", "trained"]
+from lmdyn.runs.provenance import Settings, read_provenance
 
 _MOST_ARGUMENTS = 8
 _MOST_NUMBERS = 8  # per observer
@@ -49,8 +47,8 @@ def known_facts(run: Path, drawn: Sequence[DrawnSection]) -> dict[str, str]:
         drawn: sections of its observers.
     """
     folder, facts = RunFolder(run), {}
-    condition: Mapping[str, Any] = {}
-    session: Mapping[str, Any] = {}
+    condition: Settings = {}
+    session: Settings = {}
     with suppress(ValueError):  # the section of the configuration reports the error
         condition = folder.condition
     with suppress(ValueError):
@@ -73,7 +71,7 @@ def known_facts(run: Path, drawn: Sequence[DrawnSection]) -> dict[str, str]:
     return facts
 
 
-def _arguments(condition: Mapping[str, Any], of: str) -> str:
+def _arguments(condition: Settings, of: str) -> str:
     """Return plain arguments of a class in brackets, without those of nested classes."""
     own = {name.removeprefix(f"{of}."): v for name, v in condition.items() if name.startswith(f"{of}.")}
     nested = {name.rpartition(".")[0] for name in own}
@@ -89,7 +87,7 @@ def _arguments(condition: Mapping[str, Any], of: str) -> str:
     return f" ({', '.join(said)})" if said else ""
 
 
-def _made(session: Mapping[str, Any]) -> str:
+def _made(session: Settings) -> str:
     said = []
     with suppress(KeyError, TypeError, ValueError):
         began = datetime.fromisoformat(session["began"])
@@ -150,7 +148,7 @@ def conditions(runs: Mapping[str, Path]) -> dict[str, str]:
     alike: dict[str, list[str]] = {}
     seeds: dict[str, str] = {}
     for name, path in runs.items():
-        condition: Mapping[str, Any] = {}
+        condition: Settings = {}
         with suppress(ValueError, FileNotFoundError):
             condition = RunFolder(path).condition
             seeds[name] = str(RunFolder(path).seeds)

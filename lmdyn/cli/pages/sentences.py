@@ -12,8 +12,6 @@ from lmdyn.callbacks.observing.drawing.words import column_words, quantity_words
 from lmdyn.cli.pages.html_parts import part
 from lmdyn.runs.schema import Quantity, declared, wide
 
-__all__ = ["Finding", "card", "finding"]
-
 _LEARNED = 0.25  # of the largest change of a line, from which a line has a time of its change
 
 

@@ -8,8 +8,6 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["causes", "of_users_code", "place_in_users_code"]
-
 _LMDYN = str(Path(__file__).resolve().parents[2])
 _CALLERS = ("lightning", "pytorch_lightning", "jsonargparse")
 

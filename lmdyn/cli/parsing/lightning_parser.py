@@ -26,9 +26,6 @@ from lmdyn.cli import whole_number
 from lmdyn.cli.parsing.errors import of_users_code
 from lmdyn.runs.yaml_files import read_yaml
 
-__all__ = ["ConfigFile", "Parser", "essence"]
-
-
 _reading: ContextVar[str] = ContextVar("reading", default="")
 """The file that a parser currently reads."""
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import lmdyn
 
-__all__ = ["copy_shipped", "shipped_files", "shipped_path", "with_shipped"]
-
 _OPTIONS = ("--config", "--replay")
 _NAME = re.compile(r"(?!-)[\w./\\~ -]+")  # not yaml, which --config takes too, and no option
 

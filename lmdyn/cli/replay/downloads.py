@@ -9,8 +9,6 @@ from huggingface_hub import scan_cache_dir
 
 from lmdyn.runs.hub_checkpoints import HubCheckpoints
 
-__all__ = ["Downloads"]
-
 _LOOK_S = 0.5
 
 

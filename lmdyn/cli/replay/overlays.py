@@ -12,15 +12,13 @@ from jsonargparse._typehints import resolve_class_path_by_name
 
 from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.cli.configurations import OF_FIT, callback_entries, class_path
+from lmdyn.cli.configurations import OF_FIT, Config, callback_entries, class_path
 from lmdyn.runs.yaml_files import read_yaml
-
-__all__ = ["observers_among", "overlay"]
 
 log = logging.getLogger(__name__)
 
 
-def overlay(path: Path, *, own_data: bool) -> dict[str, Any] | None:
+def overlay(path: Path, *, own_data: bool) -> Config | None:
     """Return the settings of a yaml that apply to a replay, and log in one line what is left out; None if they all do.
 
     Of the trainer, these are the observers. A model that names its class, and the data next to it, are those of a

@@ -10,8 +10,6 @@ from lmdyn.cli.replay.weights_record import SeenWeights
 from lmdyn.runs.checkpoint_files import read_checkpoint
 from lmdyn.runs.hub_checkpoints import StoredNames, is_pretrained, read_stored
 
-__all__ = ["ReadAhead", "ReadCheckpoint"]
-
 
 class ReadCheckpoint(NamedTuple):
     """A checkpoint that was read.

@@ -23,8 +23,6 @@ from lmdyn.runs.checkpoint_files import COUNTED, load_weights
 from lmdyn.runs.hub_checkpoints import check_same_model
 from lmdyn.runs.schedule import Progress
 
-__all__ = ["Backlog", "Replay"]
-
 log = logging.getLogger(__name__)
 
 

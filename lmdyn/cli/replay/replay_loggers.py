@@ -16,10 +16,9 @@ from lmdyn.analysis.inspection.attributes import did_you_mean
 from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.callbacks.observing.loggers import where_curves_are
 from lmdyn.callbacks.training.lightning_internals import process_rank, start_wandb_run
+from lmdyn.cli.configurations import Config
 from lmdyn.cli.parsing.errors import causes
 from lmdyn.cli.parsing.lightning_parser import Parser
-
-__all__ = ["Destination", "logger_settings", "logging_to", "make_loggers"]
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +38,7 @@ class Destination:
     shard: tuple[int, int] = (0, 1)
 
 
-def logger_settings(
-    own: Any, overlays: Sequence[Any], named: Sequence[str], to: Destination
-) -> list[dict[str, Any]]:
+def logger_settings(own: Any, overlays: Sequence[Any], named: Sequence[str], to: Destination) -> list[Config]:
     """Return the loggers of a replay in the format of ``trainer.logger``; none writes to the place of the training.
 
     A logger's configuration (project, prefix, offline) is kept, except for the place to which it writes:
@@ -98,14 +95,14 @@ def logger_settings(
     return found
 
 
-def _listed(given: Any) -> list[dict[str, Any]]:
+def _listed(given: Any) -> list[Config]:
     """Return ``trainer.logger`` (a class, one with arguments, a list of both, true or false) as a list."""
     items = given if isinstance(given, list) else [given]
     described = [{"class_path": item} if isinstance(item, str) else item for item in items]
     return [dict(item) for item in described if isinstance(item, Mapping) and "class_path" in item]
 
 
-def _described(name: str, configured: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _described(name: str, configured: Sequence[Config]) -> Config:
     """Return the configured settings of a class, or the class without settings."""
     cls = _logger_class(name)
     for one in configured:
@@ -132,7 +129,7 @@ def _logger_class(name: str) -> type[Logger]:
     return found
 
 
-def _moved(cls: type[Logger], settings: Mapping[str, Any], to: Destination) -> dict[str, Any] | None:
+def _moved(cls: type[Logger], settings: Mapping[str, Any], to: Destination) -> Config | None:
     """Return the settings with the replay's own place; None if the class has no argument for it."""
     known = inspect.signature(cls).parameters
     given = dict(settings.get("init_args") or {})

@@ -3,11 +3,10 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import list_repo_refs
 
-from lmdyn.cli.configurations import callback_entries, complete_model, run_configuration
+from lmdyn.cli.configurations import Config, callback_entries, complete_model, run_configuration
 from lmdyn.cli.replay.overlays import observers_among, overlay
 from lmdyn.cli.trust.untrusted import import_only, known_paths, named_paths, refuse_others
 from lmdyn.runs.checkpoint_files import find_checkpoints, read_checkpoint
@@ -15,8 +14,6 @@ from lmdyn.runs.hub_checkpoints import MODULE as PRETRAINED
 from lmdyn.runs.hub_checkpoints import HubCheckpoints, is_pretrained
 from lmdyn.runs.run_identity import FILE as IDENTITY
 from lmdyn.runs.yaml_files import read_yaml
-
-__all__ = ["Subject"]
 
 
 class Subject:
@@ -60,7 +57,7 @@ class Subject:
             refuse_others(read_yaml(config), config, allowed)
         return allowed
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         """Return its configuration."""
         return (
             _run_config(self.folder, list(self.paths.values()))
@@ -68,7 +65,7 @@ class Subject:
             else _pretrained_config(self.first)
         )
 
-    def overlays(self, configs: Sequence[Path]) -> list[Path | dict[str, Any]]:
+    def overlays(self, configs: Sequence[Path]) -> list[Path | Config]:
         """Return the yaml files that apply on top of its configuration; of those of a training, what applies."""
         return [overlay(path, own_data=self.own) or path for path in configs]
 
@@ -142,7 +139,7 @@ def _hub_refs(name: str) -> list[str]:
     return [ref.name for ref in (*refs.branches, *refs.tags)]
 
 
-def _run_config(run: Path, checkpoints: Sequence[Path]) -> dict[str, Any]:
+def _run_config(run: Path, checkpoints: Sequence[Path]) -> Config:
     """Return the configuration of a run of lmdyn, completed by hyperparameters of its first readable checkpoint."""
     config = run_configuration(run)
     config = {key: config[key] for key in ("seed_everything", "trainer", "model", "data") if key in config}
@@ -151,7 +148,7 @@ def _run_config(run: Path, checkpoints: Sequence[Path]) -> dict[str, Any]:
     return config
 
 
-def _first_that_reads(checkpoints: Sequence[Path]) -> dict[str, Any]:
+def _first_that_reads(checkpoints: Sequence[Path]) -> Config:
     """Return the first readable checkpoint; a damaged one is reported when it is observed, and does not stop others."""
     wrong: ValueError | None = None
     for path in checkpoints:
@@ -162,7 +159,7 @@ def _first_that_reads(checkpoints: Sequence[Path]) -> dict[str, Any]:
     raise wrong or ValueError("no checkpoints")
 
 
-def _pretrained_config(first: Path) -> dict[str, Any]:
+def _pretrained_config(first: Path) -> Config:
     """Return the configuration of Hugging Face checkpoints: the model."""
     return {
         "seed_everything": 0,

@@ -22,8 +22,6 @@ from lmdyn.analysis.inspection.weights_audit import (
 from lmdyn.runs.atomic_files import remove_unfinished, write_file
 from lmdyn.runs.checkpoint_files import weights_digest
 
-__all__ = ["SeenWeights", "WeightsRecord"]
-
 
 @dataclass(frozen=True)
 class SeenWeights:

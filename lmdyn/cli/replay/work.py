@@ -7,8 +7,6 @@ from typing import NamedTuple
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.runs.atomic_files import remove_unfinished
 
-__all__ = ["Task", "Work", "order_of"]
-
 log = logging.getLogger(__name__)
 
 _GIVE_UP = 3  # consecutive failures of something that never succeeded

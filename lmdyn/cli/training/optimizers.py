@@ -9,8 +9,6 @@ from torch.optim import Optimizer
 
 from lmdyn.callbacks.observing.requirements import silently
 
-__all__ = ["change_optimizers", "configured_optimizers", "optimizers_and_schedulers"]
-
 
 def change_optimizers(
     checkpoint: dict[str, Any], there: L.LightningModule, here: L.LightningModule

@@ -22,18 +22,6 @@ from lmdyn.callbacks.training.run_folder import run_folder
 from lmdyn.callbacks.training.updates import updates
 from lmdyn.runs.schedule import Steps
 
-__all__ = [
-    "Plan",
-    "Preflight",
-    "disk_of_checkpoints",
-    "due",
-    "foreseen_of_replay",
-    "foreseen_of_training",
-    "held_together",
-    "own_references",
-    "training_bytes",
-]
-
 
 @dataclass(frozen=True)
 class Plan:

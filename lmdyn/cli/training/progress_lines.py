@@ -10,8 +10,6 @@ import lightning as L
 from lmdyn.callbacks.training.updates import updates
 from lmdyn.cli.training.preflight import Plan
 
-__all__ = ["ProgressLines"]
-
 log = logging.getLogger(__name__)
 
 

@@ -8,8 +8,6 @@ from typing import Any
 from lmdyn.runs.observed_run import flat_configuration
 from lmdyn.runs.yaml_files import read_yaml
 
-__all__ = ["changed_settings", "check_resumed"]
-
 log = logging.getLogger(__name__)
 
 _TRAINER: dict[str, dict[str, Any]] = {

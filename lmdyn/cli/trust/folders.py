@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-__all__ = ["check_folder"]
-
 
 def check_folder(folder: Path, *, received: bool = False) -> None:
     """Refuse pipes, devices and sockets, also behind links: reading them would not end.

@@ -5,8 +5,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["find_modules"]
-
 
 def find_modules(args: Sequence[str]) -> None:
     """Append the working directory to ``sys.path``, unless --untrusted is given.

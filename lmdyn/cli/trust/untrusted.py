@@ -17,8 +17,6 @@ import lmdyn.models
 from lmdyn.analysis.inspection.forward import limit_imports
 from lmdyn.runs.yaml_files import read_yaml
 
-__all__ = ["import_only", "imports_restored", "known_paths", "named_paths", "refuse_others"]
-
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _OTHERS = (
     "lightning.LightningDataModule",

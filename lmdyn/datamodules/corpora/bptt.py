@@ -1,20 +1,17 @@
 """Contiguous streams of text for truncated backpropagation through time."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from lmdyn.datamodules.corpora.encoding import BATCH_LAYERS, IGNORED, EncodedSplit
-from lmdyn.datamodules.corpora.tokenization import digest
+from lmdyn.datamodules.corpora.tokenization import Array, digest
 from lmdyn.datamodules.loading.loader import IndexedLoader
-
-__all__ = ["SHUFFLED", "StreamLoader"]
 
 SHUFFLED = "shuffled_"
 """Prefix of the layers whose labels are permuted: ``shuffled_upos``."""
@@ -76,9 +73,10 @@ class StreamLoader(IndexedLoader):
     data: EncodedSplit
     streams: int
     sequence_length: int
-    layers: Sequence[str] = field(default=(), kw_only=True)
-    pad_id: int = field(default=0, kw_only=True)
-    seed: int = field(default=0, kw_only=True)
+    _: KW_ONLY
+    layers: Sequence[str] = ()
+    pad_id: int = 0
+    seed: int = 0
 
     _sizes: ClassVar[tuple[str, ...]] = ("streams", "sequence_length")
     _rows: ClassVar[str] = "streams"
@@ -137,9 +135,9 @@ class StreamLoader(IndexedLoader):
         return (self._window(index) for index in range(first, len(self)))
 
     @cached_property
-    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+    def _arrays(self) -> dict[str, Array]:
         """Return memory-mapped labels of the served layers."""
-        arrays: dict[str, npt.NDArray[Any]] = {}
+        arrays: dict[str, Array] = {}
         for layer in self.layers:
             name = layer.removeprefix(SHUFFLED)
             arrays[layer] = self.data.layer(name) if name == layer else self.data.shuffled(name, self.seed)

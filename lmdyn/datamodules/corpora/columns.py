@@ -9,8 +9,6 @@ from typing import Any
 from lmdyn.datamodules.corpora.sentence import MISSING, Sentence
 from lmdyn.datamodules.files.text_files import read_lines, shown
 
-__all__ = ["Block", "read_blocks"]
-
 _COMMENT = re.compile("#")
 
 

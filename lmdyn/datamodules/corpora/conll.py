@@ -11,8 +11,6 @@ from lmdyn.datamodules.corpora.corpus import FileCorpus
 from lmdyn.datamodules.corpora.sentence import Constituent, Document, Mention, Role, Sentence, grouped
 from lmdyn.datamodules.files.text_files import shown
 
-__all__ = ["ConllCorpus", "ConllLayout", "read_conll"]
-
 ConllLayout = Literal["conll2012", "ewt_propbank", "gum"]
 
 

@@ -10,8 +10,6 @@ from lmdyn.datamodules.corpora.corpus import FileCorpus
 from lmdyn.datamodules.corpora.sentence import Document, Sentence, grouped
 from lmdyn.datamodules.files.text_files import read_lines, shown
 
-__all__ = ["ConlluCorpus", "read_conllu"]
-
 _FIELDS = "ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC"
 _ID, _FORM, _UPOS, _XPOS, _HEAD, _DEPREL, _MISC = 0, 1, 3, 4, 6, 7, 9
 _ID_FORMAT = re.compile(r"[0-9]{1,9}(-[0-9]{1,9}|\.[0-9]{1,9})?")  # word, multiword range or empty node

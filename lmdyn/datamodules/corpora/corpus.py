@@ -34,8 +34,6 @@ from lmdyn.datamodules.files.checks import at_least
 from lmdyn.datamodules.files.text_files import expand_paths, file_digest
 from lmdyn.datamodules.loading.loader import SplitLoaders
 
-__all__ = ["SPLITS", "Corpus", "FileCorpus"]
-
 logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "validation", "test")

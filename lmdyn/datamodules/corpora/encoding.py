@@ -21,17 +21,15 @@ import numpy.typing as npt
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.sentence import TOKEN_LAYERS, Document, Sentence
-from lmdyn.datamodules.corpora.tokenization import WordEncoder, digest, encode_blocks, end_id, words_of
-
-__all__ = [
-    "BATCH_LAYERS",
-    "IGNORED",
-    "EncodedSplit",
-    "build_folder",
-    "encode_documents",
-    "merge_label_names",
-    "reordered",
-]
+from lmdyn.datamodules.corpora.tokenization import (
+    Array,
+    Ids,
+    WordEncoder,
+    digest,
+    encode_blocks,
+    end_id,
+    words_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -220,7 +218,7 @@ class EncodedSplit:
                 self.folder,
             )
 
-    def count(self, vocab_size: int, layer: str | None = None) -> npt.NDArray[np.int64]:
+    def count(self, vocab_size: int, layer: str | None = None) -> Ids:
         """Count the occurrences of each token, (vocab_size,), or under each label of a layer, (labels, vocab_size)."""
         rows = 1 if layer is None else len(self.names[layer])
         counts = np.zeros(rows * vocab_size, np.int64)
@@ -245,7 +243,7 @@ class EncodedSplit:
             unfinished.replace(path)
         return self.open(path.stem, layer_dtype(layer))
 
-    def _shuffled(self, layer: str, seed: int) -> npt.NDArray[Any]:
+    def _shuffled(self, layer: str, seed: int) -> Array:
         labels = np.array(self.layer(layer))
         labelled = labels != IGNORED
         mixed = labels[labelled]
@@ -254,7 +252,7 @@ class EncodedSplit:
         return labels
 
 
-def _chunks(array: npt.NDArray[Any]) -> Iterable[npt.NDArray[Any]]:
+def _chunks(array: Array) -> Iterable[Array]:
     return (array[i : i + _TOKENS_PER_CHUNK] for i in range(0, len(array), _TOKENS_PER_CHUNK))
 
 
@@ -428,7 +426,7 @@ class _Encoder:
                 self._layers[layer].fill(IGNORED, written)
             self._layers[layer].write(self._labels(layer, sentences)[sentence if layer == "topic" else word])
 
-    def _labels(self, layer: str, sentences: list[Sentence]) -> npt.NDArray[np.int64]:
+    def _labels(self, layer: str, sentences: list[Sentence]) -> Ids:
         """Return label indices of each word (for ``topic``, each sentence) of a chunk, and a last one for no label."""
         index = self._index.setdefault(layer, {})
         if layer == "topic":
@@ -511,11 +509,11 @@ class ReorderedSplit(EncodedSplit):
     """
 
     @property
-    def order(self) -> npt.NDArray[np.int64]:
+    def order(self) -> Ids:
         """Index of the document, in the text's own order, at each place, (num_documents,)."""
         return np.random.default_rng(self.meta["order_seed"]).permutation(self.num_documents)
 
-    def _shuffled(self, layer: str, seed: int) -> npt.NDArray[Any]:
+    def _shuffled(self, layer: str, seed: int) -> Array:
         source = EncodedSplit(self.folder.parent / _SOURCE)
         return _moved(source.shuffled(layer, seed), _pieces(source, self.order))
 
@@ -558,17 +556,17 @@ def reordered(source: EncodedSplit, order_seed: int) -> ReorderedSplit:
     return ReorderedSplit(build_folder(source.folder.parent / f"{_SOURCE}_order-{order_seed}", build))
 
 
-def _ranges(starts: npt.NDArray[np.int64], total: int, order: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+def _ranges(starts: Ids, total: int, order: Ids) -> list[tuple[int, int]]:
     """Return where each document begins and ends in the text's own order, in the new order."""
     there = list(pairwise([*starts.tolist(), total]))
     return [there[document] for document in order]
 
 
-def _pieces(source: EncodedSplit, order: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+def _pieces(source: EncodedSplit, order: Ids) -> list[tuple[int, int]]:
     """Return the range of tokens of each document, in the new order."""
     first_sentences = np.append(source.sentence_starts, source.num_tokens)[source.document_starts]
     return _ranges(first_sentences, source.num_tokens, order)
 
 
-def _moved(array: npt.NDArray[Any], pieces: Sequence[tuple[int, int]]) -> npt.NDArray[Any]:
+def _moved(array: Array, pieces: Sequence[tuple[int, int]]) -> Array:
     return np.concatenate([array[start:end] for start, end in pieces])

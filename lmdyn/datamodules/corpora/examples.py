@@ -2,22 +2,19 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lmdyn.datamodules.corpora.tokenization import digest
+from lmdyn.datamodules.corpora.tokenization import Array, Ids, digest
 from lmdyn.datamodules.loading.loader import ShardedLoader
 
-__all__ = ["Example", "ExampleLoader"]
-
-Example = Mapping[str, npt.NDArray[Any]]
+Example = Mapping[str, Array]
 """Arrays by name: ``input_ids`` is required, with one axis, time; scalars have none; others vary in the first axis."""
 
 
@@ -56,10 +53,11 @@ class ExampleLoader(ShardedLoader):
     """
 
     examples: Sequence[Example]
-    batch_tokens: int = field(default=4096, kw_only=True)
-    pad_id: int = field(default=0, kw_only=True)
-    label_names: Mapping[str, Sequence[str]] = field(default_factory=dict, kw_only=True)
-    attributes: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    _: KW_ONLY
+    batch_tokens: int = 4096
+    pad_id: int = 0
+    label_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
 
     _sizes: ClassVar[tuple[str, ...]] = ("batch_tokens",)
 
@@ -76,7 +74,7 @@ class ExampleLoader(ShardedLoader):
             within = np.cumsum(lengths[drawn]) - lengths[drawn] < self.max_tokens
             kept = np.sort(drawn[within])
         order = kept[np.argsort(lengths[kept], kind="stable")]
-        self._batches: list[npt.NDArray[np.int64]] = []
+        self._batches: list[Ids] = []
         first = 0
         for i in range(len(order) + 1):
             if i == len(order) or (i > first and (i - first + 1) * lengths[order[i]] > self.batch_tokens):
@@ -106,7 +104,7 @@ class ExampleLoader(ShardedLoader):
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         return (self.collate(rows) for rows in self._shares)
 
-    def collate(self, rows: npt.NDArray[np.int64]) -> dict[str, Tensor]:
+    def collate(self, rows: Ids) -> dict[str, Tensor]:
         """Return the batch of the examples with these numbers."""
         chosen = [self.examples[i] for i in rows]
         batch = {}

@@ -8,8 +8,6 @@ from lmdyn.datamodules.corpora.columns import read_blocks
 from lmdyn.datamodules.corpora.corpus import FileCorpus
 from lmdyn.datamodules.corpora.sentence import Document, Sentence, grouped
 
-__all__ = ["SEMTAG_COARSE", "UNKNOWN_SEMTAG", "SemtagCorpus", "read_pmb"]
-
 SEMTAG_COARSE: dict[str, str] = {
     fine: coarse
     for coarse, tags in {

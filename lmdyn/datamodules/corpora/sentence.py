@@ -6,8 +6,6 @@ from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import Any
 
-__all__ = ["MISSING", "TOKEN_LAYERS", "Constituent", "Document", "Mention", "Role", "Sentence", "grouped"]
-
 TOKEN_LAYERS = ("upos", "xpos", "semtag", "semtag_coarse", "deprels")
 """Layers with one label for each word."""
 

@@ -10,8 +10,6 @@ from typing import Any
 from lmdyn.datamodules.corpora.conllu import read_conllu
 from lmdyn.datamodules.files.text_files import expand_paths, file_digest
 
-__all__ = ["LexiconTagger", "SpacyTagger", "Tagger"]
-
 Tags = dict[str, tuple[str | None, ...]]
 """Labels of the words of a sentence, by layer; None means no label."""
 

@@ -21,8 +21,6 @@ from lmdyn.datamodules.files.checks import at_least
 from lmdyn.datamodules.files.data_sets import load_dataset, read_rows
 from lmdyn.datamodules.files.text_files import expand_paths, file_digest, read_lines
 
-__all__ = ["TextCorpus", "cut_sentences", "split_sentences"]
-
 _ENDS = frozenset(".!?")
 _CLOSING = frozenset((")", "]", "}", "''", "'", "”", "’", "»", "-rrb-", "-rsb-", "-rcb-"))
 _DOCUMENTS_PER_CHUNK = 64

@@ -38,7 +38,11 @@ __all__ = [
     "words_of",
 ]
 
+
 T = TypeVar("T")
+
+Ids = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
 
 _PAD, _UNK, _EOS = "<pad>", "<unk>", "<eos>"
 
@@ -291,7 +295,7 @@ def plain_backend(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
 
 _CONTEXT = 4096  # characters before and after a block that are encoded with it
 
-_Pieces = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+_Pieces = tuple[Ids, Ids]
 """Ids of pieces, and the first character of each."""
 
 
@@ -342,7 +346,7 @@ def encode_blocks(backend: Tokenizer, blocks: Iterable[str]) -> Iterator[_Pieces
     yield from _divided(held, ids, starts)
 
 
-def words_of(starts: npt.ArrayLike, ends: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def words_of(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Ids:
     """Return the word of each piece: that in which it begins, or the next one if it begins in white space.
 
     Args:
@@ -363,15 +367,13 @@ def _encode_within(backend: Tokenizer, before: str, block: str, following: str) 
     return np.array(encoding.ids, np.int64), starts
 
 
-def _near(ids: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> list[list[int]]:
+def _near(ids: Ids, starts: Ids) -> list[list[int]]:
     """Return the pieces near character 0."""
     near = np.abs(starts) <= _CONTEXT // 2
     return [ids[near].tolist(), starts[near].tolist()]
 
 
-def _divided(
-    blocks: Sequence[str], ids: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]
-) -> Iterator[_Pieces]:
+def _divided(blocks: Sequence[str], ids: Ids, starts: Ids) -> Iterator[_Pieces]:
     """Yield the pieces that begin in each of consecutive blocks."""
     begin = 0
     for block in filter(None, blocks):

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 import sentencepiece
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-__all__ = ["TRAINING_VERSION", "train_unigram", "train_wordpieces"]
-
 TRAINING_VERSION = 2
 """Raised whenever the same counts and size give different pieces: part of every cache key. 1: from ``tokenizers``."""
 

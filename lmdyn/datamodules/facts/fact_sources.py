@@ -15,8 +15,6 @@ from lmdyn.datamodules.files.text_files import expand_paths, read_json_lines, re
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 from lmdyn.datamodules.grammar.lexicon import RELATIONS
 
-__all__ = ["Cloze", "FactSource", "GrammarFacts", "TrexFacts"]
-
 logger = logging.getLogger(__name__)
 
 PUBLICATION: Mapping[str, str] = {

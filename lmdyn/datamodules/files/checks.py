@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable
 
-__all__ = ["at_least", "each_once"]
-
 
 def at_least(minimum: float, **numbers: float | None) -> None:
     """Raise a ``ValueError`` for a number below the minimum; None is none.

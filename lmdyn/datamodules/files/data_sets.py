@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["load_dataset", "read_rows"]
-
 _REMEDY = (
     "give the path of local files (path: text, parquet or json, with data_files), or a hub name that can be "
     "reached"

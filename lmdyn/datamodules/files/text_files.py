@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["expand_paths", "file_digest", "parse_json", "read_json", "read_json_lines", "read_lines", "shown"]
-
 
 def expand_paths(paths: str | Iterable[str], inside: str | None = None) -> list[Path]:
     """Return paths with ``$VAR`` and ``~`` expanded.

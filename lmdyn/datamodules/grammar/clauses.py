@@ -16,18 +16,6 @@ from lmdyn.datamodules.grammar.phrases import (
 )
 from lmdyn.datamodules.grammar.tree import Argument, Entity, Part, Phrase, Token, under
 
-__all__ = [
-    "EVENT_TAGS",
-    "auxiliary",
-    "finite_clause",
-    "join_subject",
-    "relative_clause",
-    "verb_phrase",
-    "verbal_clause",
-    "wh_phrase",
-    "wrap_auxiliaries",
-]
-
 MODALS = (
     *(("will", "FUT"), ("will", "FUT"), ("can", "POS"), ("could", "POS"), ("may", "POS")),
     *(("would", "POS"), ("must", "NEC"), ("should", "NEC")),

@@ -6,8 +6,6 @@ from typing import Literal
 from lmdyn.datamodules.grammar.lexicon import Lexeme, Samplers, Uniforms
 from lmdyn.datamodules.grammar.tree import Argument, Entity, Part, Phrase, Token, under
 
-__all__ = ["Discourse", "RelativeClause", "Tense"]
-
 Tense = Literal["past", "present"]
 RelativeClause = Callable[["Discourse", Argument, bool, int, frozenset[int]], Phrase]
 

@@ -11,8 +11,6 @@ from lmdyn.datamodules.grammar.grammar import Grammar, GrammarCorpus
 from lmdyn.datamodules.grammar.lexicon import Lexeme
 from lmdyn.datamodules.tasks.tasks import RawTask, TaskData, TextExample
 
-__all__ = ["GRAMMAR_TASKS", "RULES", "GrammarTasks", "Judged", "Rated", "corruptions", "judged", "rated"]
-
 GRAMMAR_TASKS = ("acceptability", "similarity")
 
 RULES = ("verb_agreement", "determiner_agreement", "word_order", "finite_verb")

@@ -9,18 +9,6 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-__all__ = [
-    "CLOSED_CLASS",
-    "RELATIONS",
-    "YEARS",
-    "Fact",
-    "Lexeme",
-    "Samplers",
-    "Uniforms",
-    "build_facts",
-    "build_lexemes",
-]
-
 Item = TypeVar("Item")
 
 YEARS = tuple(str(year) for year in range(1900, 2021))

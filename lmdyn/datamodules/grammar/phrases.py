@@ -4,21 +4,6 @@ from lmdyn.datamodules.grammar.discourse import Discourse
 from lmdyn.datamodules.grammar.lexicon import YEARS, Lexeme
 from lmdyn.datamodules.grammar.tree import Argument, Entity, Part, Phrase, Token, under
 
-__all__ = [
-    "LOCATIVE",
-    "PRONOUNS",
-    "attributive_adjectives",
-    "by_phrase",
-    "draw_adjective",
-    "in_year",
-    "noun_phrase",
-    "noun_token",
-    "prepositional_phrase",
-    "pronoun",
-    "proper_name",
-    "with_article",
-]
-
 PRONOUNS = {
     # nominative, accusative, possessive, reflexive
     "he": ("he", "him", "his", "himself"),

@@ -17,8 +17,6 @@ from lmdyn.datamodules.grammar.lexicon import Fact, Lexeme
 from lmdyn.datamodules.grammar.phrases import PRONOUNS, in_year, noun_phrase, proper_name
 from lmdyn.datamodules.grammar.tree import Argument, Entity, Part, Phrase, Token, under
 
-__all__ = ["write_sentence"]
-
 _SUBORDINATORS = (
     # word, xpos, upos, fine semantic tag, role
     ("because", "IN", "SCONJ", "SUB", "ARGM-CAU"),

@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 
 from lmdyn.datamodules.grammar.lexicon import Lexeme
 
-__all__ = ["Argument", "Entity", "Part", "Phrase", "Token", "under"]
-
 
 @dataclass(eq=False, slots=True)
 class Token:

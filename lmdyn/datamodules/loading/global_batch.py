@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["GlobalBatch", "ResumeError", "accumulated_batches"]
-
 _FORK = "; `lmdyn fork --set trainer.accumulate_grad_batches=N` continues with other updates"
 
 

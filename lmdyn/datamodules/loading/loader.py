@@ -15,7 +15,6 @@ from lmdyn.datamodules.loading.global_batch import GlobalBatch, ResumeError, acc
 
 T = TypeVar("T", bound="IndexedLoader")
 
-__all__ = ["IndexedLoader", "ShardedLoader", "SplitLoaders", "in_workers"]
 
 _LARGEST = 4096  # maximum number of rows that is tried: each costs a hash of a few settings
 _ORDER = 2  # version of the order of training data

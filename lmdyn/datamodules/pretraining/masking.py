@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from lmdyn.datamodules.files.checks import at_least
 
-__all__ = ["Masking", "choose_positions", "mask_row"]
-
 Ids = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 

@@ -24,8 +24,6 @@ from lmdyn.datamodules.pretraining.text_rows import (
     special_ids,
 )
 
-__all__ = ["PretrainingCorpus"]
-
 
 class PretrainingCorpus(SplitLoaders):
     """Pretraining text for masked, causal and cloze models, from any corpus of lmdyn or a stream of any size.

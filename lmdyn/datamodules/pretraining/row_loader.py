@@ -2,21 +2,18 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, field
+from dataclasses import KW_ONLY, astuple, dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from lmdyn.datamodules.corpora.encoding import EncodedSplit
-from lmdyn.datamodules.corpora.tokenization import digest
+from lmdyn.datamodules.corpora.tokenization import Ids, digest
 from lmdyn.datamodules.loading.loader import IndexedLoader, in_workers
 from lmdyn.datamodules.pretraining.text_rows import RowMaker, row_generator
-
-__all__ = ["RowLoader"]
 
 
 class _Batches(Dataset[dict[str, Tensor]]):
@@ -67,10 +64,11 @@ class RowLoader(IndexedLoader):
 
     data: EncodedSplit
     maker: RowMaker
-    batch_size: int = field(kw_only=True)
-    shuffle: bool = field(default=False, kw_only=True)
-    seed: int = field(default=0, kw_only=True)
-    num_workers: int = field(default=0, kw_only=True)
+    _: KW_ONLY
+    batch_size: int
+    shuffle: bool = False
+    seed: int = 0
+    num_workers: int = 0
 
     _sizes: ClassVar[tuple[str, ...]] = ("batch_size",)
     _rows: ClassVar[str] = "batch_size"
@@ -127,7 +125,7 @@ class RowLoader(IndexedLoader):
     def __len__(self) -> int:
         return self._length
 
-    def rows(self, epoch: int) -> tuple[list[npt.NDArray[np.int64]], int]:
+    def rows(self, epoch: int) -> tuple[list[Ids], int]:
         """Return the window numbers in each of this rank's batches of an epoch, and where window 0 begins."""
         order, offset, size = self._chosen, 0, self.batch_size
         if self.shuffle:

@@ -3,29 +3,25 @@
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass
 from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.datamodules.corpora.tokenization import trained_here
+from lmdyn.datamodules.corpora.tokenization import Ids, trained_here
 from lmdyn.datamodules.loading.global_batch import GlobalBatch, ResumeError
 from lmdyn.datamodules.loading.loader import in_workers
-from lmdyn.datamodules.pretraining.stream_reader import START, RowReader
+from lmdyn.datamodules.pretraining.stream_reader import START, RowReader, State
 from lmdyn.datamodules.pretraining.streamed_text import StreamedText
 from lmdyn.datamodules.pretraining.text_rows import RowMaker
 
-__all__ = ["Deal", "StreamLoaderOfRows"]
-
 log = logging.getLogger(__name__)
 
-Ids = npt.NDArray[np.int64]
 _LEFTOVER: dict[str, Any] = {"tokens": np.int32, "word_start": np.bool_}
 
 
@@ -99,8 +95,8 @@ class _Parts(IterableDataset[Any]):
     batch: GlobalBatch
     rank: int
     start: int
-    make: Callable[[int, dict[str, Any]], RowReader]
-    states: Mapping[int, dict[str, Any]]
+    make: Callable[[int, State], RowReader]
+    states: Mapping[int, State]
     workers: int = 1
 
     def __iter__(self) -> Iterator[Any]:
@@ -109,7 +105,7 @@ class _Parts(IterableDataset[Any]):
         torch.utils.data._utils.worker._worker_info = None
         return self.parts(0 if info is None else info.id)
 
-    def parts(self, worker: int) -> Iterator[tuple[Ids, dict[str, Tensor] | None, dict[int, dict[str, Any]]]]:
+    def parts(self, worker: int) -> Iterator[tuple[Ids, dict[str, Tensor] | None, dict[int, State]]]:
         """Yield the parts of a worker."""
         mine = list(self.states)[worker :: self.workers]
         readers: dict[int, RowReader] = {r: self.make(r, self.states[r]) for r in mine}
@@ -168,13 +164,14 @@ class StreamLoaderOfRows:
     text: StreamedText
     maker: RowMaker
     tokenizer: PreTrainedTokenizerFast
-    batch_size: int = field(kw_only=True)
-    seed: int = field(default=0, kw_only=True)
-    num_workers: int = field(default=0, kw_only=True)
-    accumulated: int = field(default=1, kw_only=True)
-    epoch_batches: int | None = field(default=None, kw_only=True)
-    rank: int = field(default=0, kw_only=True)
-    world_size: int = field(default=1, kw_only=True)
+    _: KW_ONLY
+    batch_size: int
+    seed: int = 0
+    num_workers: int = 0
+    accumulated: int = 1
+    epoch_batches: int | None = None
+    rank: int = 0
+    world_size: int = 1
 
     label_convention: ClassVar[str] = "aligned"
     """``labels[b, t]`` belongs to ``logits[b, t]``."""
@@ -198,7 +195,7 @@ class StreamLoaderOfRows:
         self._position = 0
         self._start = 0
         """The row with which the next batch begins, modulo the assignment's period."""
-        self._states: dict[int, dict[str, Any]] = {}
+        self._states: dict[int, State] = {}
         """Position of each reader of this rank; missing ones are at their start."""
         self.label_names: dict[str, list[str]] = {}
 
@@ -234,7 +231,7 @@ class StreamLoaderOfRows:
                 batch = {name: tensor.pin_memory() for name, tensor in batch.items()}
             yield batch
 
-    def _reader(self, number: int, state: dict[str, Any]) -> RowReader:
+    def _reader(self, number: int, state: State) -> RowReader:
         rows = self._deal.rows
         return RowReader(
             self.text,
@@ -247,7 +244,7 @@ class StreamLoaderOfRows:
             state=state,
         )
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the position of every reader of every rank; with a process group, every rank must call it."""
         # leftover tokens as tensors, which checkpoints store compactly
         packed = {
@@ -269,7 +266,7 @@ class StreamLoaderOfRows:
             "read": self._read,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue at a saved state with the next iteration.
 
         Raises:

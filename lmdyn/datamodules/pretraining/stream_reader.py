@@ -7,28 +7,25 @@ from dataclasses import InitVar, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.datamodules.corpora.tokenization import plain_backend, trained_here
+from lmdyn.datamodules.corpora.tokenization import Ids, plain_backend, trained_here
 from lmdyn.datamodules.files.data_sets import read_rows
 from lmdyn.datamodules.pretraining.streamed_text import StreamedText
 from lmdyn.datamodules.pretraining.text_rows import RowMaker, StreamBlock, row_generator
 
-__all__ = ["START", "RowReader", "documents_of"]
-
 logger = logging.getLogger(__name__)
 
-START: dict[str, Any] = {"pass": 0, "shares": None, "tokens": [], "word_start": [], "block": 0, "row": 0}
+State = dict[str, Any]
+
+START: State = {"pass": 0, "shares": None, "tokens": [], "word_start": [], "block": 0, "row": 0}
 """The initial state of a reader."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
 
 
-def _documents(
-    dataset: dict[str, Any], stream: Any, column: str, state: dict[str, Any]
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def _documents(dataset: State, stream: Any, column: str, state: State) -> Iterator[tuple[str, State]]:
     """Yield the documents of a dataset that one reader reads in a pass, as they are written, each with the new state.
 
     Args:
@@ -104,9 +101,7 @@ class _Gatherer:
         )
 
 
-def documents_of(
-    text: StreamedText, reader: int, readers: int, state: dict[str, Any]
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def documents_of(text: StreamedText, reader: int, readers: int, state: State) -> Iterator[tuple[str, State]]:
     """Yield texts of a reader from a state on, each with the streams' new state; restart when all datasets end."""
     from datasets.distributed import split_dataset_by_node
 
@@ -161,17 +156,17 @@ class RowReader:
     readers: int
     block_rows: int
     seed: int
-    state: dict[str, Any]
+    state: State
 
     def __post_init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self._key = (self.seed, self.reader)
         self._documents = documents_of(self.text, self.reader, self.readers, self.state)
         self._gatherer = _Gatherer(tokenizer)
         self._block: StreamBlock | None = None
-        self._order: npt.NDArray[np.int64] = np.empty(0, np.int64)
-        self._after: dict[str, Any] = {}  # state of the streams after the block
+        self._order: Ids = np.empty(0, np.int64)
+        self._after: State = {}  # state of the streams after the block
 
-    def take(self, count: int, mine: npt.NDArray[np.int64]) -> tuple[list[dict[str, Tensor]], dict[str, Any]]:
+    def take(self, count: int, mine: Ids) -> tuple[list[dict[str, Tensor]], State]:
         """Take the next ``count`` rows, of which only those numbered ``mine`` (ascending) are made.
 
         Returns:
@@ -179,7 +174,7 @@ class RowReader:
             after all ``count`` rows.
         """
         made: list[dict[str, Tensor]] = []
-        changed: dict[str, Any] = {}
+        changed: State = {}
         done = 0
         while done < count:
             first = int(self.state["row"])
@@ -192,7 +187,7 @@ class RowReader:
                 made.append(self.maker.batch(block, rows * self.maker.format.width, generators))
             done += number
             # the leftover may be long, and does not change within a block
-            now: dict[str, Any] = {"row": first + number}
+            now: State = {"row": first + number}
             if first + number == self.block_rows:
                 used = self.block_rows * self.maker.format.width
                 now = {**self._after, "block": self.state["block"] + 1, "row": 0}

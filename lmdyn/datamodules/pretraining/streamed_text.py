@@ -5,8 +5,6 @@ from typing import Any
 from lmdyn.datamodules.files.checks import at_least
 from lmdyn.datamodules.files.data_sets import load_dataset
 
-__all__ = ["StreamedText"]
-
 
 class StreamedText:
     """One or several datasets to stream: Wikipedia, OpenWebText, books, files of any size.

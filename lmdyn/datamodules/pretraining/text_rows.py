@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,36 +11,23 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.encoding import IGNORED, EncodedSplit
+from lmdyn.datamodules.corpora.tokenization import Array, Ids
 from lmdyn.datamodules.files.checks import at_least
 from lmdyn.datamodules.pretraining.masking import Masking, choose_positions, mask_row
-
-__all__ = [
-    "Objective",
-    "Pairs",
-    "RowFormat",
-    "RowMaker",
-    "StreamBlock",
-    "Text",
-    "ordinary_ids",
-    "row_generator",
-    "special_ids",
-]
 
 Objective = Literal["masked", "causal", "cloze"]
 Pairs = Literal["order", "next"]
 PAIR_LABELS = {"order": "sentence_order_label", "next": "next_sentence_label"}
-
-Array = npt.NDArray[Any]
 
 
 @dataclass
 class StreamBlock:
     """Some documents of a stream in memory, with what rows need of an encoded text."""
 
-    tokens: npt.NDArray[np.int64]
+    tokens: Ids
     word_start: npt.NDArray[np.bool_]
-    sentence_starts: npt.NDArray[np.int64]
-    document_starts: npt.NDArray[np.int64]
+    sentence_starts: Ids
+    document_starts: Ids
 
     def layer(self, layer: str) -> Array:
         """Raise a ``ValueError``."""
@@ -139,7 +126,7 @@ def special_ids(tokenizer: PreTrainedTokenizerFast, objective: Objective) -> dic
     return {short: int(i) for short, i in ids.items()}
 
 
-def ordinary_ids(tokenizer: PreTrainedTokenizerFast) -> npt.NDArray[np.int64]:
+def ordinary_ids(tokenizer: PreTrainedTokenizerFast) -> Ids:
     """Return all ids except those of special tokens."""
     return np.setdiff1d(np.arange(len(tokenizer)), np.array(tokenizer.all_special_ids)).astype(np.int64)
 
@@ -157,12 +144,10 @@ class RowMaker:
 
     format: RowFormat
     special: dict[str, int]
-    ordinary: npt.NDArray[np.int64]
+    ordinary: Ids
     layers: Sequence[str] = ()
 
-    def batch(
-        self, text: Text, starts: npt.NDArray[np.int64], generators: Sequence[np.random.Generator]
-    ) -> dict[str, Tensor]:
+    def batch(self, text: Text, starts: Ids, generators: Sequence[np.random.Generator]) -> dict[str, Tensor]:
         """Return the rows whose windows begin at ``starts``, each drawn by its own generator.
 
         Returns:
@@ -241,7 +226,7 @@ class RowMaker:
 
     def _segments(
         self, text: Text, start: int, width: int, rng: np.random.Generator
-    ) -> tuple[list[npt.NDArray[np.int64]], int]:
+    ) -> tuple[list[Ids], int]:
         """Return the positions in the text of each segment of a row, and the pair's label."""
         if self.format.pairs is None:
             return [np.arange(start, start + width)], 0

@@ -14,15 +14,12 @@ from lmdyn.datamodules.corpora.corpus import Corpus
 from lmdyn.datamodules.corpora.encoding import IGNORED, merge_label_names
 from lmdyn.datamodules.corpora.examples import Example, ExampleLoader
 from lmdyn.datamodules.corpora.sentence import TOKEN_LAYERS, Sentence
-from lmdyn.datamodules.corpora.tokenization import EncodedAtSetup, WordEncoder, digest, tokenizer_digest
+from lmdyn.datamodules.corpora.tokenization import EncodedAtSetup, Ids, WordEncoder, digest, tokenizer_digest
 from lmdyn.datamodules.files.checks import at_least, each_once
 from lmdyn.datamodules.loading.loader import SplitLoaders
 
-__all__ = ["SPAN_TASKS", "SpanCorpus"]
-
 logger = logging.getLogger(__name__)
 
-Array = npt.NDArray[np.int64]
 Span = tuple[int, int, int, int, str | None]
 """Start and end of both spans in words, -1 if there is no second one, and the label."""
 
@@ -240,9 +237,9 @@ class _Pieces(NamedTuple):
     """A sentence in pieces, with its labels by name."""
 
     ids: list[int]
-    words: Array
+    words: Ids
     """Word of each piece."""
-    bounds: Array
+    bounds: Ids
     """Position of the first piece of each word, with special tokens, and the end of the last."""
     tags: dict[str, tuple[str | None, ...]]
     spans: dict[str, list[Span]]
@@ -282,7 +279,7 @@ class _Split:
                 "max_pieces, or look at its files"
             )
 
-    def _add(self, asked: SpanCorpus, s: Sentence, ids: list[int], words: Array) -> None:
+    def _add(self, asked: SpanCorpus, s: Sentence, ids: list[int], words: Ids) -> None:
         bounds = np.searchsorted(words, np.arange(len(s.words) + 1)) + len(self._before)
         if empty := int((bounds[:-1] == bounds[1:]).sum()):
             self.skipped["words without any piece"] += empty
@@ -307,20 +304,20 @@ class _Split:
             self.labels[layer].update(filter(None, names))
         self.sentences.append(_Pieces(ids, words, bounds, tags, spans))
 
-    def _with_special(self, values: npt.ArrayLike) -> Array:
+    def _with_special(self, values: npt.ArrayLike) -> Ids:
         left, right = (np.full(len(ids), IGNORED) for ids in (self._before, self._after))
         return np.concatenate([left, np.asarray(values, np.int64), right])
 
-    def text(self, s: _Pieces) -> dict[str, Array]:
+    def text(self, s: _Pieces) -> dict[str, Ids]:
         """Return ids, labels and words of a sentence."""
         ids = np.array([*self._before, *s.ids, *self._after], np.int64)
         return {"input_ids": ids, "labels": self._with_special(s.ids), "words": self._with_special(s.words)}
 
-    def layer(self, s: _Pieces, layer: str, index: Mapping[str | None, int]) -> Array:
+    def layer(self, s: _Pieces, layer: str, index: Mapping[str | None, int]) -> Ids:
         """Return the label of each position."""
         return self._with_special(np.array([index[tag] for tag in s.tags[layer]])[s.words])
 
-    def spans(self, s: _Pieces, task: str, source: str, index: Mapping[str | None, int]) -> Array:
+    def spans(self, s: _Pieces, task: str, source: str, index: Mapping[str | None, int]) -> Ids:
         """Return the spans of a task in positions, with their labels; those without any piece are left out."""
         given = s.spans.get(source)
         if given is None:

@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from lmdyn.datamodules.corpora.corpus import Corpus
 
-__all__ = ["RandomWords", "word_names"]
-
 _VERSION = 1  # raised whenever the same settings give different text
 
 

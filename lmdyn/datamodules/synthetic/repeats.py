@@ -11,8 +11,6 @@ from lmdyn.datamodules.corpora.sentence import Document, Sentence
 from lmdyn.datamodules.files.checks import at_least
 from lmdyn.datamodules.synthetic.random_words import RandomWords, word_names
 
-__all__ = ["RepeatsCorpus"]
-
 
 class RepeatsCorpus(RandomWords):
     """Documents x r y r z of uniformly random words, in which r occurs twice; lengths of x, r and y are random.

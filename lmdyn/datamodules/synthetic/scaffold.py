@@ -14,8 +14,6 @@ from lmdyn.datamodules.corpora.sentence import Document, Sentence
 from lmdyn.datamodules.files.checks import at_least
 from lmdyn.datamodules.synthetic.random_words import RandomWords, word_names
 
-__all__ = ["CLOSE", "OPEN", "ScaffoldCorpus"]
-
 OPEN, CLOSE = "α", "ω"
 """The symbols that begin and end the rule."""
 

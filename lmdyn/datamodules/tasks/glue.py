@@ -12,8 +12,6 @@ from lmdyn.datamodules.files.data_sets import load_dataset, read_rows
 from lmdyn.datamodules.files.text_files import read_json, read_lines, shown
 from lmdyn.datamodules.tasks.tasks import Question, RawTask, TaskData, TextExample
 
-__all__ = ["GLUE_LAYOUTS", "SQUAD", "GlueLayout", "GlueTasks", "questions_of_rows", "read_squad"]
-
 logger = logging.getLogger(__name__)
 
 SQUAD = "SQuAD2.0"

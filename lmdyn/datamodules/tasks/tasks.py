@@ -10,14 +10,11 @@ from typing import Any, Literal, cast
 
 import lightning as L
 import numpy as np
-import numpy.typing as npt
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.examples import Example, ExampleLoader
-from lmdyn.datamodules.corpora.tokenization import EncodedAtSetup, digest, plain_backend
+from lmdyn.datamodules.corpora.tokenization import Array, EncodedAtSetup, Ids, digest, plain_backend
 from lmdyn.datamodules.files.checks import at_least
-
-__all__ = ["PairEncoder", "Question", "RawTask", "Task", "TaskData", "TaskExamples", "TextExample"]
 
 logger = logging.getLogger(__name__)
 
@@ -75,9 +72,9 @@ class TaskExamples(Sequence[Example]):
         answers: for a span task, the texts of the answers to each question, empty if it has none.
     """
 
-    tokens: Mapping[str, npt.NDArray[Any]]
-    lengths: npt.NDArray[np.int64]
-    scalars: Mapping[str, npt.NDArray[Any]]
+    tokens: Mapping[str, Array]
+    lengths: Ids
+    scalars: Mapping[str, Array]
     contexts: tuple[str, ...] = ()
     answers: tuple[tuple[str, ...], ...] = ()
 
@@ -211,14 +208,14 @@ class PairEncoder:
 
 def _flat(
     encodings: Sequence[Any],
-    scalars: Mapping[str, npt.NDArray[Any]],
-    tokens: Mapping[str, npt.NDArray[Any]] | None = None,
+    scalars: Mapping[str, Array],
+    tokens: Mapping[str, Array] | None = None,
     contexts: tuple[str, ...] = (),
     answers: tuple[tuple[str, ...], ...] = (),
 ) -> TaskExamples:
     lengths = np.array([len(e.ids) for e in encodings], dtype=np.int64)
 
-    def flat(values: Iterable[Sequence[int]], dtype: Any) -> npt.NDArray[Any]:
+    def flat(values: Iterable[Sequence[int]], dtype: Any) -> Array:
         return np.fromiter((x for row in values for x in row), dtype, int(lengths.sum()))
 
     ids = flat((e.ids for e in encodings), np.int32)
@@ -228,7 +225,7 @@ def _flat(
     )
 
 
-def _answer_positions(question: Question, offsets: npt.NDArray[Any]) -> tuple[int, int]:
+def _answer_positions(question: Question, offsets: Array) -> tuple[int, int]:
     """Return first and last position of the first answer; (0, 0) if it has none, or is not fully in this window."""
     if not question.answers:
         return 0, 0

@@ -12,8 +12,6 @@ from lmdyn.models.causal_lm import CausalOutput, CausalTransformer
 from lmdyn.models.looped.looped_transformer import Initial, Injection, LoopedTransformer
 from lmdyn.models.module import IGNORED, Batch
 
-__all__ = ["LoopedLanguageModel", "training_depth"]
-
 Distribution = Literal["fixed", "uniform", "poisson_lognormal"]
 
 

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import create_causal_mask
 
-__all__ = ["Initial", "Injection", "LoopedTransformer"]
-
 Injection = Literal["none", "add", "concat"]
 Initial = Literal["zeros", "random", "prelude"]
 

@@ -11,11 +11,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lmdyn.callbacks.observing.figures import (
     for_cards,
-    new_figure,
     new_panels,
-    outer_legend,
     pixels,
-    set_step_axis,
 )
 from lmdyn.callbacks.observing.loggers import draw
 
@@ -54,31 +51,6 @@ def test_panels_are_below_each_other(number):
     assert max(heights) - min(heights) <= 2
 
 
-@pytest.mark.parametrize(("width", "shown"), [(5.0, 350), (9.0, 990)])
-def test_a_figure_is_made_narrower_if_it_stays_readable(width, shown):
-    with for_cards():
-        assert pixels(new_figure(width)[0]).shape[1] == shown
-    assert pixels(new_figure(width)[0]).shape[1] == width * 110
-
-
-def test_legends_are_below_their_panels_and_complete():
-    with for_cards():
-        found = panels(2)
-        for ax in found:
-            for i in range(9):
-                ax.plot([0, 1], [i, 1], label=f"a longer name, {i}")
-            outer_legend(ax)
-        pixels(found.figure)
-        first, second = found
-        for ax in found:
-            box, of = ax.get_legend().get_window_extent(), ax.xaxis.label.get_window_extent()
-            assert of.y0 >= box.y1
-            assert box.x0 >= 0
-            assert box.x1 <= found.figure.bbox.width
-            assert box.y0 >= 0
-        assert first.get_legend().get_window_extent().y0 > second.title.get_window_extent().y1
-
-
 class Images(CSVLogger):
     """Takes images as they are."""
 
@@ -107,23 +79,3 @@ def test_other_loggers_get_the_whole_figure(tmp_path):
     assert event.width == 350
     assert event.height > 400
     assert images.shapes == [(330, 880)]
-
-
-def test_a_grid_that_stays_has_its_legend_below_the_last_row():
-    with for_cards():
-        found = panels(3, most=2, fixed=True)
-        found.legend()
-        pixels(found.figure)
-        assert found.grid[1, 0].get_legend() is not None
-
-
-def test_a_legend_is_below_steps_and_tokens():
-    with for_cards():
-        found = new_panels(1, 4.0, 3.0)
-        (ax,) = found
-        ax.plot([0, 9], [0, 1], label="a")
-        rows = pd.DataFrame({"step": [0, 9], "tokens": [0, 900], "quantity": "loss", "value": 1.0})
-        set_step_axis(ax, rows["step"], rates=rows)
-        outer_legend(ax)
-        pixels(found.figure)
-        assert ax.xaxis.label.get_window_extent().y0 >= ax.get_legend().get_window_extent().y1

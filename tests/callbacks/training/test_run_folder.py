@@ -200,16 +200,6 @@ def test_the_command_line_without_logger(tmp_path, capsys):
     assert (second / "config.yaml").is_file()
 
 
-def test_the_command_line_with_fast_dev_run(tmp_path, monkeypatch, caplog):
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    with caplog.at_level("INFO"):
-        configured(tmp_path, fast_dev_run=True)()
-    assert not list((tmp_path / "here").iterdir())
-    assert not (tmp_path / "runs").exists()
-    assert "DummyLogger" not in caplog.text
-
-
 def rank_main(folder: Path) -> None:
     rank = int(os.environ["RANK"])
     for logger in (False, Remote("abc" if rank == 0 else None), False):

@@ -111,20 +111,6 @@ def test_accumulated_batches_are_one_update(tmp_path):
     assert not any(module.taken()[3::5])
 
 
-def test_what_precedes_the_first_batch_does_not_count(tmp_path):
-    class Slow(L.Callback):
-        def on_train_start(self, trainer, module):
-            module.clock.time += 1000 * TICK
-
-        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-            module.clock.time += TICK  # as an observer: this does
-
-    module = Module(Clock())
-    trainer = fit(tmp_path, TimeBudget(1.0, every_n_steps=1), module, Slow())
-    assert trainer.global_step == 51
-    assert module.taken()[0] == pytest.approx(0.01 / 0.06)
-
-
 @pytest.mark.parametrize("step", [20, 37, 60, 99])
 def test_resuming_goes_on_where_the_time_stood(step, tmp_path):
     """Whatever the clock shows then, also at the end of an epoch; the same weights, since this clock is exact."""
@@ -144,16 +130,6 @@ def test_resuming_goes_on_where_the_time_stood(step, tmp_path):
             assert a.item() == pytest.approx(b.item(), abs=1e-9)
 
 
-def test_the_first_update_after_resuming_asks_the_clock(tmp_path):
-    saver = ScheduledCheckpoint(Steps(at=(37,), last=False), weights_only=False)
-    fit(tmp_path, TimeBudget(1.0, every_n_steps=1), Module(Clock()), saver)
-    module = Module(Clock())
-    path = tmp_path / "resume/step=000000037.ckpt"
-    fit(tmp_path, TimeBudget(1.0, every_n_steps=10), module, ckpt_path=path)
-    expected = rates([0.38] * 3 + [0.41] * 10, 0.06)  # updates 37 to 39, then 40 to 49
-    assert module.taken()[1:13] == pytest.approx(expected[1:], abs=1e-9)
-
-
 def test_a_budget_that_is_spent_trains_no_more(tmp_path):
     saver = ScheduledCheckpoint(Steps(at=()), weights_only=False)
     module = Module(Clock())
@@ -163,16 +139,6 @@ def test_a_budget_that_is_spent_trains_no_more(tmp_path):
     trainer = fit(tmp_path, TimeBudget(1.0, every_n_steps=1), again, ckpt_path=path)
     assert trainer.global_step == 100
     assert again.clock.time == 0
-
-
-def test_another_fit_begins_anew(tmp_path):
-    budget = TimeBudget(1.0, every_n_steps=1)
-    taken = []
-    for _ in range(2):
-        module = Module(Clock())
-        assert fit(tmp_path, budget, module).global_step == 100
-        taken.append(module.taken())
-    assert taken[0] == taken[1]
 
 
 def rank_main(folder):
@@ -195,14 +161,6 @@ def test_two_ranks_follow_one_clock(tmp_path):
     assert first["updates"] == second["updates"] == 100  # the last is asked with a hundred ticks over
     expected = rates([(k // 3 * 3 + 1) / 100 for k in range(100)], 0.06)
     assert first["rates"] == second["rates"] == pytest.approx(expected, abs=1e-9)
-
-
-def test_nothing_random_is_drawn(tmp_path):
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    module = Module(Clock())
-    fit(tmp_path, TimeBudget(1.0), module)
-    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_what_is_refused(tmp_path):

@@ -2,18 +2,12 @@
 
 import threading
 
-import pandas as pd
 import pytest
-import yaml
 
 from lmdyn.cli.command_parser import run_command
 from lmdyn.cli.commands import analyze
 from lmdyn.cli.replay.downloads import Downloads
 from lmdyn.runs.hub_checkpoints import HubCheckpoints
-from tests.cli.test_hub import OBSERVERS, lmdyn, pythia
-from tests.cli.test_hub import hub as hub
-from tests.cli.test_hub import served as served
-from tests.helpers.hub import Hub
 
 NAME = "org/lm"
 
@@ -99,17 +93,6 @@ def test_downloads_wait_until_there_is_room(cache):
     assert cache.blobs() == cache.revisions() == []
 
 
-def test_what_cannot_be_fetched_holds_no_slot(cache):
-    def away(name, revision):
-        raise ValueError("away")
-
-    downloads = cache.downloads(1)
-    downloads._paths._fetch = away
-    for _ in range(2):
-        with pytest.raises(ValueError, match="away"):
-            downloads[1]
-
-
 def test_how_much_to_keep(capsys):
     with pytest.raises(SystemExit):
         run_command("analyze", analyze, ["org/lm", "--keep", "20GB"])
@@ -118,33 +101,3 @@ def test_how_much_to_keep(capsys):
         run_command("analyze", analyze, ["org/lm", "--revisions", "all", "--keep", "0"])
     with pytest.raises(ValueError, match="--keep applies to hub models"):
         run_command("analyze", analyze, ["runs/x", "--keep", "3"])
-
-
-@pytest.mark.slow
-def test_the_cache_of_the_hub_stays_below_its_bound(hub: Hub, tmp_path):
-    (tmp_path / "text.txt").write_text("a b c d e f g h\n" * 40)
-    (tmp_path / "observers.yaml").write_text(yaml.safe_dump(OBSERVERS))
-    for seed in range(7):
-        pythia(hub.folder("models", "EleutherAI/pythia-14m", f"step{seed}"), seed)
-    command = ["analyze", "EleutherAI/pythia-14m", "--config", "observers.yaml", "--revisions"]
-    lmdyn(hub, tmp_path, *command, "step5", "--out", "before")
-    repository = next((hub.root.parent / "cache").rglob("models--EleutherAI--pythia-14m"))
-    there = sorted(p.name for p in (repository / "snapshots").iterdir())
-    most, ended = [0], threading.Event()
-
-    def look():
-        while not ended.wait(0.02):
-            most[0] = max(most[0], len(list((repository / "snapshots").glob("*/model.safetensors"))))
-
-    looking = threading.Thread(target=look)
-    looking.start()
-    said = lmdyn(hub, tmp_path, *command, "step*", "--out", "found", "--keep", "2")
-    ended.set()
-    looking.join()
-    assert "at most 2 downloaded checkpoints" in said
-    seen = pd.read_parquet(tmp_path / "found" / "observations" / "learning_curves")
-    assert sorted(seen["step"].unique()) == list(range(7))
-    assert 2 <= most[0] <= 2 + 1 + 1  # the bound, that of step 5, and the first
-    left = sorted(p.name for p in (repository / "snapshots").iterdir())
-    assert set(there) < set(left)
-    assert len(left) == 2  # and the first

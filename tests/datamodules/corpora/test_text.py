@@ -1,4 +1,3 @@
-import os
 import random
 import re
 from collections import Counter
@@ -277,31 +276,6 @@ def test_silver_layers(tmp_path):
         assert label == (0 if len(token) > 3 and token != "<eos>" else -100)
     assert train.folder != prepared(tmp_path, train=path).encoded("train").folder
     assert "tagger" not in corpus.hparams
-
-
-@pytest.mark.slow
-@pytest.mark.realdata
-def test_wikitext2(tmp_path):
-    root = os.environ.get("LMDYN_DATA")
-    if root is None:
-        pytest.skip("LMDYN_DATA is not set")
-    files = {
-        s: f"$LMDYN_DATA/wikitext-2/{f}.txt"
-        for s, f in [("train", "train"), ("validation", "valid"), ("test", "test")]
-    }
-    corpus = prepared(tmp_path, **files, min_count=5)
-    assert [corpus.encoded(s).num_documents for s in corpus.splits] == [600, 60, 60]
-    train = corpus.encoded("train")
-    assert train.num_tokens - train.num_sentences == pytest.approx(1_340_000, rel=0.005)
-    assert len(corpus.tokenizer) == pytest.approx(15_800, rel=0.005)
-    assert [len(set(corpus.encoded(s).layer("topic").tolist())) for s in corpus.splits] == [600, 60, 60]
-    assert train.layer("topic")[0] == 0
-    assert train.layer("topic")[-1] == 599
-    raw = TextCorpus(**files, lowercase=False, headings=True, split_sentences=False)
-    counts = {s: sum(len(x.words) for d in raw.documents(s) for x in d) for s in ("validation", "test")}
-    assert counts == {"validation": 213_886, "test": 241_211}
-    words = raw.word_counts()
-    assert (len(words), sum(words.values())) == (33_277, 2_051_910)
 
 
 def test_shuffled_sentences_are_the_same_ones_with_their_topics(tmp_path):

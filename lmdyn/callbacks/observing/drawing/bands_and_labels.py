@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from lmdyn.analysis.statistics.scales import error_on_scale, from_scale, to_scale
 
-__all__ = ["draw_band", "error_band", "label_points"]
-
 Array = NDArray[np.float64]
 
 

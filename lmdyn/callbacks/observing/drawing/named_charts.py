@@ -9,8 +9,6 @@ import pandas as pd
 from lmdyn.callbacks.observing.drawing.words import column_words, site_label, value_words
 from lmdyn.runs.schema import ENDS, Quantity, declared, group_columns, is_number_column, select
 
-__all__ = ["NamedChart", "named_charts", "scalar_tags"]
-
 _SEPARATE = ("by", "reference")  # columns whose values have charts of their own
 
 

@@ -14,8 +14,6 @@ from matplotlib.ticker import Formatter, LogFormatterMathtext
 
 from lmdyn.callbacks.observing.drawing.style import STYLE
 
-__all__ = ["Around", "PlainTextFigure", "UnicodePowers", "lay_out"]
-
 
 class PlainTextFigure(Figure):
     r"""A figure that shows every text literally: none is parsed as mathematics, even with dollar signs.

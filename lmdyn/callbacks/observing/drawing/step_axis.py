@@ -9,8 +9,6 @@ from matplotlib.ticker import Formatter, LogFormatterMathtext, MaxNLocator
 
 from lmdyn.callbacks.observing.drawing.plain_text_figure import Around, UnicodePowers
 
-__all__ = ["mark_rate_drops", "set_step_axis"]
-
 _MOST_DROPS = 50  # of a learning rate; more would form a solid area
 
 

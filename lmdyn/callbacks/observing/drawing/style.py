@@ -5,8 +5,6 @@ from typing import Any
 import matplotlib as mpl
 from cycler import cycler
 
-__all__ = ["COLOURS", "STYLE", "in_style"]
-
 COLOURS = {
     "blue": "#0072B2",
     "vermilion": "#D55E00",

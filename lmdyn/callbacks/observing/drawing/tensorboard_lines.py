@@ -18,8 +18,6 @@ from lmdyn.callbacks.training.lightning_internals import hidden_from, logged_nam
 from lmdyn.runs.schema import Quantity, declarations, group_columns, is_number_column
 from lmdyn.runs.store import ObservationStore
 
-__all__ = ["Charted", "Lines", "charted", "lines_of"]
-
 _MOST_CHARTS = 12  # of an observer; the rest is behind a prefix
 _LONGEST = 80  # bytes of a folder's name
 _MOST_LINES = 24  # of a chart

@@ -6,8 +6,6 @@ from typing import Any
 
 from lmdyn.runs.schema import Quantity
 
-__all__ = ["column_words", "quantity_words", "site_label", "value_words"]
-
 _COLUMNS = {
     "by": "grouping",
     "over": "tokens",
