@@ -213,11 +213,6 @@ def in_tmp(tmp_path, monkeypatch, beginnings):
     return tmp_path
 
 
-def test_there_are_configs():
-    assert BASE in EXPERIMENTS
-    assert OVERLAYS
-
-
 @pytest.mark.parametrize("path", [*CONFIGS, *PUBLISHED], ids=name)
 def test_opens_with_its_origin(path):
     header = "".join(line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#"))

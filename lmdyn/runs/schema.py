@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from pandas import DataFrame
 
 from lmdyn.runs.schedule import Progress
 
@@ -153,11 +154,11 @@ def pattern(form: str) -> re.Pattern[str]:
     return re.compile("[^/]+".join(map(re.escape, _PART.split(form))))
 
 
-def group_columns(table: pd.DataFrame) -> list[str]:
+def group_columns(table: DataFrame) -> list[str]:
     """Return the group columns of a table, that is, columns that describe its values in addition to quantity and site.
 
     Example:
-        >>> group_columns(pd.DataFrame(columns=["step", "quantity", "site", "upos", "value"]))
+        >>> group_columns(DataFrame(columns=["step", "quantity", "site", "upos", "value"]))
         ['upos']
     """
     return [c for c in table.columns if c not in (*_BEFORE_GROUPS, "value")]
@@ -168,7 +169,7 @@ def is_number_column(column: "pd.Series[Any]") -> bool:
     return bool(pd.api.types.is_integer_dtype(column))
 
 
-def tidy(measured: pd.DataFrame, at: Progress) -> pd.DataFrame:
+def tidy(measured: DataFrame, at: Progress) -> DataFrame:
     """Add the state of the training to a measurement: columns in order, tokens seen, a row for the learning rate.
 
     Args:
@@ -178,7 +179,7 @@ def tidy(measured: pd.DataFrame, at: Progress) -> pd.DataFrame:
     groups = group_columns(measured)
     table = measured
     if at.learning_rate is not None:
-        rate = pd.DataFrame({"quantity": ["learning_rate"], "site": [""], "value": [at.learning_rate]})
+        rate = DataFrame({"quantity": ["learning_rate"], "site": [""], "value": [at.learning_rate]})
         for c in groups:  # missing values as in the table
             empty = pd.NA if is_number_column(table[c]) else None if table[c].isna().any() else ""
             rate[c] = pd.Series([empty], dtype="Int64" if is_number_column(table[c]) else object)
@@ -191,7 +192,7 @@ def tidy(measured: pd.DataFrame, at: Progress) -> pd.DataFrame:
     return table
 
 
-def select(table: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
+def select(table: DataFrame, **wanted: Any) -> DataFrame:
     """Return the rows with certain values in certain columns.
 
     Args:
@@ -199,7 +200,7 @@ def select(table: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
         **wanted: for a column, its value, several alternative values, or None for a missing value.
 
     Example:
-        >>> table = pd.DataFrame({"quantity": ["loss", "loss", "rate"], "site": ["a", None, "a"], "value": [1, 2, 3]})
+        >>> table = DataFrame({"quantity": ["loss", "loss", "rate"], "site": ["a", None, "a"], "value": [1, 2, 3]})
         >>> select(table, quantity="loss", site="a")["value"].tolist()
         [1]
         >>> select(table, quantity=["loss", "rate"], site=None)["value"].tolist()
@@ -216,14 +217,12 @@ def select(table: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
     return table[found]
 
 
-def last_step(table: pd.DataFrame) -> pd.DataFrame:
+def last_step(table: DataFrame) -> DataFrame:
     """Return the rows of the last step."""
     return table[table["step"].eq(table["step"].max())]
 
 
-def wide(
-    table: pd.DataFrame, columns: str, index: str | list[str] = "step", *, sort: bool = True
-) -> pd.DataFrame:
+def wide(table: DataFrame, columns: str, index: str | list[str] = "step", *, sort: bool = True) -> DataFrame:
     """Return values with a row per step (or other ``index``) and a column per value of ``columns``; sorted rows.
 
     Rows and columns of NaN only are kept, so that a figure draws a gap.
@@ -235,7 +234,7 @@ def wide(
         sort: whether to sort the columns; otherwise, they are in the order of the table.
 
     Example:
-        >>> table = pd.DataFrame({"step": [0, 0, 9], "site": ["a", "b", "a"], "value": [1.0, 2.0, 3.0]})
+        >>> table = DataFrame({"step": [0, 0, 9], "site": ["a", "b", "a"], "value": [1.0, 2.0, 3.0]})
         >>> wide(table, "site").loc[0].tolist(), wide(table, "site").loc[9].tolist()
         ([1.0, 2.0], [3.0, nan])
     """
@@ -244,7 +243,7 @@ def wide(
     return means.unstack(columns, sort=sort).sort_index()  # noqa: PD010 (a pivot table drops NaN)
 
 
-def to_arrow(table: pd.DataFrame) -> pa.Table:
+def to_arrow(table: DataFrame) -> pa.Table:
     """Convert a tidy table for parquet: one schema for every step, so that a column of nulls keeps its type.
 
     ``step``, ``tokens`` and ``words_seen`` are int64, ``value`` is float64, columns of integers are int64, all others
@@ -266,7 +265,7 @@ def to_arrow(table: pd.DataFrame) -> pa.Table:
         if not isinstance(columns[name].cat.categories.dtype, pd.StringDtype):
             columns[name] = columns[name].cat.rename_categories(columns[name].cat.categories.astype("str"))
     columns["value"] = table["value"].astype("float64")
-    return pa.Table.from_pandas(pd.DataFrame(columns), preserve_index=False)
+    return pa.Table.from_pandas(DataFrame(columns), preserve_index=False)
 
 
 def from_arrow(table: pa.Table) -> pa.Table:

@@ -15,11 +15,11 @@ from types import FunctionType
 from typing import Any, cast
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
+from pandas import DataFrame
 
 from lmdyn.runs.atomic_files import remove_unfinished, write_file
 from lmdyn.runs.schema import from_arrow, to_arrow
@@ -54,7 +54,7 @@ class ObservationStore:
     Example:
         >>> import tempfile
         >>> store = ObservationStore(Path(tempfile.mkdtemp()) / "curves", "my.Observer", {"n": 1})
-        >>> store.write(3, pd.DataFrame({"step": 3, "quantity": ["loss"], "site": [""], "value": [0.5]}))
+        >>> store.write(3, DataFrame({"step": 3, "quantity": ["loss"], "site": [""], "value": [0.5]}))
         >>> store.steps(), store.read()["value"].tolist()
         ([3], [0.5])
     """
@@ -124,7 +124,7 @@ class ObservationStore:
             f"{self.path(step)} cannot be read ({error}): remove it; `lmdyn analyze` creates it again"
         )
 
-    def write(self, step: int, observation: pd.DataFrame) -> None:
+    def write(self, step: int, observation: DataFrame) -> None:
         """Write one observation; an existing one of this step is replaced.
 
         Raises:
@@ -132,7 +132,7 @@ class ObservationStore:
         """
         self._store(step, self._table(observation), first_wins=False)
 
-    def add(self, step: int, observation: pd.DataFrame) -> bool:
+    def add(self, step: int, observation: DataFrame) -> bool:
         """Write one observation, unless another worker has written one of this step: then this one is discarded.
 
         Returns:
@@ -152,7 +152,7 @@ class ObservationStore:
             )
         return False
 
-    def _table(self, observation: pd.DataFrame) -> pa.Table:
+    def _table(self, observation: DataFrame) -> pa.Table:
         table = to_arrow(observation)
         about = {"observer": self.observer, "settings": self.settings, "schema": _schema_checksum(table)}
         return table.replace_schema_metadata(
@@ -225,7 +225,7 @@ class ObservationStore:
         quantities: Iterable[str] | None = None,
         where: Any = None,
         steps: Collection[int] | None = None,
-    ) -> pd.DataFrame:
+    ) -> DataFrame:
         """Return all observations in one table, in the order of steps.
 
         Args:
@@ -251,7 +251,7 @@ class ObservationStore:
         tables = map(self._read, chosen)
         kept = [table if where is None else table.filter(where) for table in tables]
         try:
-            return cast(pd.DataFrame, pa.concat_tables(kept, promote_options="default").to_pandas())
+            return cast(DataFrame, pa.concat_tables(kept, promote_options="default").to_pandas())
         except _DAMAGED:
             for step in chosen:  # find the damaged one
                 try:

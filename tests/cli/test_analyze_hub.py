@@ -231,15 +231,6 @@ def test_observers_may_share_the_validation_set_of_a_datamodule(series, tmp_path
     assert sorted(losses(tmp_path / "out")) == [10, 20]
 
 
-def test_the_trainer_may_have_counted_tokens(series, observers, tmp_path):
-    folder = shutil.copytree(series / "gpt2", tmp_path / "lm")
-    (folder / "checkpoint-10" / "trainer_state.json").write_text(json.dumps({"num_input_tokens_seen": 640}))
-    analyze(folder, configs=[observers], out=tmp_path / "out")
-    table = pd.read_parquet(tmp_path / "out" / "observations" / "learning_curves")
-    assert table.loc[table["step"] == 10, "tokens"].unique().tolist() == [640]
-    assert table.loc[table["step"] == 20, "tokens"].isna().all()
-
-
 @pytest.mark.slow
 def test_references_read_such_checkpoints_too(series, tmp_path):
     path = newest_checkpoint(str(series / "albert"))

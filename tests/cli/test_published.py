@@ -148,9 +148,3 @@ def test_checkpoints_of_multiberts(hub):
     assert observed(hub, words[-1]) == seen_at(
         {0, 20000}, "learning_curves", "token_learning", "attention_patterns"
     )
-
-
-def test_a_published_albert_as_a_dynamical_system(hub):
-    (words,) = commands("chaos")
-    lmdyn(hub, *words)
-    assert observed(hub, words[-1]) == seen_at({0}, "encoder_dynamics", "depth_performance", "handwriting")

@@ -4,7 +4,6 @@ import logging
 import shutil
 from itertools import pairwise
 from pathlib import Path
-from unittest import mock
 
 import pandas as pd
 import pytest
@@ -242,17 +241,6 @@ def scalars(run):
     return {
         key: v for key, v in logged_in(run).items() if key[0].count("/") and not isinstance(v, (list, str))
     }
-
-
-@pytest.mark.slow
-def test_a_wandb_run_that_cannot_start_ends_the_replay_before_it_begins(run, tmp_path, monkeypatch, capsys):
-    refused = mock.Mock(side_effect=ConnectionError("api_key not configured"))
-    monkeypatch.setattr("lmdyn.cli.replay.replay_loggers.start_wandb_run", refused)
-    with pytest.raises(SystemExit, match="1"):
-        main(["analyze", str(run), "--out", str(tmp_path), "--logger", "WandbLogger"])
-    said = capsys.readouterr().err
-    assert "error: Weights & Biases is unavailable (api_key not configured): log in with `wandb" in said
-    assert not (tmp_path / "observations").exists()
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import Module
 
 from lmdyn.analysis.checked_fields import type_words
 from lmdyn.analysis.inspection.attention_weights import readable_attention, watch_attention
@@ -17,7 +18,7 @@ __all__ = ["Capture", "capture", "observing", "resolve_sites"]
 
 
 @contextmanager
-def observing(module: nn.Module) -> Iterator[None]:
+def observing(module: Module) -> Iterator[None]:
     """Make operations in this context invisible to the training of ``module``.
 
     Inside, every submodule is in eval mode, compiled modules run eagerly (hooks never run on compiled ones), autocast
@@ -77,7 +78,7 @@ def observing(module: nn.Module) -> Iterator[None]:
             np.random.set_state(numpy_state)  # noqa: NPY002
 
 
-def _restore_buffers(buffers: list[tuple[nn.Module, str, Tensor, Tensor, int]]) -> None:
+def _restore_buffers(buffers: list[tuple[Module, str, Tensor, Tensor, int]]) -> None:
     """Restore the buffers of modules that change them in eval mode: the same tensors with their previous values."""
     with torch.no_grad():
         for module, name, buffer, value, writes in buffers:
@@ -91,11 +92,11 @@ def _writes(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _is_compiled(module: nn.Module) -> bool:
+def _is_compiled(module: Module) -> bool:
     return getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod")
 
 
-def resolve_sites(module: nn.Module, sites: Mapping[str, str]) -> dict[str, nn.Module]:
+def resolve_sites(module: Module, sites: Mapping[str, str]) -> dict[str, Module]:
     """Find the modules of named sites.
 
     Args:
@@ -143,7 +144,7 @@ def plain_path(path: str) -> str:
     return ".".join(segment for segment in path.split(".") if segment not in _WRAPPERS)
 
 
-def paths_of(module: nn.Module) -> dict[str, nn.Module]:
+def paths_of(module: Module) -> dict[str, Module]:
     """Return all modules by :func:`plain_path`; for a wrapped module, the inner one.
 
     Example:
@@ -250,7 +251,7 @@ def _by_run(seen: Mapping[str, list[_Captured]]) -> dict[str, Tensor]:
 
 @contextmanager
 def capture(
-    module: nn.Module,
+    module: Module,
     sites: Mapping[str, str],
     *,
     attention_sites: Mapping[str, str] | None = None,
@@ -293,7 +294,7 @@ def capture(
     seen = Capture(tuple(sites), tuple(attention_sites))
 
     def watch(name: str) -> Any:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
+        def hook(_: Module, __: Any, output: Any) -> None:
             tensor = first_tensor(output)
             if tensor is None:
                 raise RuntimeError(
@@ -305,7 +306,7 @@ def capture(
 
         return hook
 
-    def see_attention(m: nn.Module, _: Any, weights: Tensor | None, within: list[Tensor]) -> None:
+    def see_attention(m: Module, _: Any, weights: Tensor | None, within: list[Tensor]) -> None:
         # of a fused call, or the output of a dropout applied to the weights (DeBERTa)
         if weights is None and within and all(w is within[-1] or torch.equal(w, within[-1]) for w in within):
             weights = within[-1]

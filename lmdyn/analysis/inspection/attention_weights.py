@@ -6,7 +6,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -15,7 +16,7 @@ __all__ = ["attention_as", "attention_weights", "readable_attention", "switches_
 
 @contextmanager
 def watch_attention(
-    modules: Iterable[nn.Module], see: Callable[[nn.Module, Any, Tensor | None, list[Tensor]], None]
+    modules: Iterable[Module], see: Callable[[Module, Any, Tensor | None, list[Tensor]], None]
 ) -> Iterator[None]:
     """Call ``see(module, output, weights, within)`` after each run of each of these modules in this context.
 
@@ -23,10 +24,10 @@ def watch_attention(
     computed from the arguments, of each fused attention that was called while the module ran, and those in the outputs
     of those of these modules that ran within it.
     """
-    running: list[tuple[nn.Module, list[Tensor]]] = []
+    running: list[tuple[Module, list[Tensor]]] = []
     fused = _FusedAttention(running)
 
-    def begin(m: nn.Module, _: Any) -> None:
+    def begin(m: Module, _: Any) -> None:
         if not running:  # not around all that runs in this context: the mode slows every function of torch
             fused.__enter__()
         running.append((m, []))
@@ -37,13 +38,13 @@ def watch_attention(
             fused.__exit__(None, None, None)
         return within
 
-    def end(m: nn.Module, _: Any, output: Any) -> None:
+    def end(m: Module, _: Any, output: Any) -> None:
         within, weights = pop(), attention_weights(output)
         if running:
             running[-1][1].extend(within if weights is None else [*within, weights])
         see(m, output, weights, within)
 
-    def fail(m: nn.Module, *_: Any) -> None:  # after `end`, or instead of it
+    def fail(m: Module, *_: Any) -> None:  # after `end`, or instead of it
         if running and running[-1][0] is m:  # not after an error before `begin`
             pop()
 
@@ -62,7 +63,7 @@ def watch_attention(
 class _FusedAttention(TorchFunctionMode):
     """Computes the weights of each fused attention, for the innermost of the modules that are running."""
 
-    def __init__(self, running: list[tuple[nn.Module, list[Tensor]]]) -> None:
+    def __init__(self, running: list[tuple[Module, list[Tensor]]]) -> None:
         super().__init__()
         self._running = running
 
@@ -156,19 +157,19 @@ def _has_rows_of_one(tensor: Tensor) -> bool:
     return bool((ones | (sums == 0)).all() & ones.any() & ~(tensor < 0).any())
 
 
-def switches_attention(module: nn.Module) -> bool:
+def switches_attention(module: Module) -> bool:
     """Return whether a model of transformers has a fused attention other than PyTorch's, whose weights are not read."""
     found = {getattr(getattr(m, "config", None), "_attn_implementation", None) for m in module.modules()}
     return not found <= {None, "eager", "sdpa"}
 
 
-def readable_attention(module: nn.Module) -> AbstractContextManager[None]:
+def readable_attention(module: Module) -> AbstractContextManager[None]:
     """Switch models of transformers within ``module`` to ``eager`` in this context if :func:`switches_attention`."""
     return attention_as(module, "eager") if switches_attention(module) else nullcontext()
 
 
 @contextmanager
-def attention_as(module: nn.Module, implementation: str) -> Iterator[None]:
+def attention_as(module: Module, implementation: str) -> Iterator[None]:
     """Set the attention of transformers' models within ``module`` to ``eager`` or ``sdpa`` in this context."""
     configs: list[Any] = []
     for m in module.modules():

@@ -8,6 +8,7 @@ from itertools import pairwise, takewhile
 from typing import Any, Literal
 
 from torch import nn
+from torch.nn import Module
 
 from lmdyn.analysis.inspection.activations import paths_of
 from lmdyn.analysis.inspection.forward_trace import Trace, feeds, within
@@ -37,10 +38,10 @@ class BlockList:
 
     path: str
     kind: Literal["list", "sequence", "numbered"]
-    modules: tuple[nn.Module, ...]
+    modules: tuple[Module, ...]
 
 
-def block_lists(module: nn.Module) -> Iterator[BlockList]:
+def block_lists(module: Module) -> Iterator[BlockList]:
     """Yield all lists, sequences and numbered attributes within ``module``, outer ones before inner ones.
 
     Example:
@@ -56,7 +57,7 @@ def block_lists(module: nn.Module) -> Iterator[BlockList]:
         elif isinstance(m, (nn.ModuleList, nn.ModuleDict)) and all(name.isdigit() for name in children):
             yield BlockList(path, "list", _unique(children.values()))
         elif not isinstance(m, nn.ModuleList):
-            alike: dict[tuple[str, type], list[nn.Module]] = {}
+            alike: dict[tuple[str, type], list[Module]] = {}
             for name, child in children.items():
                 if match := re.fullmatch(r"(.*?)_?\d+", name):
                     alike.setdefault((match[1], type(child)), []).append(child)
@@ -65,17 +66,17 @@ def block_lists(module: nn.Module) -> Iterator[BlockList]:
                     yield BlockList(path, "numbered", _unique(modules))
 
 
-def _unwrapped(module: nn.Module) -> nn.Module:
-    while isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):
+def _unwrapped(module: Module) -> Module:
+    while isinstance(inner := getattr(module, "_orig_mod", None), Module):
         module = inner
     return module
 
 
-def _unique(modules: Iterable[nn.Module]) -> tuple[nn.Module, ...]:
+def _unique(modules: Iterable[Module]) -> tuple[Module, ...]:
     return tuple({id(m): m for m in modules}.values())
 
 
-def is_leaf(module: nn.Module) -> bool:
+def is_leaf(module: Module) -> bool:
     """Return whether a module is a layer of torch, such as a linear map, and not a recurrent one.
 
     Example:
@@ -86,7 +87,7 @@ def is_leaf(module: nn.Module) -> bool:
     return own and not isinstance(module, nn.RNNBase) and not any(True for _ in module.children())
 
 
-def repeated(modules: list[nn.Module]) -> list[nn.Module]:
+def repeated(modules: list[Module]) -> list[Module]:
     """Return the modules whose class occurs more than once.
 
     Example:
@@ -97,7 +98,7 @@ def repeated(modules: list[nn.Module]) -> list[nn.Module]:
     return [m for m in modules if counts[type(m)] > 1]
 
 
-def static_blocks(module: nn.Module) -> list[list[str]]:
+def static_blocks(module: Module) -> list[list[str]]:
     """Return the outermost lists of blocks by structure only, for a model that is not run.
 
     These are a list's children none of which is a layer of torch, and the modules of a sequence whose class is
@@ -111,7 +112,7 @@ def static_blocks(module: nn.Module) -> list[list[str]]:
         [['layers.0', 'layers.1']]
     """
     path_of = {id(m): path for path, m in paths_of(module).items()}
-    found: list[list[nn.Module]] = []
+    found: list[list[Module]] = []
     for candidate in block_lists(module):
         holders = (nn.ModuleList, nn.ModuleDict)
         blocks = [m for m in candidate.modules if not is_leaf(m) and not isinstance(m, holders)]
@@ -137,10 +138,10 @@ class BlockGroup:
     """
 
     path: str
-    blocks: list[nn.Module]
+    blocks: list[Module]
     prefix: str = ""
     names: list[str] = field(default_factory=list)
-    sites: list[nn.Module] = field(default_factory=list)
+    sites: list[Module] = field(default_factory=list)
 
     @property
     def norm_name(self) -> str:
@@ -148,9 +149,7 @@ class BlockGroup:
         return f"{self.prefix}_norm" if self.prefix else "norm"
 
 
-def block_groups(
-    module: nn.Module, trace: Trace, run: Callable[[], Any]
-) -> tuple[list[BlockGroup], list[str]]:
+def block_groups(module: Module, trace: Trace, run: Callable[[], Any]) -> tuple[list[BlockGroup], list[str]]:
     """Group and name the blocks of a model.
 
     Args:
@@ -197,7 +196,7 @@ def block_groups(
 
 
 class _Grouping:
-    def __init__(self, module: nn.Module, trace: Trace, run: Callable[[], Any]) -> None:
+    def __init__(self, module: Module, trace: Trace, run: Callable[[], Any]) -> None:
         self.module, self.trace, self.run = module, trace, run
         self._feeds: dict[tuple[int, int], bool] = {}
 
@@ -214,7 +213,7 @@ class _Grouping:
                 groups.append(BlockGroup(candidate.path, blocks))
         return groups
 
-    def _blocks(self, candidate: BlockList, leaves: bool) -> list[nn.Module]:
+    def _blocks(self, candidate: BlockList, leaves: bool) -> list[Module]:
         """Return the consecutive modules of a list that take and return vectors."""
         blocks = [m for m in candidate.modules if self._takes_and_answers_vectors(m, leaves)]
         if candidate.kind == "sequence":
@@ -236,7 +235,7 @@ class _Grouping:
             return blocks if all(self._reaches(a, b) for a, b in pairwise(blocks)) else []
         return blocks
 
-    def _reaches(self, a: nn.Module, b: nn.Module) -> bool:
+    def _reaches(self, a: Module, b: Module) -> bool:
         if self._hands_on(a, b):
             return True
         key = (id(a), id(b))
@@ -244,7 +243,7 @@ class _Grouping:
             self._feeds[key] = feeds(a, b, self.run)
         return self._feeds[key]
 
-    def _hands_on(self, a: nn.Module, b: nn.Module) -> bool:
+    def _hands_on(self, a: Module, b: Module) -> bool:
         """Return whether the output of ``a`` is the input of ``b``."""
         return self.trace.first(a).number == self.trace.first(b).x_number
 
@@ -272,14 +271,14 @@ class _Grouping:
             found += [g for g in groups[-1:] if g not in found]  # the last one has no successor
         return found
 
-    def _takes_and_answers_vectors(self, m: nn.Module, leaves: bool) -> bool:
+    def _takes_and_answers_vectors(self, m: Module, leaves: bool) -> bool:
         if not self.trace.of(m) or next(m.parameters(), None) is None or is_leaf(m) > leaves:
             return False
         call = self.trace.first(m)
         vectors = call.x_shape is not None and call.floating and len(call.shape or ()) == 3
         return vectors and (not leaves or call.x_shape == call.shape)
 
-    def _holds_lists(self, m: nn.Module) -> bool:
+    def _holds_lists(self, m: Module) -> bool:
         return any(
             len(b.modules) > 1 and all(self._takes_and_answers_vectors(child, False) for child in b.modules)
             for b in block_lists(m)

@@ -11,7 +11,8 @@ from weakref import WeakSet
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.checked_fields import type_words
 
@@ -34,7 +35,7 @@ __all__ = [
 
 Batch = Mapping[str, Any]  # tensors, in the names of Hugging Face
 
-Forward = str | Callable[[nn.Module, Batch], Any]
+Forward = str | Callable[[Module, Batch], Any]
 """How a module is called: a function ``(module, batch) -> output``, or the dotted path to one."""
 
 IGNORED = -100
@@ -86,7 +87,7 @@ def limit_imports(paths: frozenset[str] | None) -> frozenset[str] | None:
     return former
 
 
-def device_of(module: nn.Module) -> torch.device:
+def device_of(module: Module) -> torch.device:
     """Return the device of the module's first parameter; the CPU if it has none.
 
     Example:
@@ -96,7 +97,7 @@ def device_of(module: nn.Module) -> torch.device:
     return next((p.device for p in module.parameters()), torch.device("cpu"))
 
 
-def is_sharded(module: nn.Module) -> bool:
+def is_sharded(module: Module) -> bool:
     """Return whether ranks hold parts of the weights (``fully_shard``, FSDP): forward passes are then collectives.
 
     Example:
@@ -114,7 +115,7 @@ def is_sharded(module: nn.Module) -> bool:
     )
 
 
-def is_tensor_parallel(module: nn.Module) -> bool:
+def is_tensor_parallel(module: Module) -> bool:
     """Return whether ranks hold parts of a layer and read the same batch, unlike parts of ``fully_shard``.
 
     Example:
@@ -132,7 +133,7 @@ def is_tensor_parallel(module: nn.Module) -> bool:
 
 
 def call_module(
-    module: nn.Module,
+    module: Module,
     batch: Batch,
     *,
     forward: Forward | None = None,
@@ -165,7 +166,7 @@ def call_module(
         ValueError: if forward requires an argument that is not in the batch; the message lists the existing ones.
 
     Example:
-        >>> class Model(nn.Module):
+        >>> class Model(Module):
         ...     def forward(self, tokens):
         ...         return tokens + 1
         >>> call_module(Model(), {"input_ids": torch.tensor([1]), "upos": torch.tensor([7])})
@@ -201,12 +202,12 @@ class Renamed:
 
     names: tuple[tuple[str, str], ...]
 
-    def __call__(self, module: nn.Module, batch: Batch) -> Any:
+    def __call__(self, module: Module, batch: Batch) -> Any:
         """Return the module's output; see :func:`call_module`."""
         return call_module(module, batch, names=dict(self.names))
 
 
-def function_of(forward: Forward) -> Callable[[nn.Module, Batch], Any]:
+def function_of(forward: Forward) -> Callable[[Module, Batch], Any]:
     """Return the function ``(module, batch) -> output``, given itself or by its dotted path."""
     return dotted(forward) if isinstance(forward, str) else forward
 
@@ -217,11 +218,11 @@ _LABELS = ("labels", "targets", "target", "y", "label")
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask")
 """Entry that is passed to a forward without known names."""
 
-_ANSWERS_LAST: WeakSet[type[nn.Module]] = WeakSet()
+_ANSWERS_LAST: WeakSet[type[Module]] = WeakSet()
 """Classes that return only the last position's logits if they get no labels, as observed."""
 
 
-def called_module(module: nn.Module) -> nn.Module:
+def called_module(module: Module) -> Module:
     """Return the module to call: itself, or the only one with parameters in a LightningModule without a forward.
 
     Raises:
@@ -232,7 +233,7 @@ def called_module(module: nn.Module) -> nn.Module:
         Linear(in_features=2, out_features=2, bias=True)
     """
     own = type(module).forward
-    if own is not nn.Module.forward and not own.__module__.startswith(("lightning.", "pytorch_lightning.")):
+    if own is not Module.forward and not own.__module__.startswith(("lightning.", "pytorch_lightning.")):
         return module
     within = {name: m for name, m in module.named_children() if next(m.parameters(), None) is not None}
     if len(within) != 1:
@@ -244,15 +245,15 @@ def called_module(module: nn.Module) -> nn.Module:
     return called_module(next(iter(within.values())))
 
 
-def _signature(module: nn.Module) -> Mapping[str, inspect.Parameter]:
+def _signature(module: Module) -> Mapping[str, inspect.Parameter]:
     """Return the arguments of a module's forward; for a compiled or wrapping module, those of the inner one."""
-    while isinstance(compiled := getattr(module, "_orig_mod", None), nn.Module):
+    while isinstance(compiled := getattr(module, "_orig_mod", None), Module):
         module = compiled
     return inspect.signature(module.forward).parameters
 
 
 def _arguments(
-    module: nn.Module, batch: Batch, state: Any, names: Mapping[str, str]
+    module: Module, batch: Batch, state: Any, names: Mapping[str, str]
 ) -> tuple[list[Any], dict[str, Any], str | None]:
     """Return positional and keyword arguments, and the name of the optional argument for labels."""
     parameters = _signature(module)
@@ -295,7 +296,7 @@ def _arguments(
     return positional, kwargs, None if label_name in kwargs else label_name
 
 
-def decoder_ids(module: nn.Module, labels: Tensor) -> dict[str, Tensor]:
+def decoder_ids(module: Module, labels: Tensor) -> dict[str, Tensor]:
     """Return the ``decoder_input_ids`` that transformers' encoder-decoders create; empty for other modules."""
     make = "prepare_decoder_input_ids_from_labels"
     maker = next((m for m in module.modules() if hasattr(m, make)), None)

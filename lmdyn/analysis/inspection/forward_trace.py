@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import Module
 
 from lmdyn.analysis.inspection.activations import first_tensor, paths_of
 from lmdyn.analysis.inspection.attention_weights import watch_attention
@@ -35,7 +36,7 @@ class Call:
         answer: output tensor, while it exists.
     """
 
-    module: nn.Module
+    module: Module
     start: int
     end: int = -1
     ids: str | None = None
@@ -65,7 +66,7 @@ class Trace:
     """
 
     def __init__(
-        self, calls: list[Call], output: Any, paths: Mapping[str, nn.Module], axes: set[tuple[int, ...]]
+        self, calls: list[Call], output: Any, paths: Mapping[str, Module], axes: set[tuple[int, ...]]
     ) -> None:
         self.calls, self.output, self.axes = calls, output, axes
         self.path_of = {id(m): path for path, m in paths.items()}
@@ -73,19 +74,19 @@ class Trace:
         for call in calls:
             self._of.setdefault(id(call.module), []).append(call)
 
-    def of(self, module: nn.Module) -> list[Call]:
+    def of(self, module: Module) -> list[Call]:
         """Return the calls of one module."""
         return self._of.get(id(module), [])
 
-    def first(self, module: nn.Module) -> Call:
+    def first(self, module: Module) -> Call:
         """Return the first call of a module that ran."""
         return self._of[id(module)][0]
 
-    def show(self, module: nn.Module) -> str:
+    def show(self, module: Module) -> str:
         """Return path and class, for messages."""
         return f"{self.path_of[id(module)]} ({type(module).__name__})"
 
-    def no_site(self, module: nn.Module) -> str | None:
+    def no_site(self, module: Module) -> str | None:
         """Return why the output of a module is not one vector for each token; None if it is."""
         wrong = [c for c in self.of(module) if c.shape is None or c.shape[:2] not in self.axes]
         time_first = isinstance(module, nn.RNNBase) and not module.batch_first
@@ -101,7 +102,7 @@ class Trace:
         return f"{self.show(module)} returns {shape}, which is not (batch, time, width)"
 
 
-def trace_forward(module: nn.Module, forward: Callable[[], Any], ids: Mapping[str, Tensor]) -> Trace:
+def trace_forward(module: Module, forward: Callable[[], Any], ids: Mapping[str, Tensor]) -> Trace:
     """Record the calls of all modules within ``module`` while ``forward`` runs.
 
     Args:
@@ -122,7 +123,7 @@ def trace_forward(module: nn.Module, forward: Callable[[], Any], ids: Mapping[st
     ended = iter(range(1 << 62))
     number = _Numbers()
 
-    def before(m: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(m: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         call = Call(m, start=len(calls))
         given = (*args, *kwargs.values())
         for key, tensor in ids.items():
@@ -143,7 +144,7 @@ def trace_forward(module: nn.Module, forward: Callable[[], Any], ids: Mapping[st
         calls.append(call)
         running.append(call)
 
-    def after(m: nn.Module, _: Any, output: Any) -> None:
+    def after(m: Module, _: Any, output: Any) -> None:
         while running and running[-1].module is not m:
             running.pop()  # left by an error that the model caught
         call = running.pop()
@@ -194,7 +195,7 @@ class _Numbers:
         return number
 
 
-def feeds(first: nn.Module, second: nn.Module, forward: Callable[[], Any]) -> bool:
+def feeds(first: Module, second: Module, forward: Callable[[], Any]) -> bool:
     """Return whether the output of ``first`` reaches ``second``: it is changed, and the input of ``second`` compared.
 
     Example:
@@ -205,13 +206,13 @@ def feeds(first: nn.Module, second: nn.Module, forward: Callable[[], Any]) -> bo
     """
     given: list[Tensor] = []
 
-    def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def keep(_: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         vectors = [
             t for t in map(first_tensor, (*args, *kwargs.values())) if t is not None and _is_vectors(t)
         ]
         given.append((vectors or [torch.zeros(0)])[0].detach().clone())
 
-    def change(_: nn.Module, __: Any, output: Any) -> None:
+    def change(_: Module, __: Any, output: Any) -> None:
         tensor = first_tensor(output)
         if tensor is not None and tensor.is_floating_point():
             tensor.detach().add_(1.0)
@@ -228,7 +229,7 @@ def feeds(first: nn.Module, second: nn.Module, forward: Callable[[], Any]) -> bo
     return seen[0].shape != seen[1].shape or not torch.equal(*seen)
 
 
-def within(module: nn.Module, outer: nn.Module) -> bool:
+def within(module: Module, outer: Module) -> bool:
     """Return whether ``module`` is ``outer`` or part of it.
 
     Example:
@@ -249,16 +250,16 @@ class AttentionTrace:
         self._trace = trace
         self._times = {time for _, time in trace.axes}
         self._names: dict[int, str] = {}
-        self._answered: list[tuple[nn.Module, bool, Tensor]] = []
+        self._answered: list[tuple[Module, bool, Tensor]] = []
         self.found: dict[str, str] = {}
         self._others: dict[str, None] = {}
 
-    def watch(self, blocks: Mapping[str, nn.Module]) -> AbstractContextManager[None]:
+    def watch(self, blocks: Mapping[str, Module]) -> AbstractContextManager[None]:
         """Record blocks, by names of sites, in this context."""
         self._names = {id(block): name for name, block in blocks.items()}
         return watch_attention((m for block in blocks.values() for m in block.modules()), self._see)
 
-    def _see(self, m: nn.Module, output: Any, weights: Tensor | None, within: list[Tensor]) -> None:
+    def _see(self, m: Module, output: Any, weights: Tensor | None, within: list[Tensor]) -> None:
         by_output = weights is not None and isinstance(output, Tensor)
         if weights is None:  # of a fused call, by the innermost module around it
             own = [w for w in within if all(w is not found for *_, found in self._answered)]
@@ -268,7 +269,7 @@ class AttentionTrace:
         if id(m) in self._names:
             self._end_of_block(m)
 
-    def _end_of_block(self, block: nn.Module) -> None:
+    def _end_of_block(self, block: Module) -> None:
         answered, self._answered = self._answered, []
         if not answered:
             return
@@ -279,7 +280,7 @@ class AttentionTrace:
         apart = [m for m in apart if not any(n is not m and within(n, m) for n in apart)]
         self._others |= dict.fromkeys(self._trace.path_of[id(m)] for m in apart)
 
-    def left_out(self, blocks: list[nn.Module]) -> list[str]:
+    def left_out(self, blocks: list[Module]) -> list[str]:
         """Return sentences on what was not found in these blocks, and why."""
         said = []
         if self._others:

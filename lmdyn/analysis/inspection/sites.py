@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import Module
 
 from lmdyn.analysis.inspection.activations import capture, observing, paths_of
 from lmdyn.analysis.inspection.attention_weights import readable_attention
@@ -44,7 +45,7 @@ class FoundSites:
     left_out: tuple[str, ...]
 
 
-def find_sites(module: nn.Module, batch: Batch, forward: Forward | None = None) -> FoundSites:
+def find_sites(module: Module, batch: Batch, forward: Forward | None = None) -> FoundSites:
     """Find the token embedding, the blocks, the final norm, the output layer and the attention of a language model.
 
     The model is run on the batch and observed, invisibly to its training, without gradients:
@@ -72,7 +73,7 @@ def find_sites(module: nn.Module, batch: Batch, forward: Forward | None = None) 
         ValueError: if the batch has no ids, or if the module cannot be called with it.
 
     Example:
-        >>> class Model(nn.Module):
+        >>> class Model(Module):
         ...     def __init__(self):
         ...         super().__init__()
         ...         self.embed, self.out = nn.Embedding(9, 4), nn.Linear(4, 9)
@@ -107,7 +108,7 @@ def _unequal_axes(batch: Batch) -> Mapping[str, Any]:
     }
 
 
-def match_sites(module: nn.Module, pattern: str) -> dict[str, str]:
+def match_sites(module: Module, pattern: str) -> dict[str, str]:
     """Return the modules whose path matches a pattern, as sites.
 
     A pattern is matched segment by segment, each like a file name (``*``, ``?``, ``[02]``). A pattern that begins with
@@ -188,7 +189,7 @@ def names_of_paths(paths: Sequence[str]) -> dict[str, str]:
 class _Finder:
     """Record of the forward pass, and the sites found in it."""
 
-    def __init__(self, module: nn.Module, batch: Batch, run: Callable[[], Any]) -> None:
+    def __init__(self, module: Module, batch: Batch, run: Callable[[], Any]) -> None:
         self.module, self.run = module, run
         ids = _ids(module, batch)
         self.trace = trace_forward(module, run, ids)
@@ -197,21 +198,21 @@ class _Finder:
         self.groups, self.left_out = block_groups(module, self.trace, run)
         self.blocks = [m for group in self.groups for m in group.sites]
         self.names = [name for group in self.groups for name in group.names]
-        self.embeddings: dict[str, nn.Module] = {}
+        self.embeddings: dict[str, Module] = {}
         self.norms: dict[str, Call] = {}
-        self.logits: nn.Module | None = None
+        self.logits: Module | None = None
         self._find_embedding()
         self._find_logits()
         self._find_norms()
 
-    def _is_site(self, m: nn.Module, name: str) -> bool:
+    def _is_site(self, m: Module, name: str) -> bool:
         why = self.trace.no_site(m)
         if why is not None:
             self.left_out.append(f"{name}: {why}")
         return why is None
 
     def _find_embedding(self) -> None:
-        by_key: dict[str, nn.Module] = {}
+        by_key: dict[str, Module] = {}
         rest = [self.module, *(m for group in self.groups for m in group.blocks)]
         given = [c for c in self.trace.calls if c.ids and c.floating and c.shape and len(c.shape) == 3]
         given = [c for c in given if not any(within(m, c.module) for m in rest)]
@@ -239,7 +240,7 @@ class _Finder:
                 continue
             self.embeddings[name] = m
 
-    def _around_adapter(self, m: nn.Module) -> nn.Module:
+    def _around_adapter(self, m: Module) -> Module:
         path = self.trace.path_of[id(m)]
         if path.endswith(".base_layer"):  # PEFT adds to its output
             return paths_of(self.module)[path.removesuffix(".base_layer")]
@@ -308,7 +309,7 @@ class _Finder:
             elif not found and not isinstance(group.blocks[-1], nn.RNNBase):
                 self.left_out.append(f"{group.norm_name}: no norm follows the last block")
 
-    def _beside(self, m: nn.Module, group: BlockGroup) -> bool:
+    def _beside(self, m: Module, group: BlockGroup) -> bool:
         """Return whether a module is a sibling of the blocks, of their list, or of the module that contains it."""
         parent = self.trace.path_of[id(m)].rpartition(".")[0]
         block = self.trace.path_of[id(group.blocks[-1])]
@@ -318,7 +319,7 @@ class _Finder:
 
     def found(self) -> FoundSites:
         first = self.trace.first
-        places: list[tuple[int, str, Kind, nn.Module]] = []
+        places: list[tuple[int, str, Kind, Module]] = []
         places += [(first(m).end, name, "embedding", m) for name, m in self.embeddings.items()]
         places += [(first(m).end, name, "block", m) for name, m in zip(self.names, self.blocks, strict=True)]
         places += [(call.end, name, "norm", call.module) for name, call in self.norms.items()]
@@ -362,7 +363,7 @@ class _Finder:
             return attention.found, seen.overwritten
 
 
-def _ids(module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+def _ids(module: Module, batch: Batch) -> dict[str, Tensor]:
     """Return the ids that the model reads; those of a decoder are created from the labels if the batch has none."""
     named = {name: batch.get(name) for name in ("input_ids", "decoder_input_ids")}
     if named["decoder_input_ids"] is None and isinstance(batch.get("labels"), Tensor):
@@ -370,7 +371,7 @@ def _ids(module: nn.Module, batch: Batch) -> dict[str, Tensor]:
     return {name: ids for name, ids in named.items() if isinstance(ids, Tensor) and ids.ndim == 2}
 
 
-def _is_norm(module: nn.Module) -> bool:
+def _is_norm(module: Module) -> bool:
     return bool(re.search(r"norm|rms", type(module).__name__, re.IGNORECASE))
 
 

@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 from torch import nn
+from torch.nn import Module
 
 from lmdyn.analysis.inspection.activations import paths_of, plain_path
 from lmdyn.analysis.inspection.blocks import static_blocks
@@ -22,7 +23,7 @@ _LAYER = re.compile(r"(?:.+\.)?(?:layer|layers|h|albert_layers|block|blocks)\.(\
 _ATTENTION = ("attention.self", "attention", "self_attn", "attn", "self_attention", "layer.0.SelfAttention")
 
 
-def encoder_of(module: nn.Module) -> nn.Module:
+def encoder_of(module: Module) -> Module:
     """Return the transformer without heads: ``module.encoder`` if it is a model of transformers, else the only one.
 
     If a model contains one other, as OPT contains its decoder, the result is the outer one; for an encoder-decoder,
@@ -42,8 +43,8 @@ def encoder_of(module: nn.Module) -> nn.Module:
         'BertModel'
     """
     own = getattr(module, "encoder", None)
-    if isinstance(own, nn.Module) and _is_pretrained(own):
-        return cast(nn.Module, cast(Any, own).base_model)
+    if isinstance(own, Module) and _is_pretrained(own):
+        return cast(Module, cast(Any, own).base_model)
     found = {id(base): base for base in (_base_of(m) for m in module.modules() if _is_pretrained(m))}
     if len(found) > 1:
         by_size = sorted(found.values(), key=lambda m: -sum(1 for _ in m.modules()))
@@ -64,7 +65,7 @@ def encoder_of(module: nn.Module) -> nn.Module:
     return next(iter(found.values()))
 
 
-def is_encoder_decoder(module: nn.Module) -> bool:
+def is_encoder_decoder(module: Module) -> bool:
     """Return whether the module, or one within it, is an encoder-decoder of transformers, by its configuration.
 
     Example:
@@ -74,20 +75,20 @@ def is_encoder_decoder(module: nn.Module) -> bool:
     return any(getattr(getattr(m, "config", None), "is_encoder_decoder", False) for m in module.modules())
 
 
-def _base_of(module: nn.Module) -> nn.Module:
+def _base_of(module: Module) -> Module:
     """Return the model at the end of ``base_model``, which adapters (PEFT) may wrap in several steps."""
-    while (base := cast(nn.Module, cast(Any, module).base_model)) is not module:
+    while (base := cast(Module, cast(Any, module).base_model)) is not module:
         module = base
         if not _is_pretrained(base):
             break
     return module
 
 
-def _is_pretrained(module: nn.Module) -> bool:
+def _is_pretrained(module: Module) -> bool:
     return hasattr(module, "base_model") and hasattr(module, "config")
 
 
-def check_positions(module: nn.Module, length: int, what: str, remedy: str, whose: str = "") -> None:
+def check_positions(module: Module, length: int, what: str, remedy: str, whose: str = "") -> None:
     """Raise an error for rows of more tokens than the encoder's positions, ``max_position_embeddings``.
 
     An encoder whose configuration has no such number reads rows of any length. A model that is not of transformers
@@ -125,7 +126,7 @@ def check_positions(module: nn.Module, length: int, what: str, remedy: str, whos
 _POSITIONS = ("max_position_embeddings", "block_size")
 
 
-def _encoder(module: nn.Module) -> nn.Module:
+def _encoder(module: Module) -> Module:
     """Return the encoder, or the module itself if it is not of transformers and has its own blocks."""
     try:
         return encoder_of(module)
@@ -135,7 +136,7 @@ def _encoder(module: nn.Module) -> nn.Module:
         return module
 
 
-def layer_sites(module: nn.Module) -> dict[str, str]:
+def layer_sites(module: Module) -> dict[str, str]:
     """Return sites of all layers of :func:`encoder_of`: ``layer1`` … ``layerN``, or ``layer`` for one shared module.
 
     A shared layer (ALBERT) runs once for each layer and gives ``layer@0`` … ``layer@{N-1}``. Layers without a usual
@@ -179,7 +180,7 @@ def layer_sites(module: nn.Module) -> dict[str, str]:
     return {f"layer{i}": path for i, path in enumerate(paths, start=1)}
 
 
-def attention_sites(module: nn.Module) -> dict[str, str]:
+def attention_sites(module: Module) -> dict[str, str]:
     """Return the attention modules of all :func:`layer_sites` that return attention weights, under the same names.
 
     Raises:

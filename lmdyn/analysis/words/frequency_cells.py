@@ -7,6 +7,7 @@ from itertools import pairwise
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
+from pandas import DataFrame
 from torch import Tensor
 
 from lmdyn.analysis.statistics.grouped import GroupedMeans
@@ -81,7 +82,7 @@ def word_rows(
     words: Sequence[str],
     upos: Sequence[str],
     samples: Mapping[str, Bool[Tensor, "vocabulary"]],
-) -> pd.DataFrame:
+) -> DataFrame:
     """Return a row for each word of each part, with its class if it has one.
 
     Args:
@@ -94,7 +95,7 @@ def word_rows(
     for name in ("open", "closed"):
         if name in samples:
             classes[samples[name].numpy()] = name
-    labels = pd.DataFrame([part[0] for part in parts], columns=["quantity", "site", "role"])
+    labels = DataFrame([part[0] for part in parts], columns=["quantity", "site", "role"])
     ids = torch.cat([ids for _, ids, _ in parts]).numpy()
     table = labels.loc[labels.index.repeat([len(ids) for _, ids, _ in parts])].reset_index(drop=True)
     # taken from columns of text: creating these from lists of strings takes most of an observation
@@ -168,7 +169,7 @@ class FrequencyCells:
     def _with_data(self, sums: GroupedMeans, key: str) -> int:
         return int((sums.sum(_weight_of(key)).view(BLOCKS, -1).sum(1) > 0).sum())
 
-    def table(self) -> pd.DataFrame:
+    def table(self) -> DataFrame:
         """Return rows of the means, ``<quantity>_types``, and of their errors, ``<quantity>_types_error``.
 
         Values added under ``<quantity>/<site>`` belong to this quantity and site. Without five blocks of sentences
@@ -187,9 +188,9 @@ class FrequencyCells:
                         rows.append((f"{quantity}_types", site, role, sample, known))
                         if enough and not math.isnan(error):
                             rows.append((f"{quantity}_types_error", site, role, sample, error))
-        return pd.DataFrame(rows, columns=["quantity", "site", "role", "pos_class", "value"])
+        return DataFrame(rows, columns=["quantity", "site", "role", "pos_class", "value"])
 
-    def words(self, role: str, seen: Bool[Tensor, "vocabulary"]) -> pd.DataFrame:
+    def words(self, role: str, seen: Bool[Tensor, "vocabulary"]) -> DataFrame:
         """Return rows ``words``: the number of word types in each band, among those seen in a role."""
         cell = self._cell.cpu()[seen]
         number = torch.bincount(cell[cell >= 0], minlength=self._cells)
@@ -198,7 +199,7 @@ class FrequencyCells:
             for sample, cells in self._unions.items()
             if not sample.endswith("_matched")  # those are counted with ρ
         ]
-        table = pd.DataFrame(rows, columns=["quantity", "site", "role", "pos_class", "value"])
+        table = DataFrame(rows, columns=["quantity", "site", "role", "pos_class", "value"])
         return table[table["value"] > 0]
 
 

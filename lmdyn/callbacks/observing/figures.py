@@ -10,7 +10,6 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import Collection
@@ -19,6 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
+from pandas import DataFrame
 
 from lmdyn.callbacks.observing.drawing.bands_and_labels import draw_band, error_band, label_points
 from lmdyn.callbacks.observing.drawing.plain_text_figure import PlainTextFigure, lay_out
@@ -185,7 +185,7 @@ def show_image(axes: Axes, values: Any, **image: Any) -> Any:
     return axes.imshow(values, **image)
 
 
-def show_heads(axes: Axes, rows: pd.DataFrame, sites: Sequence[str], label: str = "") -> None:
+def show_heads(axes: Axes, rows: DataFrame, sites: Sequence[str], label: str = "") -> None:
     """Draw the values of all heads at one step: a line for each site, a column for each head, with a colour bar.
 
     Args:
@@ -278,7 +278,7 @@ def shades(names: Sequence[Any], first: float = 0.0, last: float = 0.9) -> dict[
 
 def draw_lines(
     axes: Axes,
-    rows: pd.DataFrame,
+    rows: DataFrame,
     by: str,
     looks: Mapping[Any, Mapping[str, Any]],
     *,
@@ -338,13 +338,13 @@ def short_names(runs: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def named_runs(observations: pd.DataFrame) -> pd.DataFrame:
+def named_runs(observations: DataFrame) -> DataFrame:
     """Shorten the names (:func:`short_names`) in the column ``run``, or add ``this run`` if there is none.
 
     Example:
-        >>> named_runs(pd.DataFrame({"run": ["runs/a/gpt", "runs/a/bert"]}))["run"].tolist()
+        >>> named_runs(DataFrame({"run": ["runs/a/gpt", "runs/a/bert"]}))["run"].tolist()
         ['gpt', 'bert']
-        >>> named_runs(pd.DataFrame({"step": [0]}))["run"].tolist()
+        >>> named_runs(DataFrame({"step": [0]}))["run"].tolist()
         ['this run']
     """
     if "run" not in observations:

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
+from torch.nn import Module
 
 from lmdyn.analysis.inspection.activations import capture, observing, resolve_sites
 from lmdyn.analysis.inspection.batches import padding_mask, seen, text_labels, text_of, unread_entries
@@ -51,7 +52,7 @@ def declared_labels(probe: ProbeSet) -> LabelConvention | None:
 
 
 def read_module(
-    module: nn.Module,
+    module: Module,
     probe: ProbeSet,
     forward: Forward | None,
     tokenizer: Any,
@@ -100,7 +101,7 @@ def read_module(
 
 
 def _decide_labels(
-    module: nn.Module, probe: ProbeSet, forward: Forward | None, *, whose: str, needed: bool | None
+    module: Module, probe: ProbeSet, forward: Forward | None, *, whose: str, needed: bool | None
 ) -> LabelConvention:
     """Measure the label convention; raise a ValueError if it is needed (None: if there are labels) but unclear."""
     try:
@@ -115,14 +116,14 @@ def _decide_labels(
     return found.convention
 
 
-def _report_padding(module: nn.Module, probe: ProbeSet, tokenizer: Any, whose: str) -> None:
+def _report_padding(module: Module, probe: ProbeSet, tokenizer: Any, whose: str) -> None:
     """Warn, once for all observers of the same data, of labels on padding, and of padding without a mask."""
     if declared_labels(probe) is None and rank_and_world_size()[0] == 0:
         what = f"padding of {probe.max_tokens} tokens"
         _once(module, probe, what, None, lambda: _count_padding(module, probe, tokenizer, whose))
 
 
-def _count_padding(module: nn.Module, probe: ProbeSet, tokenizer: Any, whose: str) -> None:
+def _count_padding(module: Module, probe: ProbeSet, tokenizer: Any, whose: str) -> None:
     pad, decodes = _pad_id(module, tokenizer), is_encoder_decoder(module)
     labels = on_padding = rows = padded = 0
     for _, batch in probe.given():
@@ -157,7 +158,7 @@ def _count_padding(module: nn.Module, probe: ProbeSet, tokenizer: Any, whose: st
         )
 
 
-def _pad_id(module: nn.Module, tokenizer: Any) -> int:
+def _pad_id(module: Module, tokenizer: Any) -> int:
     """Return the id of padding by tokenizer or configuration; -1 if neither has one."""
     configs = (getattr(m, "config", None) for m in module.modules())
     ids = (getattr(owner, "pad_token_id", None) for owner in (tokenizer, *configs))
@@ -165,7 +166,7 @@ def _pad_id(module: nn.Module, tokenizer: Any) -> int:
 
 
 def _check_kind(
-    module: nn.Module, probe: ProbeSet, forward: Forward | None, kind: ModelKind, whose: str
+    module: Module, probe: ProbeSet, forward: Forward | None, kind: ModelKind, whose: str
 ) -> None:
     """Raise an error for a model of the other kind, by measurement.
 
@@ -194,7 +195,7 @@ def _check_kind(
         )
 
 
-def _measured(module: nn.Module, probe: ProbeSet, forward: Forward | None) -> LabelDecision:
+def _measured(module: Module, probe: ProbeSet, forward: Forward | None) -> LabelDecision:
     """Measure the label convention of a probe set for a module; see :func:`label_convention`. Every rank must call it.
 
     For batches without labels, the tokens themselves are the labels of a causal model.
@@ -232,7 +233,7 @@ def _measured(module: nn.Module, probe: ProbeSet, forward: Forward | None) -> La
     return gather(decision)[0]  # equal on all ranks
 
 
-def _found_sites(module: nn.Module, probe: ProbeSet, forward: Forward | None) -> FoundSites:
+def _found_sites(module: Module, probe: ProbeSet, forward: Forward | None) -> FoundSites:
     """Find the sites of a module in a forward pass of the first batch; see :func:`find_sites`."""
 
     def find() -> FoundSites:
@@ -247,7 +248,7 @@ def _found_sites(module: nn.Module, probe: ProbeSet, forward: Forward | None) ->
 def choose_sites(
     choice: SiteChoice,
     default: Mapping[str, str] | None,
-    module: nn.Module,
+    module: Module,
     probe: Callable[[], ProbeSet],
     forward: Forward | None,
     *,
@@ -309,7 +310,7 @@ def choose_sites(
 
 
 def _answer_weights(
-    module: nn.Module, sites: Mapping[str, str], probe: ProbeSet, forward: Forward | None
+    module: Module, sites: Mapping[str, str], probe: ProbeSet, forward: Forward | None
 ) -> bool:
     """Return whether these attention modules all run and return weights: fused ones, and those of RWKV, do not."""
 
@@ -325,7 +326,7 @@ def _answer_weights(
 
 
 def _check_answer(
-    module: nn.Module, probe: ProbeSet, forward: Forward | None, tokenizer: Any, whose: str, labels: bool
+    module: Module, probe: ProbeSet, forward: Forward | None, tokenizer: Any, whose: str, labels: bool
 ) -> None:
     """Call the module on the first batch, and report, in one error, what prevents observations.
 
@@ -348,9 +349,7 @@ def _check_answer(
         raise ValueError(f"{whose}: {error}") from error.__cause__
 
 
-def _check_logits(
-    module: nn.Module, batch: Batch, forward: Forward | None, tokenizer: Any, fits: bool
-) -> None:
+def _check_logits(module: Module, batch: Batch, forward: Forward | None, tokenizer: Any, fits: bool) -> None:
     text = text_of(batch)
     with observing(module), torch.no_grad(), _checked_embeddings(module, text, tokenizer):
         try:
@@ -383,7 +382,7 @@ def _check_logits(
         )
 
 
-def _failed(module: nn.Module, batch: Batch, error: Exception) -> str:
+def _failed(module: Module, batch: Batch, error: Exception) -> str:
     reason = " ".join(str(error).split())
     return (
         f"{type(module).__name__} could not be called on the first batch, {seen(batch)}: {type(error).__name__}: "
@@ -401,10 +400,10 @@ def _by_lmdyn(error: BaseException) -> bool:
 
 
 @contextmanager
-def _checked_embeddings(module: nn.Module, text: Tensor, tokenizer: Any) -> Iterator[None]:
+def _checked_embeddings(module: Module, text: Tensor, tokenizer: Any) -> Iterator[None]:
     """Raise an error with a remedy for ids beyond the rows of an embedding; on a GPU they would end the process."""
 
-    def check(embedding: nn.Module, args: tuple[Any, ...]) -> None:
+    def check(embedding: Module, args: tuple[Any, ...]) -> None:
         ids = args[0] if args else None
         if not isinstance(ids, Tensor) or ids.is_floating_point() or not ids.numel():
             return
@@ -436,7 +435,7 @@ def _checked_embeddings(module: nn.Module, text: Tensor, tokenizer: Any) -> Iter
             handle.remove()
 
 
-def _first_batches(module: nn.Module, probe: ProbeSet) -> list[dict[str, Any]]:
+def _first_batches(module: Module, probe: ProbeSet) -> list[dict[str, Any]]:
     """Return the first batches of all ranks together, on the module's device."""
     device = device_of(module)
     whole = ProbeSet(probe.loader, names=probe.names)
@@ -454,20 +453,18 @@ def _first_batches(module: nn.Module, probe: ProbeSet) -> list[dict[str, Any]]:
     return batches
 
 
-def _labelled(module: nn.Module, probe: ProbeSet) -> bool:
+def _labelled(module: Module, probe: ProbeSet) -> bool:
     try:
         return any("labels" in batch for batch in _first_batches(module, probe))
     except ValueError:  # no batch at all
         return False
 
 
-_KNOWN: "WeakKeyDictionary[nn.Module, dict[Hashable, tuple[Callable[[], Any], Any]]]" = WeakKeyDictionary()
+_KNOWN: "WeakKeyDictionary[Module, dict[Hashable, tuple[Callable[[], Any], Any]]]" = WeakKeyDictionary()
 """Results of measurements by module, with a reference to the data on which they were made."""
 
 
-def _once(
-    module: nn.Module, probe: ProbeSet, what: str, forward: Forward | None, measure: Callable[[], T]
-) -> T:
+def _once(module: Module, probe: ProbeSet, what: str, forward: Forward | None, measure: Callable[[], T]) -> T:
     """Return a measurement that all observers of a module on the same data share."""
     known = _KNOWN.setdefault(module, {})
     key = (what, probe.source, forward)

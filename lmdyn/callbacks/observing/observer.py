@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, datac
 import lightning as L
 import pandas as pd
 from matplotlib.figure import Figure
-from torch import nn
+from pandas import DataFrame
+from torch.nn import Module
 
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.attributes import refuse_unknown
@@ -135,7 +136,7 @@ class Observer(L.Callback, ABC):
     probe: L.LightningDataModule | None = None
     split: Literal["train", "validation", "test"] = "validation"
     max_tokens: Annotated[int, From(1)] | None = None
-    forward: str | Callable[[nn.Module, Batch], Any] | None = None
+    forward: str | Callable[[Module, Batch], Any] | None = None
     batch: Mapping[str, str | int] | None = None
     labels: Labels = "auto"
     log_figures: LogFigures = True
@@ -182,14 +183,14 @@ class Observer(L.Callback, ABC):
     # ---------------------------------------------------------------- implemented by subclasses
 
     @abstractmethod
-    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+    def measure(self, module: Module, step: int) -> DataFrame:
         """Measure ``module`` at ``step``: columns ``quantity``, ``site``, any group columns, ``value``.
 
         Called on every rank, inside ``observing(module)``; every rank returns the same, reduced, numbers.
         """
 
     @classmethod
-    def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+    def figures(cls, observations: DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Draw figures of all observations so far, by name: by default, the panels that quantities declare.
 
         Args:
@@ -199,7 +200,7 @@ class Observer(L.Callback, ABC):
         return standard_figures(observations, cls.recorded, list(settings.get("sites") or []))
 
     @staticmethod
-    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
+    def is_scalar(observations: DataFrame) -> "pd.Series[bool]":
         """Return which rows are sent to the loggers as scalars: all by default."""
         return pd.Series(True, index=observations.index)
 
@@ -218,14 +219,14 @@ class Observer(L.Callback, ABC):
         for reference in self.compared.values():
             reference.check(self.run)
 
-    def check_module(self, module: nn.Module) -> None:
+    def check_module(self, module: Module) -> None:
         """Check the module and determine its sites before training; called when the module's layers exist."""
 
-    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+    def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report missing or meaningless results and required memory; called when the module is known."""
         return ()
 
-    def bind(self, module: nn.Module) -> None:
+    def bind(self, module: Module) -> None:
         """Determine how to read the module before it is observed, or raise a ValueError. All ranks must call it."""
         with observing(module):  # a DataLoader uses the global random generator
             if not self._bound and self.reads_data:
@@ -247,7 +248,7 @@ class Observer(L.Callback, ABC):
         self._bound = True
         self.store.check_settings()
 
-    def ensure_bound(self, module: nn.Module) -> None:
+    def ensure_bound(self, module: Module) -> None:
         """Call :meth:`bind` if this module was not bound before."""
         if not self._bound:
             self.bind(module)
@@ -268,7 +269,7 @@ class Observer(L.Callback, ABC):
 
     def choose_sites(
         self,
-        module: nn.Module,
+        module: Module,
         default: Mapping[str, str] | None,
         argument: str | None = None,
         **options: Any,
@@ -287,7 +288,7 @@ class Observer(L.Callback, ABC):
 
     # ---------------------------------------------------------------- observing
 
-    def observe(self, module: nn.Module, step: int | Progress, passes: Passes | None = None) -> pd.DataFrame:
+    def observe(self, module: Module, step: int | Progress, passes: Passes | None = None) -> DataFrame:
         """Observe ``module`` at ``step``: the only place in which observations are made, in training and in replay.
 
         Args:
@@ -318,7 +319,7 @@ class Observer(L.Callback, ABC):
         return id(self)
 
     @staticmethod
-    def measure_together(observers: Sequence[Any], module: nn.Module, step: int) -> list[pd.DataFrame]:
+    def measure_together(observers: Sequence[Any], module: Module, step: int) -> list[DataFrame]:
         """Measure with observers of the same :attr:`pass_key`; the values equal those of separate measurements."""
         return [observer.measure(module, step) for observer in observers]
 
@@ -358,7 +359,7 @@ class Observer(L.Callback, ABC):
         return part
 
     @property
-    def token_counts(self) -> pd.DataFrame:
+    def token_counts(self) -> DataFrame:
         """Training counts of each token of the run."""
         if self.run.token_counts is None:
             raise ValueError(
@@ -419,7 +420,7 @@ class Observer(L.Callback, ABC):
         forget_reported(self.name)
         if self.reads_data:
             self._attach_data(run, rank_zero, barrier)
-        with observing(nn.Module()):  # iterating over a DataLoader uses the global random generator
+        with observing(Module()):  # iterating over a DataLoader uses the global random generator
             self.prepare()
         self.store.check_settings()
 

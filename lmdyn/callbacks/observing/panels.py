@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from pandas import DataFrame
 
 from lmdyn.callbacks.observing import figures as fig
 from lmdyn.callbacks.observing.drawing.words import value_words
@@ -40,7 +41,7 @@ class _Facet:
         """Column of the horizontal axis."""
         return self.quantity.over or "step"
 
-    def rows(self, observations: pd.DataFrame, end: str = "") -> pd.DataFrame:
+    def rows(self, observations: DataFrame, end: str = "") -> DataFrame:
         """Return its values; with an end such as ``_error``, those of the quantity of this name."""
         rows = select(observations, quantity=f"{self.name}{end}", **self.place)
         if self.x == "step":
@@ -52,7 +53,7 @@ class _Facet:
 
 @fig.in_style
 def standard_figures(
-    observations: pd.DataFrame, recorded: Sequence[Quantity], sites: Sequence[str] = ()
+    observations: DataFrame, recorded: Sequence[Quantity], sites: Sequence[str] = ()
 ) -> dict[str, Figure]:
     """Draw a figure for each ``panel`` that quantities declare: a line for each site over steps, in one panel each.
 
@@ -87,7 +88,7 @@ def standard_figures(
     return figures
 
 
-def _involved(observations: pd.DataFrame, drawn: Mapping[str, Quantity]) -> pd.DataFrame:
+def _involved(observations: DataFrame, drawn: Mapping[str, Quantity]) -> DataFrame:
     """Return the rows that panels of these quantities show: a table may have many thousands of others."""
     values = [f"{name}{end}" for name in drawn for end in ("", "_error", "_low", "_high")]
     floors = [of.floor for of in drawn.values() if of.floor]
@@ -97,7 +98,7 @@ def _involved(observations: pd.DataFrame, drawn: Mapping[str, Quantity]) -> pd.D
 
 
 def _figures_of(
-    observations: pd.DataFrame, drawn: Mapping[str, Quantity], name: str, sites: Sequence[str]
+    observations: DataFrame, drawn: Mapping[str, Quantity], name: str, sites: Sequence[str]
 ) -> dict[str, Figure]:
     finite = observations.dropna(subset="value")
     rows = pd.concat([select(finite, quantity=name, **dict(q.where)) for name, q in drawn.items()])
@@ -130,7 +131,7 @@ def _figures_of(
     return {name if not i else f"{name}_{i + 1}": _figure(observations, part) for i, part in enumerate(parts)}
 
 
-def _figure(observations: pd.DataFrame, facets: Sequence[_Facet]) -> Figure:
+def _figure(observations: DataFrame, facets: Sequence[_Facet]) -> Figure:
     finite = observations.dropna(subset="value")
     maps = [facet for facet in facets if _numbered(facet.rows(finite)) == "head"]
     of_sites = facets[0].by == "site"
@@ -157,7 +158,7 @@ def _figure(observations: pd.DataFrame, facets: Sequence[_Facet]) -> Figure:
     return panels.figure
 
 
-def _draw(ax: Axes, observations: pd.DataFrame, finite: pd.DataFrame, facet: _Facet) -> None:
+def _draw(ax: Axes, observations: DataFrame, finite: DataFrame, facet: _Facet) -> None:
     """Draw lines with gaps at NaN, their bands and floor; means over a column of numbers."""
     x = facet.x
     rows = facet.rows(observations)
@@ -194,12 +195,12 @@ def _draw(ax: Axes, observations: pd.DataFrame, finite: pd.DataFrame, facet: _Fa
         ax.set_xlabel(x)
 
 
-def _numbered(rows: pd.DataFrame) -> str | None:
+def _numbered(rows: DataFrame) -> str | None:
     """Return the first column of numbers that distinguishes rows."""
     return next((c for c in group_columns(rows) if is_number_column(rows[c]) and rows[c].notna().any()), None)
 
 
-def _draw_bands(ax: Axes, finite: pd.DataFrame, facet: _Facet, looks: Mapping[Any, Any]) -> None:
+def _draw_bands(ax: Axes, finite: DataFrame, facet: _Facet, looks: Mapping[Any, Any]) -> None:
     """Draw intervals, or two standard errors to both sides: of correlations, those of Fisher's z."""
     of = facet.quantity
     scale = "fisher" if (of.low, of.high) == (-1, 1) else "plain"
@@ -222,7 +223,7 @@ def _draw_bands(ax: Axes, finite: pd.DataFrame, facet: _Facet, looks: Mapping[An
         fig.draw_band(ax, steps, below, above, color=look["color"], alpha=0.2)
 
 
-def _floors(finite: pd.DataFrame, of: Quantity, place: Mapping[str, Any]) -> list[pd.DataFrame]:
+def _floors(finite: DataFrame, of: Quantity, place: Mapping[str, Any]) -> list[DataFrame]:
     """Return the courses of what a quantity is compared with, at its place where they have one."""
     if not of.floor:
         return []

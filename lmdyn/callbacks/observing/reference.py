@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.inspection.forward import Forward
 from lmdyn.callbacks.observing.run import SAVE_WEIGHTS, Run, report, snake_case
@@ -51,7 +52,7 @@ class Reference(ABC):
         """Return plain values that identify the reference."""
         return type(self).__name__
 
-    def example(self, module: nn.Module) -> nn.Module:
+    def example(self, module: Module) -> Module:
         """Return a module like those of :meth:`modules` before they exist: the observed one for its own checkpoints."""
         return module
 
@@ -64,7 +65,7 @@ class Reference(ABC):
         return {name: self}
 
     @abstractmethod
-    def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
+    def modules(self, module: Module, run: Run, step: int) -> dict[str, Module]:
         """Return the modules to compare ``module`` with at ``step``, frozen, on the CPU, by name.
 
         The name "" denotes the reference itself. Empty if there is nothing to compare with at this step.
@@ -93,7 +94,7 @@ class Checkpoint(Reference):
         self.class_path = module
         self.forward = forward
         self.step = step
-        self._loaded: tuple[Path, str, nn.Module] | None = None
+        self._loaded: tuple[Path, str, Module] | None = None
 
     def check(self, run: Run) -> None:
         """Load the checkpoint and compare the tokenizers."""
@@ -118,15 +119,15 @@ class Checkpoint(Reference):
         """Return a digest of its weights; their location does not matter."""
         return {"class": "Checkpoint", "weights": self._load()[1], "forward": self.forward}
 
-    def example(self, module: nn.Module) -> nn.Module:
+    def example(self, module: Module) -> Module:
         """Return the module of the checkpoint."""
         return self._load()[2]
 
-    def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
+    def modules(self, module: Module, run: Run, step: int) -> dict[str, Module]:
         """Return the module of the checkpoint, loaded once."""
         return {"": self._load()[2]}
 
-    def _load(self) -> tuple[Path, str, nn.Module]:
+    def _load(self) -> tuple[Path, str, Module]:
         if self._loaded is None:
             path = newest_checkpoint(self.path, self.step)
             checkpoint = read_checkpoint(path)
@@ -134,7 +135,7 @@ class Checkpoint(Reference):
             self._loaded = path.absolute(), weights_digest(checkpoint["state_dict"]), built
         return self._loaded
 
-    def foresee(self, path: Path, module: nn.Module) -> None:
+    def foresee(self, path: Path, module: Module) -> None:
         """Use a module instead of a checkpoint that does not exist yet, in checks before it is written."""
         self._loaded = path.absolute(), "", module
 
@@ -184,7 +185,7 @@ class Checkpoints(Reference):
             for own in self.names
         }
 
-    def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
+    def modules(self, module: Module, run: Run, step: int) -> dict[str, Module]:
         """Return the modules of all references."""
         parts = self.named("")
         return {name: part.modules(module, run, step)[""] for name, part in parts.items()}
@@ -193,7 +194,7 @@ class Checkpoints(Reference):
 class Itself(Reference):
     """The observed model itself, at another site."""
 
-    def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
+    def modules(self, module: Module, run: Run, step: int) -> dict[str, Module]:
         """Return the module unchanged."""
         return {"": module}
 
@@ -228,7 +229,7 @@ class OwnFinal(Reference):
             self._digest = path, weights_digest(read_checkpoint(path)["state_dict"])
         return {"class": "OwnFinal", "step": last, "weights": self._digest[1]}
 
-    def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
+    def modules(self, module: Module, run: Run, step: int) -> dict[str, Module]:
         """Return the last checkpoint in a copy of the module."""
         assert run.checkpoints
         return {"": _copy_with(module, run.checkpoints[max(run.checkpoints)], run)}
@@ -265,7 +266,7 @@ class OwnInitial(_OwnPast):
         if not self.optional and not run.live and run.checkpoints and 0 not in run.checkpoints:
             raise ValueError(self._missing(run.checkpoints))
 
-    def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
+    def modules(self, module: Module, run: Run, step: int) -> dict[str, Module]:
         """Return the checkpoint of step 0 in a copy of the module."""
         before = run.checkpoints_before(step)
         if step and 0 not in before:
@@ -292,7 +293,7 @@ class Previous(_OwnPast):
         ValueError: on attaching to a run in training that saves no weights.
     """
 
-    def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
+    def modules(self, module: Module, run: Run, step: int) -> dict[str, Module]:
         """Return the preceding checkpoint in a copy of the module."""
         before = run.checkpoints_before(step)
         return {"": _copy_with(module, before[max(before)], run)} if before else {}
@@ -322,7 +323,7 @@ class Earlier(_OwnPast):
         """Return the number of earlier checkpoints, as far as they are known."""
         return max(1, sum(self.at is None or s in self.at for s in list(run.checkpoints or {})[:-1]))
 
-    def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
+    def modules(self, module: Module, run: Run, step: int) -> dict[str, Module]:
         """Return the earlier checkpoints, each in a copy of the module."""
         before = run.checkpoints_before(step)
         return {
@@ -349,7 +350,7 @@ def report_past(name: str, what: str, run: Run) -> bool:
     return saved
 
 
-def _copy_with(module: nn.Module, path: Path, run: Run) -> nn.Module:
+def _copy_with(module: Module, path: Path, run: Run) -> Module:
     """Copy a module with the weights of a checkpoint, frozen; the trainer of a LightningModule is not copied."""
     memo: dict[int, Any] = {id(v): None for v in trainer_attributes(module).values()}
     for part in module.modules():  # tensors with a graph that training stored as attributes, such as a loss
@@ -361,7 +362,7 @@ def _copy_with(module: nn.Module, path: Path, run: Run) -> nn.Module:
     return copied.eval().requires_grad_(False)
 
 
-def has_module(module: nn.Module, path: str) -> bool:
+def has_module(module: Module, path: str) -> bool:
     """Return whether a path is a module."""
     return path in dict(module.named_modules())
 

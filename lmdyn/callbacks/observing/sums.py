@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from pandas import DataFrame
 from torch import Tensor
 
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size, union_over_ranks
@@ -75,12 +76,12 @@ def gather_rows(parts: Sequence[Mapping[str, Tensor]], device: torch.device) -> 
 
 
 def tabulate(
-    rows: Iterable[Row | pd.DataFrame],
+    rows: Iterable[Row | DataFrame],
     groups: Mapping[str, Any],
     name: str,
     step: int,
     why: str = "the model has diverged",
-) -> pd.DataFrame:
+) -> DataFrame:
     """Return the table of an observation: columns ``quantity``, ``site``, the groups, ``value``.
 
     NaN stands for what is not finite: it is kept, with a warning that names the sites, or the reason if there is one.
@@ -94,10 +95,10 @@ def tabulate(
         why: the reason, for the warning; empty for tables in which NaN is expected: there is no warning.
     """
     plain: list[dict[str, Any]] = []
-    tables: list[pd.DataFrame] = []
+    tables: list[DataFrame] = []
     reasons: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        if isinstance(row, pd.DataFrame):
+        if isinstance(row, DataFrame):
             tables.append(row)
         else:
             place, values = row
@@ -106,9 +107,9 @@ def tabulate(
                 reasons.setdefault(one["value"], []).append(one)
             plain += found
     columns = ["quantity", "site", *groups, "value"]
-    parts = [part for part in (pd.DataFrame(plain), *tables) if len(part)]
+    parts = [part for part in (DataFrame(plain), *tables) if len(part)]
     undefined = np.concatenate([np.zeros(0, dtype=bool), *(_texts(part["value"]) for part in parts)])
-    table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    table = pd.concat(parts, ignore_index=True) if parts else DataFrame()
     if unknown := [str(c) for c in table.columns if c not in columns]:
         raise ValueError(
             f"{name}: its rows have {', '.join(unknown)}, which it does not declare: add them to `columns`, as in "

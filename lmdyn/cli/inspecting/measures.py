@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import Module
 
 from lmdyn.analysis.inspection.activations import observing, resolve_sites
 from lmdyn.analysis.inspection.forward import Batch, Forward, call_module, called_module, device_of, logits_of
@@ -32,11 +33,11 @@ class Reach:
 
 
 def _called(
-    module: nn.Module,
+    module: Module,
     batch: Batch,
     forward: Forward | None,
-    noted: Iterable[nn.Module],
-    note: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None],
+    noted: Iterable[Module],
+    note: Callable[[Module, tuple[Any, ...], dict[str, Any]], None],
 ) -> Any:
     """Return the module's output; ``note`` is called with the arguments of each of these modules when it runs."""
     handles = [m.register_forward_pre_hook(note, with_kwargs=True) for m in noted]
@@ -48,7 +49,7 @@ def _called(
             handle.remove()
 
 
-def measure_reach(module: nn.Module, forward: Forward | None = None) -> Reach:
+def measure_reach(module: Module, forward: Forward | None = None) -> Reach:
     """Measure what a model reads, by forward passes over the ids 0 and 1.
 
     Raises:
@@ -67,9 +68,7 @@ def measure_reach(module: nn.Module, forward: Forward | None = None) -> Reach:
     for length in _LENGTHS:
         ids, rows = whole[:, :length], list[int]()
 
-        def note(
-            m: nn.Module, args: tuple[Any, ...], _: Any, ids: Tensor = ids, rows: list[int] = rows
-        ) -> None:
+        def note(m: Module, args: tuple[Any, ...], _: Any, ids: Tensor = ids, rows: list[int] = rows) -> None:
             if args and isinstance(args[0], Tensor) and args[0].shape == ids.shape and args[0].equal(ids):
                 rows.append(m.num_embeddings)  # type: ignore[arg-type] # of an nn.Embedding
 
@@ -95,12 +94,12 @@ def measure_reach(module: nn.Module, forward: Forward | None = None) -> Reach:
     ) from problem
 
 
-def how_called(module: nn.Module, batch: Batch, forward: Forward | None) -> str:
+def how_called(module: Module, batch: Batch, forward: Forward | None) -> str:
     """Return which fields of a batch its forward receives, and the shape of the logits."""
     read: dict[str, str] = {}  # by name in the batch, as it is given
     names = {id(value): key for key, value in batch.items()}
 
-    def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note(_: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for key, value in [*(("", v) for v in args), *kwargs.items()]:
             name = names.get(id(value), key or "…")
             read.setdefault(name, name if key in ("", name) else f"{key}={name}")
@@ -115,15 +114,15 @@ def how_called(module: nn.Module, batch: Batch, forward: Forward | None) -> str:
     return f"forward({', '.join(read.values())}) returns logits {shape}{rest}"
 
 
-def how_often(module: nn.Module, batch: Batch, sites: FoundSites, forward: Forward | None) -> str:
+def how_often(module: Module, batch: Batch, sites: FoundSites, forward: Forward | None) -> str:
     """Return whether its blocks run once, repeatedly, or once per token."""
     blocks = {name: path for name, path in sites.sites.items() if sites.kinds[name] == "block"}
     if not blocks:
         return "no blocks were found"
     modules = resolve_sites(module, blocks)
 
-    def runs(batch: Batch) -> Counter[nn.Module]:
-        found: Counter[nn.Module] = Counter()
+    def runs(batch: Batch) -> Counter[Module]:
+        found: Counter[Module] = Counter()
         _called(module, batch, forward, modules.values(), lambda m, *_: found.update([m]))
         return found
 

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from pandas import DataFrame
 
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.observing.observer import Observer
@@ -53,9 +54,9 @@ class ReadOnce:
 
     def __init__(self, runs: Mapping[Path, DrawnObservations], *, named: bool = True) -> None:
         self._runs, self._named = runs, named
-        self._known: list[tuple[Any, pd.DataFrame]] = []  # expressions of pyarrow cannot be keys
+        self._known: list[tuple[Any, DataFrame]] = []  # expressions of pyarrow cannot be keys
 
-    def __call__(self, rows: Any = None) -> pd.DataFrame:
+    def __call__(self, rows: Any = None) -> DataFrame:
         """Return the rows for which an expression holds; all by default."""
         for choice, table in self._known:
             if choice is rows:
@@ -85,7 +86,7 @@ def draw_parts(
     observer: type[Observer],
     read: ReadOnce,
     settings: Mapping[str, Any],
-    others: Mapping[str, pd.DataFrame],
+    others: Mapping[str, DataFrame],
     base: Path,
 ) -> Iterator[str]:
     """Yield figures and tables of an observer, also those with other observers; if some fail, a line reports it.
@@ -141,7 +142,7 @@ class DrawnSection:
     numbers: Sequence[FinalNumber] = ()
     html: str = ""
     anchor: str = ""
-    scalars: pd.DataFrame | None = None
+    scalars: DataFrame | None = None
     recorded: Sequence[Quantity] = ()
     learned: Finding | None = None
     loss: Finding | None = None
@@ -206,7 +207,7 @@ class ObserverSection:
             yield part("paragraph", told, "lmdyn report --all", " draws all.")
         read = ReadOnce({self.run: drawn}, named=False)
 
-        def scalars(table: pd.DataFrame) -> pd.DataFrame:
+        def scalars(table: DataFrame) -> DataFrame:
             return table[observer.is_scalar(table)]
 
         def curves() -> Iterator[str]:
@@ -223,7 +224,7 @@ class ObserverSection:
         yield from _survived(numbers, lambda: [_last_values(scalars(ends()), drawn.steps[0])])
 
     def _chart(
-        self, ends: pd.DataFrame, scalars: pd.DataFrame, recorded: Sequence[Quantity], made: DrawnSection
+        self, ends: DataFrame, scalars: DataFrame, recorded: Sequence[Quantity], made: DrawnSection
     ) -> Iterator[str]:
         """Yield the data of the chart; store the finding and the final numbers."""
         if not len(scalars):
@@ -272,12 +273,12 @@ class Others(UserDict[str, Any]):
                     by_class.setdefault(observer.__name__, {}).setdefault(run, one)
         self.data = {name: ReadOnce(of_runs, named=len(runs) > 1) for name, of_runs in by_class.items()}
 
-    def __getitem__(self, name: str) -> pd.DataFrame:
-        found: pd.DataFrame = self.data[name]()
+    def __getitem__(self, name: str) -> DataFrame:
+        found: DataFrame = self.data[name]()
         return found
 
 
-def _last_values(scalars: pd.DataFrame, first_step: int, most: int | None = None) -> str:
+def _last_values(scalars: DataFrame, first_step: int, most: int | None = None) -> str:
     """Return the scalars of the first observation, which may have none, and of the last as columns."""
     steps = sorted(scalars["step"].unique())
     if not steps:

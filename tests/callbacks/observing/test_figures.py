@@ -97,15 +97,6 @@ def test_no_text_is_parsed_as_mathematics():
     assert mpl.rcParams["text.parse_math"]  # of the user's own figures
 
 
-def test_an_observer_of_odd_words_and_sites(tmp_path):
-    store = ObservationStore(tmp_path)
-    for step in (0, 5, 20):
-        store.write(step, observation(step, ODD, (ODD[0], "logits")))
-    shown = {name: texts(f) for name, f in Sparsity.figures(store.read(), {"sites": {ODD[0]: "x"}}).items()}
-    assert set(ODD) <= set(shown["chi_gradient_by_frequency"])
-    assert any(ODD[0] in text for text in shown["rho_by_site"])
-
-
 def test_every_figure_of_an_observer_is_one_of_plain_texts():
     folder = Path(lmdyn.callbacks.__file__).parent
     other = re.compile(r"(?<!PlainText)\bFigure\(|pyplot")

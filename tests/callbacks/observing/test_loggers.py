@@ -102,11 +102,6 @@ def test_figures_are_drawn_once_at_the_end_unless_asked_for(tmp_path, drawings, 
     assert drawings == expected
 
 
-def test_the_end_shows_an_observation_before_the_last_step(tmp_path, drawings):
-    three_steps(tmp_path, [Broken(schedule=Steps(at=(0, 2), last=False))])
-    assert drawings == [[0, 2]]
-
-
 def test_figures_before_the_end_take_a_hundredth_of_the_time(tmp_path, drawings, monkeypatch):
     """Of two observers together, by a clock on which an observation comes every 50 s and a figure takes 0.5 s."""
     now = [0.0]

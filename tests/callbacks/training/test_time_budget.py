@@ -130,17 +130,6 @@ def test_resuming_goes_on_where_the_time_stood(step, tmp_path):
             assert a.item() == pytest.approx(b.item(), abs=1e-9)
 
 
-def test_a_budget_that_is_spent_trains_no_more(tmp_path):
-    saver = ScheduledCheckpoint(Steps(at=()), weights_only=False)
-    module = Module(Clock())
-    fit(tmp_path, TimeBudget(1.0, every_n_steps=1), module, saver)
-    (path,) = (tmp_path / "resume").iterdir()
-    again = Module(Clock())
-    trainer = fit(tmp_path, TimeBudget(1.0, every_n_steps=1), again, ckpt_path=path)
-    assert trainer.global_step == 100
-    assert again.clock.time == 0
-
-
 def rank_main(folder):
     """Rank 1's clock runs five times as fast, and its budget would end five times as early."""
     budget = TimeBudget(1.0, every_n_steps=3)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+from pandas import DataFrame
 
 from lmdyn.callbacks.observing.drawing.words import column_words, site_label, value_words
 from lmdyn.runs.schema import ENDS, Quantity, declared, group_columns, is_number_column, select
@@ -29,7 +30,7 @@ class NamedChart:
     by: str
     columns: tuple[str, ...]
     fixed: dict[str, str]
-    rows: pd.DataFrame
+    rows: DataFrame
     averaged: tuple[str, ...] = ()
 
     @property
@@ -38,7 +39,7 @@ class NamedChart:
         return f"{self.quantity} by {self.by}" if self.by else self.quantity
 
 
-def named_charts(scalars: pd.DataFrame, recorded: Sequence[Quantity]) -> Iterator[NamedChart]:
+def named_charts(scalars: DataFrame, recorded: Sequence[Quantity]) -> Iterator[NamedChart]:
     """Yield the charts of an observer in order: its headline, quantities with a panel, others as declared.
 
     Standard errors and ends of intervals have no chart. Of a quantity with finer and coarser groups, only the
@@ -50,7 +51,7 @@ def named_charts(scalars: pd.DataFrame, recorded: Sequence[Quantity]) -> Iterato
 
     Example:
         >>> rows = {"step": 1, "quantity": "loss", "site": "", "upos": ["", "NOUN", "DET"], "value": [2.0, 3.0, 1.0]}
-        >>> for chart in named_charts(pd.DataFrame(rows), ()):
+        >>> for chart in named_charts(DataFrame(rows), ()):
         ...     print(chart.title, chart.rows["line"].tolist())
         loss ['']
         loss by part of speech ['nouns', 'determiners']
@@ -81,7 +82,7 @@ def named_charts(scalars: pd.DataFrame, recorded: Sequence[Quantity]) -> Iterato
         yield from _of_quantity(name, restricted if len(restricted) else rows)
 
 
-def _of_quantity(name: str, rows: pd.DataFrame) -> Iterator[NamedChart]:
+def _of_quantity(name: str, rows: DataFrame) -> Iterator[NamedChart]:
     groups = group_columns(rows)
     numbers = [c for c in groups if is_number_column(rows[c])]
     texts = ["site", *(c for c in groups if c not in numbers)]
@@ -127,13 +128,13 @@ def _line(columns: Sequence[str], values: Sequence[Any], by: str) -> str:
     return ", ".join(filter(None, [" – ".join(dict.fromkeys(sites)), *dict.fromkeys(words)]))
 
 
-def scalar_tags(name: str, observation: pd.DataFrame) -> dict[str, float]:
+def scalar_tags(name: str, observation: DataFrame) -> dict[str, float]:
     """Return values by logger tag: ``<observer>/<quantity>/<site>/<groups>``, without empty parts.
 
     A group that is an integer is prefixed by its column, as in ``distance=3``.
 
     Example:
-        >>> rows = pd.DataFrame({"step": [1], "quantity": ["loss"], "site": [""], "upos": ["NOUN"], "value": [2.0]})
+        >>> rows = DataFrame({"step": [1], "quantity": ["loss"], "site": [""], "upos": ["NOUN"], "value": [2.0]})
         >>> scalar_tags("learning_curves", rows)
         {'learning_curves/loss/NOUN': 2.0}
     """
