@@ -91,7 +91,7 @@ def device_of(module: Module) -> torch.device:
     """Return the device of the module's first parameter; the CPU if it has none.
 
     Example:
-        >>> device_of(nn.Linear(2, 2))
+        >>> device_of(torch.nn.Linear(2, 2))
         device(type='cpu')
     """
     return next((p.device for p in module.parameters()), torch.device("cpu"))
@@ -101,7 +101,7 @@ def is_sharded(module: Module) -> bool:
     """Return whether ranks hold parts of the weights (``fully_shard``, FSDP): forward passes are then collectives.
 
     Example:
-        >>> is_sharded(nn.Linear(2, 2))
+        >>> is_sharded(torch.nn.Linear(2, 2))
         False
     """
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
@@ -119,7 +119,7 @@ def is_tensor_parallel(module: Module) -> bool:
     """Return whether ranks hold parts of a layer and read the same batch, unlike parts of ``fully_shard``.
 
     Example:
-        >>> is_tensor_parallel(nn.Linear(2, 2))
+        >>> is_tensor_parallel(torch.nn.Linear(2, 2))
         False
     """
     if not is_sharded(module):
@@ -229,7 +229,7 @@ def called_module(module: Module) -> Module:
         ValueError: if there is no forward, and several modules could be called.
 
     Example:
-        >>> called_module(nn.Linear(2, 2))
+        >>> called_module(torch.nn.Linear(2, 2))
         Linear(in_features=2, out_features=2, bias=True)
     """
     own = type(module).forward
