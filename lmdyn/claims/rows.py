@@ -321,7 +321,7 @@ def _texts(error: str | tuple[str, str] | None) -> tuple[str, ...]:
 def _equals(column: "pd.Series[Any]", value: Any) -> np.ndarray:
     """Return the rows with a value; None or an empty text matches a missing one: columns of names may have either."""
     if value is None or value == "":
-        return column.isna().to_numpy() | column.isin([""]).to_numpy()
+        return column.isna().to_numpy() | column.eq("").to_numpy(dtype=bool, na_value=False)
     return column.eq(value).to_numpy(dtype=bool, na_value=False)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.table import Table
 from matplotlib.text import Text
@@ -29,20 +30,38 @@ class PlainTextFigure(Figure):
 
     def __init__(self, width: float = 7.0, height: float = 4.2) -> None:
         super().__init__(figsize=(width, height), dpi=110, layout="constrained")
+        FigureCanvasAgg(self)  # keeps one renderer; without it, each text that is measured creates its own
+        self._prepared = False
 
     def draw(self, renderer: Any) -> None:
-        """Draw; every canvas and every file format call this, also to determine the layout."""
+        """Draw; every canvas and every file format call this."""
         with mpl.rc_context({**STYLE, "text.parse_math": False}):  # of ticks that are created meanwhile
-            for table in self.findobj(Table):
-                for cell in table.get_celld().values():  # whose texts are not among its children
-                    cell.get_text().set_parse_math(False)
-            for text in self.findobj(Text):
-                text.set_parse_math(False)
-            for ax in self.axes:
-                for axis in (ax.xaxis, ax.yaxis):
-                    _literal_powers(axis)
-                    _break_label(ax, axis)
+            self._prepare()
             super().draw(renderer)
+
+    def lay_out(self) -> None:
+        """Determine the layout without drawing; texts and labels must not change afterwards."""
+        with mpl.rc_context({**STYLE, "text.parse_math": False}):
+            self._prepare()
+            self._prepared = True
+            if (engine := self.get_layout_engine()) is not None:
+                engine.execute(self)
+
+    def _prepare(self) -> None:
+        """Make all texts literal, and break long labels."""
+        if self._prepared:
+            return
+        found: list[Any] = self.findobj(lambda artist: isinstance(artist, (Text, Table)))
+        for one in found:
+            if isinstance(one, Text):
+                one.set_parse_math(False)
+                continue
+            for cell in one.get_celld().values():  # whose texts are not among a table's children
+                cell.get_text().set_parse_math(False)
+        for ax in self.axes:
+            for axis in (ax.xaxis, ax.yaxis):
+                _literal_powers(axis)
+                _break_label(ax, axis)
 
 
 def _literal_powers(axis: Axis) -> None:
@@ -70,7 +89,7 @@ def _break_label(axes: Axes, axis: Axis) -> None:
 def lay_out(figure: Figure, dpi: float) -> None:
     """Determine a figure's layout once for all files to which it is saved, each of which would repeat it otherwise."""
     figure.set_dpi(dpi)
-    figure.draw_without_rendering()
+    figure.lay_out() if isinstance(figure, PlainTextFigure) else figure.draw_without_rendering()
     # not "none", whose engine does nothing, but makes each savefig draw the figure twice
     with mpl.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
         figure.set_layout_engine(None)
