@@ -1,6 +1,5 @@
 """Chains of runs: Snakemake plans every profile, and the smallest chain runs in miniature from end to end."""
 
-import json
 import os
 import re
 import subprocess
@@ -14,9 +13,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from lmdyn.callbacks.observing.run import snake_case
 from lmdyn.cli.__main__ import main as lmdyn
-from tests.helpers.tiny import tiny_configs
 
 pytestmark = pytest.mark.slow
 
@@ -156,48 +153,6 @@ SMALL = [
     "--data.init_args.n_train_tokens=2000", "--data.init_args.n_validation_tokens=500",
     "--data.init_args.n_test_tokens=500", "--data.init_args.batch_size=5",
 ]  # fmt: skip
-SPLITS = {"n_train_tokens": 4000, "n_validation_tokens": 1000, "n_test_tokens": 1000}
-TRAINER, DATA = ([word for word in SMALL if word.startswith(f"--{part}")] for part in ("trainer", "data"))
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """Of a profile its folder, that of its runs and the settings of its chain; the test's folder is the current one."""
-    monkeypatch.chdir(tmp_path)
-
-    def of(profile):
-        here = ROOT / "configs" / profile
-        settings = yaml.safe_load((here / "config.yaml").read_text(encoding="utf-8"))
-        return here, Path("runs") / profile, settings["config"]
-
-    return of
-
-
-def options(prefix, values):
-    return [f"--{prefix}.{name}={value}" for name, value in values.items()]
-
-
-def with_little(path, folder, by_class=None, sizes=None, without=()):
-    """A copy of a file of observers, with these arguments by class, and these sizes wherever they are set.
-
-    References to taggers that were left out are left out.
-    """
-
-    def shrink(value):
-        for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-            shrink(part)
-        if isinstance(value, dict):
-            value |= {name: size for name, size in (sizes or {}).items() if name in value}
-            if "names" in value:
-                value["names"] = [n for n in value["names"] if n.removeprefix("shuffled_") not in without]
-
-    document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    shrink(document)
-    for callback in document["trainer"]["callbacks"]:
-        callback["init_args"] |= (by_class or {}).get(callback["class_path"], {})
-    copy = folder / path.name
-    copy.write_text(yaml.safe_dump(document), encoding="utf-8")
-    return copy
 
 
 def fit(here, name, *changes):
@@ -205,140 +160,74 @@ def fit(here, name, *changes):
     main(["fit", "--config", str(here / "lm.yaml"), *changes, f"--trainer.logger.init_args.version={name}"])
 
 
-def observe(run, observers, *words):
-    """Replay; what each observer has written."""
-    main(["analyze", str(run), "--config", str(observers), *words])
-    return {path.name: pd.read_parquet(path) for path in (Path(run) / "observations").iterdir()}
+def with_little(path, folder):
+    """A copy of a file of observers, of little text, without references but to taggers of upos."""
+
+    def shrink(value):
+        for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            shrink(part)
+        if isinstance(value, dict):
+            value |= {name: size for name, size in FEW.items() if name in value}
+            if "names" in value:
+                value["names"] = [name for name in value["names"] if name.endswith("upos")]
+
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    shrink(document)
+    callbacks = document["trainer"]["callbacks"]
+    document["trainer"]["callbacks"] = [c for c in callbacks if "'names': []" not in str(c)]
+    copy = folder / path.name
+    copy.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return copy, [c["init_args"]["name"] for c in document["trainer"]["callbacks"]]
 
 
-def report_of(runs, folder):
-    """The page of a report of several runs."""
-    main(["report", *map(str, runs), "--out", str(folder)])
-    return (Path(folder) / "index.html").read_text(encoding="utf-8")
+FEW = {
+    "n_train_tokens": 4000,
+    "n_validation_tokens": 1000,
+    "n_test_tokens": 1000,
+    "epochs": 1,
+    "train_tokens": 1000,
+}
 
 
-def test_the_organism_in_miniature(place, tmp_path, monkeypatch):
-    """Every kind of run of the chain by its command, in one process: tokenizer, models, taggers, observations, report.
+def test_the_organism_in_miniature(tmp_path, monkeypatch):
+    """Every kind of run of the chain by its command, in one process: tokenizer, models, taggers, observations.
 
-    Of taggers that differ from these by labels, text or optimizer only, the commands are read.
+    The taggers are those of upos; of others, which differ in text or optimizer, the commands are read. Observers of
+    all organisms are bound to their models by tests/test_paper_profiles.py.
     """
-    here, runs, whole = place("saphra2019_svcca/organism")
-    tiny = tiny_configs(ROOT / "configs", tmp_path) / "saphra2019_svcca" / "organism"
-    chain = yaml.safe_load((tiny / "config.yaml").read_text(encoding="utf-8"))["config"]
-    assert set(chain["taggers"]) == {"upos", "xpos", "semtag"}
+    monkeypatch.chdir(tmp_path)
+    here, runs = ROOT / "configs" / "saphra2019_svcca" / "organism", Path("runs/saphra2019_svcca/organism")
+    chain = yaml.safe_load((here / "config.yaml").read_text(encoding="utf-8"))["config"]
     main(["prepare", "--config", str(here / "lm.yaml"), *SMALL, "--data.init_args.tokenizer=null", "--tokenizer",
           str(runs / "tokenizer")])  # fmt: skip
     partner = ["--config", str(here / "partner.yaml"), "--seed_everything=102"]
     for name, others in (("lm_2", ["--seed_everything=2"]), ("partner_2", partner)):
         fit(here, name, *others, *SMALL, "--data.init_args.order_seed=2")
-    taggers = [f"{known}_next" for known in chain["taggers"]]
-    taggers += [f"{known}_current" for known in chain["current"]]
-    taggers += [f"shuffled_{known}_next" for known in chain["shuffled"]]
 
     def settings_of(name):
         known, _, target = name.removeprefix("shuffled_").rpartition("_")
-        file, *changes = whole["taggers"][known].split()
+        file, *changes = chain["taggers"][known].split()
         return [
             "--config", str(here / file), *changes, *SMALL, f"--model.init_args.target={target}",
             f"--model.init_args.shuffled_labels={name.startswith('shuffled_')}", "--data.init_args.order_seed=2",
             f"--trainer.logger.init_args.version={name}_2",
         ]  # fmt: skip
 
-    left_out = whole["taggers"].keys() - chain["taggers"].keys()
-    assert "topic_adam" in left_out
-    for known in sorted(left_out):
+    for known in ("xpos", "topic_adam"):
         with pytest.raises(SystemExit, match=r"^0$"):
             main(["fit", *settings_of(f"{known}_next"), "--print_config"])
-    for name in taggers:
-        settings = settings_of(name)
-        main(["fit", *settings])
-        if name.endswith("upos_next"):  # of each target the same: tests/models/test_tagger.py
-            weights = max((runs / "taggers" / f"{name}_2" / "checkpoints").glob("*.ckpt"))
-            main(["test", *settings, f"--ckpt_path={weights}"])
-    few = {**SPLITS, "epochs": 1, "train_tokens": 1000}
-    observers = with_little(here / "observers.yaml", tmp_path, sizes=few, without=left_out)
+    for name in ("upos_next", "upos_current", "shuffled_upos_next"):
+        main(["fit", *settings_of(name)])
+    weights = max((runs / "taggers" / "upos_next_2" / "checkpoints").glob("*.ckpt"))
+    main(["test", *settings_of("upos_next"), f"--ckpt_path={weights}"])
     monkeypatch.setenv("LMDYN_SEED", "2")
-    there = observe(runs / "lm_2", observers)
-    some = [runs / "taggers" / f"{name}_2" for name in ("upos_next", "shuffled_upos_next")]
-    assert "shuffled_upos_next" in report_of([runs / "lm_2", *some], runs / "report")
-    names = [c["init_args"]["name"] for c in yaml.safe_load(observers.read_text())["trainer"]["callbacks"]]
-    assert set(there) == set(names)
+    observers, names = with_little(here / "observers.yaml", tmp_path)
+    main(["analyze", str(runs / "lm_2"), "--config", str(observers), "--scheduled"])
+    there = {path.name: pd.read_parquet(path) for path in (runs / "lm_2" / "observations").iterdir()}
+    assert set(there) == set(names) > {"taggers_next", "taggers_current", "other_seed", "layers"}
     for target in ("next", "current"):
         compared = there[f"taggers_{target}"].query("quantity == 'svcca'")
-        known = chain["taggers"] if target == "next" else chain["current"]
-        floors = {f"shuffled_{name}" for name in known} | {"untrained_upos"}
-        assert set(compared["reference"]) == {*known, *floors}
+        assert set(compared["reference"]) == {"upos", "shuffled_upos", "untrained_upos"}
         pairs = set(zip(compared["site"], compared["reference_site"], strict=True))
         assert pairs == {("embedding", "embedding"), ("h1", "h1"), ("h2", "h1")}
         assert compared["value"].between(0, 1).all()
-
-
-@pytest.mark.parametrize("study", ["chiang2020_embryology", "he2022_twotower", "inoue2022_chaos"])
-def test_observers_of_an_organism_observe_its_model(study, place, tmp_path):
-    """Chains of the same observers on all models of the study, in other sizes: tests/test_paper_profiles.py."""
-    _, runs, chain = place(f"{study}/organism")
-    here = tiny_configs(ROOT / "configs", tmp_path) / study / "organism"
-    fit(here, "lm", *TRAINER, *options("data.init_args.corpus.init_args", SPLITS))
-    few = {**SPLITS, "n_train": 60, "n_evaluation": 40}
-    observers = with_little(here / "observers.yaml", tmp_path, sizes=few)
-    asked = yaml.safe_load(observers.read_text(encoding="utf-8"))["trainer"]["callbacks"]
-    found = observe(runs / "lm", observers, *chain["observe"].split())
-    assert set(found) == {snake_case(c["class_path"]) for c in asked}
-
-
-def test_the_looped_organism_in_miniature(place, tmp_path):
-    """Two seeds by the commands of the chain: trained with random depths, observed, and reported together."""
-    here, runs, chain = place("geiping2025_loops/organism")
-    small_ones = {
-        "LoopConvergence": {"horizon": 25, "times": [0, 1, 6, 24], "max_tokens": 200},
-        "EncoderDynamics": {"sentences": 3, "lengths": [8], "length": 10,
-                            "short_term": {"steps": 20, "dimension_times": [0, 20]},
-                            "long_term": {"steps": 100, "tau": 20, "max_period": 4, "check": 0}},
-    }  # fmt: skip
-    observers = with_little(here / "observers.yaml", tmp_path, small_ones)
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2,
-             "max_position_embeddings": 64}  # fmt: skip
-    model = {"config": json.dumps(sizes), "depth": 2}
-    small = [*TRAINER, *options("data.init_args", {**SPLITS, "sequence_length": 24})]
-    small += options("model.init_args", model)
-    made = [str(runs / f"looped_{seed}") for seed in chain["seeds"][:2]]
-    for run, seed in zip(made, chain["seeds"], strict=False):
-        fit(here, f"looped_{seed}", *small, f"--seed_everything={seed}", f"--data_seed={seed}")
-        found = observe(run, observers, *chain["observe"].split())
-        assert set(found) == {"loop_convergence", "encoder_dynamics"}
-        for table in found.values():
-            assert len(set(table["step"])) == 2  # before the first update and after the last
-        assert found["encoder_dynamics"].query("quantity == 'orbit_share'")["value"].sum() == pytest.approx(2)
-    assert "loop convergence, all runs" in report_of(made, "report")
-
-
-def test_the_organism_of_the_outlook_in_miniature(place, tmp_path, monkeypatch):
-    """The models of a seed by the commands of the chain, and their observations; claims on them: test_results.py."""
-    here, runs, _ = place("saphra2021_outlook/organism")
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 4, "num_key_value_heads": 4,
-             "max_position_embeddings": 96, "tie_word_embeddings": False}  # fmt: skip
-    of = {
-        "lm_2": ["lm.yaml", 2, *SMALL],
-        "partner_2": ["lm.yaml", 102, "--config", str(here / "partner.yaml"), *SMALL],
-        **{
-            f"{word}_2": ["repeats.yaml", 2, *TRAINER, *DATA,
-                          f"--model.init_args.config={json.dumps({**sizes, 'num_hidden_layers': number})}"]
-            for word, number in (("two_layers", 2), ("one_layer", 1))
-        },
-    }  # fmt: skip
-    for run, (file, seed, *changes) in of.items():
-        seeds = [f"--seed_everything={seed}", "--data_seed=2"]
-        version = f"--trainer.logger.init_args.version={run}"
-        main(["fit", "--config", str(here / file), *changes, *seeds, version])
-    small_ones = {
-        "LossChangeAllocation": {"max_tokens": 300}, "Geometry": {"max_tokens": 300, "max_samples": 40},
-        "DiagnosticProbe": {"classifier": {"epochs": 1}, "train_tokens": 300}, "Landscape": {"max_tokens": 300},
-        "Curvature": {"max_tokens": 100, "probes": 2}, "Induction": {"max_tokens": 500, "sequences": 5},
-        "LearningCurves": {"max_tokens": 300}, "Trajectory": {"max_tokens": 300, "words": 5, "min_count": 3},
-    }  # fmt: skip
-    monkeypatch.setenv("LMDYN_SEED", "2")
-    made = [str(runs / run) for run in ("lm_2", "two_layers_2", "one_layer_2")]
-    for run, name in zip(made, ("observers", "observers_repeats", "observers_repeats"), strict=True):
-        observers = with_little(here / f"{name}.yaml", tmp_path, small_ones)
-        asked = yaml.safe_load(observers.read_text(encoding="utf-8"))["trainer"]["callbacks"]
-        assert set(observe(run, observers, "--scheduled")) == {snake_case(c["class_path"]) for c in asked}

@@ -114,6 +114,7 @@ def quickstart(folder, *more):
     return arguments(shipped.BASE, folder, *more)
 
 
+@pytest.mark.slow
 def test_too_few_rows(in_tmp):
     few = quickstart(in_tmp, "--data.init_args.n_validation_tokens=12")
     probe = observer("DiagnosticProbe", tasks=["upos"], train_tokens=10**7)
