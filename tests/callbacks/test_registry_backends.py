@@ -11,6 +11,8 @@ from tests.callbacks import test_registry as registry
 from tests.golden import runs as golden
 from tests.helpers.recorded import check_tags, check_values, logged_tags
 
+pytestmark = pytest.mark.slow
+
 SHAPLEY = {
     "backend": "shapley", "max_distance": 3, "min_pairs": 5, "max_tokens": 60, "samples": 4, "exact_up_to": 4,
     "max_length": 12, "longer": "skip", "schedule": registry.SHORT,
@@ -26,10 +28,7 @@ KINDS = {
 }
 
 
-@pytest.fixture(
-    scope="module",
-    params=["lstm", *(pytest.param(k, marks=pytest.mark.slow) for k in ("llama", "mamba", "t5"))],
-)
+@pytest.fixture(scope="module", params=KINDS)
 def runs(request, tmp_path_factory):
     """A run without observers, and one with."""
     language = {request.param: {"model": KINDS[request.param], "data": golden.WORDS}}
@@ -40,13 +39,11 @@ def runs(request, tmp_path_factory):
     return plain, observed, request.param
 
 
-@pytest.mark.slow
 def test_observation_is_invisible(runs):
     plain, observed, _ = runs
     assert registry.identical(registry.final_weights(plain), registry.final_weights(observed))
 
 
-@pytest.mark.slow
 def test_live_equals_replayed(runs):
     _, observed, kind = runs
     out = observed.parent / "replayed"

@@ -240,6 +240,7 @@ def test_pearson_is_that_of_readouts_trained_one_by_one(tmp_path, data, tasks):
         assert (abs(expected) > 1e-3) == (t > 0)  # x_0 of the first token is the same in all sentences
 
 
+@pytest.mark.slow
 def test_fine_tuned_copies_have_t_layers(tmp_path, data, tasks):
     module = model(data)
     settings = {

@@ -117,6 +117,7 @@ def configuration(folder, batch_size, accumulated, steps, more=()):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_report")
 def test_a_run_goes_on_with_another_batch_size_and_is_replayed(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("LMDYN_CACHE", str(tmp_path / "cache"))
     settings = {**EVERY, "matched_size": None, "class_min_count": 5}

@@ -50,7 +50,7 @@ class Remote(Logger):
 def fit(folder, logger=False, *, seed=0, ckpt_path=None, until=1, **settings):
     saver = ScheduledCheckpoint(Steps(every=1), weights_only=False)
     how = {"max_epochs": until, "limit_train_batches": 3, "log_every_n_steps": 1, "num_sanity_val_steps": 0}
-    curves = LearningCurves(schedule=Steps(every=1))
+    curves = LearningCurves(schedule=Steps(every=1), log_figures=False)
     trainer = quiet_trainer(folder, RunState(), curves, saver, logger=logger, **{**how, **settings})
     module = Automatic()
     with torch.no_grad():

@@ -143,6 +143,7 @@ def rank_main(folder):
     (folder / f"rank{rank}.json").write_text(json.dumps(own), encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_two_ranks_follow_one_clock(tmp_path):
     run_ranks(__file__, tmp_path, tmp_path / "cache", timeout=120, **TORCHRUN)
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text("utf-8")) for rank in (0, 1))
