@@ -27,7 +27,11 @@ def kind(path: Path) -> tuple[str, ...]:
 
 
 # whose classes overlays/similarity.yaml has, too
-FOUND = [path for path in S.MADE if path.stem not in ("quickstart", "sparsity")]
+FOUND = [
+    path for path in S.CONFIGS
+    if not path.name.startswith("observers") and path.stem not in ("quickstart", "sparsity")
+    and S.data_class(path) in S.SMALL_DATA and not S.real_text(path) and not S.from_the_hub(path)
+]  # fmt: skip
 ORGANISMS = list({kind(path): path for path in reversed(FOUND)}.values())  # the first of each kind
 
 
@@ -46,7 +50,8 @@ def train_all(folder: Path, order: int) -> None:
         arguments = [*S.small_files_of(path, here), *S.small_arguments(path), *S.own_vocabulary(path)]
         main(["prepare", *arguments, "--tokenizer", "tokenizer"])
         with publish, nullcontext() if path.stem == "similarity" else report:
-            main(["fit", *arguments, "--trainer.max_steps=10", "--trainer.log_every_n_steps=1"])
+            cli = S.LmdynCLI(["fit", *arguments, "--trainer.max_steps=10", "--trainer.log_every_n_steps=1"])
+        S.check_run(cli, S.live(path), steps=10)
 
 
 @pytest.fixture(scope="module")

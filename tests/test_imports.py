@@ -37,35 +37,33 @@ def test_analysis_loads_large_packages_only_when_they_are_used(also):
     assert found == ({also} if also else set())
 
 
-def cpu_seconds(*words: str, times: int = 3) -> float:
-    """The least of several runs, user and system; on a machine slower than that of the goals, a second is longer."""
-    found = []
-    for _ in range(times):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(
-            [sys.executable, *words],
-            check=True,
-            capture_output=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return min(found)
+def cpu_seconds(*words: str) -> float:
+    """User and system; on a machine slower than that of the goals, a second is longer."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, *words], check=True, capture_output=True, env=environment)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def assert_hardly_longer(ours: tuple[str, ...], plain: tuple[str, ...], of_plain: float) -> None:
+    """By the least of up to three runs of each; the second and third only where the first was disturbed."""
+    found: list[tuple[float, float]] = []
+    for _ in range(3):
+        found.append((cpu_seconds(*plain), cpu_seconds(*ours)))
+        least, our_least = map(min, zip(*found, strict=True))
+        if our_least <= least + max(1.0, of_plain * least):
+            return
+    raise AssertionError(f"{plain} {least:.2f} s, {ours} {our_least:.2f} s")
 
 
 @pytest.mark.slow
 def test_analysis_adds_little_to_the_import_of_torch():
-    torch, ours = cpu_seconds("-c", "import torch"), cpu_seconds("-c", "import lmdyn.analysis")
-    assert ours <= torch + max(1.0, torch / 2.8), (
-        f"import torch {torch:.2f} s, import lmdyn.analysis {ours:.2f} s"
-    )
+    assert_hardly_longer(("-c", "import lmdyn.analysis"), ("-c", "import torch"), 1 / 2.8)
 
 
 @pytest.mark.slow
 def test_help_of_fit_takes_hardly_longer_than_a_plain_command_line(tmp_path):
     (tmp_path / "plain.py").write_text(PLAIN)
-    plain = cpu_seconds(str(tmp_path / "plain.py"), "fit", "--help")
-    ours = cpu_seconds("-m", "lmdyn.cli", "fit", "--help")
-    assert ours <= plain + max(1.0, plain / 11.2), (
-        f"a plain LightningCLI's fit --help {plain:.2f} s, ours {ours:.2f} s"
-    )
+    plain = (str(tmp_path / "plain.py"), "fit", "--help")
+    assert_hardly_longer(("-m", "lmdyn.cli", "fit", "--help"), plain, 1 / 11.2)
