@@ -64,7 +64,8 @@ def main() -> None:
 def costs(types: int, reps: int) -> list[list[str]]:
     """CPU time in that of the plain gradient, for numbers of classes."""
     torch.manual_seed(0)
-    module = LSTMLanguageModel(vocab_size=types)
+    sizes = {} if types == TYPES else {"embedding_size": 8, "hidden_size": 8}
+    module = LSTMLanguageModel(vocab_size=types, **sizes)
     batches = []
     for _ in range(3):
         ids = torch.randint(types, (ROWS, TIME + 1))

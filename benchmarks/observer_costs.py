@@ -54,7 +54,7 @@ def main() -> None:
             if only and name not in only:
                 continue
             if args.smoke:
-                base, args.again = "configs/quickstart.yaml", 0.0
+                base, args.again, args.threads = "configs/quickstart.yaml", 0.0, 0
             if base not in steps:
                 steps[base] = alone(training_step, args.threads, base, 3 if args.smoke else 30)
             cpu, peak = alone(observation, args.threads, name, base, settings, Path(folder), args.again)
@@ -82,7 +82,9 @@ def pages() -> Iterator[tuple[str, str, str]]:
 
 
 def alone(function: Callable[..., Any], threads: int, *args: Any) -> Any:
-    """What a function returns, in a process of its own: what others freed is no memory of its."""
+    """What a function returns, in a process of its own: what others freed is no memory of its; of 0 threads, here."""
+    if threads == 0:
+        return function(*args)
     with multiprocessing.get_context("spawn").Pool(1, begin, (threads,)) as pool:
         return pool.apply(function, args)
 

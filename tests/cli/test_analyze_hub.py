@@ -249,6 +249,7 @@ def test_references_read_such_checkpoints_too(series, tmp_path):
     assert sorted(table["step"].unique()) == [10, 20, 40]
 
 
+@pytest.mark.slow
 def test_a_text_and_names_of_observers_need_no_yaml(series, tmp_path, capsys):
     """The text is encoded as that of inspect's yaml; a single model, and run.json, too."""
     text, model = tmp_path / "text.txt", series / "gpt2"

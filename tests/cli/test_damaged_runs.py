@@ -125,7 +125,7 @@ def test_a_flipped_bit_of_an_observation_is_not_believed(tmp_path):
     assert refused > len(content) / 10
 
 
-@pytest.mark.parametrize("kind", ["resume", "checkpoints"])
+@pytest.mark.parametrize("kind", [pytest.param("resume", marks=pytest.mark.slow), "checkpoints"])
 def test_a_flipped_bit_of_a_weight_is_not_believed(kind, run, tmp_path, capsys):
     path = run / kind / "step=000000004.ckpt"
     state = torch.load(path, weights_only=True)["state_dict"]

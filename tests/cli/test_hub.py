@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import threading
 
 import pandas as pd
 import pytest
@@ -85,3 +86,30 @@ def test_revisions_of_a_model(hub, here):
     said = lmdyn(hub, here, "analyze", "EleutherAI/pythia-14m", "--revisions", "step7", "--config", "observers.yaml",
                  "--out", "found", fails=True)  # fmt: skip
     assert "at revision 'step7' cannot be reached" in said
+
+
+def test_the_cache_of_the_hub_stays_below_its_bound(hub, here):
+    for seed in range(7):
+        pythia(hub.folder("models", "org/gpt", f"step{seed}"), seed)
+    command = ["analyze", "org/gpt", "--config", "observers.yaml", "--revisions"]
+    lmdyn(hub, here, *command, "step5", "--out", "before")
+    repository = next((hub.root.parent / "cache").rglob("models--org--gpt"))
+    there = sorted(p.name for p in (repository / "snapshots").iterdir())
+    most, ended = [0], threading.Event()
+
+    def look():
+        while not ended.wait(0.02):
+            most[0] = max(most[0], len(list((repository / "snapshots").glob("*/model.safetensors"))))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    said = lmdyn(hub, here, *command, "step*", "--out", "found", "--keep", "2")
+    ended.set()
+    looking.join()
+    assert "at most 2 downloaded checkpoints" in said
+    seen = pd.read_parquet(here / "found" / "observations" / "learning_curves")
+    assert sorted(seen["step"].unique()) == list(range(7))
+    assert 2 <= most[0] <= 2 + 1 + 1  # the bound, that of step 5, and the first
+    left = sorted(p.name for p in (repository / "snapshots").iterdir())
+    assert set(there) < set(left)
+    assert len(left) == 2  # and the first

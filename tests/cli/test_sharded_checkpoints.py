@@ -6,6 +6,7 @@ import pickle
 import shutil
 from pathlib import PosixPath
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,9 @@ from lmdyn.runs.sharded_checkpoints import about_sharded, is_sharded_checkpoint,
 from tests.cli.tiny_run import tiny_run
 from tests.helpers.ranks import TORCHRUN, run_ranks
 from tests.helpers.small_runs import says
+
+# two ranks write them
+pytestmark = pytest.mark.slow
 
 
 def configuration(folder, version, steps):
@@ -45,9 +49,10 @@ def configuration(folder, version, steps):
 
 
 def rank_main(folder):
-    main(["fit", "--config", str(folder / "whole-6.yaml")])
-    main(["fit", "--config", str(folder / "run-3.yaml")])
-    main(["fit", "--config", str(folder / "run-6.yaml"), "--ckpt_path", "last"])
+    with mock.patch("lmdyn.cli.report.write_report"):
+        main(["fit", "--config", str(folder / "whole-6.yaml")])
+        main(["fit", "--config", str(folder / "run-3.yaml")])
+        main(["fit", "--config", str(folder / "run-6.yaml"), "--ckpt_path", "last"])
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +64,6 @@ def runs(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_from_a_sharded_checkpoint(runs):
     """Its weights are those of the run that was left alone, bit by bit; they are read without torchrun."""
     for step in (3, 6):

@@ -70,8 +70,7 @@ def killed_loop(folder, where):
     of_loop(folder, end=KILLED_AT[where])
 
 
-@pytest.mark.parametrize("where", ["observation", "step"])
-@pytest.mark.parametrize("face", ["loop", "trainer"])
+@pytest.mark.parametrize(("face", "where"), [("loop", "observation"), ("trainer", "step")])
 def test_continued_after_a_kill_it_is_the_run_that_was_not_killed(tmp_path, face, where):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     for folder in (whole, cut):

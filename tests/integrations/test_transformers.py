@@ -72,7 +72,8 @@ def arguments(folder, **changed):
 
 
 def kinds():
-    return [LearningCurves(log_figures=False), Geometry(max_samples=40), AttentionPatterns(log_figures=False)]
+    quiet = {"log_figures": False}
+    return [LearningCurves(**quiet), Geometry(max_samples=40, **quiet), AttentionPatterns(**quiet)]
 
 
 def train(folder, *callbacks, resume=None, **changed):
@@ -124,6 +125,7 @@ def test_numbers_are_those_of_the_weights_and_the_training_is_unchanged(tmp_path
     assert rates["value"].is_monotonic_decreasing
 
 
+@pytest.mark.slow
 def test_a_resumed_training_goes_on_and_a_new_one_is_refused(tmp_path):
     train(tmp_path, WatchCallback(kinds(), schedule=SCHEDULE))
     before = RunFolder(tmp_path / "lmdyn").read("learning_curves")
@@ -134,7 +136,9 @@ def test_a_resumed_training_goes_on_and_a_new_one_is_refused(tmp_path):
     assert len(list((tmp_path / "lmdyn" / "later_steps").glob("*/observations/geometry/*"))) == 2
 
 
-@pytest.mark.parametrize("schedule", [Steps(), Steps(epochs=True, last=False)])
+@pytest.mark.parametrize(
+    "schedule", [pytest.param(Steps(), marks=pytest.mark.slow), Steps(epochs=True, last=False)]
+)
 def test_the_last_step_is_that_of_the_training_not_the_best_checkpoint(tmp_path, schedule):
     weights, callback = Weights(), WatchCallback(kinds()[:1], schedule=schedule)
     settings = arguments(tmp_path, load_best_model_at_end=True, eval_strategy="steps", eval_steps=4)
@@ -195,7 +199,7 @@ def mixture():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["skips_logits", "mixture"])
+@pytest.mark.parametrize("kind", ["skips_logits", pytest.param("mixture", marks=pytest.mark.slow)])
 def test_the_loss_is_the_cross_entropy_of_the_logits(tmp_path, kind):
     trained = mixture() if kind == "mixture" else SkipsLogits(model().config)
     callback = WatchCallback(kinds()[:1], schedule=Steps(every=5))
@@ -213,7 +217,7 @@ def test_the_loss_is_the_cross_entropy_of_the_logits(tmp_path, kind):
         assert float(trained(input_ids=ids, labels=ids).loss.detach()) > expected + 0.1  # the control
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.slow)])
 def test_rows_without_padding_are_observed_document_by_document(tmp_path, attention):
     """One row of several documents, without a mask: positions begin again with each."""
     documents = [list(range(1, 4 + i)) for i in range(8)]

@@ -195,6 +195,7 @@ def _own(observer):
     return {"max_samples": 40} if isinstance(observer, Geometry) else {}
 
 
+@pytest.mark.slow
 def test_a_killed_loop_continues_and_nothing_is_lost(tmp_path):
     whole, cut = Bigrams(), Bigrams()
     with watch(whole, tmp_path / "whole", checkpoints=True) as watcher:
@@ -223,7 +224,7 @@ def test_a_killed_loop_continues_and_nothing_is_lost(tmp_path):
     assert RunFolder(folder).read("geometry")["step"].max() == 5
 
 
-@pytest.mark.parametrize("written", [False, True], ids=["killed before the curves", "after them"])
+@pytest.mark.parametrize("written", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_curves_have_the_step_of_a_kill_once(tmp_path, monkeypatch, written):
     net, options = Bigrams(), {"logger": "tensorboard", "observers": [LearningCurves(log_figures=False)]}
     with watch(net, tmp_path, **options) as watcher:
@@ -385,7 +386,7 @@ class GPT(nn.Module):
         return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
 
 
-@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [None, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 def test_a_loop_of_nanogpt_s_form_and_one_in_half_precision(tmp_path, dtype):
     """Two optimizers, as nanochat's; accumulation; observers that need checkpoints, counts, attention, a vocabulary."""
     model = GPT(dtype)

@@ -156,6 +156,7 @@ def test_workers_that_write_at_once_lose_nothing(tmp_path, studies):
     assert len(read_provenance(tmp_path)["sessions"]) == 24
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_report")
 def test_fit_and_analyze_write_it(tmp_path, studies):
     curves = {"class_path": "LearningCurves", "init_args": {"log_figures": False}}

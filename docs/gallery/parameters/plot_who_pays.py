@@ -13,7 +13,7 @@ import shared_runs
 from lmdyn.callbacks import LossChangeAllocation
 
 run = shared_runs.lstm()
-rows = run.observe(LossChangeAllocation(layers=["upos"], bands=[], max_tokens=3000))
+rows = run.observe(LossChangeAllocation(layers=["upos"], bands=[], max_tokens=1500))
 shares = rows[(rows["quantity"] == "allocation") & (rows["parameter"] == "") & (rows["site"] != "")]
 layers = {"embedding": "word vectors", "h1": "first layer", "h2": "last layer", "logits": "output layer"}
 by_layer = shares[shares["by"] == ""].pivot(index="step", columns="site", values="value").cumsum()

@@ -103,9 +103,6 @@ MAPS = {  # the map, dimensions and range of starts, whether it is embedded, its
     "slow torus of two frequencies": (
         product(circle(0.0075, 0.0025), circle(0.0075 * math.sqrt(2), 0.0025), 2), 4, -1, 1, False, "torus", True,
     ),
-    "a torus too slow for T": (
-        product(circle(0.00125, 5e-4), circle(0.00125 * math.sqrt(2), 5e-4), 2), 4, -1, 1, False, "torus", False,
-    ),
     "locked circle map": (circle(0.5, 0.9), 2, -1, 1, False, "cycle", True),
     "cycle of 4": (logistic(3.5), 1, 0, 1, True, "cycle", True),
     "cycle of 3 after intermittency": (logistic(3.83), 1, 0, 1, False, "cycle", True),
