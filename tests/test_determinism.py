@@ -1,4 +1,4 @@
-"""Each organism, prepared and trained for ten steps in two fresh processes, gives the same files, byte for byte."""
+"""An organism of each kind, prepared and trained in two fresh processes, gives the same files, byte for byte."""
 
 import os
 import re
@@ -17,13 +17,10 @@ pytestmark = pytest.mark.slow
 
 
 def kind(path: Path) -> tuple[str, ...]:
-    """What decides which code makes a run: its model, family or tower, data and observers."""
-    model = S.base_document(path)["model"]
-    own = model["init_args"] | S.document(path).get("model", {}).get("init_args", {})
+    """What decides which code makes a run: its model, data and observers."""
     observed = {part: S.document(path).get("trainer", {}).get(part) for part in ("callbacks", "callbacks+")}
     classes = sorted({*re.findall(r"'class_path': '(\w+)'", str(observed))} - {"ScheduledCheckpoint"})
-    parts = [str(own.get(part)) for part in ("family", "tower")]
-    return str(model["class_path"]), *parts, S.data_class(path), *classes
+    return str(S.base_document(path)["model"]["class_path"]), S.data_class(path), *classes
 
 
 # whose classes overlays/similarity.yaml has, too

@@ -55,7 +55,7 @@ def test_other_observers_by_an_overlay(run, tmp_path):
         main([*with_another(run, tmp_path / "only"), "--only", "svcca"])
 
 
-@pytest.mark.parametrize("kind", ["of the training", "saved"])
+@pytest.mark.parametrize("kind", [pytest.param("of the training", marks=pytest.mark.slow), "saved"])
 def test_the_yaml_of_a_training_gives_its_observers(run, tmp_path, capsys, kind):
     """What is of a training only is left out, and named in one line: devices, other callbacks, model and data."""
     path = run.parent / "in.yaml" if kind == "of the training" else run / "config.yaml"
@@ -74,6 +74,7 @@ def test_the_yaml_of_a_training_gives_its_observers(run, tmp_path, capsys, kind)
     assert "learning_curves" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_is_observed_and_where_is_said_in_the_command(run, tmp_path, capsys):
     def steps(out, *words, observer="weight_spectra"):
         main(["analyze", *words, "--out", str(tmp_path / out), "--logger=none"])

@@ -105,6 +105,7 @@ def flip(path: Path, content: bytes) -> None:
     path.write_bytes(whole)
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_of_an_observation_is_not_believed(tmp_path):
     values = np.random.default_rng(0).random(500)
     store = ObservationStore(tmp_path / "a", "my.Observer")
@@ -157,6 +158,7 @@ def test_a_checkpoint_without_checksums_is_read(tmp_path):
 # ---------------------------------------------------------------- what goes on
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_report")
 def test_a_run_that_was_stopped_before_its_first_full_checkpoint_begins_again(
     run, trained, tmp_path, capsys, warnings_of

@@ -158,6 +158,7 @@ def test_a_data_module_of_prepare_keeps_its_traceback(config):
         main(["prepare", "--config", config(data="users_part.Setup")])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_what_lightning_writes(config, tmp_path, capsys):
     """One line, whatever of it lacks."""
     saver = at_steps("ScheduledCheckpoint", 1, weights_only=False)

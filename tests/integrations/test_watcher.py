@@ -522,6 +522,7 @@ def test_a_run_says_what_it_is_and_runs_of_several_seeds_are_one_condition(tmp_p
     assert facts["seed"] == "4"
 
 
+@pytest.mark.slow
 def test_a_loop_of_accelerate(tmp_path):
     from accelerate import Accelerator
 

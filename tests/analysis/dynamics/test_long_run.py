@@ -59,6 +59,7 @@ def test_full_map_is_algorithm_a1(batch_size):
     assert run.switched_at.tolist() == [-1] * 3
 
 
+@pytest.mark.slow
 def test_switch_to_the_map_of_one_token():
     one = logistic(3.9)
     f, x = full_of(one, 0.1), starts()

@@ -158,6 +158,7 @@ def test_positions_that_show_the_mask_token(tmp_path, data):
     assert floors["most_frequent", None] != floors["most_frequent", "mask"]
 
 
+@pytest.mark.slow
 def test_the_floor_is_the_decoder_retrained_at_0(tmp_path, data):
     """Also where t = 0 is none of the times."""
     module = model(data)
