@@ -280,8 +280,7 @@ def own_vocabulary(path: Path) -> list[str]:
     )
 
 
-# others, whose text the grammar makes, are trained by tests/test_determinism.py, and what observes a chain's models is
-# bound to one by tests/test_paper_profiles.py
+# others, whose text the grammar makes, are trained by tests/test_determinism.py
 FOUND = [p for p in EXPERIMENTS if real_text(p) and not streamed(p)]
 # one of each class of model and data
 REAL = list({(base_document(p)["model"]["class_path"], data_class(p)): p for p in FOUND}.values())

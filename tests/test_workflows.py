@@ -193,7 +193,7 @@ def test_the_organism_in_miniature(tmp_path, monkeypatch):
     """Every kind of run of the chain by its command, in one process: tokenizer, models, taggers, observations.
 
     The taggers are those of upos; of others, which differ in text or optimizer, the commands are read. Observers of
-    all organisms are bound to their models by tests/test_paper_profiles.py.
+    other organisms: tests/test_paper_profiles.py.
     """
     monkeypatch.chdir(tmp_path)
     here, runs = ROOT / "configs" / "saphra2019_svcca" / "organism", Path("runs/saphra2019_svcca/organism")
