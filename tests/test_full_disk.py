@@ -4,9 +4,7 @@ On a small file system in memory, where the tests may mount one (as root); else 
 """
 
 import os
-import shutil
 import subprocess
-import time
 
 import lightning as L
 import pytest
@@ -100,28 +98,3 @@ def test_a_folder_that_may_only_be_read(disk, tmp_path, capsys):
         remount("rw")
     assert (tmp_path / "report" / "index.html").is_file()
     S.assert_same_observations(*map(S.observations_of, (run, tmp_path / "out")))
-
-
-@pytest.mark.usefixtures("without_report")
-def test_a_clock_that_jumps(tmp_path, monkeypatch):
-    """Days forward and back, whoever asks: the run is the same, and is gone on with, observed and reported."""
-    whole = S.configuration(tmp_path, "whole")
-    main(["fit", "--config", str(whole)])
-    asked, now = 0, time.time
-
-    def jumping():
-        nonlocal asked
-        asked += 1
-        return now() + 86400.0 * (-3, 0, 5, -1)[asked % 4]
-
-    monkeypatch.setattr(time, "time", jumping)
-    config = str(S.configuration(tmp_path, "run"))
-    main(["fit", "--config", config, "--trainer.max_steps", "2"])
-    main(["fit", "--config", config, "--ckpt_path", "last"])
-    shutil.rmtree(tmp_path / "run" / "observations")
-    main(["analyze", str(tmp_path / "run")])
-    assert asked > 4
-    last = "step=000000004.ckpt"
-    runs = tmp_path / "whole", tmp_path / "run"
-    S.assert_same_weights(*({last: S.weights_of(run)[last]} for run in runs))
-    S.assert_same_observations(*map(S.observations_of, runs))

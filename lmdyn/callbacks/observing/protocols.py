@@ -2,7 +2,7 @@
 
 Callbacks never import datamodules: they access data only by these protocols, so that a user's own loaders and
 datamodules work as well as lmdyn's. Each protocol is decorated by its :class:`Contract`, which names the classes of
-lmdyn that offer it (a test compares them with :mod:`lmdyn.datamodules`) and the observers that require it.
+lmdyn that offer it (a test compares them with :mod:`lmdyn.datamodules`).
 
 An observer declares its requirements as ``needs = (AnnotatedText,)``; attaching checks them. :func:`offers` checks
 optional ones. Neither evaluates anything: attributes are looked up on the class, so no property is read too early.
@@ -66,21 +66,17 @@ CONTRACTS: "dict[type, Contract]" = {}  # every protocol of this file with its c
 
 @dataclass(frozen=True)
 class Contract:
-    """Providers and consumers of a protocol; decorates the protocol.
+    """Providers of a protocol; decorates the protocol.
 
     Attributes:
         of: whether datamodules or their loaders offer it.
         what: description in words, for messages.
         offered_by: names of the classes of lmdyn that offer it.
-        needed_by: observers that require it.
-        used_by: optional consumers, and their purpose.
     """
 
     of: Side
     what: str
     offered_by: tuple[str, ...]
-    needed_by: tuple[str, ...] = ()
-    used_by: str = ""
 
     def __call__(self, protocol: type[P]) -> type[P]:
         """Register the protocol."""
@@ -97,75 +93,90 @@ _TRAINING = (*_CORPORA, "PretrainingCorpus", "SpanCorpus")
 _ALL = (*_TRAINING, "FactCorpus", *_TASKS)
 
 
-@Contract("loader", "batches that shard themselves", _LOADERS, used_by="ProbeSet, TrainingPart")
+@Contract("loader", "batches that shard themselves", _LOADERS)
 class Shardable(Protocol):
-    """Ranks take rows of each batch. With other loaders, ranks take every n-th batch."""
+    """Ranks take rows of each batch. With other loaders, ranks take every n-th batch.
+
+    Used by ProbeSet, TrainingPart.
+    """
 
     def shard(self, rank: int, world_size: int) -> Batches:
         """Return the rows ``rank, rank + world_size, …`` of each batch of the whole set."""
 
 
-@Contract("loader", "batches that limit themselves", _LOADERS, used_by="ProbeSet, for max_tokens")
+@Contract("loader", "batches that limit themselves", _LOADERS)
 class Limitable(Protocol):
-    """``max_tokens`` is then exact, or a fair sample. With other loaders, the first batches are used."""
+    """``max_tokens`` is then exact, or a fair sample. With other loaders, the first batches are used.
+
+    Used by ProbeSet, for max_tokens.
+    """
 
     def limit(self, max_tokens: int) -> Batches:
         """Return about ``max_tokens`` tokens of the set."""
 
 
-@Contract("loader", "a hash of its content", _LOADERS, used_by="ProbeSet, settings of observations")
+@Contract("loader", "a hash of its content", _LOADERS)
 class HasFingerprint(Protocol):
-    """Observations of different content are not mixed in one folder, and observers of equal content share a pass."""
+    """Observations of different content are not mixed in one folder, and observers of equal content share a pass.
+
+    Used by ProbeSet, settings of observations.
+    """
 
     @property
     def fingerprint(self) -> str | None:
         """Hash of the content of all ranks together; None if there is none."""
 
 
-@Contract(
-    "loader", "the names of its labels", _NAMED, used_by="observers that group or probe by layers of labels"
-)
+@Contract("loader", "the names of its labels", _NAMED)
 class HasLabelNames(Protocol):
-    """Names of the label indices in batches. Without it there are no layers to group or probe by."""
+    """Names of the label indices in batches. Without it there are no layers to group or probe by.
+
+    Used by observers that group or probe by layers of labels.
+    """
 
     @property
     def label_names(self) -> Mapping[str, Sequence[str]]:
         """Names of the labels of each layer or task, in the order of the indices."""
 
 
-@Contract("loader", "what its labels belong to", _NAMED, used_by="Observer: `labels: auto`")
+@Contract("loader", "what its labels belong to", _NAMED)
 class HasLabelConvention(Protocol):
-    """``aligned``: labels belong to the logits at the same position; ``next``: at the previous one (Hugging Face's)."""
+    """``aligned``: labels belong to the logits at the same position; ``next``: at the previous one (Hugging Face's).
+
+    Used by Observer: `labels: auto`.
+    """
 
     label_convention: Literal["aligned", "next"]
 
 
-@Contract("loader", "batches of another size", ("RowLoader",), used_by="TrainingPart, for batch_rows")
+@Contract("loader", "batches of another size", ("RowLoader",))
 class Rebatchable(Protocol):
-    """Output layers are then trained on batches of the observer's size; otherwise on the loader's own."""
+    """Output layers are then trained on batches of the observer's size; otherwise on the loader's own.
+
+    Used by TrainingPart, for batch_rows.
+    """
 
     def with_batch_size(self, rows: int) -> Batches:
         """Return the same rows in batches of another size, over all ranks together."""
 
 
-@Contract(
-    "loader", "the cut of a hash", ("RowLoader", "StreamLoader"), used_by="Observer, where a run goes on"
-)
+@Contract("loader", "the cut of a hash", ("RowLoader", "StreamLoader"))
 class Recuttable(Protocol):
-    """A run continued with another ``batch_size`` is then observed in its original batches."""
+    """A run continued with another ``batch_size`` is then observed in its original batches.
+
+    Used by Observer, where a run goes on.
+    """
 
     def recut(self, fingerprints: Collection[str]) -> Batches | None:
         """Return the same data in the batches that have one of these fingerprints; None if there are none."""
 
 
-@Contract(
-    "loader",
-    "a position to resume from",
-    ("RowLoader", "StreamLoader", "StreamLoaderOfRows"),
-    used_by="Lightning, for resuming; TrainingPart, which opens a loader again that continues at its position",
-)
+@Contract("loader", "a position to resume from", ("RowLoader", "StreamLoader", "StreamLoaderOfRows"))
 class Resumable(Protocol):
-    """A training loader from which a run resumes exactly."""
+    """A training loader from which a run resumes exactly.
+
+    Used by Lightning, for resuming; TrainingPart, which opens a loader again that continues at its position.
+    """
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the position: the number of returned batches, including the current one."""
@@ -175,9 +186,12 @@ class Resumable(Protocol):
 
 
 # the loader of FactCorpus, an ExampleLoader, has these attributes
-@Contract("loader", "questions about facts", ("FactCorpus",), needed_by=("WorldKnowledge",))
+@Contract("loader", "questions about facts", ("FactCorpus",))
 class HasFacts(Protocol):
-    """Cloze questions with one mask; batches have ``relation`` and ``fact``, indices into ``label_names``."""
+    """Cloze questions with one mask; batches have ``relation`` and ``fact``, indices into ``label_names``.
+
+    Required by WorldKnowledge.
+    """
 
     @property
     def examples(self) -> Sequence[Mapping[str, Any]]:
@@ -196,47 +210,57 @@ class HasFacts(Protocol):
         """Token ids of candidate answers."""
 
 
-@Contract("datamodule", "a training part", _TRAINING, needed_by=("DiagnosticProbe", "EdgeProbe"))
+@Contract("datamodule", "a training part", _TRAINING)
 class HasTrainingPart(Protocol):
-    """A LightningDataModule (or LightningModule) that overrides the hook. A loader is one split, whichever it is."""
+    """A LightningDataModule (or LightningModule) that overrides the hook. A loader is one split, whichever it is.
+
+    Required by DiagnosticProbe, EdgeProbe.
+    """
 
     def train_dataloader(self) -> Any:
         """Return the loader of the training split."""
 
 
-@Contract("datamodule", "a validation part", _ALL, needed_by=("EdgeProbe",))
+@Contract("datamodule", "a validation part", _ALL)
 class HasValidationPart(Protocol):
-    """A LightningDataModule (or LightningModule) that overrides the hook."""
+    """A LightningDataModule (or LightningModule) that overrides the hook.
+
+    Required by EdgeProbe.
+    """
 
     def val_dataloader(self) -> Any:
         """Return the loader of the validation split."""
 
 
-@Contract("datamodule", "a test part", (*_TRAINING, "FactCorpus"), needed_by=("EdgeProbe",))
+@Contract("datamodule", "a test part", (*_TRAINING, "FactCorpus"))
 class HasTestPart(Protocol):
-    """A LightningDataModule (or LightningModule) that overrides the hook."""
+    """A LightningDataModule (or LightningModule) that overrides the hook.
+
+    Required by EdgeProbe.
+    """
 
     def test_dataloader(self) -> Any:
         """Return the loader of the test split."""
 
 
-@Contract("datamodule", "a list of its splits", _ALL, used_by="observers, for messages before data is read")
+@Contract("datamodule", "a list of its splits", _ALL)
 class HasSplits(Protocol):
-    """Splits with data: lmdyn's classes have all hooks, but not always files for each of them."""
+    """Splits with data: lmdyn's classes have all hooks, but not always files for each of them.
+
+    Used by observers, for messages before data is read.
+    """
 
     @property
     def splits(self) -> Sequence[str]:
         """Some of ``train``, ``validation`` and ``test``."""
 
 
-@Contract(
-    "datamodule",
-    "a tokenizer",
-    _ALL,
-    used_by="RunState, which saves the run's; open_data, which assigns the run's to a probe before prepare_data()",
-)
+@Contract("datamodule", "a tokenizer", _ALL)
 class HasTokenizer(Protocol):
-    """The run's tokenizer; it can be assigned to a probe before ``prepare_data()`` and ``setup()``."""
+    """The run's tokenizer; it can be assigned to a probe before ``prepare_data()`` and ``setup()``.
+
+    Used by RunState, which saves the run's; open_data, which assigns the run's to a probe before prepare_data().
+    """
 
     @property
     def tokenizer(self) -> Any:
@@ -246,28 +270,24 @@ class HasTokenizer(Protocol):
     def tokenizer(self, tokenizer: Any) -> None: ...
 
 
-@Contract(
-    "datamodule",
-    "training counts of its tokens",
-    (*_CORPORA, "PretrainingCorpus"),
-    used_by="RunState, which saves them; Sparsity, LearningCurves and all that `frequency: train` counts for",
-)
+@Contract("datamodule", "training counts of its tokens", (*_CORPORA, "PretrainingCorpus"))
 class HasTokenCounts(Protocol):
-    """Frequency of each token in the training data."""
+    """Frequency of each token in the training data.
+
+    Used by RunState, which saves them; Sparsity, LearningCurves and all that `frequency: train` counts for.
+    """
 
     @property
     def token_counts(self) -> pd.DataFrame | None:
         """A row per token id: ``token``, ``count`` and, for each Universal POS tag, the occurrences with this tag."""
 
 
-@Contract(
-    "datamodule",
-    "what its labels mean",
-    (*_CORPORA, "PretrainingCorpus"),
-    used_by="DepthPerformance, EncoderDynamics, TowerPreference: whether labels are masked tokens",
-)
+@Contract("datamodule", "what its labels mean", (*_CORPORA, "PretrainingCorpus"))
 class HasObjective(Protocol):
-    """Relation of the labels to the inputs; the loader's ``label_convention`` is their alignment with the logits."""
+    """Relation of the labels to the inputs; the loader's ``label_convention`` is their alignment with the logits.
+
+    Used by DepthPerformance, EncoderDynamics, TowerPreference: whether labels are masked tokens.
+    """
 
     @property
     def objective(self) -> str:
@@ -290,17 +310,23 @@ class Sentence(Protocol):
     upos: tuple[str | None, ...] | None
 
 
-@Contract("datamodule", "sentences with their annotation", _CORPORA, needed_by=("Interdependence",))
+@Contract("datamodule", "sentences with their annotation", _CORPORA)
 class AnnotatedText(HasTokenizer, Protocol):
-    """The text of the batches, by sentence."""
+    """The text of the batches, by sentence.
+
+    Required by Interdependence.
+    """
 
     def documents(self, split: str) -> Iterator[Iterable[Sentence]]:
         """Return the documents of a split."""
 
 
-@Contract("datamodule", "instances of a rule", ("ScaffoldCorpus",), needed_by=("ScaffoldRule",))
+@Contract("datamodule", "instances of a rule", ("ScaffoldCorpus",))
 class RuleInstances(Protocol):
-    """A language with a rule over a distance."""
+    """A language with a rule over a distance.
+
+    Required by ScaffoldRule.
+    """
 
     familiar: bool
     length: int
@@ -313,15 +339,12 @@ class RuleInstances(Protocol):
         """Return plain values that identify the language."""
 
 
-@Contract(
-    "datamodule",
-    "tasks to fine-tune on",
-    _TASKS,
-    needed_by=("Downstream", "Handwriting"),
-    used_by="DepthPerformance, as its `tasks`",
-)
+@Contract("datamodule", "tasks to fine-tune on", _TASKS)
 class FineTuningTasks(Protocol):
-    """Encoded tasks: each has ``name``, ``kind``, ``train``, ``evaluation``, ``label_names``, ``fingerprint``."""
+    """Encoded tasks: each has ``name``, ``kind``, ``train``, ``evaluation``, ``label_names``, ``fingerprint``.
+
+    Required by Downstream, Handwriting. Used by DepthPerformance, as its `tasks`.
+    """
 
     @property
     def tasks(self) -> Mapping[str, Any]:

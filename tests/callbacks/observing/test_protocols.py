@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-import lmdyn.callbacks as callbacks
 import lmdyn.datamodules as datamodules
 from lmdyn.analysis.inspection.attributes import has_attribute, read_attribute
 from lmdyn.callbacks import LearningCurves, Run
@@ -108,15 +107,6 @@ def test_the_table_says_who_offers_what(protocol, data, loaders):
     if contract.of == "loader" and protocol is not HasFacts:
         offering.discard("FactCorpus")  # its loader is an ExampleLoader
     assert offering == set(contract.offered_by)
-
-
-def test_the_table_says_who_needs_what():
-    exported = {n: cls for n, cls in vars(callbacks).items() if inspect.isclass(cls)}
-    needed = {protocol: set() for protocol in CONTRACTS}
-    for name, cls in exported.items():
-        for protocol in getattr(cls, "needs", ()):
-            needed[protocol].add(name)
-    assert needed == {protocol: set(contract.needed_by) for protocol, contract in CONTRACTS.items()}
 
 
 def test_a_message_says_what_is_missing_who_has_it_and_how_to_add_it():
