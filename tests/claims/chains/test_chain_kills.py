@@ -156,5 +156,5 @@ def test_a_chain_that_is_killed_goes_on(tmp_path, monkeypatch, without_report):
              {"class_path": "LearningCurves", "init_args": {"name": "second", "log_figures": False}}]}}  # fmt: skip
     (tmp_path / "configs" / "mini" / "small" / "observers.yaml").write_text(yaml.safe_dump(later))
     output, _ = start(tmp_path, "-n").communicate(timeout=300)
-    assert "observe" in output
-    assert "language_model" not in output
+    assert "rule observe:" in output
+    assert "rule language_model:" not in output
