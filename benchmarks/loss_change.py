@@ -50,7 +50,7 @@ def main() -> None:
     quiet()
     torch.set_num_threads(args.threads)
     print(machine())
-    head = ["classes", "plain gradient", "from the output layer", "whole passes", "goal"]
+    head = ["classes", "plain gradient", "by class", "goal"]
     if args.only != "spacing":
         print(table(head, costs(100 if args.smoke else TYPES, 1 if args.smoke else args.reps)), flush=True)
     if args.only == "costs":
@@ -85,12 +85,11 @@ def costs(types: int, reps: int) -> list[list[str]]:
         seconds(loss_gradient)
         for number in CLASSES:
             classes = {"class": TokenClasses(number, lambda batch, number=number: batch["labels"] % number)}
-            plain, above, whole = [], [], []
+            plain, above = [], []
             for _ in range(reps):
                 plain.append(seconds(loss_gradient))
-                above.append(seconds(class_slopes, [moved], classes, head="decoder"))
-                whole.append(seconds(class_slopes, [moved], classes))
-            ratios = ([a / b for a, b in zip(took, plain, strict=True)] for took in (above, whole))
+                above.append(seconds(class_slopes, [moved], classes))
+            ratios = [[a / b for a, b in zip(above, plain, strict=True)]]
             goal = "3" if number == 5 else ""
             rows.append(
                 [str(number), f"{statistics.median(plain):.2f} s", *(spread(r) for r in ratios), goal]

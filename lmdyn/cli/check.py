@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import observing
+from lmdyn.analysis.inspection.batches import rows_at
 from lmdyn.analysis.inspection.forward import call_module, device_of, logits_of
 from lmdyn.callbacks.observing.amounts import parameter_bytes
 from lmdyn.callbacks.observing.findings import Cost, Finding, beyond_memory, expected
@@ -285,7 +286,7 @@ def training_batch(module: nn.Module, data: Any) -> Cost | None:
         with observing(module), torch.enable_grad(), torch.random.fork_rng(devices=[]), silently():
             batch = next(iter(ProbeSet(data.train_dataloader()).batches()))
             rows = next(len(v) for v in batch.values() if isinstance(v, Tensor))
-            one, two = (most_allocated(partial(_passes, module, batch, rows, most)) for most in (1, 2))
+            one, two = (most_allocated(partial(_passes, module, batch, most)) for most in (1, 2))
     except Exception as error:  # the user's training_step may call the module differently
         log.debug("the cost of a training batch is unknown: %s", error)
         return None
@@ -298,9 +299,9 @@ def training_batch(module: nn.Module, data: Any) -> Cost | None:
     return Cost(f"a training batch of {rows} rows", memory, "make the batches smaller")
 
 
-def _passes(module: nn.Module, batch: dict[str, Any], rows: int, most: int) -> None:
+def _passes(module: nn.Module, batch: dict[str, Any], most: int) -> None:
     """Forward and backward pass of the first rows, with gradients of the parameters."""
-    first = {k: v[:most] if isinstance(v, Tensor) and len(v) == rows else v for k, v in batch.items()}
+    first = rows_at(batch, slice(most))
     module.zero_grad(set_to_none=True)
     try:
         loss = torch.stack(list(module.losses(first).values())).sum()  # type: ignore[operator] # any module

@@ -169,9 +169,6 @@ class AttentionPatternSums:
     Args:
         size: positions of the map, counted from the start of each sequence.
 
-    Raises:
-        ValueError: if ``size`` is below 1.
-
     Example:
         >>> sums = AttentionPatternSums(size=2)
         >>> sums.update({"layer1": torch.eye(3)[None, None]}, torch.ones(1, 3, dtype=torch.bool))
@@ -182,10 +179,6 @@ class AttentionPatternSums:
 
     size: int
     _sums: dict[tuple[str, str], Tensor] = field(default_factory=dict, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"size must be at least 1 position, got {self.size}")
 
     def update(
         self,

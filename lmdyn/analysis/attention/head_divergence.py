@@ -212,8 +212,6 @@ class HeadDivergenceSums:
     blocks: int = 1
 
     def __post_init__(self) -> None:
-        if self.blocks < 1:
-            raise ValueError(f"blocks must be at least 1, got {self.blocks}")
         self._sums: list[Tensor] = []
 
     def update(

@@ -24,12 +24,11 @@ from lmdyn.analysis.dynamics.maps.texts import (
     padding_of,
     repeated,
     resized,
-    rows_at,
-    rows_of,
     some_texts,
     tokens_of,
 )
 from lmdyn.analysis.inspection.activations import first_tensor, paths_of, resolve_sites
+from lmdyn.analysis.inspection.batches import rows_at, rows_of
 from lmdyn.analysis.inspection.blocks import static_blocks
 from lmdyn.analysis.inspection.forward import Forward, call_module, logits_of
 from lmdyn.analysis.inspection.sites import find_sites

@@ -17,7 +17,7 @@ from lmdyn.analysis.dynamics.synchronization import (
 )
 from lmdyn.analysis.orbits.lyapunov import check_windows, random_perturbation, rescaled
 from lmdyn.analysis.orbits.recurrence import Recurrence
-from lmdyn.analysis.orbits.trajectories import Map, check_precision, part_of, repeat, state_norm
+from lmdyn.analysis.orbits.trajectories import Map, of_states, part_of, repeat, state_norm
 
 __all__ = ["LongRun", "long_run"]
 
@@ -61,7 +61,7 @@ class LongRun:
     epsilon: float
 
 
-@torch.no_grad()
+@of_states
 def long_run(
     f: Map,
     x: Float[Tensor, "batch tokens d"],
@@ -119,7 +119,6 @@ def long_run(
         >>> run.switched_at.tolist(), round(float(run.exponents.nanmean()), 1)  # 0.43 for one token
         ([10, 10], 0.4)
     """
-    check_precision(x)
     if getattr(f, "masked", False):
         raise ValueError(
             "trajectories are dropped when they end, but masks belong to rows: create the map without a mask"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.orbits.lyapunov import check_windows, derivative
-from lmdyn.analysis.orbits.trajectories import check_precision, state_norm
+from lmdyn.analysis.orbits.trajectories import of_states, state_norm
 
 __all__ = ["SynchronizedMap", "synchronized_map", "transverse_exponents"]
 
@@ -145,7 +145,7 @@ def _apart(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).abs().max() / expected.abs().max())
 
 
-@torch.no_grad()
+@of_states
 def transverse_exponents(
     f: Callable[[Tensor], Tensor], x: Float[Tensor, "batch d"], tau: int, steps: int, seed: int = 0
 ) -> Float[Tensor, "windows batch"]:
@@ -174,7 +174,6 @@ def transverse_exponents(
         tensor([[0.9000],
                 [0.9000]], dtype=torch.float64)
     """
-    check_precision(x)
     check_windows(tau, steps)
     u = torch.randn(x.shape[-1], generator=torch.Generator().manual_seed(seed)).to(x).expand_as(x)
     u = u / u.norm(dim=-1, keepdim=True)

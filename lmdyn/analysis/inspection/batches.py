@@ -34,6 +34,8 @@ __all__ = [
     "next_token_labels",
     "own_copy",
     "padding_mask",
+    "rows_at",
+    "rows_of",
     "text_labels",
     "text_of",
     "unread_entries",
@@ -121,6 +123,33 @@ def named_batch(batch: Any, names: Mapping[str, str | int] | None = None) -> dic
         )
     rest = {k: v for k, v in entries.items() if k not in names.values() and isinstance(k, str)}
     return {**rest, **renamed}
+
+
+def rows_of(batch: Mapping[str, Any]) -> int:
+    """Return the number of rows of a batch, by ``input_ids``, or by the longest tensor.
+
+    Example:
+        >>> rows_of({"input_ids": torch.ones(2, 3), "position_ids": torch.ones(1, 3)})
+        2
+    """
+    tensors = [value for value in batch.values() if isinstance(value, Tensor) and value.ndim]
+    return len(batch["input_ids"]) if "input_ids" in batch else max(map(len, tensors), default=0)
+
+
+def rows_at(batch: Mapping[str, Any], rows: Tensor | slice) -> dict[str, Any]:
+    """Select rows of a batch; what is shared by all rows, such as positions (1, tokens), is unchanged.
+
+    Args:
+        batch: values by name.
+        rows: their numbers, or a mask of all rows.
+
+    Example:
+        >>> part = rows_at({"input_ids": torch.ones(2, 3), "position_ids": torch.ones(1, 3)}, slice(1, 2))
+        >>> {name: tuple(t.shape) for name, t in part.items()}
+        {'input_ids': (1, 3), 'position_ids': (1, 3)}
+    """
+    n = rows_of(batch)
+    return {k: v[rows] if isinstance(v, Tensor) and v.ndim and len(v) == n else v for k, v in batch.items()}
 
 
 def aligned_labels(labels: Int[Tensor, "_ _"], convention: Literal["aligned", "next"]) -> Int[Tensor, "_ _"]:

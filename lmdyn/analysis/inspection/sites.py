@@ -13,6 +13,7 @@ from torch.nn import Module
 from lmdyn.analysis.inspection.activations import capture, observing, paths_of
 from lmdyn.analysis.inspection.attention_weights import readable_attention
 from lmdyn.analysis.inspection.attributes import nearest
+from lmdyn.analysis.inspection.batches import rows_at
 from lmdyn.analysis.inspection.blocks import BlockGroup, block_groups
 from lmdyn.analysis.inspection.forward import Batch, Forward, call_module, decoder_ids, logits_of
 from lmdyn.analysis.inspection.forward_trace import AttentionTrace, Call, trace_forward, within
@@ -100,12 +101,7 @@ def find_sites(module: Module, batch: Batch, forward: Forward | None = None) -> 
 
 def _unequal_axes(batch: Batch) -> Mapping[str, Any]:
     rows, time = batch["input_ids"].shape
-    if rows != time or rows == 1:
-        return batch
-    return {
-        name: value[:-1] if isinstance(value, Tensor) and value.ndim and len(value) == rows else value
-        for name, value in batch.items()
-    }
+    return batch if rows != time or rows == 1 else rows_at(batch, slice(rows - 1))
 
 
 def match_sites(module: Module, pattern: str) -> dict[str, str]:

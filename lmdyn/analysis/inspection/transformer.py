@@ -15,7 +15,6 @@ __all__ = [
     "check_positions",
     "encoder_of",
     "is_encoder_decoder",
-    "layer_number",
     "layer_sites",
 ]
 
@@ -200,21 +199,3 @@ def attention_sites(module: Module) -> dict[str, str]:
             raise ValueError(f"layer {path!r} has no attention module: name it by `sites`")
         sites[name] = found
     return sites
-
-
-def layer_number(site: str) -> int:
-    """Return the number, from 1, of a layer by the name under which it was captured.
-
-    Raises:
-        ValueError: if :func:`layer_sites` does not give this name.
-
-    Example:
-        >>> layer_number("layer3"), layer_number("layer@2")
-        (3, 3)
-    """
-    match = re.fullmatch(r"layer(?:(\d+)|@(\d+))?", site)
-    if match is None:
-        raise ValueError(f"expected one of layer1, layer2, … or layer@0, layer@1, …, got {site!r}")
-    if match[1]:
-        return int(match[1])
-    return int(match[2]) + 1 if match[2] else 1

@@ -1,17 +1,17 @@
 """Derivative of a text's loss along directions in the parameters, by class of token and by use of a parameter."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.activations import first_tensor, paths_of
+from lmdyn.analysis.inspection.activations import first_tensor
 from lmdyn.analysis.inspection.batches import labels_of
-from lmdyn.analysis.inspection.forward import IGNORED
+from lmdyn.analysis.inspection.forward import IGNORED, logits_of
 from lmdyn.analysis.landscape.applications import separate_applications
 from lmdyn.analysis.landscape.line_integral import LineIntegral, LinePoint, integrate_line
 from lmdyn.analysis.landscape.loss_change import slopes_of
@@ -21,7 +21,7 @@ from lmdyn.analysis.parameters.loss_gradient import losses_of, mean_loss, requir
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, union_over_ranks
 from lmdyn.analysis.statistics.precision import at_least_float32, exact_float
 
-__all__ = ["TextOnLines", "TokenClasses", "class_slopes", "splits_at"]
+__all__ = ["TextOnLines", "TokenClasses", "class_slopes"]
 
 Key = tuple[str, str, str]
 """Division of the tokens, parameter, application."""
@@ -67,14 +67,13 @@ def class_slopes(
     divisions: Mapping[str, TokenClasses],
     *,
     repeated: Mapping[str, str] | None = None,
-    head: str | None = None,
 ) -> list[LinePoint]:
     """Compute the loss of a text and its derivative along directions, by entry and by class of token.
 
     One forward pass of each batch, and for each division one backward pass for each of its classes that occurs in the
-    batch. With ``head``, these end at the input of this linear layer: what is above it, usually most of the work, is
-    computed once for all classes, since its row t is a function of the token t alone. ``.grad`` is unchanged. Sums over
-    batches and ranks are divided by the number of labelled tokens. Every rank must call it.
+    batch. If the logits are the output of a linear layer, these begin at its input: what is above it, usually most of
+    the work, is computed once for all classes, since its row t is a function of the token t alone. ``.grad`` is
+    unchanged. Sums over batches and ranks are divided by the number of labelled tokens. Every rank must call it.
 
     Args:
         module: the module, in the mode in which its loss is to be computed.
@@ -84,7 +83,6 @@ def class_slopes(
         divisions: at least one division of the tokens, by name.
         repeated: module path by display name of the modules whose applications are told apart, see
             :func:`~lmdyn.analysis.landscape.applications.separate_applications`.
-        head: path of a linear layer for which :func:`splits_at` is true.
 
     Returns:
         For each direction, the loss and its derivative. The keys of ``groups`` are (division, parameter, application),
@@ -108,24 +106,29 @@ def class_slopes(
     moving = {name: p for name, p in parameters.items() if any(name in moved for moved in directions)}
     names = {id(p): name for name, p in moving.items()}
     sums = _Sums(directions, divisions, moving)
+    several = any(
+        classes.number > 1 for classes in divisions.values()
+    )  # else a whole backward pass is cheaper
+    last: list[_Head] = []
     with ExitStack() as stack:
         stack.enter_context(requiring_grad(list(moving.values())))
         separate = stack.enter_context(separate_applications(module, repeated or {}))
-        linear = stack.enter_context(_watched(module, head)) if head else None
+        for layer in module.modules() if several else ():
+            if type(layer) is nn.Linear:
+                hook = layer.register_forward_hook(
+                    lambda *call: last.__setitem__(slice(None), [_Head.of(*call)])
+                )
+                stack.callback(hook.remove)
         for batch in batches:
             separate.clear()
-            if linear is not None:
-                linear.calls = 0
             with torch.enable_grad():
-                losses = losses_of(call(batch), batch)
-            if linear is not None and not linear.fits(losses):
-                raise RuntimeError(
-                    f"the output layer ran {linear.calls} times and returned {tuple(linear.output.shape)} for "
-                    f"{tuple(losses.shape)} tokens: expected one call and a row for each token, as on the first batch"
-                )
+                output = call(batch)
+                losses = losses_of(output, batch)
+            # a layer within a repeated module has leaves of its own in each application
+            heads = [h for h in last if h.output is logits_of(output) and h.weight is h.layer.weight]
             uses: dict[tuple[str, str], Tensor] = {(name, ""): p for name, p in moving.items()}
             uses |= {(names[key], at): p for (key, at), p in separate.leaves.items() if key in names}
-            sums.add_batch(losses, batch, uses, linear, names)
+            sums.add_batch(losses, batch, uses, next(iter(heads), None), names)
     return sums.points()
 
 
@@ -222,93 +225,28 @@ class _Sums:
         return points
 
 
-# ------------------------------------------------------------------------------------------ the output layer
+class _Head(NamedTuple):
+    """A call of a linear layer."""
 
+    layer: nn.Linear
+    weight: Tensor
+    input: Tensor
+    output: Tensor
 
-def splits_at(
-    module: nn.Module, batch: Mapping[str, Any], call: Callable[[Mapping[str, Any]], Any], head: str
-) -> bool:
-    """Try on a batch whether all losses pass through a linear layer, and the loss of token t through its row t alone.
-
-    Args:
-        module: the module.
-        batch: a batch with labels.
-        call: function that calls the module on a batch.
-        head: path of the layer.
-
-    Returns:
-        Whether gradients from its input downwards, with its own, are those of the whole module. False for a path that
-        is no ``nn.Linear``, such as that of a subclass or of an adapter.
-
-    Example:
-        >>> model = nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 3), nn.Linear(3, 3))
-        >>> batch = {"x": torch.tensor([[0, 1, 2]]), "labels": torch.tensor([[1, 2, 0]])}
-        >>> [splits_at(model, batch, lambda b: model(b["x"]), path) for path in ("2", "1")]
-        [True, False]
-    """
-    if type(paths_of(module).get(head)) is not nn.Linear:
-        return False
-    parameters = list(module.parameters())
-    with requiring_grad(parameters), _watched(module, head) as linear, torch.enable_grad():
-        losses = losses_of(call(batch), batch)
-        if not linear.fits(losses) or not linear.output.requires_grad:
-            return False
-        some = torch.zeros_like(losses)
-        some.flatten()[::2] = 1
-
-        def gradients(of: Tensor, weights: Tensor, inputs: list[Any]) -> tuple[Tensor, ...]:
-            return torch.autograd.grad(of, inputs, weights, retain_graph=True, materialize_grads=True)
-
-        of_output, *whole = gradients(losses, torch.ones_like(losses), [linear.output, *parameters])
-        rows = of_output.view(losses.numel(), -1) * some.view(-1, 1)
-        if not _close(gradients(losses, some, [linear.output])[0].view_as(rows), rows):
-            return False
-        own = {id(p): g for p, g in linear.own_gradients(of_output)}
-        found = [own.get(id(p), torch.zeros_like(p)) for p in parameters]
-        if linear.input.requires_grad:
-            below = gradients(linear.input, linear.into(of_output), parameters)
-            found = [a + b for a, b in zip(found, below, strict=True)]
-    return all(_close(a, b) for a, b in zip(found, whole, strict=True))
-
-
-def _close(a: Tensor, b: Tensor) -> bool:
-    return bool((a - b).norm() <= 1e-4 * b.norm())
-
-
-class _Head:
-    """A linear layer, and what passed through it in the last forward pass."""
-
-    def __init__(self, layer: nn.Linear) -> None:
-        self.layer, self.calls = layer, 0
-        self.input = self.output = torch.zeros(0)
-
-    def see(self, _: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        self.calls += 1
-        self.input, self.output = cast(Tensor, first_tensor(args)), cast(Tensor, first_tensor(output))
-
-    def fits(self, losses: Tensor) -> bool:
-        """Return whether it was called once, on a row for each loss."""
-        return self.calls == 1 and self.output.shape[:-1].numel() == losses.numel()
+    @classmethod
+    def of(cls, layer: nn.Module, args: tuple[Any, ...], output: Any) -> "_Head":
+        x, y = (cast(Tensor, first_tensor(value)) for value in (args, output))
+        return cls(cast(nn.Linear, layer), cast(Tensor, layer.weight), x, y)
 
     def into(self, of_output: Tensor) -> Tensor:
         """Return the gradient with respect to its input."""
-        return (of_output @ self.layer.weight.detach().to(of_output.dtype)).to(self.input.dtype)
+        return (of_output @ self.weight.detach().to(of_output.dtype)).to(self.input.dtype)
 
     def own_gradients(self, of_output: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return its parameters with their gradients."""
-        rows = of_output.flatten(0, -2).to(self.layer.weight.dtype)  # autocast computes in another one
-        found = [(self.layer.weight, rows.T @ self.input.detach().flatten(0, -2).to(rows.dtype))]
+        rows = of_output.flatten(0, -2).to(self.weight.dtype)  # autocast computes in another one
+        found = [(self.weight, rows.T @ self.input.detach().flatten(0, -2).to(rows.dtype))]
         return found if self.layer.bias is None else [*found, (self.layer.bias, rows.sum(0))]
-
-
-@contextmanager
-def _watched(module: nn.Module, head: str) -> Iterator[_Head]:
-    seen = _Head(cast(nn.Linear, paths_of(module)[head]))
-    handle = seen.layer.register_forward_hook(seen.see)
-    try:
-        yield seen
-    finally:
-        handle.remove()
 
 
 class TextOnLines:
@@ -321,7 +259,6 @@ class TextOnLines:
             recurrent state that one batch hands on to the next depends on them too, unseen by the gradient.
         divisions: divisions of the tokens into classes.
         repeated: path of each repeated module, by the name of its applications.
-        head: linear layer at which the losses split, if there is one; see ``class_slopes``.
 
     Example:
         >>> layer = nn.Linear(1, 2, bias=False)
@@ -342,12 +279,9 @@ class TextOnLines:
         divisions: Mapping[str, TokenClasses],
         *,
         repeated: Mapping[str, str] | None = None,
-        head: str | None = None,
     ) -> None:
         self._module, self._batches, self._call = module, batches, call
         self._divisions, self._repeated = divisions, dict(repeated or {})
-        # for a single class of all tokens, a whole backward pass is cheaper
-        self._head = head if any(d.number > 1 for d in divisions.values()) else None
 
     def loss(self) -> float:
         """Return the mean loss at the module's own parameters. Every rank must call it."""
@@ -372,7 +306,6 @@ class TextOnLines:
                 moved,
                 self._divisions,
                 repeated=self._repeated,
-                head=self._head,
             )
 
     def between(

@@ -44,9 +44,6 @@ class Hessian:
         parameters: parameters with respect to which derivatives are computed; they must require grad.
         scale: divisor of the sum over ranks, such as the number of tokens of all ranks.
 
-    Raises:
-        ValueError: if there are no parameters.
-
     Example:
         >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
         >>> hessian = Hessian(lambda: [(x**2 * torch.tensor([1.0, 3.0])).sum()], [x])
@@ -59,8 +56,6 @@ class Hessian:
     def __init__(
         self, losses: Callable[[], Iterable[Tensor]], parameters: Sequence[Tensor], scale: float = 1.0
     ) -> None:
-        if not parameters:
-            raise ValueError("expected at least one parameter, got none")
         self._losses = losses
         self._parameters = list(parameters)
         self._scale = scale
@@ -80,8 +75,6 @@ class Hessian:
         Returns:
             Product of the same shape, on every rank, on the CPU if there are several ranks or devices.
         """
-        if vector.shape != (self.size,):
-            raise ValueError(f"expected a vector of {self.size} numbers, got shape {tuple(vector.shape)}")
         parts = [
             part.view_as(p).to(p.device, p.dtype)
             for part, p in zip(
@@ -185,12 +178,7 @@ class Hessian:
         Args:
             probes: number of products, at least 2.
             seed: seed of the random vectors.
-
-        Raises:
-            ValueError: for fewer than two probes, which have no standard error.
         """
-        if probes < 2:
-            raise ValueError(f"expected at least 2 probes, got {probes}")
         if probes >= self.size:
             return HessianTrace(float(self.dense().double().trace()), 0.0)
         generator = torch.Generator().manual_seed(seed)

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from lmdyn.analysis.orbits.growth_rate import GrowthRate, growth_rate
 from lmdyn.analysis.orbits.lyapunov import random_perturbation, rescaled, unit_perturbation
-from lmdyn.analysis.orbits.trajectories import Map, check_precision, per_row, repeat, state_norm
+from lmdyn.analysis.orbits.trajectories import Map, of_states, per_row, repeat, state_norm
 
 __all__ = ["closed_orbit_rate"]
 
 _STEPS, _PERIODS = 300, 3
 
 
-@torch.no_grad()
+@of_states
 def closed_orbit_rate(
     f: Map,
     x: Float[Tensor, "batch *state"],
@@ -57,7 +57,6 @@ def closed_orbit_rate(
         >>> found.exponent.exp()
         tensor([0.9900], dtype=torch.float64)
     """
-    check_precision(x)
     if bool((period < 1).any()):
         raise ValueError(
             f"expected periods of at least 1, got {int(period.min())}: these orbits are not known to be closed"

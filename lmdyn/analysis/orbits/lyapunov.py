@@ -16,8 +16,8 @@ from torch import Tensor
 
 from lmdyn.analysis.orbits.trajectories import (
     Map,
-    check_precision,
     check_steps,
+    of_states,
     per_row,
     power_at,
     state_norm,
@@ -71,17 +71,12 @@ def random_perturbation(
         seed: seed for all rows.
         rows: number of each row in the whole set, if the batch is a part of it; 0 … batch − 1 by default.
 
-    Raises:
-        ValueError: if the number of ``rows`` is not the batch size.
-
     Example:
         >>> one = random_perturbation(torch.zeros(3, 2, 8), epsilon=0.5)
         >>> float(one[2].norm()), bool((one[2:] == random_perturbation(torch.zeros(1, 2, 8), 0.5, rows=[2])).all())
         (0.5, True)
     """
     rows = range(len(x)) if rows is None else rows
-    if len(rows) != len(x):
-        raise ValueError(f"expected one row number for each of {len(x)} rows, got {len(rows)}")
     keys = splitmix64(splitmix64(torch.tensor(seed)) + torch.tensor(list(rows), dtype=torch.int64))
     out = torch.empty(x.shape, dtype=x.dtype)
     for row, key in zip(out, keys.tolist(), strict=True):
@@ -161,7 +156,7 @@ def rescaled(
     return torch.where(per_row(lost, x), first, scaled), growth, lost, finite
 
 
-@torch.no_grad()
+@of_states
 def local_lyapunov_exponents(
     f: Map | Sequence[Map],
     x: Float[Tensor, "batch *state"],
@@ -203,7 +198,6 @@ def local_lyapunov_exponents(
         >>> local_lyapunov_exponents(lambda x: x @ spiral, torch.zeros(1, 2), tau=10, steps=20).exponents
         tensor([[-0.6931], [-0.6931]], dtype=torch.float64)
     """
-    check_precision(x)
     check_steps(f, steps)
     check_windows(tau, steps)
     if not 0 < epsilon < math.inf:

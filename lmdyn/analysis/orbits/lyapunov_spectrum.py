@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmdyn.analysis.orbits.kaplan_yorke import kaplan_yorke_dimension
 from lmdyn.analysis.orbits.lyapunov import derivative
-from lmdyn.analysis.orbits.trajectories import Map, check_precision, check_steps, state_norm
+from lmdyn.analysis.orbits.trajectories import Map, check_steps, of_states, state_norm
 
 __all__ = ["LyapunovSpectrum", "ResolutionError", "lyapunov_spectrum"]
 
@@ -44,7 +44,7 @@ class LyapunovSpectrum:
     final: Float[Tensor, "batch *state"]
 
 
-@torch.no_grad()
+@of_states
 def lyapunov_spectrum(
     f: Map | Sequence[Map],
     x: Float[Tensor, "batch *state"],
@@ -95,7 +95,6 @@ def lyapunov_spectrum(
         >>> lyapunov_spectrum(halve_and_double, torch.ones(1, 2), k=2, steps=20, skip=20).exponents
         tensor([[ 0.6931, -0.6931]], dtype=torch.float64)
     """
-    check_precision(x)
     size = math.prod(x.shape[1:])
     if not 1 <= k <= size:
         raise ValueError(f"k must be from 1 to {size}, the dimensions of the state, got {k}")

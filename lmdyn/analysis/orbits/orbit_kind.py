@@ -16,7 +16,7 @@ from lmdyn.analysis.orbits.growth_rate import GrowthRate, arrival, growth_rate
 from lmdyn.analysis.orbits.lyapunov import check_windows
 from lmdyn.analysis.orbits.lyapunov_spectrum import ResolutionError, lyapunov_spectrum
 from lmdyn.analysis.orbits.spectral_lines import spectral_lines
-from lmdyn.analysis.orbits.trajectories import Map, check_precision, repeat, state_norm
+from lmdyn.analysis.orbits.trajectories import Map, of_states, repeat, state_norm
 
 __all__ = ["KINDS", "OrbitKinds", "orbit_kind"]
 
@@ -75,7 +75,7 @@ class OrbitKinds:
     final: Float[Tensor, "batch *state"]
 
 
-@torch.no_grad()
+@of_states
 def orbit_kind(
     f: Map,
     x: Float[Tensor, "batch *state"],
@@ -164,7 +164,6 @@ def orbit_kind(
         >>> orbit_kind(logistic, x, steps=1000).kinds  # λ is 0 in the direction of the parameter, 0.69 in the third row
         ['fixed point', 'cycle', 'chaotic']
     """
-    check_precision(x)
     before = 0 if earlier is None else len(earlier)
     if steps or not before:
         check_windows(tau, steps)

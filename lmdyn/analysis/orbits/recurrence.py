@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.orbits.trajectories import Map, check_precision, per_row, repeat, state_norm
+from lmdyn.analysis.orbits.trajectories import Map, of_states, per_row, repeat, state_norm
 
 __all__ = ["Attractors", "Recurrence", "attractors"]
 
@@ -66,11 +66,7 @@ class Recurrence:
 
     @torch.no_grad()
     def update(self, x: Float[Tensor, "batch *state"]) -> None:
-        """Process the next state; the first one is step 0.
-
-        Raises:
-            ValueError: if the shape is not that of earlier states.
-        """
+        """Process the next state; the first one is step 0."""
         size = state_norm(x)
         if self._largest:
             size = torch.where(size.isfinite(), size, 0)
@@ -84,10 +80,6 @@ class Recurrence:
             self._began = torch.where(_finite(x), 0, -1)
             self._moved = torch.zeros(len(x), dtype=torch.float64, device=x.device)
             return
-        if x.shape != self._saved.shape:
-            raise ValueError(
-                f"expected a state of shape {tuple(self._saved.shape)} as before, got {tuple(x.shape)}"
-            )
         self._step += 1
         begins = (self._began < 0) & _finite(x)
         self._began = torch.where(begins, self._step, self._began)
@@ -146,7 +138,7 @@ class Attractors:
     label: Int[Tensor, "batch"]
 
 
-@torch.no_grad()
+@of_states
 def attractors(f: Map, x: Float[Tensor, "batch *state"], max_period: int, tolerance: float) -> Attractors:
     """Find the period of the orbit of each row, and which rows share an orbit.
 
@@ -172,7 +164,6 @@ def attractors(f: Map, x: Float[Tensor, "batch *state"], max_period: int, tolera
         >>> ended.period, ended.label
         (tensor([1, 1, 1]), tensor([0, 1, 0]))
     """
-    check_precision(x)
     if max_period < 1:
         raise ValueError(f"max_period must be at least 1, got {max_period}")
     step, start = repeat(f, 1), x

@@ -1,10 +1,12 @@
 """Trajectories of a map x ↦ f(x): recorded observables, numerical precision, powers of the map."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import wraps
 from operator import attrgetter
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +19,7 @@ __all__ = [
     "check_steps",
     "exact_products",
     "iterate",
+    "of_states",
     "part_of",
     "per_row",
     "power_at",
@@ -24,6 +27,8 @@ __all__ = [
     "state_norm",
 ]
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Map = Callable[[Tensor], Tensor]
 """x ↦ f(x), of (batch, *state) to the same shape and dtype, with independent rows."""
 
@@ -41,19 +46,13 @@ _PRODUCTS = (
 
 
 def check_precision(x: Tensor) -> None:
-    """Raise an error for iteration in less than float32: dynamics amplify the rounding of tf32 and bf16.
-
-    Float64 products are always exact. For float32, every setting of torch is checked that leads to products,
-    convolutions or recurrent steps in tf32 or bf16 on the device of ``x``, in its old form
-    (``set_float32_matmul_precision``, ``allow_tf32``) and its new one (``fp32_precision``, since 2.9). By default,
-    torch computes convolutions and recurrent layers on CUDA in tf32: there, a program that sets nothing gets an error.
+    """Raise an error for iteration in less than float32: dynamics amplify rounding.
 
     Args:
-        x: (batch, *state) state, whose dtype and device are checked.
+        x: (batch, *state) state, whose dtype is checked.
 
     Raises:
-        ValueError: if the state has no batch, has no numbers, or is neither float32 nor float64; under autocast, or
-            with products of reduced precision.
+        ValueError: if the state has no batch, has no numbers, or is neither float32 nor float64.
 
     Example:
         >>> check_precision(torch.zeros(1, 2, dtype=torch.bfloat16))
@@ -69,14 +68,6 @@ def check_precision(x: Tensor) -> None:
         raise ValueError(f"expected states of at least one number, got shape {tuple(x.shape)}")
     if x.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"expected a state in float32 or float64, got {x.dtype}: convert it (and the map)")
-    remedy = "iterate under `with lmdyn.analysis.orbits.trajectories.exact_products():`"
-    if torch.is_autocast_enabled(x.device.type):
-        raise ValueError(f"autocast is on for {x.device.type}: dynamics require float32 or float64; {remedy}")
-    if x.dtype == torch.float32 and (reduced := _reduced_settings(x.device)):
-        raise ValueError(
-            f"float32 products are in tf32 or bf16 by {', '.join(reduced)}: dynamics require full precision; "
-            f'{remedy}, or set these to "ieee" ("highest", False)'
-        )
 
 
 @contextmanager
@@ -115,6 +106,24 @@ def exact_products() -> Iterator[None]:
         yield
 
 
+def of_states(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function of states ``x`` check their precision, and run with exact products and without gradients.
+
+    Example:
+        >>> of_states(lambda f, x: f(x))(torch.tanh, torch.zeros(1, 2))
+        tensor([[0., 0.]])
+    """
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def exact(*args: P.args, **kwargs: P.kwargs) -> R:
+        check_precision(signature.bind(*args, **kwargs).arguments["x"])
+        with exact_products(), torch.no_grad():
+            return function(*args, **kwargs)
+
+    return exact
+
+
 @dataclass(frozen=True)
 class Trajectory:
     """Recorded observables of a trajectory.
@@ -130,7 +139,7 @@ class Trajectory:
     diverged: Int[Tensor, "batch"]
 
 
-@torch.no_grad()
+@of_states
 def iterate(
     f: Map | Sequence[Map],
     x: Float[Tensor, "batch *state"],
@@ -151,13 +160,12 @@ def iterate(
 
     Raises:
         ValueError: if the precision is below float32 (see :func:`check_precision`), if there are more steps than maps
-            in a sequence, if a map changes shape or dtype, or if an observable is not (batch, ...).
+            in a sequence, or if a map changes shape or dtype.
 
     Example:
         >>> iterate(lambda x: x / 2, torch.ones(1, 3), 2, {"sum": lambda x: x.sum(1)}).observables["sum"]
         tensor([[3.0000], [1.5000], [0.7500]])
     """
-    check_precision(x)
     check_steps(f, steps)
     kept: dict[str, Tensor] = {}
     diverged = torch.full((len(x),), -1, dtype=torch.int64, device=x.device)
@@ -168,11 +176,6 @@ def iterate(
         for name, observable in observables.items():
             value = observable(x)
             if name not in kept:
-                if value.ndim == 0 or len(value) != len(x):
-                    raise ValueError(
-                        f"observable {name!r} has shape {tuple(value.shape)} for {len(x)} rows: "
-                        "expected (batch, ...), at least one value per row"
-                    )
                 kept[name] = value.new_empty(steps + 1, *value.shape)
             kept[name][t] = value
         finite = x.flatten(1).isfinite().all(1)
@@ -206,7 +209,8 @@ def repeat(f: Map, n: int) -> Map:
 
     def power(x: Tensor) -> Tensor:
         if not x.is_cuda or torch.cuda.is_current_stream_capturing():
-            return _applied(same, x)
+            # the map may write into its argument, or reuse its result
+            return _applied(same, x.clone()).clone()
         key = (x.shape, x.dtype, x.device)
         if key not in graphs:
             while len(graphs) >= _GRAPHS:  # each holds its own memory
@@ -340,22 +344,3 @@ def _restore(settings: Mapping[Any, str]) -> None:
     for setting, precision in settings.items():
         if setting.fp32_precision != precision:
             setting.fp32_precision = precision
-
-
-def _reduced_settings(device: torch.device) -> list[str]:
-    """Return the names of the settings that lead to float32 products in tf32 or bf16 on this device."""
-    cuda = device.type == "cuda"
-    found = [
-        f"torch.{name}.fp32_precision"
-        for name, setting in _settings().items()
-        if (cuda or "mkldnn" in name) and setting.fp32_precision in _REDUCED
-    ]
-    # reading an old setting is an error if it contradicts the new ones, which then decide
-    with suppress(RuntimeError):
-        if torch.get_float32_matmul_precision() != "highest":
-            found.append("torch.set_float32_matmul_precision")
-    for name, backend in (("cuda.matmul", torch.backends.cuda.matmul), ("cudnn", torch.backends.cudnn)):
-        with suppress(RuntimeError):
-            if cuda and backend.allow_tf32:
-                found.append(f"torch.backends.{name}.allow_tf32")
-    return found

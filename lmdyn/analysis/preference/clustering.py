@@ -45,9 +45,6 @@ class Membership:
         cluster: (m,) for each pair, the cluster, from 0 to ``number`` − 1.
         value: (m,) for each pair, the value of the word in this component, with the sign of the direction.
 
-    Raises:
-        ValueError: if a word or cluster does not exist.
-
     Example:
         >>> pairs = {"word": torch.tensor([0, 1, 1]), "cluster": torch.tensor([0, 0, 3])}
         >>> found = Membership(words=4, number=4, value=torch.tensor([2.6, 4.0, -3.0]), **pairs)
@@ -62,13 +59,6 @@ class Membership:
     word: Int[Tensor, "m"]
     cluster: Int[Tensor, "m"]
     value: Float[Tensor, "m"]
-
-    def __post_init__(self) -> None:
-        for name, index, there in (("words", self.word, self.words), ("clusters", self.cluster, self.number)):
-            if len(index) and not (int(index.min()) >= 0 and int(index.max()) < there):
-                raise ValueError(
-                    f"expected {name} from 0 to {there - 1}, got {int(index.min())} to {int(index.max())}"
-                )
 
     @property
     def component(self) -> Int[Tensor, "m"]:
@@ -255,9 +245,6 @@ def typical_words(
         count: number of words; fewer if the cluster is smaller.
         by: ``value`` or ``frequency``.
 
-    Raises:
-        ValueError: if the cluster does not exist.
-
     Example:
         >>> embeddings = torch.randn(200, 8, generator=torch.Generator().manual_seed(0)) ** 3
         >>> clusters = word_clusters(embeddings, Clustering(components=4, learning_rate=0.1))
@@ -265,8 +252,6 @@ def typical_words(
         >>> bool(clusters.values[words[0], 0] >= clusters.values[words[1], 0] > 2.5)
         True
     """
-    if not 0 <= cluster < clusters.number:
-        raise ValueError(f"cluster must be from 0 to {clusters.number - 1}, got {cluster}")
     members = clusters.cluster == cluster
     words, order = clusters.word[members].sort()
     if by == "value":

@@ -7,7 +7,6 @@ from typing import Annotated, Any, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -17,7 +16,6 @@ from lmdyn.analysis.inspection.forward import check_labels
 from lmdyn.analysis.inspection.predictions import hits
 from lmdyn.analysis.probing.state_decoder import StateDecoder
 from lmdyn.analysis.probing.task_metrics import regression_metrics
-from lmdyn.analysis.probing.tower_heads import TowerHead
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.analysis.statistics.precision import at_least_float32, exact_float, scatter_matrix, unit_size
 
@@ -25,15 +23,12 @@ __all__ = [
     "LinearReadouts",
     "ReadoutTraining",
     "StateDecoder",
-    "head_scores",
     "pooled_states",
     "prediction_scores",
     "readout_correlation",
     "states_at",
     "train_linear_readouts",
 ]
-
-_LOGITS = 4096  # maximum number of positions predicted at once: each has logits over the vocabulary
 
 
 def states_at(
@@ -81,20 +76,6 @@ def prediction_scores(logits: Float[Tensor, "n vocab"], labels: Int[Tensor, "n"]
     right = hits(logits, labels).double()
     log_p = logits.log_softmax(1).gather(1, labels[:, None])[:, 0].double()
     return torch.stack([right, torch.where(right.isnan(), torch.nan, -log_p)], 1)
-
-
-@torch.no_grad()
-def head_scores(
-    head: TowerHead, encodings: Float[Tensor, "n d"], labels: Int[Tensor, "n"]
-) -> Float[Tensor, "n 2"]:
-    """Compute :func:`prediction_scores` of an output layer, for a bounded number of positions at a time.
-
-    Example:
-        >>> head_scores(TowerHead(4, 9, 0.02, 0), torch.ones(3, 4), torch.tensor([1, 2, 3])).shape
-        torch.Size([3, 2])
-    """
-    parts = zip(encodings.split(_LOGITS), labels.split(_LOGITS), strict=True)
-    return torch.cat([prediction_scores(F.linear(head(x), head.weight, head.bias), y) for x, y in parts])
 
 
 @dataclass(frozen=True)

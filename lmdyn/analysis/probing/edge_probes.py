@@ -19,6 +19,7 @@ from lmdyn.analysis.inspection.predictions import hits
 from lmdyn.analysis.probing.probes import (
     Linear,
     Targets,
+    adam,
     generator,
     loss_gradient,
     same_width,
@@ -120,11 +121,9 @@ class Spans:
     def __len__(self) -> int:
         return len(self.index)
 
-    def means(self, rows: Tensor, sites: Tensor) -> Tensor:
-        """Return the concatenated means of the spans of some rows, for some sites, (S', b, k d)."""
+    def means(self, rows: Tensor) -> Tensor:
+        """Return the concatenated means of the spans of some rows, (S, b, k d)."""
         parts = [self.features.index_select(0, i).transpose(0, 1) for i in self.index[rows].unbind(1)]
-        if len(sites) < self.features.shape[1]:
-            parts = [part.index_select(0, sites) for part in parts]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
@@ -140,61 +139,41 @@ def fit(
     best = [p.detach().clone() for p in model.parameters]
     best_f1 = torch.full((number,), -1.0, dtype=torch.float64)
     best_update, stale = (torch.zeros(number).long() for _ in range(2))
-    active = torch.arange(number)
-    optimizer = torch.optim.Adam(
-        model.parameters, lr=classifier.learning_rate, fused=device.type in ("cpu", "cuda")
-    )
+    optimizer = adam(model.parameters, classifier.learning_rate)
     rows: list[Tensor] = []
     for update in range(1, classifier.max_updates + 1):
         if not rows:
             epoch = torch.randperm(len(train), generator=order).to(device, non_blocking=True)
             rows = list(reversed(epoch.split(classifier.batch_size)))
-        model.gradients(train, rows.pop(), active.to(device))
+        optimizer.zero_grad()
+        model.backward(train, rows.pop())
         optimizer.step()
         if update % classifier.evaluate_every and update < classifier.max_updates:
             continue
-        f1 = _score(model, validation, active.to(device), loss)
-        better = f1 > best_f1[active]
-        for row in better.nonzero()[:, 0].tolist():
-            site = int(active[row])
-            best_f1[site], best_update[site] = f1[row], update
-            for kept, parameter in zip(best, model.parameters, strict=True):
-                kept[site] = parameter.detach()[row]
-        stale[active] = torch.where(better, 0, stale[active] + 1)
-        goes_on = stale[active] < classifier.patience
-        if not bool(goes_on.any()):
+        f1 = _score(model, validation, loss)
+        better = (f1 > best_f1) & (
+            stale < classifier.patience
+        )  # a site that has stopped is trained on, unread
+        best_f1, best_update = torch.where(better, f1, best_f1), torch.where(better, update, best_update)
+        stale = torch.where(better, 0, stale + 1)
+        for kept, parameter in zip(best, model.parameters, strict=True):
+            kept[better] = parameter.detach()[better]
+        if bool((stale >= classifier.patience).all()):
             break
-        if not bool(goes_on.all()):
-            active = active[goes_on]
-            _keep(model, optimizer, goes_on.nonzero()[:, 0].to(device))
-    model.hold(best)
-    f1 = _score(model, test, torch.arange(number, device=device), loss)
+    model.weight, model.bias = best
+    f1 = _score(model, test, loss)
     failed = best_f1 < 0  # was not finite at any evaluation: the weights are the initial ones
     f1[failed] = best_f1[failed] = torch.nan
     return f1, best_f1, best_update
 
 
-def _keep(model: "_Probes", optimizer: torch.optim.Optimizer, rows: Tensor) -> None:
-    """Continue with some of the sites: their weights, and Adam's moments."""
-    kept = []
-    for parameter in model.parameters:
-        new = parameter.detach()[rows].clone().requires_grad_(parameter.requires_grad)
-        state = optimizer.state.pop(parameter)
-        optimizer.state[new] = {
-            name: value[rows] if value.shape == parameter.shape else value for name, value in state.items()
-        }
-        kept.append(new)
-    model.hold(kept)
-    optimizer.param_groups[0]["params"] = kept
-
-
 @torch.no_grad()
-def _score(model: "_Probes", spans: Spans, sites: Tensor, loss: Loss) -> Tensor:
-    """Compute micro-F1, (S',) float64 on the CPU."""
-    found = torch.zeros(len(sites), dtype=torch.float64, device=spans.index.device)
+def _score(model: "_Probes", spans: Spans, loss: Loss) -> Tensor:
+    """Compute micro-F1, (S,) float64 on the CPU."""
+    found = torch.zeros(len(model.weight), dtype=torch.float64, device=spans.index.device)
     answers, gold = found.long(), 0
     for rows in torch.arange(len(spans), device=spans.index.device).split(_CHUNK):
-        z, y = model.logits(spans.means(rows, sites)), spans.labels[rows]
+        z, y = model.logits(spans.means(rows)), spans.labels[rows]
         right, answered, there = f1_counts(z, y, multi_label=loss != "softmax")
         found += right
         answers += answered
@@ -221,10 +200,6 @@ def f1_counts(logits: Tensor, labels: Tensor, multi_label: bool) -> tuple[Tensor
         >>> right.tolist(), answers.tolist(), gold
         ([2.0], [3], 2)
     """
-    if logits.shape[-1] == 0 or logits.shape[1] != len(labels):
-        raise ValueError(
-            f"expected (probes, spans, classes), got {tuple(logits.shape)} and {len(labels)} labels"
-        )
     answered = (logits > 0).sum((1, 2))
     if not multi_label:
         right = hits(logits, labels.expand(logits.shape[:2])).double().sum(1)
@@ -257,20 +232,15 @@ class _Probes(Linear):
         super().__init__(sizes, Targets(("",), (num_classes,), spans.labels))
         self._loss = loss
 
-    def hold(self, parameters: list[Tensor]) -> None:
-        """Replace the parameters."""
-        self.weight, self.bias = self.parameters = parameters
-
-    @torch.no_grad()
-    def gradients(self, spans: Spans, rows: Tensor, sites: Tensor) -> None:
-        """Set the gradients of the parameters."""
-        x, y = spans.means(rows, sites), spans.labels[rows]
-        z = self.logits(x)
+    @torch.enable_grad()
+    def backward(self, spans: Spans, rows: Tensor) -> None:
+        """Compute the gradients of the parameters."""
+        z, y = self.logits(spans.means(rows)), spans.labels[rows]
+        of_z = z.detach()
         if self._loss == "softmax":
-            loss_gradient(z, y[:, None], z.new_ones(len(y), 1), self.num_classes)
+            z.backward(loss_gradient(of_z, y[:, None], z.new_ones(len(y), 1), self.num_classes))
         else:
-            z.sigmoid_().sub_(one_hot(y, z.shape[-1])).div_(z[0].numel())
-        self.backward(x, z)
+            z.backward(of_z.sigmoid_().sub_(one_hot(y, z.shape[-1])).div_(z[0].numel()))
 
 
 @dataclass(frozen=True)

@@ -156,11 +156,6 @@ class Linear:
         """Return the logits (S, b, C) of x (S, b, d)."""
         return torch.baddbmm(self.bias, x, self.weight)
 
-    def backward(self, x: Tensor, g: Tensor) -> None:
-        """Compute the gradients of the parameters, from that of the logits of the last call."""
-        self.weight.grad = x.transpose(1, 2) @ g
-        self.bias.grad = g.sum(1, keepdim=True)
-
 
 class MLP:
     """Classifiers with one hidden layer each: h = relu(x U + a), and z = h W + b for each task.
@@ -196,25 +191,10 @@ class MLP:
     def logits(self, x: Tensor, dropped: Tensor | None = None) -> Tensor:
         """Return the logits (S, b, C) of x (S, b, d); dropped: (b, hidden_size), 0 or 1 / (1 − dropout)."""
         hidden = torch.baddbmm(self.hidden_bias, x, self.hidden_weight).relu_()
-        self._dropped = None if dropped is None else dropped.repeat(1, len(self.weights))
-        if self._dropped is not None:
-            hidden *= self._dropped
-        self._hidden = hidden.chunk(len(self.weights), -1)
-        outputs = [h @ w for h, w in zip(self._hidden, self.weights, strict=True)]
-        return torch.cat(outputs, -1).add_(self.bias)
-
-    def backward(self, x: Tensor, g: Tensor) -> None:
-        """Compute the gradients of the parameters, from that of the logits of the last call."""
-        back = []
-        for h, w, part in zip(self._hidden, self.weights, g.split(self.num_classes, -1), strict=True):
-            w.grad = h.transpose(1, 2) @ part
-            back.append((part @ w.transpose(1, 2)).mul_(h > 0))
-        self.bias.grad = g.sum(1, keepdim=True)
-        inner = torch.cat(back, -1)
-        if self._dropped is not None:
-            inner *= self._dropped
-        self.hidden_weight.grad = x.transpose(1, 2) @ inner
-        self.hidden_bias.grad = inner.sum(1, keepdim=True)
+        if dropped is not None:
+            hidden = hidden * dropped.repeat(1, len(self.weights))
+        parts = zip(hidden.chunk(len(self.weights), -1), self.weights, strict=True)
+        return torch.cat([h @ w for h, w in parts], -1).add_(self.bias)
 
 
 Probes = Linear | MLP
@@ -231,16 +211,14 @@ def initial_probes(
     return MLP(x, targets, sites, hidden_size, classifier.seed)
 
 
-@torch.no_grad()
+@torch.enable_grad()
 def train(
     classifier: DiagnosticClassifier, probes: Probes, x: Tensor, targets: Targets, rows: Tensor | None = None
 ) -> None:
     """Train in place on features x (n, S, d), or on some of their rows."""
     n = len(x) if rows is None else len(rows)
     order, masks = generator(classifier.seed, "order"), generator(classifier.seed, "dropout")
-    optimizer = torch.optim.Adam(
-        probes.parameters, lr=classifier.learning_rate, fused=x.device.type in ("cpu", "cuda")
-    )
+    optimizer = adam(probes.parameters, classifier.learning_rate)
     columns, labelled = targets.columns, targets.labelled.to(x.dtype)
     for _ in range(classifier.epochs):
         epoch = torch.randperm(n, generator=order).to(x.device, non_blocking=True)
@@ -251,15 +229,20 @@ def train(
                 size = len(batch), probes.weights[0].shape[1]
                 kept = torch.rand(size, generator=masks) >= classifier.dropout
                 dropped = kept.to(x.device, x.dtype, non_blocking=True).div_(1 - classifier.dropout)
+            optimizer.zero_grad()
             z = probes.logits(inputs, dropped)
-            loss_gradient(z, columns[batch], labelled[batch], targets.num_classes)
-            probes.backward(inputs, z)
+            z.backward(loss_gradient(z.detach(), columns[batch], labelled[batch], targets.num_classes))
             optimizer.step()
-    for parameter in probes.parameters:
-        parameter.grad = None
 
 
-def loss_gradient(z: Tensor, columns: Tensor, labelled: Tensor, num_classes: Sequence[int]) -> None:
+def adam(parameters: Sequence[Tensor], learning_rate: float) -> torch.optim.Adam:
+    """Return an optimizer of parameters, which require gradients from now on."""
+    leaves = [parameter.requires_grad_() for parameter in parameters]
+    return torch.optim.Adam(leaves, lr=learning_rate, fused=leaves[0].device.type in ("cpu", "cuda"))
+
+
+@torch.no_grad()
+def loss_gradient(z: Tensor, columns: Tensor, labelled: Tensor, num_classes: Sequence[int]) -> Tensor:
     """Turn logits into the gradient of the loss with respect to them, in place: (softmax − one-hot) / count.
 
     The loss is Σ over probes of the mean −ln p(label) over the labelled tokens; 0 without labelled tokens.
@@ -274,7 +257,7 @@ def loss_gradient(z: Tensor, columns: Tensor, labelled: Tensor, num_classes: Seq
     for part, weight in zip(z.split(list(num_classes), -1), weights.unbind(1), strict=True):
         part.copy_(part.softmax(-1).mul_(weight[:, None]))
     index = columns.expand(z.shape[0], *columns.shape)  # one column for each task, so none is written twice
-    z.scatter_(2, index, z.gather(2, index) - weights)
+    return z.scatter_(2, index, z.gather(2, index) - weights)
 
 
 @torch.no_grad()

@@ -1,8 +1,6 @@
 """Attention of a transformer's heads during training: mean maps, their scores, and an animation."""
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
 
@@ -18,13 +16,12 @@ from lmdyn.analysis.inspection.transformer import attention_sites
 from lmdyn.callbacks.attention.attention_figures import map_figures
 from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.probe import ObservedBatch
+from lmdyn.callbacks.observing.run import warn
 from lmdyn.callbacks.observing.streaming_observer import Sites, StreamingObserver, Watched
 from lmdyn.callbacks.observing.sums import Row, Sums
 from lmdyn.runs.schema import Quantity
 
 __all__ = ["AttentionPatterns"]
-
-log = logging.getLogger(__name__)
 
 _SPECIAL = ("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")
 _HEAD = ("<site>/head=<head>",)
@@ -98,18 +95,14 @@ class AttentionPatterns(StreamingObserver):
         ids = () if tokenizer is None else (getattr(tokenizer, name) for name in _SPECIAL)
         self.special = torch.tensor(sorted({i for i in ids if i is not None}), dtype=torch.int64)
         if not len(self.special):
-            log.warning(
-                "%s: the run's tokenizer has no token that begins or ends a text: no vertical score is computed",
+            warn(
                 self.name,
+                "the run's tokenizer has no token that begins or ends a text: no vertical score is computed",
             )
 
     def find_sites(self, module: nn.Module, watched: Watched) -> None:
         """Find the attention of all layers, by the names in transformers if the module has them."""
-        default: dict[str, str] | None = None
-        if self.attention_sites is None:
-            with suppress(ValueError):  # otherwise they are found
-                default = attention_sites(module)
-        self.choose_sites(module, default, attention=True)
+        self.choose_sites(module, attention_sites, attention=True)
 
     def sums(self) -> Mapping[str, Callable[[], Any]]:
         """Return sums of scores and maps."""
@@ -133,11 +126,6 @@ class AttentionPatterns(StreamingObserver):
             places = np.argwhere(~np.isnan(weights))
             table = pd.DataFrame(places, columns=["head", "query", "key"])
             yield table.assign(quantity="map", site=site, value=weights[tuple(places.T)])
-
-    @staticmethod
-    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """Return all rows except the maps."""
-        return observations["quantity"] != "map"
 
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:

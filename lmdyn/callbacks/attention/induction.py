@@ -3,7 +3,6 @@
 import math
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -221,11 +220,6 @@ class Induction(Observer):
         tokenizer = self.run.tokenizer
         special = set() if tokenizer is None else set(tokenizer.all_special_ids)
         self._ids = [i for i in range(size) if i not in special]
-        if len(self._ids) < self.length:
-            raise ValueError(
-                f"{self.name}: expected at least `length`, {self.length}, tokens that are not special, got "
-                f"{len(self._ids)}: lower `length`"
-            )
 
     def _first_of(self, *names: str) -> tuple[int, ...]:
         """Return the first special token that the tokenizer has, of these names."""
@@ -266,12 +260,8 @@ class Induction(Observer):
             report(self.name, said)
 
     def _find_attention(self, module: nn.Module) -> None:
-        default: dict[str, str] | None = None
-        if self.attention_sites is None:
-            with suppress(ValueError):  # otherwise they are found
-                default = attention_sites(module)
         try:
-            self.choose_sites(module, default, attention=True)
+            self.choose_sites(module, attention_sites, attention=True)
         except ValueError:
             if self.attention_sites not in (None, "auto"):
                 raise
@@ -410,12 +400,6 @@ class Induction(Observer):
                 drawn.add(frozenset(indices))
 
     # ---------------------------------------------------------------- output
-
-    @staticmethod
-    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """Return all rows except standard errors and losses by position."""
-        names = observations["quantity"].astype(str)
-        return ~(names.str.endswith("_error") | names.eq("position_loss"))
 
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:

@@ -1,7 +1,6 @@
 """Predictions from the state of a masked language model's encoder at each time: tokens, and sentence similarity."""
 
 import copy
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Annotated, Any, Literal, NamedTuple
@@ -19,7 +18,6 @@ from lmdyn.analysis.inspection.transformer import check_positions, encoder_of
 from lmdyn.analysis.orbits.trajectories import exact_products
 from lmdyn.analysis.probing.depth_heads import (
     ReadoutTraining,
-    head_scores,
     pooled_states,
     prediction_scores,
     readout_correlation,
@@ -27,7 +25,7 @@ from lmdyn.analysis.probing.depth_heads import (
     train_linear_readouts,
 )
 from lmdyn.analysis.probing.state_decoder import RetrainedDecoder, StateDecoder, States, retrain_decoders
-from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
+from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.callbacks.dynamics.quantities import share, steps
@@ -36,14 +34,12 @@ from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, TrainingPart, to_device
 from lmdyn.callbacks.observing.protocols import FineTuningTasks, objective_of, require
-from lmdyn.callbacks.observing.run import Run, open_data
+from lmdyn.callbacks.observing.run import Run, open_data, warn
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.training.fine_tuning import Budget, FineTuning, fine_tune, predict, settings_of
 from lmdyn.runs.schema import Quantity
 
 __all__ = ["TIMES", "DepthPerformance"]
-
-log = logging.getLogger(__name__)
 
 TIMES = (0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96)
 """Default times, in addition to the model's own depth."""
@@ -65,13 +61,11 @@ class DepthPerformance(Observer):
     *Masked tokens.* For the labelled positions (those that a masked language model is trained to predict) of the
     validation split: the share whose token has the highest logit, and the mean −ln p. ``fixed``: the model's own
     decoder, applied to x_t. ``retrained``: a decoder trained for each t on the training split, those of all t from the
-    same batches. With ``start: own`` it is a copy of the model's own decoder, that is, of all that follows the layers,
-    with its initial weights, as published (:class:`~lmdyn.analysis.probing.state_decoder.RetrainedDecoder`): for ALBERT
+    same batches. It is a copy of the model's own decoder, that is, of all that follows the layers, with its initial
+    weights, as published (:class:`~lmdyn.analysis.probing.state_decoder.RetrainedDecoder`): for ALBERT
     a dense layer, the layer norm after its activation, and the output layer with its bias, whose weights are tied to
-    the word vectors; those of the copy are not, and the model is not changed. With ``start: random`` it is another
-    layer, of fixed random weights (:func:`~lmdyn.analysis.train_tower_heads`), which after a few hundred updates is far
-    worse than the model's own. Padding takes part in attention, as all tokens do: in rows with padding, x_L differs
-    from that of the model with its mask.
+    the word vectors; those of the copy are not, and the model is not changed. Padding takes part in attention, as all
+    tokens do: in rows with padding, x_L differs from that of the model with its mask.
 
     *Baselines.* At t = 0 a decoder has only a token's own embedding and position, and no context: the accuracy of
     the decoder retrained there, and the share of the most frequent token among the labels, are the scores of a model
@@ -100,9 +94,8 @@ class DepthPerformance(Observer):
             its depth.
         training: training of the decoders. At the model's own depth, retraining should be no worse than the
             model's decoder: a rate that makes it worse is too high (for ALBERT-mini on the grammar, fixed 0.442: 300
-            updates of 32 rows give 0.446 at 3e-4, 0.436 at 1e-3; from random weights 0.367). With ``start: own``,
-            ``init_range`` and ``seed`` have no effect.
-        start: initial weights of retrained decoders: the model's ``own`` decoder or ``random`` weights.
+            updates of 32 rows give 0.446 at 3e-4, 0.436 at 1e-3). ``init_range`` and ``seed`` have no effect.
+        start: only ``own``, the model's own decoder.
         batch_rows: rows of text per update, over all ranks, for a PretrainingCorpus. Other data is used in its own
             batches.
         tasks: datamodule with ``tasks``, of which one is a regression (``GlueTasks``, ``GrammarTasks``); it receives
@@ -132,7 +125,7 @@ class DepthPerformance(Observer):
 
     times: Times | None = None
     training: HeadTraining = HeadTraining(updates=300, learning_rate=3e-4)
-    start: Literal["own", "random"] = "own"
+    start: Literal["own"] = "own"
     batch_rows: Annotated[int, From(1)] = 32
     tasks: L.LightningDataModule | None = None
     readout: ReadoutTraining = ReadoutTraining()
@@ -193,7 +186,6 @@ class DepthPerformance(Observer):
             raise ValueError("fine_tuned_times require a task to fine-tune on: set `tasks`")
         if self.training.patience is not None:
             raise ValueError("decoders are trained for a number of updates: remove training.patience")
-        self._training_part: TrainingPart | None = None
         self._task: Any = None
         self._development: Any = None
 
@@ -215,11 +207,16 @@ class DepthPerformance(Observer):
                 "a `probe` for the objective 'masked'"
             )
         self._training_part = TrainingPart(self, self.batch_rows)
+        self._found["train_set"] = self._training_part.fingerprint
         if self.tasks is not None:
             require([FineTuningTasks], f"{self.name}, as `tasks`,", datamodule=self.tasks)
             self._task = self._regression(self.tasks)
             (self._development,) = self._task.evaluation.values()
-            self.fine_tuning_settings()
+            how = vars(self.fine_tuning_settings())
+            self._found |= {
+                "task": self._task.fingerprint,
+                "fine_tuning": how if self.fine_tuned_times else None,
+            }
 
     def _regression(self, tasks: Any) -> Any:
         found = [t for t in tasks.tasks.values() if t.kind == "regression"]
@@ -291,16 +288,6 @@ class DepthPerformance(Observer):
             )
         return self.times
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The arguments, the content of both splits and of the task, and the settings of fine-tuning."""
-        train = self._training_part.fingerprint if self._training_part is not None else None
-        found = {**super().settings, "train_set": train}
-        if self._task is not None:
-            found["task"] = self._task.fingerprint
-            found["fine_tuning"] = vars(self.fine_tuning_settings()) if self.fine_tuned_times else None
-        return found
-
     # ---------------------------------------------------------------- an observation
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
@@ -312,8 +299,8 @@ class DepthPerformance(Observer):
                 rows += self._similarity(encoder_of(module), parts.times)
         table = tabulate(rows, {"how": "", "where": None, "t": int}, self.name, step, why="")
         broken = sorted(set(table.loc[table["value"].isna(), "t"].dropna().tolist()))
-        if broken and rank_and_world_size()[0] == 0:
-            log.warning("%s at step %d: states or results are not finite at t = %s", self.name, step, broken)
+        if broken:
+            warn(self.name, f"at step {step}: states or results are not finite at t = {broken}")
         return table
 
     @torch.no_grad()
@@ -329,11 +316,7 @@ class DepthPerformance(Observer):
                 counts[group] += labels[shown == group].bincount(minlength=vocab_size).cpu()
             for t, x in states_at(f, batch, parts.with_floor):
                 fixed = decoder.logits(batch, x, positions, self.forward)
-                head = heads[str(t)]
-                if isinstance(head, TowerHead):
-                    retrained = head_scores(head, x.flatten(0, 1)[at], labels)
-                else:
-                    retrained = prediction_scores(head(batch, x, positions), labels)
+                retrained = prediction_scores(heads[str(t)](batch, x, positions), labels)
                 for how, scores in (("fixed", prediction_scores(fixed, labels)), ("retrained", retrained)):
                     values = zip(_SCORES, scores.T, strict=True)
                     means.update(shown, {f"{how} {t} {score}": value for score, value in values})
@@ -364,9 +347,8 @@ class DepthPerformance(Observer):
             return torch.zeros_like(at)
         return (ids.flatten()[at] == mask).long()
 
-    def _retrained(self, module: nn.Module, parts: "_Parts") -> Mapping[str, TowerHead | RetrainedDecoder]:
+    def _retrained(self, module: nn.Module, parts: "_Parts") -> Mapping[str, RetrainedDecoder]:
         """Return the decoder of each time."""
-        assert self._training_part is not None
         train = self._training_part.open()
 
         def updates() -> Iterator[States]:
@@ -380,10 +362,7 @@ class DepthPerformance(Observer):
                     labels = batch["labels"]
                     yield States(batch, labels != IGNORED, labels.flatten()[at], states)
 
-        if self.start == "own":
-            return retrain_decoders(updates(), parts.decoder, self.training, self.forward)[0]
-        encoded = (Encoded({t: x[r.positions] for t, x in r.states.items()}, r.labels) for r in updates())
-        return train_tower_heads(encoded, parts.vocab_size, self.training)[0]
+        return retrain_decoders(updates(), parts.decoder, self.training, self.forward)[0]
 
     def _batches(
         self,

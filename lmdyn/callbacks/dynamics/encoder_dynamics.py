@@ -1,6 +1,5 @@
 """An encoder as a dynamical system: synchronization, Lyapunov exponents, dimension and transient chaos."""
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
@@ -32,13 +31,11 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.panels import standard_figures
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.protocols import objective_of
-from lmdyn.callbacks.observing.run import report
+from lmdyn.callbacks.observing.run import report, warn
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.runs.schema import Quantity
 
 __all__ = ["EncoderDynamics"]
-
-log = logging.getLogger(__name__)
 
 _LONG = 600  # seconds
 
@@ -473,40 +470,34 @@ class EncoderDynamics(Observer):
         if unresolved:
             yield runs.transverse(eager)
             yield from runs.never_together() if runs.apart > 0 else ()
-            self._warn(
+            warn(
+                self.name,
                 f"at step {step}: equal token vectors diverge to a deviation of {runs.floor:.1e}, not below the "
                 f"threshold of {self.numerics.threshold:.1e}: no offsets, and the full map throughout. "
-                + _why_unresolved(runs)
+                + _why_unresolved(runs),
             )
         if self.long_term.steps:
             yield from runs.long_term(eager)
         if not unresolved and runs.apart > 0:
-            self._warn(
+            warn(
+                self.name,
                 f"at step {step}: synchronized tokens would diverge (transverse exponent {runs.apart:.3f}), which the "
-                "map of one token does not show: observe with `reduced: false`"
+                "map of one token does not show: observe with `reduced: false`",
             )
-
-    def _warn(self, message: str) -> None:
-        if rank_and_world_size()[0] == 0:
-            log.warning("%s %s", self.name, message)
 
     def _warn_of_hours(self, runs: EncoderRuns, seconds: float) -> None:
         """Warn about a long duration of the long term, estimated by the short one, without a map of one token."""
         steps = self.long_term.steps if runs.reduced is None else 0
         most = seconds * steps / self.short_term.steps * runs.long_sentences / runs.short_sentences
         if most > _LONG:
-            self._warn(
+            warn(
+                self.name,
                 f"may take {most / 3600:.1f} hours for this observation: {steps:,} steps of {runs.long_sentences} "
                 f"sentences on the full map, and up to {self.long_term.follow} times that for orbits of unknown kind; "
-                "lower `long_term: {steps: …, sentences: …}`"
+                "lower `long_term: {steps: …, sentences: …}`",
             )
 
     # ---------------------------------------------------------------- output
-
-    @staticmethod
-    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """Return the rows of one number per observation, or one per length, width or kind."""
-        return observations["quantity"].isin([quantity.name for quantity in _LOGGED])
 
     @staticmethod
     def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:

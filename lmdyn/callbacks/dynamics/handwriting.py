@@ -1,6 +1,5 @@
 """Handwriting: letters that a linear readout of the encoder's transient writes, depending on sentence similarity."""
 
-import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, cast
@@ -26,12 +25,11 @@ from lmdyn.callbacks.observing.checked_fields import Above, From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import FineTuningTasks
+from lmdyn.callbacks.observing.run import warn
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.runs.schema import Quantity
 
 __all__ = ["PUBLISHED_WINDOW", "Handwriting"]
-
-log = logging.getLogger(__name__)
 
 PUBLISHED_WINDOW = (7, 28)
 """(t₀, ΔT) of the lowest NMSE of ALBERT-large: Inoue et al. 2022, figure 3C."""
@@ -118,6 +116,10 @@ class Handwriting(Observer):
     max_sentences: FromOne | None = None
     batch_tokens: FromOne = 4096
     n_written: FromOne = 5
+    # it calls the encoder itself, on training and development sets of at most max_sentences
+    max_tokens: None = None
+    forward: None = None
+    split: Literal["validation"] = "validation"
 
     uses_labels = False
     several_runs = True
@@ -154,11 +156,6 @@ class Handwriting(Observer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_tokens is not None or self.forward is not None or self.split != "validation":
-            raise ValueError(
-                f"{self.name} calls the encoder itself and reads training and development sets: remove max_tokens, "
-                "forward and split; max_sentences limits the number of sentences"
-            )
         if self.letters[0] == self.letters[1] or not self.low < self.high:
             raise ValueError(
                 f"{self.name}: expected two letters and low < high, got {list(self.letters)}, {self.low} and "
@@ -246,8 +243,9 @@ class Handwriting(Observer):
         device = next(f.layers[0].parameters()).device
         times = self._times(f)
         if times < self.starts + self.lengths - 1:
-            self._warn(
-                f"step {step}: the layers of the model differ: time is depth, windows end at {times - 1}"
+            warn(
+                self.name,
+                f"at step {step}: the layers of the model differ: time is depth, windows end at {times - 1}",
             )
         starts, longest = min(self.starts, times), min(self.lengths, times)
         with exact_products():
@@ -299,12 +297,11 @@ class Handwriting(Observer):
             dropped += int((~finite).sum())
         sums.reduce()
         if everywhere := int(all_reduce_sum(torch.tensor(dropped))):
-            self._warn(f"step {step}: left out {everywhere} {part} sentences whose states are not finite")
+            warn(
+                self.name,
+                f"at step {step}: left out {everywhere} {part} sentences whose states are not finite",
+            )
         return sums
-
-    def _warn(self, message: str) -> None:
-        if rank_and_world_size()[0] == 0:
-            log.warning("%s at %s", self.name, message)
 
     def _targets(self, length: int) -> Tensor:
         return torch.stack([pen_velocity(letter, length, self.font) for letter in self.letters])
@@ -383,11 +380,6 @@ class Handwriting(Observer):
         return [one for i in (0, 1) for one in [o for o in ordered if o[2] == i][: self.n_written]]
 
     # ---------------------------------------------------------------- output
-
-    @staticmethod
-    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """Return all rows except the map and the paths."""
-        return ~observations["quantity"].isin(["nmse", "path", "target_path"])
 
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:

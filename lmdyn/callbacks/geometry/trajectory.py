@@ -297,12 +297,6 @@ class Trajectory(StreamingObserver):
         return pd.DataFrame(rows, columns=["quantity", "by", "parent", "value"])
 
     @staticmethod
-    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """Return the rows of declared tags, which single groups do not have, and of the learning rate."""
-        stored = [quantity.name for quantity in Trajectory.recorded if not quantity.tags]
-        return ~observations["quantity"].isin(stored)
-
-    @staticmethod
     def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
         """Return the rows for a record of a run: all except the means."""
         return observations[observations["quantity"].ne("mean")]

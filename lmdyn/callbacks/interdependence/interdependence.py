@@ -1,7 +1,6 @@
 """Interdependence of word pairs by their distance in the sentence and in its dependency tree."""
 
 import itertools
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -26,13 +25,12 @@ from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.panels import standard_figures
 from lmdyn.callbacks.observing.protocols import AnnotatedText, Sentence
+from lmdyn.callbacks.observing.run import report, warn
 from lmdyn.callbacks.observing.sums import tabulate
 from lmdyn.runs.schema import Quantity, select
 from lmdyn.runs.store import UNDECIDED
 
 __all__ = ["Interdependence"]
-
-log = logging.getLogger(__name__)
 
 _DISTANCE = ("<site>/distance=<d>",)
 _DI = "interdependence of words d apart"
@@ -229,12 +227,10 @@ class Interdependence(Observer):
             self.found("hidden", lambda: UNDECIDED)
         else:
             self._lstm = LSTMParts(self.found("embedding", lambda: "embedding"), self.lstm, self.decoder)
-        log.info(
-            "%s: %d pairs of words in %d sentences; %d pairs have a word that the tokenizer does not know",
+        report(
             self.name,
-            len(pairs.table),
-            len(sentences),
-            int(pairs.table["unknown"].sum()),
+            f"{len(pairs.table)} pairs of words in {len(sentences)} sentences; {int(pairs.table['unknown'].sum())} "
+            "pairs have a word that the tokenizer does not know",
         )
 
     def _read(self, given: Iterable[Sentence]) -> list[Sentence]:
@@ -254,9 +250,7 @@ class Interdependence(Observer):
             words += len(sentence.words)
             sentences.append(sentence)
         if skipped:
-            log.info(
-                "%s: %d sentences of more than %d words are left out", self.name, skipped, self.max_length
-            )
+            report(self.name, f"{skipped} sentences of more than {self.max_length} words are left out")
         if not any(len(s.words) > 1 for s in sentences):
             raise ValueError(
                 f"{self.name}: expected a sentence of two words or more in the probe set, got none"
@@ -264,13 +258,10 @@ class Interdependence(Observer):
         for layer, what in (("heads", "syntactic distances"), ("upos", "word classes")):
             missing = sum(getattr(s, layer) is None for s in sentences)
             if missing:
-                log.warning(
-                    "%s: %d of %d sentences have no %s: there are no %s; a `probe` such as ConlluCorpus has both",
+                warn(
                     self.name,
-                    missing,
-                    len(sentences),
-                    layer,
-                    what,
+                    f"{missing} of {len(sentences)} sentences have no {layer}: there are no {what}; a `probe` such as "
+                    "ConlluCorpus has both",
                 )
         return sentences
 

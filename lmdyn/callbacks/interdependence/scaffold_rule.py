@@ -128,14 +128,15 @@ class ScaffoldRule(Observer):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._parts = LSTMParts(self.embedding, self.lstm, self.decoder)
-        self._examples: dict[str, Tensor] = {}
 
     def prepare(self) -> None:
         """Draw the instances."""
         data, own = self.data, self.run.datamodule
         if offers(own, RuleInstances) and own.content_key() != data.content_key():
             raise ValueError(f"{self.name}: the probe has another language than the run: remove `probe`")
-        self._examples = {d: data.examples(d, self.instances, self.context) for d in ("in", "out")}
+        self._examples: dict[str, Tensor] = {
+            d: data.examples(d, self.instances, self.context) for d in ("in", "out")
+        }
         scaffold = "familiar" if data.familiar else "unfamiliar"
         self._language = {"scaffold": scaffold, "length": data.length, "rules": data.n_rules}
         self._found |= self._language

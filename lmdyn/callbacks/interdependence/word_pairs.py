@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
@@ -20,10 +19,9 @@ from torch.nn.utils.rnn import pad_sequence
 from lmdyn.analysis.interdependence.trees import dependency_distances, off_by_one_distances
 from lmdyn.analysis.words.concentration import CLOSED_CLASSES, OPEN_CLASSES
 from lmdyn.callbacks.observing.protocols import Sentence
+from lmdyn.callbacks.observing.run import warn
 
 __all__ = ["SentencePairs", "TokenBatch"]
-
-log = logging.getLogger(__name__)
 
 Encoded = tuple[list[int], list[int]]
 """The token ids of a sentence, and the word of each token, -1 for special ones."""
@@ -130,12 +128,10 @@ class SentencePairs:
             table["left"], table["right"] = counts[token[left]], counts[token[right]]
         lost = (pieces[left] == 0) | (pieces[right] == 0)
         if lost.any():
-            log.warning(
-                "%s: %d of %d words have no token of this tokenizer: %d pairs with them are left out",
+            warn(
                 name,
-                int((pieces == 0).sum()),
-                self.words,
-                int(lost.sum()),
+                f"{int((pieces == 0).sum())} of {self.words} words have no token of this tokenizer: "
+                f"{int(lost.sum())} pairs with them are left out",
             )
         self.table: pd.DataFrame = table[~lost].reset_index(drop=True)
 

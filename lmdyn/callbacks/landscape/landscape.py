@@ -11,6 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from lmdyn.analysis.inspection.batches import rows_at
 from lmdyn.analysis.inspection.forward import device_of, logits_of
 from lmdyn.analysis.landscape.barrier import LossLine
 from lmdyn.analysis.landscape.plane import random_plane
@@ -154,7 +155,7 @@ class Landscape(Observer):
             )
         batch = next(iter(self.probe_set.batches()), None)
         if self.match and self.compared and batch is not None:
-            few = to_device(_first_rows(batch), device_of(module))
+            few = to_device(rows_at(batch, slice(2)), device_of(module))
             self._groups = self._exchangeable(module, few)
 
     def _exchangeable(self, module: nn.Module, few: Mapping[str, Any]) -> tuple[UnitGroup, ...]:
@@ -240,11 +241,6 @@ class Landscape(Observer):
             raise ValueError(f"{self.name}: no token of the probe set has a label: expected text with labels")
         return sums, tokens
 
-    @staticmethod
-    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """Return all rows except those of positions."""
-        return ~observations["quantity"].isin(["line_loss", "plane_loss"])
-
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Draw barriers over steps, and the lines and the plane of the last step."""
@@ -270,12 +266,3 @@ def _values(other: nn.Module, own: Point) -> Point:
     """Return the parameters of a reference on the devices of the own ones."""
     found = parameter_values(other)
     return {name: v.to(own[name].device) if name in own else v for name, v in found.items()}
-
-
-def _first_rows(batch: Mapping[str, Any], number: int = 2) -> dict[str, Any]:
-    """Return the first rows of a batch."""
-    rows = len(batch["input_ids"]) if "input_ids" in batch else 0
-    return {
-        key: value[:number] if isinstance(value, Tensor) and value.ndim and len(value) == rows else value
-        for key, value in batch.items()
-    }

@@ -16,7 +16,7 @@ from lmdyn.analysis.inspection.activations import observing, paths_of, plain_pat
 from lmdyn.analysis.inspection.batches import labels_of
 from lmdyn.analysis.inspection.forward import call_module, device_of, is_sharded
 from lmdyn.analysis.landscape.applications import repeated_modules
-from lmdyn.analysis.landscape.class_slopes import TextOnLines, TokenClasses, splits_at
+from lmdyn.analysis.landscape.class_slopes import TextOnLines, TokenClasses
 from lmdyn.analysis.landscape.followed_path import AllocationSums, FollowedPath
 from lmdyn.analysis.parameters.at_point import parameter_values, running_statistics
 from lmdyn.analysis.words.concentration import CLOSED_CLASSES, OPEN_CLASSES, word_tags
@@ -208,7 +208,7 @@ class LossChangeAllocation(Observer):
         return tags, word_tags(counts, whole, min_count=1)
 
     def check_module(self, module: nn.Module) -> None:
-        """Find the layers and the output layer; raise an error for sharded weights or running statistics."""
+        """Find the layers; raise an error for sharded weights or running statistics."""
         if is_sharded(module):
             raise ValueError(
                 f"{self.name}: the weights of {type(module).__name__} are sharded over ranks, which have no whole "
@@ -222,7 +222,6 @@ class LossChangeAllocation(Observer):
         self.choose_sites(module, {**LSTM_SITES, "logits": "decoder"}, kinds=_KINDS)
         batch = to_device(next(self.probe_set.batches()), device_of(module))  # the same on all ranks
         self._repeated = self._shared_layers(repeated_modules(module, lambda: self._call(module, batch)))
-        self._head = self._output_layer(module, batch)
         self._find_parameters(module)
         if self.allocation == "path":
             report(
@@ -263,21 +262,6 @@ class LossChangeAllocation(Observer):
             elif name not in found:
                 found[name] = path
         return found
-
-    def _output_layer(self, module: nn.Module, batch: Mapping[str, Any]) -> str | None:
-        """Return the path of the linear layer from which backward passes of classes begin, tried on a batch."""
-        path = plain_path(self.paths().get("logits", ""))
-        outside = not any(f"{path}.".startswith(f"{p}.") for p in self._repeated.values())
-        if path and outside and splits_at(module, batch, lambda b: self._call(module, b), path):
-            return path
-        classes = sum(map(len, self._classes.values()))
-        if classes > 1:
-            report(
-                self.name,
-                f"no linear output layer through which all losses pass: up to {classes} whole backward passes a batch, "
-                "one for each class",
-            )
-        return None
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report the memory of the parameters at the ends of a line, and of their shares."""
@@ -328,7 +312,6 @@ class LossChangeAllocation(Observer):
             lambda batch: self._call(module, batch),
             divisions,
             repeated=self._repeated,
-            head=self._head,
         )
 
     def _class_of(self, division: str, batch: Mapping[str, Any]) -> Tensor:
@@ -493,12 +476,11 @@ class LossChangeAllocation(Observer):
 
     # ---------------------------------------------------------------- output
 
-    @staticmethod
-    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
+    @classmethod
+    def is_scalar(cls, observations: pd.DataFrame) -> "pd.Series[bool]":
         """Return the rows of layers, and those of classes over all layers."""
-        stored = [quantity.name for quantity in LossChangeAllocation.recorded if not quantity.tags]
         crossed = observations["by"].ne("") & observations["site"].ne("")
-        return ~observations["quantity"].isin(stored) & ~crossed & observations["parameter"].eq("")
+        return super().is_scalar(observations) & ~crossed & observations["parameter"].eq("")
 
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:

@@ -1,16 +1,13 @@
 """Findings before training about later failures and meaningless results, and the memory of observations."""
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 
-from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.memory import free_memory, in_words
-
-log = logging.getLogger(__name__)
+from lmdyn.callbacks.observing.run import warn
 
 What = Literal["data", "module", "observation", "cost", "run"]
 
@@ -132,7 +129,6 @@ def raise_or_warn(whose: str, foreseen: Iterable[Foreseen], device: torch.device
     findings = [*(f for f in given if isinstance(f, Finding)), *beyond_memory(costs, device)]
     if stopping := [f for f in findings if f.stops]:
         raise ForeseenError(whose, stopping)
-    if rank_and_world_size()[0] == 0:
-        for finding in findings:
-            log.warning("%s: %s", whose, finding)
+    for finding in findings:
+        warn(whose, str(finding))
     return costs

@@ -26,7 +26,7 @@ from lmdyn.analysis.inspection.transformer import is_encoder_decoder
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.observing.probe import ProbeSet, to_device
 from lmdyn.callbacks.observing.protocols import HasLabelConvention, offers
-from lmdyn.callbacks.observing.run import report
+from lmdyn.callbacks.observing.run import report, warn
 
 log = logging.getLogger(__name__)
 
@@ -111,8 +111,8 @@ def _decide_labels(
             raise ValueError(f"{whose}: {error}") from error
         return "aligned"
     report(whose, found.reason)
-    if found.warning and rank_and_world_size()[0] == 0:
-        log.warning("%s: %s", whose, found.warning)
+    if found.warning:
+        warn(whose, found.warning)
     return found.convention
 
 
@@ -247,7 +247,7 @@ def _found_sites(module: Module, probe: ProbeSet, forward: Forward | None) -> Fo
 
 def choose_sites(
     choice: SiteChoice,
-    default: Mapping[str, str] | None,
+    default: Mapping[str, str] | Callable[[Module], Mapping[str, str]] | None,
     module: Module,
     probe: Callable[[], ProbeSet],
     forward: Forward | None,
@@ -260,7 +260,8 @@ def choose_sites(
 
     Args:
         choice: argument of the observer.
-        default: sites for None, if the module has all of them.
+        default: sites for None, if the module has all of them; or a function of the module that raises a ValueError if
+            it has none.
         module: the module.
         probe: function that returns the probe set, whose first batch is used to find sites.
         forward: function that calls the module.
@@ -279,6 +280,7 @@ def choose_sites(
         return dict(choice)
     if choice is None and default is not None:
         try:
+            default = default(module) if callable(default) else default
             resolve_sites(module, default)
             if not (attention and default) or _answer_weights(module, default, probe(), forward):
                 return dict(default)

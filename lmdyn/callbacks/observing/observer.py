@@ -199,10 +199,12 @@ class Observer(L.Callback, ABC):
         """
         return standard_figures(observations, cls.recorded, list(settings.get("sites") or []))
 
-    @staticmethod
-    def is_scalar(observations: DataFrame) -> "pd.Series[bool]":
-        """Return which rows are sent to the loggers as scalars: all by default."""
-        return pd.Series(True, index=observations.index)
+    @classmethod
+    def is_scalar(cls, observations: DataFrame) -> "pd.Series[bool]":
+        """Return which rows are sent to the loggers as scalars: by default those of all quantities with tags."""
+        return ~observations["quantity"].isin(
+            [quantity.name for quantity in cls.recorded if not quantity.tags]
+        )
 
     @property
     def reads_data(self) -> bool:
@@ -270,7 +272,7 @@ class Observer(L.Callback, ABC):
     def choose_sites(
         self,
         module: Module,
-        default: Mapping[str, str] | None,
+        default: Mapping[str, str] | Callable[[Module], Mapping[str, str]] | None,
         argument: str | None = None,
         **options: Any,
     ) -> dict[str, str]:

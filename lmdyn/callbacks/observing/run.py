@@ -1,5 +1,6 @@
 """Information about a run for observers, and preparation of data for it."""
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import pandas as pd
 from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DataLoader
 
+from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.protocols import PARTS, HasSplits, HasTokenizer, members, offers
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.training.lightning_internals import callbacks_of, datamodule_of, validation_source
@@ -18,6 +20,8 @@ from lmdyn.callbacks.training.resume import token_counts_of, tokenizer_of
 from lmdyn.callbacks.training.run_folder import run_folder
 from lmdyn.runs.checkpoint_files import checkpoint_step
 from lmdyn.runs.hub_checkpoints import StoredNames
+
+log = logging.getLogger(__name__)
 
 SAVE_WEIGHTS = "attach a ScheduledCheckpoint (in lmdyn.watch, `checkpoints=True`)"
 """How a run saves the weights that some observers read."""
@@ -179,6 +183,12 @@ def report(whose: str, message: str) -> None:
     if line not in _SAID:
         _SAID.add(line)
         rank_zero_info(line)
+
+
+def warn(whose: str, message: str) -> None:
+    """Warn for an observer, once for all ranks."""
+    if rank_and_world_size()[0] == 0:
+        log.warning("%s: %s", whose, message)
 
 
 def reported(whose: str) -> list[str]:

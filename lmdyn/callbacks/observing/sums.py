@@ -1,6 +1,5 @@
 """The sums of one observation, by what they are of, and the table that is made from them."""
 
-import logging
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,8 +11,7 @@ from pandas import DataFrame
 from torch import Tensor
 
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size, union_over_ranks
-
-log = logging.getLogger(__name__)
+from lmdyn.callbacks.observing.run import warn
 
 Row = tuple[Mapping[str, Any], Mapping[str, float | str | None]]
 """Values of quantities at one place: ``({"site": "h1", "over": "all"}, {"rankme": 3.2})``.
@@ -122,15 +120,13 @@ def tabulate(
         elif empty is not None:
             table[column] = empty if table[column].isna().all() else table[column].fillna(empty)
     table["value"] = table["value"].mask(undefined, math.nan).astype("float64")
-    if rank_and_world_size()[0] == 0:
-        broken = list(dict.fromkeys(table["site"][~np.isfinite(table["value"]) & ~undefined]))
-        if why and broken:
-            where = f" in {broken}" if any(broken) else ""
-            log.warning("%s: not finite at step %d%s: %s", name, step, where, why)
-        for reason, held in reasons.items():
-            some = "; ".join(", ".join(map(str, list(one.values())[:-1])) for one in held[:_MOST_PLACES])
-            more = f"; {len(held) - _MOST_PLACES} more" if len(held) > _MOST_PLACES else ""
-            log.warning("%s: no value at step %d of (%s%s): %s", name, step, some, more, reason)
+    broken = list(dict.fromkeys(table["site"][~np.isfinite(table["value"]) & ~undefined]))
+    if why and broken:
+        warn(name, f"not finite at step {step}{f' in {broken}' if any(broken) else ''}: {why}")
+    for reason, held in reasons.items():
+        some = "; ".join(", ".join(map(str, list(one.values())[:-1])) for one in held[:_MOST_PLACES])
+        more = f"; {len(held) - _MOST_PLACES} more" if len(held) > _MOST_PLACES else ""
+        warn(name, f"no value at step {step} of ({some}{more}): {reason}")
     return table
 
 

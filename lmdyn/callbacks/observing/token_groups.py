@@ -1,6 +1,5 @@
 """Groups of tokens: by frequency, with ranks and special tokens; by sentence, in blocks for bootstrap intervals."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
@@ -11,12 +10,11 @@ from torch import Tensor
 
 from lmdyn.analysis.inspection.attributes import did_you_mean
 from lmdyn.analysis.inspection.batches import text_of
-from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.statistics.hashing import splitmix64
 from lmdyn.analysis.words.frequency_cells import BLOCKS, LEAST_BLOCKS, frequency_ranks
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ObservedBatch
-from lmdyn.callbacks.observing.run import report
+from lmdyn.callbacks.observing.run import report, warn
 
 __all__ = [
     "BLOCKS",
@@ -36,8 +34,6 @@ __all__ = [
     "token_hash",
     "token_names",
 ]
-
-log = logging.getLogger(__name__)
 
 FrequencySource = Literal["train", "probe"]
 
@@ -215,12 +211,12 @@ class SentenceBlocks:
 
 def enough_blocks(blocks: int, name: str, step: int) -> bool:
     """Return whether there are enough blocks to resample, at least 5; if not, log a warning."""
-    if blocks < LEAST_BLOCKS and rank_and_world_size()[0] == 0:
-        log.warning(
-            "%s at step %d: no intervals from %d blocks of sentences, at least %d are required: observe more text, or "
-            "text whose sentences end in the tokenizer's end-of-sentence token",
-            name, step, blocks, LEAST_BLOCKS,
-        )  # fmt: skip
+    if blocks < LEAST_BLOCKS:
+        warn(
+            name,
+            f"at step {step}, no intervals from {blocks} blocks of sentences, at least {LEAST_BLOCKS} are required: "
+            "observe more text, or text whose sentences end in the tokenizer's end-of-sentence token",
+        )
     return blocks >= LEAST_BLOCKS
 
 

@@ -1,6 +1,5 @@
 """Clusters of words in a model's static embeddings during training."""
 
-import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -18,13 +17,12 @@ from lmdyn.analysis.preference.clustering import (
     word_clusters,
 )
 from lmdyn.analysis.preference.independent_components import Nonlinearity, UnusableEmbeddingsError
-from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.checked_fields import Above, From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.module_reading import choose_sites
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.reference import has_module
-from lmdyn.callbacks.observing.run import report
+from lmdyn.callbacks.observing.run import report, warn
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
@@ -41,8 +39,6 @@ from lmdyn.callbacks.preference.word_clusters_figures import (
 from lmdyn.runs.schema import Quantity
 
 __all__ = ["WordClusters"]
-
-log = logging.getLogger(__name__)
 
 _COLUMNS = {"by": "", "group": "", "token": ""}
 _BY_WORD = ["membership", "component_value", "count"]
@@ -148,11 +144,6 @@ class WordClusters(Observer):
         Quantity("count", "Occurrences of a word in the text of the frequencies.", "count", low=1.0, tags=()),
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.words <= (self.components or 1):
-            raise ValueError(f"words is {self.words}: expected more than `components`, {self.components}")
-
     @property
     def clustering(self) -> Clustering:
         """Settings of the clustering, with as many components as the module that was met allows."""
@@ -231,14 +222,11 @@ class WordClusters(Observer):
             clusters = word_clusters(weight[self._ids.to(weight.device)], self.clustering)
         except UnusableEmbeddingsError as error:
             return tabulate(_scalars(None), _COLUMNS, self.name, step, why=str(error))
-        if not clusters.converged and rank_and_world_size()[0] == 0:
-            log.warning(
-                "%s: not converged at step %d after %d iterations (residual %.3g): raise `max_iterations`, or "
-                "use another learning rate",
+        if not clusters.converged:
+            warn(
                 self.name,
-                step,
-                clusters.iterations,
-                clusters.residual,
+                f"not converged at step {step} after {clusters.iterations} iterations (residual "
+                f"{clusters.residual:.3g}): raise `max_iterations`, or use another learning rate",
             )
         rows: list[Row | pd.DataFrame] = [*_scalars(clusters), *self._rows_by_word(clusters)]
         return tabulate(rows, _COLUMNS, self.name, step)
@@ -256,11 +244,6 @@ class WordClusters(Observer):
         yield pd.DataFrame(cells).assign(quantity="component_value", by="component")
         counts = pd.DataFrame({"token": self._tokens, "value": self._counts})
         yield counts.assign(quantity="count", by="token")
-
-    @staticmethod
-    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """Return all rows except those of single words."""
-        return ~observations["quantity"].isin(_BY_WORD)
 
     @staticmethod
     def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pandas as pd
 import torch
@@ -129,10 +129,6 @@ class DiagnosticProbe(Observer):
         ),
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._train_set: ProbeSet | None = None
-
     @property
     def _keys(self) -> dict[str, str]:
         """Names of the labels in the batches, by task and target."""
@@ -143,6 +139,7 @@ class DiagnosticProbe(Observer):
     def prepare(self) -> None:
         """Determine the training split, and the tasks in both splits."""
         self._train_set = self.part("train", self.train_tokens)
+        self._found["train_set"] = self._train_set.fingerprint
         for part, name in ((self._train_set, "train"), (self.probe_set, self.split)):
             missing = [task for task in self.tasks if task not in part.label_names]
             if missing or not self._keys:
@@ -159,7 +156,6 @@ class DiagnosticProbe(Observer):
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report missing tokens, tasks of fewer than two labels, labels only in the test split, and memory."""
-        assert self._train_set is not None
         tokens = count_tokens(self._train_set, self.train_tokens)
         if tokens < self.train_tokens:
             yield expected(
@@ -186,15 +182,8 @@ class DiagnosticProbe(Observer):
             "lower `train_tokens` or `max_tokens`, or observe fewer `sites`",
         )
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The arguments, and the content of both splits."""
-        train = self._train_set.fingerprint if self._train_set is not None else None
-        return {**super().settings, "train_set": train}
-
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Make two passes, then train all classifiers at once."""
-        assert self._train_set is not None
         train, test = (self._features(module, part) for part in (self._train_set, self.probe_set))
         return tabulate(self._rows(train, test, step), {"task": "", "target": ""}, self.name, step)
 

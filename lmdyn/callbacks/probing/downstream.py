@@ -1,9 +1,8 @@
 """Downstream scores of the model during training by fine-tuning on GLUE, SQuAD 2.0 and other tasks."""
 
-import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pandas as pd
 import torch
@@ -21,7 +20,7 @@ from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import FineTuningTasks
-from lmdyn.callbacks.observing.run import report
+from lmdyn.callbacks.observing.run import report, warn
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.training.fine_tuning import (
     Budget,
@@ -33,8 +32,6 @@ from lmdyn.callbacks.training.fine_tuning import (
 from lmdyn.runs.schema import Quantity
 
 __all__ = ["PUBLISHED_INIT", "Downstream"]
-
-log = logging.getLogger(__name__)
 
 PUBLISHED_INIT: Mapping[str, str] = {"RTE": "MNLI", "STS-B": "MNLI", "MRPC": "MNLI"}
 """Tasks that start from the encoder fine-tuned on another task: Chiang, Huang & Lee 2020, appendix E.2."""
@@ -97,6 +94,10 @@ class Downstream(Observer):
     metrics: Metrics = "chiang2020"
     init_from: Mapping[str, str] | None = None
     seed: int = 0
+    # it calls the encoder itself, on development sets of the sizes that the probe gives them
+    max_tokens: None = None
+    forward: None = None
+    split: Literal["validation"] = "validation"
 
     uses_labels = False
     several_runs = True
@@ -144,23 +145,13 @@ class Downstream(Observer):
         ),
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_tokens is not None or self.forward is not None or self.split != "validation":
-            raise ValueError(
-                f"{self.name} calls the encoder itself and evaluates on development sets: remove max_tokens, forward "
-                "and split; the probe's train_limit and evaluation_limit limit the number of examples"
-            )
-        self.chosen: dict[str, Any] = {}
-        self.parents: dict[str, str] = {}
-
     def prepare(self) -> None:
         """Determine the tasks, and check the settings of each."""
         there = cast(FineTuningTasks, self.data).tasks
         names = list(there if self.tasks is None else self.tasks)
         if not names or (set(names) - set(there)):
             raise ValueError(f"{self.name}: expected tasks of {list(there)}, got {names}")
-        self.chosen = {name: there[name] for name in there if name in names}
+        self.chosen: dict[str, Any] = {name: there[name] for name in there if name in names}
         unknown = sorted(set(self.fine_tuning or {}) - {"all", *there})
         if unknown:
             raise ValueError(
@@ -182,11 +173,10 @@ class Downstream(Observer):
     def _published_init(self) -> dict[str, str]:
         own = {task: parent for task, parent in PUBLISHED_INIT.items() if task in self.chosen}
         if missing := [task for task, parent in own.items() if parent not in self.chosen]:
-            log.warning(
-                "%s: %s start from the pretrained weights, not from an MNLI encoder as published: MNLI is not "
-                "among the tasks",
+            warn(
                 self.name,
-                missing,
+                f"{missing} start from the pretrained weights, not from an MNLI encoder as published: MNLI is not "
+                "among the tasks",
             )
         return {task: parent for task, parent in own.items() if task not in missing}
 
@@ -271,19 +261,9 @@ class Downstream(Observer):
 
     def _ranks(self, world_size: int) -> dict[str, int]:
         """Return the process that fine-tunes each task, parents before those that start from them."""
-        families: dict[str, list[str]] = {}
-        cost: dict[str, int] = {}
-        for name in sorted(self.chosen, key=lambda name: len(_chain(name, self.parents))):
-            root, how = _chain(name, self.parents)[-1], self.fine_tuning_of(name)
-            families.setdefault(root, []).append(name)
-            cost[root] = cost.get(root, 0) + how.updates * how.batch_size
-        load = [0] * world_size
-        ranks: dict[str, int] = {}
-        for root in sorted(families, key=lambda root: (-cost[root], root)):  # the longest first
-            rank = load.index(min(load))
-            load[rank] += cost[root]
-            ranks |= dict.fromkeys(families[root], rank)
-        return ranks
+        chains = [_chain(name, self.parents) for name in self.chosen]
+        roots = list(dict.fromkeys(chain[-1] for chain in chains))
+        return {chain[0]: roots.index(chain[-1]) % world_size for chain in sorted(chains, key=len)}
 
     def _fine_tune(self, module: nn.Module, names: Sequence[str]) -> dict[str, dict[str, Any]]:
         encoder = encoder_of(module)

@@ -4,7 +4,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import field, replace
 from typing import Annotated, Any, Literal
 
@@ -99,19 +98,18 @@ class EdgeProbe(Observer):
     def __post_init__(self) -> None:
         self.max_tokens = self.test_tokens
         super().__post_init__()
-        self.chosen: tuple[str, ...] = ()
-        self._parts: dict[str, ProbeSet] = {}
 
     def prepare(self) -> None:
         """Determine the splits, and the tasks in all of them."""
-        self._parts = {
+        self._parts: dict[str, ProbeSet] = {
             "train": self.part("train", self.train_tokens),
             "validation": self.part("validation", self.validation_tokens),
             "test": self.probe_set,
         }
+        self._found["parts"] = {split: part.fingerprint for split, part in self._parts.items()}
         there = {split: _tasks_of(part) for split, part in self._parts.items()}
         in_all = (t for t in there["train"] if all(t in tasks for tasks in there.values()))
-        self.chosen = tuple(in_all if self.tasks is None else self.tasks)
+        self.chosen: tuple[str, ...] = tuple(in_all if self.tasks is None else self.tasks)
         for split, tasks in there.items():
             missing = [task for task in self.chosen if task not in tasks]
             if missing or not self.chosen:
@@ -123,11 +121,7 @@ class EdgeProbe(Observer):
 
     def check_module(self, module: nn.Module) -> None:
         """Find the sites; raise an error for paths that are not modules."""
-        default: dict[str, str] | None = None
-        if self.sites is None:
-            with suppress(ValueError):  # otherwise they are found
-                default = layer_sites(module)
-        self.choose_sites(module, default, kinds=("block",))
+        self.choose_sites(module, layer_sites, kinds=("block",))
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report splits without spans of a task, or with one label only; features of all splits."""
@@ -174,12 +168,6 @@ class EdgeProbe(Observer):
             else:
                 groups.append([name])
         return groups, widths
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The arguments, and the content of all splits."""
-        parts = dict.fromkeys(("train", "validation", "test"))
-        return {**super().settings, "parts": parts | {k: part.fingerprint for k, part in self._parts.items()}}
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Make a pass over each split, then train all classifiers at once; in groups of sites with ``memory_gb``."""

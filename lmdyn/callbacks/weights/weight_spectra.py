@@ -274,11 +274,11 @@ class WeightSpectra(Observer):
         for k, value in enumerate(largest[: self.singular_values], start=1):
             yield {**labels, "k": k}, {"singular_value": value}
 
-    @staticmethod
-    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
+    @classmethod
+    def is_scalar(cls, observations: pd.DataFrame) -> "pd.Series[bool]":
         """Return rows of whole matrices, of the quantities that are logged."""
         whole = observations[["head", "index", "k"]].isna().all(axis=1) & observations["part"].eq("")
-        return whole & observations["quantity"].isin([q.name for q in WeightSpectra.recorded if q.tags])
+        return whole & super().is_scalar(observations)
 
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:

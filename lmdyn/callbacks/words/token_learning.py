@@ -1,6 +1,5 @@
 """Order in which a masked language model learns words: reconstruction of visible words, prediction of masked ones."""
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -11,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from lmdyn.analysis.inspection.batches import rows_at
 from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.analysis.inspection.predictions import hits, logits_at
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
@@ -20,6 +20,7 @@ from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
+from lmdyn.callbacks.observing.run import warn
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
@@ -31,8 +32,6 @@ from lmdyn.callbacks.words.token_learning_figures import rescaled_figures
 from lmdyn.runs.schema import Quantity
 
 __all__ = ["POS_GROUPS", "VERB_FORMS", "TokenLearning"]
-
-log = logging.getLogger(__name__)
 
 POS_GROUPS: Mapping[str, tuple[str, ...]] = {
     "conjunction": ("CC",),
@@ -158,8 +157,6 @@ class TokenLearning(Observer):
             raise ValueError(f"bands are {self.bands}: expected [first, last] ranks in increasing order")
         if "rank" in (self.by or ()) and not self.bands:
             raise ValueError("by has 'rank' and bands is empty: set `bands`, or remove 'rank'")
-        self._groupings: dict[str, _Grouping] = {}
-        self._highest_hash: int | None = None
 
     @property
     def band_names(self) -> list[str]:
@@ -183,8 +180,10 @@ class TokenLearning(Observer):
                 f"{self.name}: expected batches with `input_ids` and `words` (the word of each token), "
                 f"got {sorted(batch or ())}: pass a `probe` with them, such as a SpanCorpus"
             )
-        self._groupings = {by: self._grouping(by) for by in self._chosen_groupings(batch)}
-        self._highest_hash = None
+        self._groupings: dict[str, _Grouping] = {
+            by: self._grouping(by) for by in self._chosen_groupings(batch)
+        }
+        self._highest_hash: int | None = None
         hashes, unknown, total = [], 0, 0
         for number, batch in enumerate(self.probe_set.batches()):
             words = number_words(batch["words"])
@@ -194,13 +193,11 @@ class TokenLearning(Observer):
                 hashes.append(self._hashes(batch, words, number))
         if self.max_words is not None and total > self.max_words:
             self._highest_hash = int(torch.cat(hashes).kthvalue(self.max_words).values)
-        if unknown and rank_and_world_size()[0] == 0:
-            log.warning(
-                "%s: %d of %d words have a piece that is the unknown token %r: they are left out",
+        if unknown:
+            warn(
                 self.name,
-                unknown,
-                total,
-                self.run.tokenizer.unk_token,
+                f"{unknown} of {total} words have a piece that is the unknown token {tokenizer.unk_token!r}: they are "
+                "left out",
             )
 
     def _known(self, batch: Mapping[str, Any], words: BatchWords) -> Bool[Tensor, "words"]:
@@ -324,10 +321,7 @@ class TokenLearning(Observer):
         for rows in torch.arange(size).split(
             max(1, min(self._batch_tokens(words.row.device), _LOGITS) // length)
         ):
-            part = {
-                k: v[rows[0] : rows[-1] + 1] if isinstance(v, Tensor) and v.shape[:1] == (size,) else v
-                for k, v in batch.items()
-            }
+            part = rows_at(batch, rows)
             positions = part["words"] >= 0
             logits = logits_at(module, part, positions, self.forward)
             right.append(hits(logits, part["input_ids"][positions]))
@@ -348,11 +342,6 @@ class TokenLearning(Observer):
         return found[chosen]
 
     # ---------------------------------------------------------------- output
-
-    @staticmethod
-    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """Return all rows except the numbers of words, which are constant."""
-        return ~observations["quantity"].isin(["words", "masked_words"])
 
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:

@@ -112,6 +112,9 @@ class WorldKnowledge(Observer):
                 f"{self.name}: the `label_names` of the probe set lack {missing}: pass a FactCorpus as `probe`, or "
                 "name each relation and each fact there"
             )
+        facts = self._facts
+        self._found |= {"templates": facts.templates, "relation_kinds": facts.relation_kinds}
+        self._found["candidates"] = len(facts.candidates)
         # rows for the figures during training: known facts, and some examples with all rows
         names, of_relation = self.probe_set.label_names["fact"], defaultdict(list)
         for example in self._facts.examples:
@@ -124,18 +127,6 @@ class WorldKnowledge(Observer):
     @property
     def _facts(self) -> HasFacts:
         return cast(HasFacts, self.probe_set.loader)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The arguments, the content of the probe set, and the wording of the questions."""
-        if self._probe_set is None:
-            return super().settings
-        return {
-            **super().settings,
-            "templates": self._facts.templates,
-            "relation_kinds": self._facts.relation_kinds,
-            "candidates": len(self._facts.candidates),
-        }
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report facts whose object is a token for unknown words, and candidates without any object."""
@@ -235,11 +226,6 @@ class WorldKnowledge(Observer):
         facts = np.array(names["fact"], dtype=object)[asked["fact"]]
         table = pd.DataFrame({"relation": relations.astype(str), "fact": facts, "value": asked["hit"]})
         yield table.assign(quantity="hit", prediction=prediction.mask(asked["broken"], ""))
-
-    @staticmethod
-    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """Return all rows except those of single facts."""
-        return observations["quantity"] != "hit"
 
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:

@@ -7,9 +7,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.landscape.applications import repeated_modules, separate_applications
-from lmdyn.analysis.landscape.class_slopes import TokenClasses, class_slopes, splits_at
+from lmdyn.analysis.landscape.class_slopes import TokenClasses, class_slopes
 from tests.analysis.landscape.recurrent_models import Recurrent
 
 VOCABULARY = 11
@@ -85,14 +84,14 @@ def slopes(module, directions, divisions, **how):
     return class_slopes(module, batches(), call_of(module), directions, divisions, **how)
 
 
-@pytest.mark.parametrize("head", [None, "output"])
+@pytest.mark.parametrize("model", [Recurrent, Bypassed, Mixed])  # only the first begins at its output layer
 @pytest.mark.parametrize("tied", [False, True])
-def test_by_class_as_one_pass_a_class(head, tied):
+def test_by_class_as_one_pass_a_class(model, tied):
     torch.manual_seed(0)
-    module = Recurrent(width=6, tied=tied).double()
+    module = model(width=6, tied=tied).double()
     module.embedding.weight.requires_grad_(False)  # what is frozen now may have moved before
     direction = direction_of(module)
-    found = slopes(module, [direction], {"label": BY_LABEL, "": TokenClasses(1, all_of)}, head=head)
+    found = slopes(module, [direction], {"label": BY_LABEL, "": TokenClasses(1, all_of)})
     assert not module.embedding.weight.requires_grad
     module.requires_grad_(True)
     whole = 0.0
@@ -126,24 +125,12 @@ def test_several_directions_are_as_each_alone():
     first = {n: v.float() for n, v in direction_of(module).items()}
     second = {"output.bias": torch.ones(VOCABULARY)}
     divisions = {"label": BY_LABEL}
-    both = slopes(module, [first, second], divisions, head="output")
+    both = slopes(module, [first, second], divisions)
     for i, direction in enumerate((first, second)):
-        alone = slopes(module, [direction], divisions, head="output")
+        alone = slopes(module, [direction], divisions)
         assert alone[0].groups.keys() == both[i].groups.keys()
         assert all(torch.equal(alone[0].groups[key], value) for key, value in both[i].groups.items())
         assert alone[0].loss == both[i].loss
-
-
-@pytest.mark.parametrize(
-    ("model", "splits"), [(Recurrent, True), (Shared, True), (Bypassed, False), (Mixed, False)]
-)
-def test_a_head_is_used_only_where_the_losses_split_at_it(model, splits):
-    torch.manual_seed(0)
-    module = model()
-    with observing(module):
-        assert splits_at(module, batches()[0], call_of(module), "output") is splits
-        assert not splits_at(module, batches()[0], call_of(module), "embedding")
-        assert not splits_at(module, batches()[0], call_of(module), "other")
 
 
 def test_applications_of_a_shared_layer_are_those_of_untied_copies():
@@ -163,16 +150,15 @@ def test_applications_of_a_shared_layer_are_those_of_untied_copies():
     own = {n: v for n, v in direction.items() if not n.startswith("layer")}
     own |= {f"copies.{i}.{n[6:]}": v for n, v in direction.items() if n.startswith("layer") for i in range(3)}
     expected = class_slopes(untied, batches(), unrolled, [own], {"label": BY_LABEL})[0].groups
-    for head in (None, "output"):
-        found = slopes(module, [direction], {"label": BY_LABEL}, repeated={"block": "layer"}, head=head)
-        for name in ("0.weight", "0.bias"):
-            for i in range(3):
-                part = found[0].groups["label", f"layer.{name}", f"block@{i}"]
-                torch.testing.assert_close(
-                    part, expected["label", f"copies.{i}.{name}", ""], rtol=1e-10, atol=1e-14
-                )
-        whole = slopes(module, [direction], {"label": BY_LABEL}, head=head)
-        torch.testing.assert_close(found[0].slopes["layer.0.weight"], whole[0].slopes["layer.0.weight"])
+    found = slopes(module, [direction], {"label": BY_LABEL}, repeated={"block": "layer"})
+    for name in ("0.weight", "0.bias"):
+        for i in range(3):
+            part = found[0].groups["label", f"layer.{name}", f"block@{i}"]
+            torch.testing.assert_close(
+                part, expected["label", f"copies.{i}.{name}", ""], rtol=1e-10, atol=1e-14
+            )
+    whole = slopes(module, [direction], {"label": BY_LABEL})
+    torch.testing.assert_close(found[0].slopes["layer.0.weight"], whole[0].slopes["layer.0.weight"])
 
 
 def test_a_repeated_lstm_gets_its_weights_back_also_after_an_error():
@@ -197,9 +183,3 @@ def test_what_cannot_be_computed_is_refused():
     without = [{**batch, "labels": torch.full_like(batch["labels"], -100)} for batch in batches()]
     with pytest.raises(ValueError, match="no token of the text has a label"):
         class_slopes(module, without, call_of(module), [direction_of(module)], divisions)
-
-    def twice(batch):
-        return module.output(module.rnn(module.embedding(batch["input_ids"]))[0]) + module(batch["input_ids"])
-
-    with pytest.raises(RuntimeError, match="the output layer ran 2 times"):
-        class_slopes(module, batches(), twice, [direction_of(module)], divisions, head="output")

@@ -62,10 +62,6 @@ class TestIterate:
 
         iterate(watched, start(), 400, {"first": lambda x: x[:, 0]})  # a view, which would hold its state
         assert max(most) <= 3
-        most.clear()
-        keep = []
-        iterate(watched, start(), 40, {"first": lambda x: keep.append(x) or x[:, 0]})
-        assert max(most) > 30  # the watch sees what is kept
 
 
 class TestRepeat:
@@ -113,11 +109,7 @@ SETTINGS = [
 ]
 SCRIPT = """
 import torch
-from lmdyn.analysis.orbits.trajectories import check_precision, exact_products
-def refused(x):
-    try: check_precision(x)
-    except ValueError as error: return "exact_products" in str(error)
-    return False
+from lmdyn.analysis.orbits.trajectories import exact_products
 def settings():
     names = ("mkldnn.matmul", "mkldnn.conv", "cuda.matmul", "cudnn.conv", "cudnn.rnn")
     found = []
@@ -128,24 +120,17 @@ def settings():
         try: found.append(read())
         except RuntimeError: found.append("contradictory")
     return found
-x = torch.zeros(1, 1)
-check_precision(x)
 for setting in SETTINGS:
     exec(setting)
     before = settings()
-    assert refused(x), setting
-    check_precision(x.double())
     with exact_products():
-        check_precision(x)
         assert not set(settings()[:-2]) & {"tf32", "bf16"}, setting
     assert settings() == before, setting
-    assert refused(x), setting
     torch.backends.fp32_precision = "none"
     for op in (torch.backends.mkldnn.matmul, torch.backends.cuda.matmul):
         op.fp32_precision = "none"
     torch.backends.mkldnn.conv.fp32_precision = torch.backends.mkldnn.rnn.fp32_precision = "none"
     torch.set_float32_matmul_precision("highest")
-    check_precision(x)
 """
 
 
@@ -154,18 +139,15 @@ class TestPrecision:
     @pytest.mark.skipif(
         not hasattr(torch.backends, "fp32_precision"), reason="settings of torch 2.9 and later"
     )
-    def test_each_reduced_setting_is_refused_exact_inside_and_put_back(self):
+    def test_each_reduced_setting_is_exact_inside_and_put_back(self):
         code = SCRIPT.replace("SETTINGS", repr(SETTINGS))  # in a process of its own: the settings are global
         result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
         assert result.returncode == 0, result.stderr
 
     def test_autocast(self):
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            with pytest.raises(ValueError, match="autocast is on for cpu"):
-                iterate(logistic, start(torch.float32), 3, {})
-            with exact_products():
-                assert (start(torch.float32) @ torch.ones(2, 2)).dtype == torch.float32
-                check_precision(start(torch.float32))
+            found = iterate(lambda x: x @ torch.eye(2), start(torch.float32), 3, {})
+            assert found.final.dtype == torch.float32
             assert torch.is_autocast_enabled("cpu")
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])

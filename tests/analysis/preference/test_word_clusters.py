@@ -67,8 +67,6 @@ def test_typical_words():
     assert typical_words(clusters, 0, by="frequency").tolist() == [0, 1]
     assert typical_words(clusters, 0, count=1).tolist() == [1]
     assert typical_words(clusters, 2).tolist() == []
-    with pytest.raises(ValueError, match="cluster must be from 0 to 3, got 4"):
-        typical_words(clusters, 4)
 
 
 def test_cluster_means():
@@ -114,10 +112,6 @@ def test_a_membership_put_together_anew_is_that_of_the_clusters():
     assert not torch.allclose(
         cluster_means(anew, preference.flip(0))[0], cluster_means(clusters, preference)[0]
     )
-    with pytest.raises(ValueError, match="expected words from 0 to 2, got"):
-        Membership(3, clusters.number, clusters.word, clusters.cluster, clusters.value)
-    with pytest.raises(ValueError, match="expected clusters from 0 to 3, got 0 to 7"):
-        Membership(clusters.words, 4, clusters.word, clusters.cluster, clusters.value)
 
 
 @pytest.mark.parametrize("name", ["", "7", "+", "x+", "7*", "-1+"])

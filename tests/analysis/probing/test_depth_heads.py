@@ -6,11 +6,9 @@ from torch import nn
 
 from lmdyn.analysis.probing.depth_heads import (
     ReadoutTraining,
-    head_scores,
     prediction_scores,
     train_linear_readouts,
 )
-from lmdyn.analysis.probing.tower_heads import TowerHead
 
 
 def test_prediction_scores():
@@ -24,13 +22,6 @@ def test_prediction_scores():
     lost, nan = prediction_scores(logits, torch.where(torch.arange(50) == 3, logits[3].argmax(), labels)).T
     assert bool(lost[3].isnan())
     assert nan.isnan().tolist() == [i == 3 for i in range(50)]
-
-
-def test_head_scores_are_those_of_all_logits():
-    torch.manual_seed(0)
-    head, x, labels = TowerHead(4, 9, 0.5, 0), torch.randn(5000, 4), torch.randint(9, (5000,))
-    whole = prediction_scores(nn.functional.linear(head(x), head.weight, head.bias).detach(), labels)
-    torch.testing.assert_close(head_scores(head, x, labels), whole, atol=1e-5, rtol=0)
 
 
 # ------------------------------------------------------------------------------------------ linear readouts

@@ -10,12 +10,9 @@ from sklearn.linear_model import LogisticRegression
 
 from lmdyn.analysis.probing.probes import (
     DiagnosticClassifier,
-    Targets,
     control_labels,
     description_length,
     diagnostic_probe,
-    initial_probes,
-    loss_gradient,
 )
 
 KINDS = [pytest.param(DiagnosticClassifier(), id="linear"),
@@ -117,46 +114,6 @@ class TestOneProgram:
         two = diagnostic_probe(disturbed, train_y, disturbed_test, test_y, classes, classifier=classifier)
         assert torch.equal(one.loss[:, 1], two.loss[:, 1])
         assert not torch.equal(one.loss[:, 0], two.loss[:, 0])
-
-    @pytest.mark.parametrize("classifier", KINDS)
-    def test_gradients_are_those_of_autograd(self, classifier):
-        x, labels = normal(0, 9, 2, 5, dtype=torch.float64), integers(1, 3, 9, 3)
-        labels[:4, 1] = -100
-        labels[:, 2] = -100
-        targets = Targets(("a", "b", "c"), (3, 5, 4), labels)
-        probes = initial_probes(classifier, x, ("s", "t"), targets)
-        for seed, parameter in enumerate(probes.parameters):
-            parameter.copy_(normal(seed, *parameter.shape, dtype=torch.float64))
-        dropped = (normal(7, 9, 8, dtype=torch.float64) > 0) / 0.5 if classifier.kind == "mlp" else None
-        inputs = x.transpose(0, 1)
-        z = probes.logits(inputs, dropped)
-        loss_gradient(z, targets.columns, targets.labelled.double(), targets.num_classes)
-        probes.backward(inputs, z)
-        written = [parameter.grad for parameter in probes.parameters]
-
-        leaves = [parameter.clone().requires_grad_() for parameter in probes.parameters]
-        loss = torch.zeros((), dtype=torch.float64)
-        for s in range(2):
-            start = 0
-            for t, classes in enumerate(targets.num_classes):
-                if classifier.kind == "linear":
-                    w, b = leaves
-                    output = x[:, s] @ w[s] + b[s]
-                else:
-                    u, a, *w, b = leaves
-                    hidden = (x[:, s] @ u[s] + a[s]).relu()[:, 8 * t : 8 * t + 8] * dropped
-                    output = torch.nn.functional.pad(hidden @ w[t][s], (start, 12 - start - classes)) + b[s]
-                kept = labels[:, t] >= 0
-                if bool(kept.any()):
-                    part = output[kept, start : start + classes]
-                    loss = loss + torch.nn.functional.cross_entropy(part, labels[kept, t])
-                start += classes
-        expected = torch.autograd.grad(loss, leaves, materialize_grads=True)
-        for gradient, other in zip(written, expected, strict=True):
-            torch.testing.assert_close(gradient, other, atol=1e-13, rtol=1e-10)
-        for t in (0, 1):
-            assert bool((written[-1].split(targets.num_classes, -1)[t] != 0).any())
-        assert not bool(written[-1].split(targets.num_classes, -1)[2].any())
 
 
 class TestControlTask:

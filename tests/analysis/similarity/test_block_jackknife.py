@@ -1,11 +1,9 @@
 """The jackknife of similarity: unbiased where a bootstrap is not, and errors of the right size."""
 
-import numpy as np
 import pytest
 import torch
 
 from lmdyn.analysis import CrossCovariance, cca, jackknife, jackknife_similarity, svcca, svcca_ranks
-from lmdyn.analysis.statistics.bootstrap import draw_blocks
 
 BLOCKS = 24
 
@@ -46,27 +44,3 @@ def test_it_is_the_jackknife_of_the_values_without_each_block():
         jackknife_similarity(parts[:1])
     with pytest.raises(ValueError, match="unknown measure svcca_, did you mean"):
         jackknife_similarity(parts, ["svcca_"])
-
-
-@pytest.mark.slow
-def test_the_percentile_bootstrap_excludes_its_own_estimate_and_the_jackknife_covers():
-    """Of 24 samples of one population, whose value is that of 400,000 rows."""
-    _, x, y = sample(1, blocks=400, rows=1000)
-    truth = float(cca(x, y))
-    excluded, covered, basic, errors = 0, 0, [], []
-    for seed in range(100, 124):
-        parts, x, y = sample(seed)
-        estimate = float(cca(x, y))
-        draws = draw_blocks(BLOCKS, 24, seed)
-        resampled = [float(CrossCovariance.combine(parts, [int(w) for w in row]).cca()) for row in draws]
-        low, high = np.quantile(resampled, [0.025, 0.975])
-        excluded += not low <= estimate <= high
-        found = jackknife_similarity(parts, ["cca"])["cca"]
-        covered += abs(float(found.value) - truth) <= 2.07 * float(found.error)  # t of 23 degrees of freedom
-        basic.append(estimate - truth)
-        errors.append(float(found.value) - truth)
-    assert excluded >= 12  # a 95 % interval of nothing: resampled rows repeat, and correlate better
-    assert (
-        covered >= 20
-    )  # 23 are expected; 19 and fewer have p = 0.006; a bootstrap that excludes covers 12 at most
-    assert np.mean(basic) > 3 * abs(np.mean(errors))  # the bias that is taken off

@@ -1,7 +1,6 @@
 """DepthPerformance: the model's own numbers at its own depth, trained decoders and readouts, errors."""
 
 import copy
-import math
 
 import numpy as np
 import pandas as pd
@@ -108,33 +107,6 @@ def test_every_time_is_that_of_a_model_with_so_many_layers(tmp_path, data):
             assert found[t] == pytest.approx(own_numbers(module, data)[1], rel=1e-5)
 
 
-class KnowsTheToken(MaskedLanguageModel):
-    """Reads the labels instead of the text, and its own decoder says nothing."""
-
-    def forward(self, input_ids, labels, token_type_ids=None):
-        output = super().forward(torch.where(labels < 0, input_ids, labels), None, token_type_ids)
-        output.logits = output.logits * 0
-        return output
-
-
-@pytest.mark.slow
-def test_a_decoder_is_trained_on_what_the_state_contains(tmp_path, data):
-    how = HeadTraining(updates=80, learning_rate=0.03)
-    torch.manual_seed(0)
-    config = {**SIZES, "embedding_size": 16}
-    module = KnowsTheToken("albert", config=config, vocab_size=len(data.tokenizer))
-    for p in module.encoder.embeddings.parameters():
-        nn.init.normal_(p)
-    observer = attached(tmp_path, data, times=[0, 1], training=how, batch_rows=32, start="random")
-    table = observer.observe(module, 0)
-    labels = torch.cat([b["labels"][b["labels"] >= 0] for b in data.val_dataloader()])
-    chance = float(labels.bincount().max() / len(labels))
-    retrained = values(table, "accuracy", "retrained")
-    assert retrained[0] > max(0.35, 2 * chance)
-    assert values(table, "cross_entropy", "retrained")[0] < 0.7 * math.log(len(data.tokenizer))
-    assert values(table, "cross_entropy", "fixed")[0] == pytest.approx(math.log(len(data.tokenizer)))
-
-
 def test_positions_that_show_the_mask_token(tmp_path, data):
     """Fixed accuracy of these alone, and both floors, counted one by one; the other positions are left out."""
     module = model(data)
@@ -185,7 +157,7 @@ def test_without_a_tokenizer_there_are_no_mask_positions(tmp_path, data):
 
 @pytest.mark.slow
 def test_retraining_starts_from_the_models_decoder(tmp_path, data):
-    """A decoder that was trained at the depth stays as good there; one from random weights is far behind."""
+    """A decoder that was trained at the depth stays as good there."""
     module = model(data)
     parameters = list(module.model.predictions.parameters())
     optimizer = torch.optim.Adam(parameters, lr=0.01)
@@ -194,15 +166,10 @@ def test_retraining_starts_from_the_models_decoder(tmp_path, data):
             optimizer.zero_grad()
             module.losses(batch)["mlm"].backward()
             optimizer.step()
-    loss = {}
-    for start in ("own", "random"):
-        how = HeadTraining(updates=12, learning_rate=1e-3)
-        observer = attached(tmp_path / start, data, times=[0, DEPTH], start=start, training=how)
-        table = observer.observe(module, 0)
-        loss[start] = values(table, "cross_entropy", "retrained")
-        fixed = values(table, "cross_entropy", "fixed")
-    assert loss["own"][DEPTH] == pytest.approx(fixed[DEPTH], abs=0.03)
-    assert loss["random"][DEPTH] > fixed[DEPTH] + 0.2
+    how = HeadTraining(updates=12, learning_rate=1e-3)
+    table = attached(tmp_path, data, times=[0, DEPTH], training=how).observe(module, 0)
+    fixed = values(table, "cross_entropy", "fixed")
+    assert values(table, "cross_entropy", "retrained")[DEPTH] == pytest.approx(fixed[DEPTH], abs=0.03)
 
 
 # ------------------------------------------------------------------------------------------ similarity

@@ -144,7 +144,7 @@ FEW.loc[6:, "count"] = 0
 def test_refusals(tmp_path):
     assert_refused(
         lambda **settings: attach(tmp_path, **settings).observe(Model(), 0),
-        ({"words": 6}, "words is 6: expected more than `components`, 6"),
+        ({"words": 6}, "words occur, too few for 6 components"),
         ({"table": FEW}, "4 words occur, too few for 6 components.*at most 3"),
         ({"embedding": "word_embeddings"}, r"got no such module.*\['embedding', 'decoder'\]"),
         ({"embedding": "norm"}, "got LayerNorm with a weight of shape"),

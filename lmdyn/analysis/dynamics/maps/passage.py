@@ -1,6 +1,5 @@
 """Passages of a state through a module's forward: inserted at the end of one iteration, read at the next."""
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -9,14 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from lmdyn.analysis.dynamics.maps.copies import with_first_tensor
 from lmdyn.analysis.inspection.activations import first_tensor, observing
 from lmdyn.analysis.inspection.forward import Forward, StopForward, call_module, called_module
 
-__all__ = ["Call", "NoMapError", "Passage", "Recorded"]
+__all__ = ["Call", "NoMapError", "Passage", "Recorded", "is_vectors"]
 
 
 class NoMapError(ValueError):
@@ -42,16 +40,17 @@ class Call:
         self.name: str | None = None
         self.x: Tensor | None = None
         self.answer: Tensor | None = None
-        if args and _is_vectors(args[0]):
+        if args and is_vectors(args[0]):
             self.x, self.args = args[0].clone(), args[1:]
             return
-        names = [name for name, value in kwargs.items() if _is_vectors(value)]
+        names = [name for name, value in kwargs.items() if is_vectors(value)]
         if names and not args:
             self.name = "hidden_states" if "hidden_states" in names else names[0]
             self.x = self.kwargs.pop(self.name).clone()
 
 
-def _is_vectors(value: Any) -> bool:
+def is_vectors(value: Any) -> bool:
+    """Return whether a value is token vectors (batch, tokens, hidden)."""
     return isinstance(value, Tensor) and value.ndim == 3 and value.is_floating_point()
 
 
@@ -168,52 +167,36 @@ class Passage:
             seen.output = self._run(batch, handle, begin)
         return seen
 
-    def tensors_before(
-        self,
-        batch: Mapping[str, Tensor],
-        shape: tuple[int, ...],
-        last: int | None = None,
-    ) -> list[Tensor]:
-        """Return tensors of a shape in the order of their creation before the first layer: all, or the last ones."""
-
-        def handle(at: _Place, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-            if at.path is not None:
-                raise StopForward
-            return run()
-
-        watch = _Watch(torch.Size(shape), last)
-        with self._observed(), watch:
-            self._run(batch, handle)
-        return list(watch.made)
-
-    def through(
-        self,
-        seen: Recorded,
-        x: Tensor,
-        unit: int,
-        i: int = 0,
-        *,
-        entered: bool = False,
-    ) -> Tensor | Call:
-        """Return the state at the end of iteration i + 1 (from 0), if it is ``x`` at the end of iteration i.
+    def through(self, seen: Recorded, x: Tensor, unit: int) -> Tensor:
+        """Return the state at the end of the second iteration, if it is ``x`` at the end of the first one.
 
         Args:
-            seen: recording of this batch, with all outputs if i is above 0.
+            seen: recording of this batch, of at least the first iteration.
             x: (batch, tokens, hidden).
             unit: number of calls of layers in an iteration.
-            i: number of the iteration.
-            entered: return the input of the first layer of iteration i + 1 instead.
 
         Raises:
             NoMapError: if other modules run than in the recording.
         """
         found: list[Any] = []
-        handle = partial(_between, seen, x, (i + 1) * unit, unit, entered, found)
-        self._run(seen.batch, handle)
+        self._run(seen.batch, partial(_between, seen, x, unit, found, None))
         if not found or found[0] is None:
             raise NoMapError(_OTHER_MODULES)
-        state: Tensor | Call = found[0]
+        state: Tensor = found[0]
         return state
+
+    def entering(self, seen: Recorded, x: Tensor, unit: int) -> list[tuple[nn.Module, tuple[Any, ...]]]:
+        """Return the modules that are called before :meth:`through` meets a layer, and it, with their arguments.
+
+        Args:
+            seen: recording of this batch, of at least the first iteration.
+            x: the state at the end of the first iteration.
+            unit: number of calls of layers in an iteration; 0 for the calls before the first iteration.
+        """
+        calls: list[tuple[nn.Module, tuple[Any, ...]]] = []
+        with self._observed():
+            self._run(seen.batch, partial(_between, seen, x, unit, [], calls))
+        return calls
 
     def finish(self, seen: Recorded, x: Tensor, unit: int, n: int, *, changed: bool = False) -> Any:
         """Return the output of the module if the state at the end of the last of n iterations is ``x``.
@@ -271,21 +254,22 @@ class Passage:
 
 
 def _between(
-    seen: Recorded, x: Tensor, end: int, unit: int, entered: bool, found: list[Any],
+    seen: Recorded, x: Tensor, unit: int, found: list[Any], calls: list[Any] | None,
     at: _Place, run: Callable[[], Any], args: Any, kwargs: Any,
 ) -> Any:  # fmt: skip
-    """Answer from the recording up to the ``end``-th layer, which returns ``x``; find the state an iteration later."""
-    ends = at.count == end and at.path is not None
-    if at.count < end or ends:
+    """Answer from the recording up to the end of an iteration, whose state is ``x``; find the next one."""
+    ends = at.count == unit and at.path is not None
+    if at.count < unit or ends:
         known, output = seen.outputs[at.number]
         if known is not at.m:
             raise NoMapError(_OTHER_MODULES)
         return with_first_tensor(output, x.clone()) if ends else _fresh(output)
-    if entered and at.path is not None:
-        found.append(Call(at.path, args, kwargs))
-        raise StopForward
+    if calls is not None:
+        calls.append((at.m, _fresh((*args, *kwargs.values()))))
+        if at.path is not None:
+            raise StopForward
     output = run()
-    if at.path is not None and at.count == end + unit:
+    if at.path is not None and at.count == 2 * unit:
         found.append(first_tensor(output))
         raise StopForward
     return output
@@ -319,16 +303,3 @@ def _outermost(m: nn.Module, layers: set[int], done: set[int] | None = None) -> 
 def _fresh(value: Any) -> Any:
     """Return the output of a module with copies of its tensors, because the model may write into them."""
     return tree_map_only(Tensor, Tensor.clone, value)
-
-
-class _Watch(TorchDispatchMode):
-    def __init__(self, shape: torch.Size, last: int | None) -> None:
-        super().__init__()
-        self.shape, self.made = shape, deque[Tensor](maxlen=last)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = func(*args, **(kwargs or {}))
-        for tensor in output if isinstance(output, (tuple, list)) else (output,):
-            if isinstance(tensor, Tensor) and tensor.shape == self.shape and tensor.is_floating_point():
-                self.made.append(tensor.clone())  # the model may write into it
-        return output

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lmdyn.analysis.dynamics.maps.copies import apart
-from lmdyn.analysis.dynamics.maps.passage import Call, NoMapError, Passage, Recorded
+from lmdyn.analysis.dynamics.maps.passage import Call, NoMapError, Passage, Recorded, is_vectors
 from lmdyn.analysis.inspection.activations import first_tensor
 
 __all__ = ["Steps", "tolerance"]
@@ -63,11 +63,10 @@ class Steps:
     If layers pass the state on unchanged, they are called one after the other with the arguments that the module
     passes to them. Otherwise, the module's own forward is run from the end of one iteration to the end of the next,
     with all that it computes in between. In both cases the steps must lead to the states of the module's own run, for
-    several texts, and from another state to the same next state in each iteration.
+    several texts.
 
-    The state is the output of the last layer of an iteration. The state at depth 0 is searched: it is the input of the
-    first layer if this is the state; or the tensor, among all that the module creates before its first iteration, that
-    leads to this input; or zeros; or, if an input is added to the state, the difference that leads to it.
+    The state is the output of the last layer of an iteration. The state at depth 0 is the input of the first layer if
+    this is the state; otherwise, that which leads to this input.
 
     Args:
         passage: passage of the module.
@@ -110,7 +109,12 @@ class Steps:
             self._check_iterations(example, ends[0])
             if away := self._away_from_own_run(seen):
                 raise NoMapError(away)
-            self._initial = self._found_start(example, ends)
+            off = apart(self._after(example, self._before(example)), ends[0])
+            if off > tolerance(ends[0].dtype):
+                raise NoMapError(
+                    f"the first iteration of {self._model} differs from the others (by {off:.1e} of the largest "
+                    "entry): the step depends on the number of the iteration, so there is no map to iterate"
+                )
             if n == 2:
                 _warn_of_two(self._model)
         self.injected = self._depends_on_text(seen)
@@ -130,8 +134,8 @@ class Steps:
         steps = self._bound(seen)
         return steps if self.n == 1 else [lambda x: reduce(lambda state, step: step(state), steps, x)]
 
-    def _after(self, seen: Recorded, x: Tensor, i: int = 0) -> Tensor:
-        return cast(Tensor, self.passage.through(seen, x, len(self.unit), i))
+    def _after(self, seen: Recorded, x: Tensor) -> Tensor:
+        return self.passage.through(seen, x, len(self.unit))
 
     # ---------------------------------------------------------------- what must hold
 
@@ -157,7 +161,7 @@ class Steps:
                 taken = tuple(call.x.shape)
                 return f"layer {call.path!r} of {self._model} takes {taken} and returns {returned}, not one shape"
         for first, second in pairwise(calls):
-            if not _equal(first.answer, second.x):
+            if not torch.equal(*(cast(Tensor, t).nan_to_num() for t in (first.answer, second.x))):
                 between = f"between {first.path!r} and {second.path!r}"
                 return (
                     f"{self._model} changes the token vectors {between}, so its layers alone are not its map"
@@ -194,13 +198,14 @@ class Steps:
                     )
                 return (
                     f"the end of iteration {i + 2} of {self._model} differs from its step from the previous state (by "
-                    f"{off:.1e} of the largest entry): layers keep data from one iteration or text to the next in "
-                    "addition to the state, such as a cache shared by all iterations, so there is no map to iterate"
+                    f"{off:.1e} of the largest entry): it depends on the number of the iteration, or on more than the "
+                    f"output of {path!r}, or layers keep data from one iteration or text to the next, such as a cache; "
+                    "so there is no map to iterate: name by `sites` a core that carries the whole state"
                 )
         return None
 
     def _check_iterations(self, example: Recorded, some: Tensor) -> None:
-        """Check that steps from one state do not depend on the number of the iteration, and depend on the state."""
+        """Check that a step draws no random numbers, and depends on the state."""
         scale = float(some.double().square().mean().sqrt()) or 1.0
         other = some + scale * _noise(some)
         first = self._after(example, other)
@@ -211,14 +216,6 @@ class Steps:
                 f"the output of {self.unit[-1]!r} of {self._model} is not the start of the next iteration: name the "
                 "layers of the core in order by `sites`, the last of which returns the state"
             )
-        for i in _some_of(range(1, self.n - 1)):
-            off = apart(self._after(example, other, i), first)
-            if off > tolerance(other.dtype):
-                raise NoMapError(
-                    f"the step of {self._model} depends on the number of the iteration, or on more than the output of "
-                    f"{self.unit[-1]!r} (from one state, iterations 1 and {i + 1} differ by {off:.1e} of the largest "
-                    "entry), so there is no map to iterate; name by `sites` a core that carries the whole state"
-                )
 
     def _depends_on_text(self, seen: Sequence[Recorded]) -> bool:
         """Return whether another text of the same length changes a step."""
@@ -233,67 +230,41 @@ class Steps:
 
     # ---------------------------------------------------------------- the state at depth 0
 
+    @torch.no_grad()
     def start(self, batch: Mapping[str, Tensor]) -> State:
-        """Return the state at depth 0.
-
-        Raises:
-            ValueError: if it was found for the example, but not for this batch.
-        """
+        """Return the state at depth 0."""
         if self._chained:
             return cast(Tensor, self.passage.record(batch, until=1).calls[0].x)
-        seen = self.passage.record(batch, until=len(self.unit))
-        if self._initial is None:
-            return self._added(seen)
-        state = cast(Tensor, seen.calls[-1].answer)
-        made = [torch.zeros_like(state)]
-        if self._initial:
-            made += self.passage.tensors_before(batch, tuple(state.shape), self._initial)
-        if len(made) <= self._initial or not self._leads_to(seen, made[-self._initial]):
-            raise ValueError(
-                f"the state at depth 0 of {self._model} was found for the example, but not for this batch: create the "
-                "map with an example of its kind"
-            )
-        return made[-self._initial]
+        return self._before(self.passage.record(batch, until=len(self.unit)))
 
-    def _found_start(self, example: Recorded, ends: list[Tensor]) -> int | None:
-        """Return the index from the end of the state among earlier tensors; 0 for zeros, None for subtraction."""
-        made = [torch.zeros_like(ends[0]), *self.passage.tensors_before(example.batch, tuple(ends[0].shape))]
-        back = next((i for i in (*range(1, len(made)), 0) if self._leads_to(example, made[-i])), None)
-        x = self._added(example) if back is None else made[-back]
-        off = apart(self._after(example, x), ends[0])
-        if off > tolerance(x.dtype):
-            raise NoMapError(
-                f"the first iteration of {self._model} differs from the others (by {off:.1e} of the largest entry): "
-                "the step depends on the number of the iteration, so there is no map to iterate"
-            )
-        return back
+    def _before(self, seen: Recorded) -> State:
+        """Return the state that leads to the first iteration, from how states enter the modules of an iteration.
 
-    def _leads_to(self, seen: Recorded, state: Tensor) -> bool:
-        """Return whether a state leads to the first input of the first layer, except for the last digits."""
-        pairs = zip(self._entered(seen, state).given, seen.calls[0].given, strict=False)
-        return all(_equal(found, expected, 0.01) for found, expected in pairs if isinstance(expected, Tensor))
-
-    def _entered(self, seen: Recorded, state: Tensor) -> Call:
-        return cast(Call, self.passage.through(seen, state, len(self.unit), entered=True))
-
-    @torch.no_grad()
-    def _added(self, seen: Recorded) -> State:
-        """Return the state at depth 0 if the model adds a function of the batch to the state, by subtracting it."""
-        like, first = cast(Tensor, seen.calls[-1].answer), seen.calls[0].x
-        noise = _noise(like)
-        added, moved = (self._entered(seen, x).x for x in (torch.zeros_like(like), noise))
-        if (
-            first is None
-            or added is None
-            or moved is None
-            or first.shape != like.shape
-            or apart(moved, noise + added) > tolerance(like.dtype)
-        ):
-            raise NoMapError(
-                f"the state at depth 0 of {self._model} was not found before {self.unit[0]!r}: the first iteration "
-                "differs from the others; name by `sites` a core whose last layer returns the start of the next one"
-            )
-        return first - added
+        These are zeros if they lead to it; otherwise, the first module that is given a state is given it in a part of
+        an argument, plus a function of the text, for each token (one that has halted does not depend on the state).
+        """
+        like, unit = cast(Tensor, seen.calls[-1].answer), len(self.unit)
+        zeros, noise, d = torch.zeros_like(like), _noise(like), like.shape[2]
+        begins = dict(reversed(self.passage.entering(seen, like, 0)))  # the first call of each
+        entered = (self.passage.entering(seen, x, unit) for x in (zeros, noise))
+        parts = [
+            part
+            for (m, of_text), (_, of_both) in zip(*entered, strict=False)
+            for given in zip(begins.get(m, ()), of_text, of_both, strict=False)
+            if all(map(is_vectors, given)) and given[0].shape[:2] == like.shape[:2]
+            for part in zip(*(t.split(d, 2) for t in given), strict=True)
+            if part[0].shape == like.shape
+        ]
+        if all(apart(text, first) <= 0.01 * tolerance(like.dtype) for first, text, _ in parts):
+            return zeros
+        for first, text, both in parts:
+            there = (both != text).any(2, keepdim=True)
+            if bool(there.any()) and apart(both - text, noise * there) <= tolerance(like.dtype):
+                return torch.where(there, first - text, first)
+        raise NoMapError(
+            f"the state at depth 0 of {self._model} was not found before {self.unit[0]!r}: the first iteration "
+            "differs from the others; name by `sites` a core whose last layer returns the start of the next one"
+        )
 
 
 def _noise(like: Tensor) -> Tensor:
@@ -320,12 +291,3 @@ def _some_of(numbers: range) -> list[int]:
     if len(numbers) <= 16:
         return list(numbers)
     return [numbers[round(i * (len(numbers) - 1) / 15)] for i in range(16)]
-
-
-def _equal(found: Any, expected: Any, rounding: float = 0.0) -> bool:
-    """Return whether two tensors are equal, or floating ones within a share of the tolerance."""
-    if not isinstance(found, Tensor) or not isinstance(expected, Tensor) or found.shape != expected.shape:
-        return False
-    if rounding and expected.is_floating_point():
-        return apart(found, expected) <= rounding * tolerance(expected.dtype)
-    return bool(torch.equal(torch.nan_to_num(found), torch.nan_to_num(expected)))

@@ -6,35 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["padding_of", "repeated", "resized", "rows_at", "rows_of", "some_texts", "tokens_of"]
+from lmdyn.analysis.inspection.batches import rows_at, rows_of
+
+__all__ = ["padding_of", "repeated", "resized", "some_texts", "tokens_of"]
 
 _ROWS = 4
-
-
-def rows_of(batch: Mapping[str, Tensor]) -> int:
-    """Return the number of rows of a batch, by ``input_ids``, or by the longest tensor.
-
-    Example:
-        >>> rows_of({"input_ids": torch.ones(2, 3), "position_ids": torch.ones(1, 3)})
-        2
-    """
-    return len(batch["input_ids"]) if "input_ids" in batch else max(map(len, batch.values()), default=0)
-
-
-def rows_at(batch: Mapping[str, Tensor], rows: Tensor | slice) -> dict[str, Tensor]:
-    """Select rows of a batch; tensors shared by all rows, such as positions (1, tokens), are unchanged.
-
-    Args:
-        batch: tensors by name.
-        rows: their numbers, or a mask of all rows.
-
-    Example:
-        >>> part = rows_at({"input_ids": torch.ones(2, 3), "position_ids": torch.ones(1, 3)}, slice(1, 2))
-        >>> {name: tuple(t.shape) for name, t in part.items()}
-        {'input_ids': (1, 3), 'position_ids': (1, 3)}
-    """
-    n = rows_of(batch)
-    return {name: t[rows] if len(t) == n else t for name, t in batch.items()}
 
 
 def tokens_of(batch: Mapping[str, Tensor]) -> int | None:

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
-from lmdyn.analysis.dynamics.maps.texts import repeated, resized, rows_at, rows_of, some_texts
+from lmdyn.analysis.dynamics.maps.texts import repeated, resized, some_texts
+from lmdyn.analysis.inspection.batches import rows_at, rows_of
 from tests.helpers.loops import HIDDEN, VOCABULARY, PlainLoop
 
 
