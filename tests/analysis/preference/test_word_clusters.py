@@ -8,7 +8,6 @@ from jaxtyping import TypeCheckError
 
 from lmdyn.analysis.preference.clustering import (
     Clustering,
-    Membership,
     _clustered,
     cluster_means,
     cluster_name,
@@ -90,28 +89,6 @@ def test_words_have_unit_variance_in_each_component():
     assert clusters.within_one == pytest.approx(1 - math.exp(-math.sqrt(2)), abs=0.03)  # Laplace
     assert clusters.mean_clusters == pytest.approx(4 * math.exp(-2.5 * math.sqrt(2)), abs=0.03)
     assert float(clusters.shares(2).sum()) == pytest.approx(1)
-
-
-def test_a_membership_put_together_anew_is_that_of_the_clusters():
-    """From pairs in any order, as of a table: the same sizes, means and typical words."""
-    clusters = word_clusters(embeddings(), Clustering(**SETTINGS))
-    order = torch.randperm(len(clusters.word), generator=torch.Generator().manual_seed(1))
-    names = [cluster_name(int(c)) for c in clusters.cluster[order]]
-    anew = Membership(
-        words=clusters.words,
-        number=clusters.number,
-        word=clusters.word[order],
-        cluster=torch.tensor([cluster_number(name) for name in names]),
-        value=clusters.value[order].double(),
-    )
-    assert torch.equal(anew.sizes, clusters.sizes)
-    assert torch.equal(anew.shares(7), clusters.shares(7))
-    assert torch.equal(anew.sign, anew.value.sign())
-    preference = torch.randn(clusters.words, generator=torch.Generator().manual_seed(2))
-    assert torch.allclose(cluster_means(anew, preference)[0], cluster_means(clusters, preference)[0])
-    assert not torch.allclose(
-        cluster_means(anew, preference.flip(0))[0], cluster_means(clusters, preference)[0]
-    )
 
 
 @pytest.mark.parametrize("name", ["", "7", "+", "x+", "7*", "-1+"])

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from lmdyn.analysis import Clustering, word_clusters
 from lmdyn.callbacks import Run, WordClusters
 from tests.helpers.refusals import assert_refused
 
@@ -63,41 +62,6 @@ IDS = IDS[:200]
 
 def rows(table, quantity):
     return table[table["quantity"].eq(quantity)]
-
-
-@pytest.mark.parametrize("settings", [{}, {"nonlinearity": "halved", "threshold": 2.0}])
-def test_values_are_those_of_a_direct_call(tmp_path, settings):
-    model = Model()
-    table = attach(tmp_path, **settings).observe(model, 7)
-    how = Clustering(6, learning_rate=0.1, **settings)
-    direct = word_clusters(model.embedding.weight.detach()[IDS], how)
-    assert direct.converged
-    scalar = table.set_index(["quantity", "group"])["value"]
-    assert scalar["within_one", ""] == direct.within_one
-    assert scalar["mean_clusters", ""] == direct.mean_clusters > 0
-    assert scalar["iterations", ""] == direct.iterations
-    assert scalar["converged", ""] == 1
-    shares = rows(table, "share_of_words").set_index("group")["value"]
-    assert shares.index.tolist() == ["0", "1", "2", "3", "4", "5", "6", "7+"]
-    assert shares.sum() == pytest.approx(1)
-    assert shares.tolist() == direct.shares(7).tolist()
-    assert shares["1"] == pytest.approx(float((direct.clusters_per_word == 1).double().mean()))
-
-    members = rows(table, "membership")
-    parts = (getattr(direct, name).tolist() for name in ("word", "component", "sign", "value"))
-    each = zip(*parts, strict=True)
-    expected = [(f"{c}{'+' if s > 0 else '-'}", f"w{IDS[w]}", v) for w, c, s, v in each]
-    assert [*members[["group", "token", "value"]].itertuples(index=False, name=None)] == expected
-    of_words = rows(table, "component_value")
-    matrix = of_words.pivot_table(index="token", columns="group", values="value", sort=False)
-    assert matrix.index.tolist() == [f"w{i}" for i in IDS[:50]]
-    assert matrix.columns.tolist() == [str(c) for c in range(6)]
-    assert torch.equal(torch.from_numpy(matrix.to_numpy(copy=True)).float(), direct.values[:50])
-    count = rows(table, "count")
-    assert count["token"].tolist() == [f"w{i}" for i in IDS]
-    assert count["value"].tolist() == IDS  # as frequent as large
-    # without special tokens, and without those that never occur
-    assert not {"w0", "w3", f"w{V - 1}"} & set(count["token"])
 
 
 def test_without_tokenizer_the_counts_name_the_words(tmp_path):

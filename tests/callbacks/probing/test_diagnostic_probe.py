@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from lmdyn.analysis import DiagnosticClassifier, description_length, diagnostic_probe
+from lmdyn.analysis import DiagnosticClassifier
 from lmdyn.callbacks import DiagnosticProbe, Run
 from tests.helpers.refusals import assert_refused
 
@@ -80,33 +80,6 @@ def value(table, quantity, site, target):
     rows = table[table["quantity"].eq(quantity) & table["site"].eq(site) & table["target"].eq(target)]
     assert len(rows) == 1
     return float(rows["value"].iloc[0])
-
-
-def test_values_are_those_of_the_functions(tmp_path):
-    module = Model()
-    table = attach(tmp_path, description_length=True).observe(module, 5)
-    train, test = batches(0, 40), batches(1)
-
-    def gathered(part):
-        flat = {k: torch.cat([b[k].flatten() for b in part]) for k in part.batches[0]}
-        x = module.embedding(flat["input_ids"]).detach()
-        labels = {"upos current": flat["upos"], "upos next": flat["target_upos"]}
-        return {"word": x, "nothing": torch.ones_like(x)}, labels, flat["input_ids"]
-
-    (x, y, types), (x_test, y_test, types_test) = gathered(train), gathered(test)
-    classes = {"upos current": 3, "upos next": 3}
-    expected = diagnostic_probe(
-        x, y, x_test, y_test, classes, train_types=types, test_types=types_test, classifier=TRAINING
-    )
-    code = description_length(x, y, classes, classifier=TRAINING)
-    for i, site in enumerate(expected.sites):
-        for j, target in enumerate(("current", "next")):
-            for quantity, there in (
-                ("accuracy", expected.accuracy), ("probe_loss", expected.loss), ("compression", code.compression)
-            ):  # fmt: skip
-                assert value(table, quantity, site, target) == pytest.approx(float(there[i, j]), abs=1e-6)
-            accuracy, control = (value(table, n, site, target) for n in ("accuracy", "control_accuracy"))
-            assert value(table, "selectivity", site, target) == pytest.approx(accuracy - control)
 
 
 def test_information_is_entropy_less_loss(tmp_path):

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 from transformers import AlbertConfig, AlbertForPreTraining, BertConfig, BertForMaskedLM
 
-from lmdyn.analysis.inspection.activations import observing
-from lmdyn.analysis.probing.edge_probes import EdgeClassifier, EdgeData, edge_probes
+from lmdyn.analysis.probing.edge_probes import EdgeClassifier, EdgeData
 from lmdyn.callbacks import Run
 from lmdyn.callbacks.probing.edge_probe import EdgeProbe
 from lmdyn.datamodules import GrammarCorpus
@@ -72,34 +71,6 @@ def by_sentence(model, loader, tasks):
         {t: torch.tensor(s) for t, s in spans.items()},
         {t: torch.tensor(y) for t, y in labels.items()},
     )
-
-
-def test_values_are_those_of_the_function(tmp_path, spans):
-    module = Model(len(spans.tokenizer))
-    observer = attach(tmp_path, spans)
-    assert observer.chosen == ("pos", "constituents", "roles", "coreference")
-    table = observer.observe(module, 4)
-    assert module.heads_ran == 0  # no projection to the vocabulary
-    loaders = spans.train_dataloader(), spans.val_dataloader(), spans.test_dataloader()
-    parts = []
-    for split, loader in zip(("train", "validation", "test"), loaders, strict=True):
-        with observing(module), torch.no_grad():
-            parts.append(observer._features(module, observer._parts[split]))
-            expected = by_sentence(module.model.albert, loader, observer.chosen)
-        for site, x in expected.activations.items():
-            torch.testing.assert_close(parts[-1].activations[site], x, atol=1e-5, rtol=1e-4)
-        for task in observer.chosen:
-            assert torch.equal(parts[-1].spans[task], expected.spans[task])
-            assert torch.equal(parts[-1].labels[task], expected.labels[task])
-    sizes = {task: len(spans.label_names[task]) for task in observer.chosen}
-    result = edge_probes(*parts, sizes, classifier=TRAINING)
-    assert len(table) == 2 * 3 * 4 + 4
-    for j, task in enumerate(result.tasks):
-        rows = table[table["task"].eq(task)].groupby("quantity")["value"].apply(list)
-        assert rows["f1"] == pytest.approx(result.f1[:, j].tolist())
-        assert rows["validation_f1"] == pytest.approx(result.validation_f1[:, j].tolist())
-        assert rows["majority"] == pytest.approx([float(result.majority[j])])
-    assert result.f1[0, 0] > result.majority[0] + 0.1  # 16 random dimensions tell some of the words apart
 
 
 @pytest.mark.parametrize(("room", "groups"), [(1, [1, 1, 1]), (2, [2, 1]), (3, [3])])

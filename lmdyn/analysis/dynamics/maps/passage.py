@@ -254,9 +254,16 @@ class Passage:
 
 
 def _between(
-    seen: Recorded, x: Tensor, unit: int, found: list[Any], calls: list[Any] | None,
-    at: _Place, run: Callable[[], Any], args: Any, kwargs: Any,
-) -> Any:  # fmt: skip
+    seen: Recorded,
+    x: Tensor,
+    unit: int,
+    found: list[Any],
+    calls: list[Any] | None,
+    at: _Place,
+    run: Callable[[], Any],
+    args: Any,
+    kwargs: Any,
+) -> Any:
     """Answer from the recording up to the end of an iteration, whose state is ``x``; find the next one."""
     ends = at.count == unit and at.path is not None
     if at.count < unit or ends:
