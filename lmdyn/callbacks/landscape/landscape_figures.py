@@ -11,9 +11,15 @@ from lmdyn.runs.schema import Quantity, last_step, select, wide
 __all__ = ["landscape_figures"]
 
 _LINES = Quantity(
-    "line_loss", "", "nats", low=0.0, panel="lines", over="alpha", lines="line",
+    "line_loss",
+    "",
+    "nats",
+    low=0.0,
+    panel="lines",
+    over="alpha",
+    lines="line",
     short="loss from the reference (0) to the model (1)",
-)  # fmt: skip
+)
 
 
 @fig.in_style

@@ -291,9 +291,14 @@ class Similarity(StreamingObserver):
             for i, j in combinations(range(len(sites)), 2):
                 pair, parts = (reference, sites[i], sites[j]), covariances.between(i, j)
                 values[pair] = block_similarity(
-                    parts, self._streaming, bootstrap=self.bootstrap, jackknife=self.jackknife > 0,
-                    confidence=self.confidence, seed=self.seed, least=LEAST_BLOCKS,
-                )  # fmt: skip
+                    parts,
+                    self._streaming,
+                    bootstrap=self.bootstrap,
+                    jackknife=self.jackknife > 0,
+                    confidence=self.confidence,
+                    seed=self.seed,
+                    least=LEAST_BLOCKS,
+                )
         for place, found in values.items():
             ranks: dict[str, float | str] = {q: found.pop(q) for q in _RANKS if q in found}
             for measure in self._sampled:

@@ -68,9 +68,12 @@ def _heat_map(curves: pd.DataFrame, rows: pd.DataFrame, frequencies: "pd.Series[
     table = wide(rows.assign(bin=bins), "step", "bin").reindex(range(len(edges) - 1))
     figure, axes = new_figure(7.5, 4.8)
     mesh = axes.pcolormesh(
-        np.arange(table.shape[1] + 1), edges, table.to_numpy(), cmap="viridis",
+        np.arange(table.shape[1] + 1),
+        edges,
+        table.to_numpy(),
+        cmap="viridis",
         rasterized=table.size > 5000,  # also in an SVG
-    )  # fmt: skip
+    )
     axes.set_yscale("log")
     axes.set_ylabel("word frequency rank (most frequent at the bottom)")
     axes.set_xlabel("training step (optimizer updates), one column an observation")
