@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from lmdyn.analysis import contextual_decomposition
 from tests.analysis.interdependence.lstm_oracle import (
@@ -80,6 +81,52 @@ class TestTheory:
         errors += [float((cells[k][:, :, -1] - c[k]).abs().max()) for k in range(3)]
         assert max(errors) < tolerance
         assert float(found.completeness) == pytest.approx(max(errors[:3]), abs=tolerance / 10)
+
+    @pytest.mark.parametrize("gate", ["i", "f", "g", "tanh of the cell"])
+    def test_the_parts_of_a_gate_are_shapley_values(self, gate):
+        """The average over both orders in which r and i join the bias, in LSTMs whose other gates are constant.
+
+        Units do not see each other. The first word, in focus, moves the candidate alone; at the second the word is
+        irrelevant and the hidden state relevant, and both move ``gate`` alone.
+        """
+        units, z = 50, {"i": 0, "f": 1, "g": 2, "tanh of the cell": 2}[gate]
+        g = torch.Generator().manual_seed(0)
+        w_first, w, u, *b = torch.randn(7, units, generator=g, dtype=torch.float64)
+        lstm = nn.LSTM(2, units, dtype=torch.float64)
+        with torch.no_grad():
+            for parameter in lstm.parameters():
+                parameter.zero_()
+            lstm.weight_ih_l0.view(4, units, 2)[2, :, 0] = w_first
+            lstm.weight_ih_l0.view(4, units, 2)[z, :, 1] = w
+            lstm.weight_hh_l0.view(4, units, units)[z] = u.diag()
+            lstm.bias_ih_l0.copy_(torch.cat(b))
+        focus = torch.tensor([[True, False]])
+        found = contextual_decomposition(lstm, torch.eye(2, dtype=torch.float64)[None], focus)
+        h_r, h_i, c_r, c_i = (getattr(found, name)[0][0] for name in PARTS)
+        assert float(h_i[0].abs().max()) < 1e-15
+        i_b, f_b, g_b, o = b[0].sigmoid(), b[1].sigmoid(), b[2].tanh(), b[3].sigmoid()
+        r, i, bias, f = u * h_r[0], w, b[z], torch.sigmoid
+        if gate == "i":
+            got = (c_r[1] - f_b * c_r[0]) / g_b, c_i[1] / g_b - i_b
+        elif gate == "f":
+            got = c_r[1] / c_r[0] - f_b, (c_i[1] - i_b * g_b) / c_r[0]
+        elif gate == "g":
+            got, f = ((c_r[1] - f_b * c_r[0]) / i_b, c_i[1] / i_b - g_b), torch.tanh
+        else:
+            got, f = (h_r[1] / o, h_i[1] / o), torch.tanh
+            r, i, bias = c_r[1], c_i[1], torch.zeros(units)
+        expected = {"r": torch.zeros(units), "i": torch.zeros(units)}
+        for order in itertools.permutations(expected):
+            total = bias
+            for name in order:
+                more = total + {"r": r, "i": i}[name]
+                expected[name] = expected[name] + (f(more) - f(total)) / 2
+                total = more
+        for part, name in zip(got, "ri", strict=True):
+            torch.testing.assert_close(part, expected[name], rtol=0, atol=1e-12)
+        assert (
+            float((expected["r"] - (f(r + bias) - f(bias))).abs().max()) > 1e-2
+        )  # one order alone is not it
 
 
 class TestForms:

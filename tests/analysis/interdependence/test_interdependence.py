@@ -54,6 +54,46 @@ class TestDirect:
                 assert float(got[pair, row]) == pytest.approx(expected, rel=1e-11)
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("decoded", [False, True])
+class TestLinearCell:
+    """Gates constant: c' = σ(b_f) c + σ(b_i) tanh(W x + U h)."""
+
+    @staticmethod
+    def linear_cell(layers):
+        stack = random_lstm(3, *[4] * layers)
+        with torch.no_grad():
+            for parameter in stack.parameters():
+                i, f, g, o = parameter.chunk(4)
+                for gate in (i, f, o) if parameter.ndim == 2 else (g,):
+                    gate.zero_()
+        return stack
+
+    def test_contributions_of_tiny_inputs_add_up(self, layers, decoded):
+        """Linear but for tanh x = x - x³/3: DI falls with the square of the inputs."""
+        stack, words = self.linear_cell(layers), random_words(2, 5, 3)
+        decoder = random_decoder(4, 6) if decoded else None
+        left, right = (part.expand(2, 5) for part in sets(5, (0, 2), (1, 4)))
+        found = []
+        for scale in (1e-2, 5e-3, 2.5e-3):
+            direct = decompositional_interdependence(stack, scale * words, left, right, decoder=decoder)
+            pairs = pairwise_interdependence(stack, scale * words, 4, decoder=decoder)
+            pairs = (pairs.logits if decoded else pairs.hidden)[
+                :, 1:
+            ]  # words 0 and 1 are all there is: next test
+            found.append(torch.cat([direct, pairs[~pairs.isnan()]]))
+        assert float(found[0].min()) > 1e-8
+        assert float(found[0].max()) < 1e-3
+        for larger, smaller in itertools.pairwise(found):
+            torch.testing.assert_close(smaller / larger, torch.full_like(larger, 0.25), rtol=1e-2, atol=0)
+        bent = random_lstm(3, *[4] * layers)
+        control = [
+            decompositional_interdependence(bent, scale * words, left, right, decoder=decoder)
+            for scale in (1e-2, 5e-3)
+        ]
+        assert float((control[1] / control[0] - 0.25).abs().min()) > 0.1
+
+
 class TestPairwise:
     @pytest.mark.slow
     @pytest.mark.parametrize("carried", [False, True])
