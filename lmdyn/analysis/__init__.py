@@ -151,6 +151,14 @@ from lmdyn.analysis.words.concentration import (
     word_tags,
 )
 from lmdyn.analysis.words.frequency_matching import MatchedSamples, match_frequency
+from lmdyn.analysis.words.minimal_pairs import (
+    PairAgreement,
+    flips,
+    onset,
+    pair_accuracy,
+    pair_agreement,
+    sentence_scores,
+)
 from lmdyn.analysis.words.surprisal import surprisals, word_surprisals
 
 __all__ = [
@@ -200,6 +208,7 @@ __all__ = [
     "Membership",
     "NestedVariance",
     "OrbitKinds",
+    "PairAgreement",
     "PairwiseInterdependence",
     "PairwiseShapley",
     "Plane",
@@ -266,6 +275,7 @@ __all__ = [
     "find_rectifiers",
     "find_sites",
     "first_token_attention",
+    "flips",
     "frequency_correlation",
     "gini",
     "group_variance",
@@ -302,7 +312,10 @@ __all__ = [
     "normalized_attention_entropy",
     "observing",
     "off_by_one_distances",
+    "onset",
     "orbit_kind",
+    "pair_accuracy",
+    "pair_agreement",
     "pairwise_interdependence",
     "pairwise_shapley_interaction",
     "pearson",
@@ -327,6 +340,7 @@ __all__ = [
     "resolve_sites",
     "rotated_seeds",
     "rsa",
+    "sentence_scores",
     "shuffled_within",
     "singular_values",
     "smooth_counterpart",

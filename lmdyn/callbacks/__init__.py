@@ -42,6 +42,7 @@ from lmdyn.callbacks.training.resume import RunState
 from lmdyn.callbacks.training.time_budget import TimeBudget
 from lmdyn.callbacks.weights.weight_spectra import WeightSpectra
 from lmdyn.callbacks.words.learning_curves import LearningCurves
+from lmdyn.callbacks.words.minimal_pairs import MinimalPairs
 from lmdyn.callbacks.words.sparsity import Sparsity
 from lmdyn.callbacks.words.token_learning import TokenLearning
 from lmdyn.callbacks.words.world_knowledge import WorldKnowledge
@@ -74,6 +75,7 @@ __all__ = [
     "LongTerm",
     "LoopConvergence",
     "LossChangeAllocation",
+    "MinimalPairs",
     "ObservationStore",
     "ObservedBatch",
     "Observer",

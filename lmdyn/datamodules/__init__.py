@@ -11,6 +11,7 @@ from lmdyn.datamodules.corpora.text import TextCorpus
 from lmdyn.datamodules.facts.facts import FactCorpus, FactSource, GrammarFacts, TrexFacts
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 from lmdyn.datamodules.grammar.grammar_tasks import GrammarTasks
+from lmdyn.datamodules.pairs.pair_files import PairFiles
 from lmdyn.datamodules.pretraining.masking import Masking
 from lmdyn.datamodules.pretraining.pretraining import PretrainingCorpus
 from lmdyn.datamodules.pretraining.streamed_text import StreamedText
@@ -35,6 +36,7 @@ __all__ = [
     "LexiconTagger",
     "Masking",
     "Mention",
+    "PairFiles",
     "PretrainingCorpus",
     "RepeatsCorpus",
     "Role",

@@ -81,6 +81,7 @@ OBSERVERS = {
     "LearningCurves": {"layers": ["upos", "semtag_coarse"], "bands": [5, 50]},
     "LoopConvergence": {"horizon": 5, "times": [0, 1, 4], "max_tokens": 100},
     "LossChangeAllocation": {"max_tokens": 200, "layers": ["upos"], "bands": [5, 50], "most_points": 5},
+    "MinimalPairs": {"probe": object_of("PairFiles", files="tests/golden/pairs.jsonl"), "ties": "draw"},
     "ScaffoldRule": {"instances": 10, "context": 4},
     "Similarity": {
         "reference": {"before": {"class_path": "Previous"}, "itself": {"class_path": "Itself"}},
@@ -110,8 +111,8 @@ OF_FAMILY = {
     ("masked", "Sparsity"): {"matched_size": None, "pos_classes": False, "min_count": 5},
 }
 COMMON = (
-    "Curvature", "DiagnosticProbe", "Geometry", "Landscape", "LearningCurves", "LossChangeAllocation", "Similarity",
-    "Sparsity", "Trajectory", "WeightSpectra",
+    "Curvature", "DiagnosticProbe", "Geometry", "Landscape", "LearningCurves", "LossChangeAllocation", "MinimalPairs",
+    "Similarity", "Sparsity", "Trajectory", "WeightSpectra",
 )  # fmt: skip
 ENCODER = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
 WORDS = object_of("GrammarCorpus", **GRAMMAR, **ROWS)
@@ -157,7 +158,7 @@ FAMILIES = {
         "observers": (
             "AttentionPatterns", "Curvature", "DepthPerformance", "Downstream", "EdgeProbe", "EncoderDynamics",
             "Geometry", "Handwriting", "Landscape", "LearningCurves", "LoopConvergence", "LossChangeAllocation",
-            "Similarity", "Sparsity", "TokenLearning", "Trajectory", "WeightSpectra", "WorldKnowledge",
+            "MinimalPairs", "Similarity", "Sparsity", "TokenLearning", "Trajectory", "WeightSpectra", "WorldKnowledge",
         ),
     },
     "towers": {

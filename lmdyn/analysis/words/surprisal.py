@@ -1,21 +1,25 @@
 """How surprising a text is to a language model: log-probability, rank and entropy, by piece and by word."""
 
 import bisect
+import copy
+import inspect
 import logging
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from lmdyn.analysis.inspection.activations import observing
-from lmdyn.analysis.inspection.forward import Forward, device_of
+from lmdyn.analysis.inspection.forward import Forward, call_module, device_of, logits_of
 from lmdyn.analysis.inspection.label_convention import model_reading
 from lmdyn.analysis.inspection.predictions import logits_at
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
@@ -24,12 +28,17 @@ if TYPE_CHECKING:  # these take as long to import as torch
     import pandas
     import transformers
 
-__all__ = ["PseudoLikelihood", "surprisals", "word_surprisals"]
+__all__ = ["EncodedTexts", "PseudoLikelihood", "surprisals", "word_surprisals"]
 
 log = logging.getLogger(__name__)
 
 PseudoLikelihood = Literal["piece", "rest_of_word"]
 """What is masked when a masked model predicts a piece: the piece, or also the rest of its word."""
+
+_LEAST_SHARED = 3
+"""Beginnings of fewer tokens are read with each row: they save little, and their rows make smaller batches."""
+_MOST_SHARING = 8
+"""Rows whose beginning is read once; more of them are several groups."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +56,179 @@ class _Encoded:
 class _Row:
     """Input of the model, and the pieces that it predicts."""
 
-    text: int
     input_ids: list[int]
-    at: list[int]  # positions of the input whose logits are read
-    asked: list[int]  # the predicted pieces of the text
+    at: list[int]  # positions of the input whose logits are read, in order
+    asked: list[int]  # the predicted pieces, by their number in all texts
+
+    def cut(self, begin: int, end: int | None = None) -> "_Row":
+        """Return a part of the row."""
+        end = len(self.input_ids) if end is None else end
+        both = [(i - begin, piece) for i, piece in zip(self.at, self.asked, strict=True) if begin <= i < end]
+        return _Row(self.input_ids[begin:end], [i for i, _ in both], [piece for _, piece in both])
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Rows that have their first tokens in common, which are read once."""
+
+    shared: int
+    rows: list[_Row]
+
+
+class EncodedTexts:
+    """Texts in the pieces in which a model reads them: encoded once, and read at any number of steps.
+
+    Beginnings that texts have in common are read once by a causal model that continues from them with equal logits:
+    one of transformers, by its ``past_key_values``, or of lmdyn, by its ``state``. Whether it does is measured.
+
+    Args:
+        module: the model; what is determined from it holds for its other checkpoints.
+        tokenizer: a fast tokenizer.
+        texts: see :func:`surprisals`, as for the other arguments.
+        objective: ``causal`` or ``masked``; None measures it.
+        pseudo: what is masked.
+        start: the token before a causal model's text.
+        context: maximum number of tokens of an input.
+        forward: how the module is called.
+
+    Attributes:
+        objective: ``causal`` or ``masked``.
+        start: the token before a text; empty for none, None for masked models.
+        context: maximum number of tokens of an input; None for no limit.
+        shares: whether common beginnings are read once.
+        ids: (pieces,) ids of the pieces of all texts.
+        text: (pieces,) number of the text of each piece.
+        unknown: (pieces,) whether the tokenizer does not know it.
+        scored: (pieces,) whether it is predicted: all except the first of a text that follows nothing.
+        lengths: (texts,) tokens of each text with those around it.
+
+    Raises:
+        ValueError: as in :func:`surprisals`.
+
+    Reference: see :func:`surprisals`.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        tokenizer: "transformers.PreTrainedTokenizerBase",
+        texts: Sequence[str],
+        *,
+        objective: Literal["causal", "masked"] | None = None,
+        pseudo: PseudoLikelihood = "piece",
+        start: str | None = None,
+        context: int | None = None,
+        forward: Forward | None = None,
+    ) -> None:
+        if is_encoder_decoder(module):
+            raise ValueError("expected a causal or masked model, got an encoder-decoder")
+        if not getattr(tokenizer, "is_fast", False):
+            raise ValueError(
+                f"expected a fast tokenizer, which has the positions of pieces, got {type(tokenizer).__name__}"
+            )
+        self.encoded = encoded = [_encode(tokenizer, text) for text in texts]
+        self.ids = np.array([i for text in encoded for i in text.ids], np.int64)
+        if not len(self.ids):
+            raise ValueError(f"none of {len(texts)} texts contains a word")
+        sizes = [len(text.ids) for text in encoded]
+        self.text = np.repeat(np.arange(len(texts)), sizes)
+        self.unknown = self.ids == tokenizer.unk_token_id
+        self.scored = np.ones(len(self.ids), bool)
+        self.start: str | None = None
+        self.shares = False
+        self._forward = forward
+        self.context = context = _context(module, tokenizer) if context is None else context
+        if context is not None and context < 4:
+            raise ValueError(f"context must be at least 4 tokens, got {context}")
+        with observing(module), torch.no_grad():
+            self.objective = objective or _objective(module, tokenizer, self.ids.tolist(), forward)
+            unread = {"causal": ("pseudo", pseudo != "piece"), "masked": ("start", start is not None)}[
+                self.objective
+            ]
+            if unread[1]:
+                log.warning("the model is %s: `%s` has no effect", self.objective, unread[0])
+            firsts = np.cumsum([0, *sizes[:-1]]).tolist()
+            if self.objective == "masked":
+                self.lengths = [len(t.before) + len(t.ids) + len(t.after) for t in encoded]
+                rows = _masked_rows(encoded, firsts, _mask(tokenizer), context, pseudo)
+            else:
+                before = _start(tokenizer, start, next(text.before for text in encoded if text.ids))
+                self.start = "".join(tokenizer.convert_ids_to_tokens(before))
+                self.scored[[at for at, n in zip(firsts, sizes, strict=True) if n and not before]] = False
+                self.lengths = [max(0, len(before) + n - 1) for n in sizes]
+                rows = _causal_rows(encoded, firsts, before, context)
+                self.shares = _continues(module, [*before, *self.ids.tolist()], context, forward)
+        self._groups = _grouped(list(rows)) if self.shares else [_Group(0, [row]) for row in rows]
+
+    def read(
+        self,
+        module: nn.Module,
+        batch_tokens: int = 1024,
+        part: tuple[int, int] = (0, 1),
+        *,
+        whole: bool = True,
+    ) -> Iterator[tuple[list[int], npt.NDArray[np.float64]]]:
+        """Yield predictions of pieces, each of the scored ones once.
+
+        Args:
+            module: the model.
+            batch_tokens: maximum number of tokens of a batch.
+            part: read each n-th group of rows, from the i-th: ``(i, n)``.
+            whole: whether to compute rank and entropy.
+
+        Yields:
+            Numbers of pieces, and (pieces, 3) log-probability in nats, rank, entropy, or (pieces, 1) without ``whole``;
+            NaN if the logits are not finite.
+        """
+        with torch.no_grad():
+            for batch in _batches(self._groups[part[0] :: part[1]], batch_tokens):
+                shared = batch[0].shared
+                if not shared:
+                    yield self._ask(module, [group.rows[0] for group in batch], whole)[0]
+                    continue
+                heads = [_joined([row.cut(0, shared) for row in group.rows]) for group in batch]
+                found, past = self._ask(module, heads, whole, cached=True)
+                yield found
+                tails: dict[int, list[tuple[int, _Row]]] = defaultdict(list)
+                for number, group in enumerate(batch):
+                    for row in group.rows:
+                        tails[len(row.input_ids) - shared].append((number, row.cut(shared)))
+                most = {length: max(1, batch_tokens // (shared + length)) for length in tails if length}
+                for length, size in most.items():
+                    for i in range(0, len(tails[length]), size):
+                        numbers, rows = zip(*tails[length][i : i + size], strict=True)
+                        yield self._ask(module, rows, whole, _chosen(past, numbers), shared)[0]
+
+    def _ask(
+        self, module: nn.Module, rows: Sequence[_Row], whole: bool, past: Any = None, before: int = 0,
+        cached: bool = False,
+    ) -> tuple[tuple[list[int], npt.NDArray[np.float64]], Any]:  # fmt: skip
+        """Return the pieces that rows of equal length predict, with their values, and what the model continues from."""
+        ids = torch.tensor([row.input_ids for row in rows], device=device_of(module))
+        at = torch.zeros_like(ids, dtype=torch.bool)
+        for b, row in enumerate(rows):
+            at[b, row.at] = True
+        if cached or past is not None:
+            logits, past = _continued(module, ids, past, before)
+            logits = logits[at]
+        else:
+            batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+            logits = logits_at(module, batch, at, self._forward)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        asked = [piece for row in rows for piece in row.asked]
+        places = (
+            (at.flatten().cumsum(0) - 1).view_as(at).tolist()
+        )  # a place may predict several texts' pieces
+        of_row = torch.tensor(
+            [places[b][i] for b, row in enumerate(rows) for i in row.at], dtype=torch.long, device=ids.device
+        )
+        targets = torch.from_numpy(self.ids[asked]).to(ids.device)
+        if len(targets) and int(targets.max()) >= logits.shape[-1]:
+            raise ValueError(
+                f"the tokenizer has a piece {int(targets.max())}, the model predicts {logits.shape[-1]}: use the "
+                "model's tokenizer"
+            )
+        return (asked, _values(logits, of_row, targets, whole)), past
 
 
 def surprisals(
@@ -116,40 +294,17 @@ def surprisals(
         >>> surprisals(model, tokenizer, ["cats sat"])["word"].tolist()
         ['cats', 'sat']
     """
-    if is_encoder_decoder(module):
-        raise ValueError("expected a causal or masked model, got an encoder-decoder")
-    if not getattr(tokenizer, "is_fast", False):
-        raise ValueError(
-            f"expected a fast tokenizer, which has the positions of pieces, got {type(tokenizer).__name__}"
-        )
-    encoded = [_encode(tokenizer, text) for text in texts]
-    ids = [i for text in encoded for i in text.ids]
-    if not ids:
-        raise ValueError(f"none of {len(texts)} texts contains a word")
-    device = device_of(module)
-    with observing(module), torch.no_grad():
-        objective = objective or _objective(module, tokenizer, ids, forward)
-        unread = {"causal": ("pseudo", pseudo != "piece"), "masked": ("start", start is not None)}[objective]
-        if unread[1]:
-            log.warning("the model is %s: `%s` has no effect", objective, unread[0])
-        before: list[int] = []
-        context = _context(module, tokenizer) if context is None else context
-        if context is not None and context < 4:
-            raise ValueError(f"context must be at least 4 tokens, got {context}")
-        if objective == "causal":
-            before = _start(tokenizer, start, next(text.before for text in encoded if text.ids))
-            rows = _causal_rows(encoded, before, context)
-        else:
-            rows = _masked_rows(encoded, _mask(tokenizer), context, pseudo)
-        found, broken = [np.full((len(text.ids), 3), np.nan) for text in encoded], 0
-        for batch in _batches(rows, batch_tokens):
-            for row, values in zip(batch, _ask(module, batch, encoded, device, forward), strict=True):
-                found[row.text][row.asked] = values
-                broken += int(np.isnan(values).all(1).sum())
-    _warn(tokenizer, encoded, ids, broken)
+    encoded = EncodedTexts(
+        module, tokenizer, texts, objective=objective, pseudo=pseudo, start=start, context=context, forward=forward
+    )  # fmt: skip
+    found, broken = np.full((len(encoded.ids), 3), np.nan), 0
+    with observing(module):
+        for asked, values in encoded.read(module, batch_tokens):
+            found[asked] = values
+            broken += int(np.isnan(values).all(1).sum())
+    _warn(tokenizer, encoded, broken)
     table = _table(tokenizer, encoded, found)
-    read_from = "".join(tokenizer.convert_ids_to_tokens(before)) if objective == "causal" else None
-    table.attrs = {"objective": objective, "start": read_from, "context": context}
+    table.attrs = {"objective": encoded.objective, "start": encoded.start, "context": encoded.context}
     return table
 
 
@@ -294,8 +449,10 @@ def _mask(tokenizer: "transformers.PreTrainedTokenizerBase") -> int:
     return int(tokenizer.mask_token_id)
 
 
-def _causal_rows(encoded: Sequence[_Encoded], start: list[int], context: int | None) -> Iterator[_Row]:
-    for number, text in enumerate(encoded):
+def _causal_rows(
+    encoded: Sequence[_Encoded], firsts: Sequence[int], start: list[int], context: int | None
+) -> Iterator[_Row]:
+    for place, text in zip(firsts, encoded, strict=True):
         sequence = [*start, *text.ids[:-1]] if text.ids else []
         length = len(sequence)
         first = 1 - len(
@@ -305,15 +462,19 @@ def _causal_rows(encoded: Sequence[_Encoded], start: list[int], context: int | N
         while done < length:
             end = length if context is None else min(length, begin + context)
             at = list(range(done - begin, end - begin))
-            yield _Row(number, sequence[begin:end], at, [begin + i + first for i in at])
+            yield _Row(sequence[begin:end], at, [place + begin + i + first for i in at])
             done = end
             begin = end - (0 if context is None else context // 2)
 
 
 def _masked_rows(
-    encoded: Sequence[_Encoded], mask: int, context: int | None, pseudo: PseudoLikelihood
+    encoded: Sequence[_Encoded],
+    firsts: Sequence[int],
+    mask: int,
+    context: int | None,
+    pseudo: PseudoLikelihood,
 ) -> Iterator[_Row]:
-    for number, text in enumerate(encoded):
+    for place, text in zip(firsts, encoded, strict=True):
         room = len(text.ids) if context is None else context - len(text.before) - len(text.after)
         for i, word in enumerate(text.words):
             begin = max(0, min(i - room // 2, len(text.ids) - room))
@@ -324,75 +485,144 @@ def _masked_rows(
                 last += 1
             hidden[i - begin : last + 1 - begin] = [mask] * (last + 1 - i)
             at = i - begin + len(text.before)
-            yield _Row(number, [*text.before, *hidden, *text.after], [at], [i])
+            yield _Row([*text.before, *hidden, *text.after], [at], [place + i])
+
+
+# Common beginnings ------------------------------------------------------------------------------------------
+
+
+def _grouped(rows: list[_Row]) -> list[_Group]:
+    """Group rows by their first tokens, so that the fewest tokens are read: by dynamic programming over sorted rows."""
+    rows = sorted(rows, key=lambda row: row.input_ids)
+    alike = [_alike(a.input_ids, b.input_ids) for a, b in pairwise(rows)]
+    saved, first = (
+        [0] * (len(rows) + 1),
+        list(range(-1, len(rows))),
+    )  # of the first n rows, and where a group begins
+    for end in range(1, len(rows) + 1):
+        saved[end], shared = saved[end - 1], len(rows[end - 1].input_ids)
+        for begin in range(end - 2, max(-1, end - 1 - _MOST_SHARING), -1):
+            shared = min(shared, alike[begin])
+            if shared < _LEAST_SHARED:
+                break
+            if (less := saved[begin] + (end - begin - 1) * shared) > saved[end]:
+                saved[end], first[end] = less, begin
+    groups, end = [], len(rows)
+    while end:
+        found = rows[first[end] : end]
+        shared = min(alike[first[end] : end - 1], default=0)
+        groups.append(_Group(shared, found))
+        end = first[end]
+    return groups
+
+
+def _alike(one: list[int], other: list[int]) -> int:
+    """Return how many first tokens are equal."""
+    differ = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differ, min(len(one), len(other)))
+
+
+def _joined(rows: Sequence[_Row]) -> _Row:
+    """Return rows of equal tokens as one, which predicts the pieces of all."""
+    at = [(i, piece) for row in rows for i, piece in zip(row.at, row.asked, strict=True)]
+    return _Row(rows[0].input_ids, [i for i, _ in at], [piece for _, piece in at])
+
+
+def _continued(module: nn.Module, ids: Tensor, past: Any, before: int) -> tuple[Tensor, Any]:
+    """Return the logits after some tokens, and what the model continues from; ``past`` is that of tokens before."""
+    batch = {
+        "input_ids": ids,
+        "attention_mask": ids.new_ones(len(ids), before + ids.shape[1]),
+        "use_cache": True,
+    }
+    if past is not None:
+        batch |= {
+            "past_key_values": past,
+            "continues": torch.ones(len(ids), dtype=torch.bool, device=ids.device),
+        }
+    output = call_module(module, batch, state=past)
+    known = (getattr(output, name, None) for name in ("past_key_values", "state"))
+    return logits_of(output), next((found for found in known if found is not None), None)
+
+
+def _chosen(past: Any, rows: Sequence[int]) -> Any:
+    """Return the caches of some rows, each any number of times; the given ones stay as they are."""
+    index = torch.tensor(rows)
+    if hasattr(past, "batch_select_indices"):
+        past = copy.deepcopy(past)
+        past.batch_select_indices(index)
+        return past
+    return tree_map(lambda state: state[:, index.to(state.device)], past)  # (layers, batch, units)
+
+
+def _continues(module: nn.Module, ids: list[int], context: int | None, forward: Forward | None) -> bool:
+    """Return whether a causal model that continues from a beginning has the logits of whole rows, by measurement."""
+    half = min(8, context or 8) // 2
+    tokens = torch.tensor([ids[i % len(ids)] for i in range(4 * half)], device=device_of(module)).view(2, -1)
+    if forward is not None or "predict" in inspect.signature(module.forward).parameters:
+        return False
+    try:
+        _, past = _continued(module, tokens[:, :half], None, 0)
+        if past is None:
+            return False
+        rows = [1, 0, 1]
+        found, _ = _continued(module, tokens[rows, half:], _chosen(past, rows), half)
+        whole = logits_of(
+            call_module(module, {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)})
+        )
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # a cache of another kind
+        return False
+    whole = whole[rows, half:]
+    return found.shape == whole.shape and torch.allclose(found, whole, 1e-4, 1e-5, equal_nan=True)
 
 
 # The model --------------------------------------------------------------------------------------------------
 
 
-def _batches(rows: Iterator[_Row], batch_tokens: int) -> Iterator[list[_Row]]:
-    """Group rows of equal length: models without an attention mask would see padding."""
-    waiting: dict[int, list[_Row]] = defaultdict(list)
-    for row in rows:
-        length = len(row.input_ids)
-        waiting[length].append(row)
-        if (len(waiting[length]) + 1) * length > batch_tokens:
-            yield waiting.pop(length)
+def _batches(groups: Iterable[_Group], batch_tokens: int) -> Iterator[list[_Group]]:
+    """Collect groups of equal length: models without an attention mask would see padding."""
+    waiting: dict[tuple[bool, int], list[_Group]] = defaultdict(list)
+    for group in groups:
+        key = group.shared > 0, group.shared or len(group.rows[0].input_ids)
+        waiting[key].append(group)
+        if (len(waiting[key]) + 1) * key[1] > batch_tokens:
+            yield waiting.pop(key)
     yield from waiting.values()
 
 
-def _ask(
-    module: nn.Module,
-    rows: Sequence[_Row],
-    encoded: Sequence[_Encoded],
-    device: torch.device,
-    forward: Forward | None,
-) -> list[npt.NDArray[np.float64]]:
-    """Return log-probability, rank and entropy for each row, (predicted pieces, 3)."""
-    ids = torch.tensor([row.input_ids for row in rows], device=device)
-    positions = torch.zeros_like(ids, dtype=torch.bool)
-    for b, row in enumerate(rows):
-        positions[b, row.at] = True
-    batch: Mapping[str, Tensor] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    logits = logits_at(module, batch, positions, forward).float()
-    targets = torch.tensor([encoded[row.text].ids[i] for row in rows for i in row.asked], device=device)
-    if int(targets.max()) >= logits.shape[-1]:
-        raise ValueError(
-            f"the tokenizer has a piece {int(targets.max())}, the model predicts {logits.shape[-1]}: use the "
-            "model's tokenizer"
-        )
-    of_target = logits.gather(1, targets[:, None])
-    log_p = logits.log_softmax(-1)
-    entropy = torch.special.entr(log_p.exp()).sum(-1)
-    rank = 1 + (logits > of_target).sum(-1)
-    values = torch.stack(
-        [log_p.gather(1, targets[:, None])[:, 0].double(), rank.double(), entropy.double()], dim=1
-    )
-    values[~logits.amax(-1).isfinite()] = torch.nan  # comparisons with NaN would give rank 1
-    return [part.numpy() for part in values.cpu().split([len(row.asked) for row in rows])]
+def _values(logits: Tensor, rows: Tensor, targets: Tensor, whole: bool) -> npt.NDArray[np.float64]:
+    """Return log-probability, and rank and entropy if they are wanted, of pieces by logits (n, vocab) at ``rows``."""
+    of_target = logits[rows, targets]
+    found = [of_target - logits.logsumexp(-1)[rows]]
+    if whole:
+        log_p = logits.log_softmax(-1)
+        found += [
+            1 + (logits[rows] > of_target[:, None]).sum(-1),
+            torch.special.entr(log_p.exp()).sum(-1)[rows],
+        ]
+    values = torch.stack([value.double() for value in found], dim=1)
+    values[~logits.amax(-1).isfinite()[rows]] = torch.nan  # comparisons with NaN would give rank 1
+    return values.cpu().numpy()
 
 
 # The table --------------------------------------------------------------------------------------------------
 
 
-def _warn(
-    tokenizer: "transformers.PreTrainedTokenizerBase",
-    encoded: Sequence[_Encoded],
-    ids: list[int],
-    broken: int,
-) -> None:
+def _warn(tokenizer: "transformers.PreTrainedTokenizerBase", encoded: EncodedTexts, broken: int) -> None:
     """Warn about pieces and words that have no number, or that of another token."""
     if broken:
-        log.warning("the logits of %d of %d pieces are not finite: they have no number", broken, len(ids))
-    if tokenizer.unk_token_id in ids:
+        log.warning(
+            "the logits of %d of %d pieces are not finite: they have no number", broken, len(encoded.ids)
+        )
+    if encoded.unknown.any():
         log.warning(
             "%d of %d pieces are unknown to the tokenizer (%s): they get the probability of that token",
-            ids.count(tokenizer.unk_token_id),
-            len(ids),
+            encoded.unknown.sum(),
+            len(encoded.ids),
             tokenizer.unk_token,
         )
-    total = sum(len(text.spelled) for text in encoded)
-    if without := total - sum(len(set(text.words)) for text in encoded):
+    total = sum(len(text.spelled) for text in encoded.encoded)
+    if without := total - sum(len(set(text.words)) for text in encoded.encoded):
         log.warning(
             "%d of %d words have no piece of their own (the tokenizer drops their characters, or has them in a piece "
             "of the word before), so they have no number",
@@ -403,26 +633,23 @@ def _warn(
 
 def _table(
     tokenizer: "transformers.PreTrainedTokenizerBase",
-    encoded: Sequence[_Encoded],
-    found: Sequence[npt.NDArray[np.float64]],
+    encoded: EncodedTexts,
+    found: npt.NDArray[np.float64],
 ) -> "pandas.DataFrame":
     import pandas as pd
 
-    parts = [
-        pd.DataFrame(
-            {
-                "text": number,
-                "word_index": np.array(text.words, np.int64),
-                "word": [text.spelled[w] for w in text.words],
-                "piece_index": range(len(text.ids)),
-                "piece": tokenizer.convert_ids_to_tokens(text.ids),
-                "log_probability": values[:, 0],
-                "surprisal": -values[:, 0] / math.log(2),
-                "rank": values[:, 1],
-                "entropy": values[:, 2],
-            }
-        )
-        for number, (text, values) in enumerate(zip(encoded, found, strict=True))
-        if text.ids  # columns without rows have no types
-    ]
-    return pd.concat(parts, ignore_index=True).astype({"rank": "Int64"})
+    texts = encoded.encoded
+    table = pd.DataFrame(
+        {
+            "text": encoded.text,
+            "word_index": np.array([w for text in texts for w in text.words], np.int64),
+            "word": [text.spelled[w] for text in texts for w in text.words],
+            "piece_index": [i for text in texts for i in range(len(text.ids))],
+            "piece": tokenizer.convert_ids_to_tokens(encoded.ids.tolist()),
+            "log_probability": found[:, 0],
+            "surprisal": -found[:, 0] / math.log(2),
+            "rank": found[:, 1],
+            "entropy": found[:, 2],
+        }
+    )
+    return table.astype({"rank": "Int64"})

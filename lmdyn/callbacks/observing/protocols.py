@@ -31,6 +31,7 @@ __all__ = [
     "HasLabelConvention",
     "HasLabelNames",
     "HasObjective",
+    "HasPairs",
     "HasSplits",
     "HasTestPart",
     "HasTokenCounts",
@@ -349,6 +350,18 @@ class FineTuningTasks(Protocol):
     @property
     def tasks(self) -> Mapping[str, Any]:
         """Tasks by name; see ``lmdyn.datamodules.tasks.tasks.Task``."""
+
+
+@Contract("datamodule", "minimal pairs", ("PairFiles",), needed_by=("MinimalPairs",))
+class HasPairs(Protocol):
+    """Pairs of sentences, of which a model should prefer the first."""
+
+    @property
+    def pairs(self) -> pd.DataFrame:
+        """A row for each pair: ``good``, ``bad``, ``paradigm``, ``field``, ``term``, ``attractors``, ``pair``; text.
+
+        ``file`` and ``line`` are where errors say the pair is.
+        """
 
 
 PARTS: Mapping[str, type[Any]] = {

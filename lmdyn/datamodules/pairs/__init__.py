@@ -1,0 +1,1 @@
+"""Minimal pairs: two sentences, of which a language model should prefer the first."""

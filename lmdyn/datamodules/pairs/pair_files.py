@@ -1,0 +1,218 @@
+"""Files of minimal pairs, in the layouts of BLiMP, of agreement data, and of tables of two sentences."""
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pandas as pd
+
+from lmdyn.datamodules.files.text_files import expand_paths, parse_json, read_lines, shown
+
+__all__ = ["PairFiles"]
+
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "good": ("sentence_good", "good", "grammatical", "acceptable", "right", "correct"),
+    "bad": ("sentence_bad", "bad", "ungrammatical", "unacceptable", "wrong", "incorrect"),
+    "paradigm": ("UID", "paradigm", "condition", "construction", "case", "pattern"),
+    "field": ("field",),
+    "term": ("linguistics_term", "term", "phenomenon"),
+    "attractors": ("n_attr", "attractors", "n_attractors", "n_diff_intervening"),
+    "pair": ("pairID", "pair_id", "pair"),
+}
+"""Names under which columns are found."""
+
+_GULORDAVA = {"pattern", "constr_id", "sent_id", "form", "class", "len_prefix", "sent"}
+_OTHER_FORM = ("other_form", "wrong_form", "verb_other")
+_PICKLED = (".pickle", ".pkl", ".p")
+
+_Row = tuple[int, dict[str, Any]]
+"""Number of its line, and its columns."""
+
+
+class PairFiles(L.LightningDataModule):
+    """Minimal pairs of files: the ``probe`` of the observer ``MinimalPairs``.
+
+    Layouts are found by their columns:
+
+    - two sentences and the name of their condition, as JSON lines (``*.jsonl``), or with a header as ``*.csv``, or
+      separated by tabs. BLiMP's ``sentence_good``, ``sentence_bad``, ``UID``, ``field``, ``linguistics_term`` and
+      ``pairID`` are found, as other usual names are;
+    - ``generated.tab`` of Gulordava et al. 2018: the two rows of a sentence, ``correct`` and ``wrong``, have the forms
+      of its word ``len_prefix``;
+    - the table of Linzen et al. 2016 (``sentence``, ``verb_index`` from 1), if another column has the other form of the
+      verb: its name is ``other_form``, ``wrong_form`` or ``verb_other``.
+
+    Pickled templates of LM_syneval are refused: reading a pickled file runs the code that is in it.
+
+    Args:
+        files: paths, patterns of paths, and folders, which stand for their ``*.jsonl`` at any depth.
+        columns: names of columns in the files: ``good``, ``bad``, ``paradigm`` (the condition), ``field``, ``term``,
+            ``attractors`` (their number), ``pair`` (the name of the pair). Others are found by usual names.
+
+    Attributes:
+        pairs: after ``setup``, a row for each pair: these columns as text, empty where there is none, ``file``, and
+            ``line``. Pairs without a name have their number in the file, from 0.
+
+    Raises:
+        FileNotFoundError: if a file does not exist.
+        ValueError: for unknown ``columns``; in ``setup``, with file and line, for a layout without sentences or
+            conditions, a pair without one of its sentences, a name that occurs twice in a paradigm, or bad JSON.
+
+    Reference: Warstadt et al. 2020, "BLiMP"; Gulordava et al. 2018; Linzen et al. 2016; Marvin & Linzen 2018.
+    """
+
+    def __init__(self, files: str | Sequence[str], columns: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self.files = [files] if isinstance(files, str) else list(files)
+        self.columns = dict(columns or {})
+        if unknown := sorted(set(self.columns) - set(_NAMES)):
+            raise ValueError(f"columns must be names for some of {list(_NAMES)}, got {unknown}")
+        self._pairs: pd.DataFrame | None = None
+
+    def setup(self, stage: str) -> None:
+        """Read the files."""
+        if self._pairs is not None:
+            return
+        rows = [row for path in expand_paths(self.files, "*.jsonl") for row in self._read(path)]
+        pairs = pd.DataFrame(rows, columns=[*_NAMES, "file", "line"])
+        if pairs.empty:
+            raise ValueError(f"expected pairs of sentences in {self.files}, got none")
+        if len(again := pairs[pairs.duplicated(["paradigm", "pair"])]):
+            one = again.iloc[0]
+            raise ValueError(
+                f"{one['file']}:{one['line']}: expected each pair of a paradigm once, got {one['pair']!r} of "
+                f"{one['paradigm']!r} again: name the column of the pairs' names by `columns: {{pair: …}}`"
+            )
+        self._pairs = pairs
+
+    @property
+    def pairs(self) -> pd.DataFrame:
+        """The pairs.
+
+        Raises:
+            RuntimeError: if read before ``setup``.
+        """
+        if self._pairs is None:
+            raise RuntimeError("the pairs are not read yet: call setup() first")
+        return self._pairs
+
+    def _read(self, path: Path) -> Iterator[dict[str, Any]]:
+        """Yield the pairs of a file."""
+        if path.suffix in _PICKLED:
+            raise ValueError(
+                f"{path}: reading a pickled file runs the code that is in it: write its pairs as a table, with "
+                "columns good, bad and condition (.tsv or .jsonl)"
+            )
+        for number, (line, row) in enumerate(self._converted(path, _rows(path))):
+            found = {name: self._value(row, name) for name in _NAMES}
+            where = f"{path}:{line}"
+            if missing := [name for name in ("good", "bad", "paradigm") if not found[name]]:
+                raise ValueError(
+                    f"{where}: expected a {' and a '.join(missing)} of the pair, got columns {shown(str(list(row)))} "
+                    f"without it: fill it in, or name its column by `columns: {{{missing[0]}: …}}` (usual names: "
+                    f"{', '.join(_NAMES[missing[0]])})"
+                )
+            yield {**found, "pair": found["pair"] or str(number), "file": str(path), "line": line}
+
+    def _value(self, row: Mapping[str, Any], name: str) -> str:
+        """Return a column of a row by the given name or a usual one; empty if it is missing."""
+        names = (self.columns[name],) if name in self.columns else _NAMES[name]
+        value = next((row[n] for n in names if row.get(n) is not None), "")
+        return str(value).strip()
+
+    def _converted(self, path: Path, rows: Iterator[_Row]) -> Iterator[_Row]:
+        """Convert files of agreement to two sentences in a row."""
+        first = next(rows, None)
+        if first is None:
+            return
+        line, names = first[0], set(first[1])
+        every = _chained(first, rows)
+        if names >= _GULORDAVA:
+            yield from _of_forms(path, every)
+        elif "verb_index" in names and not self.columns:
+            other = next((name for name in _OTHER_FORM if name in names), None)
+            if other is None:
+                raise ValueError(
+                    f"{path}:{line}: expected a column with the other form of the verb ({', '.join(_OTHER_FORM)}), got "
+                    "none: this table has the right one only; add the other by the inflections of its publication"
+                )
+            yield from _of_verbs(path, every, other)
+        else:
+            yield from every
+
+
+def _chained(first: _Row, rows: Iterator[_Row]) -> Iterator[_Row]:
+    yield first
+    yield from rows
+
+
+def _rows(path: Path) -> Iterator[_Row]:
+    """Yield the rows of JSON lines, or of a table with a header."""
+    if path.suffix in (".jsonl", ".json"):
+        for number, text in read_lines(path):
+            if text.strip():
+                row = parse_json(text, path, number)
+                if not isinstance(row, dict):
+                    raise ValueError(
+                        f"{path}:{number}: expected an object with two sentences, got {shown(text)}"
+                    )
+                yield number, row
+        return
+    lines = (text for _, text in read_lines(path, keepends=True))
+    comma = path.suffix == ".csv"
+    table = csv.DictReader(
+        lines, delimiter="," if comma else "\t", quoting=csv.QUOTE_MINIMAL if comma else csv.QUOTE_NONE
+    )
+    for row in table:
+        if None in row:
+            raise ValueError(
+                f"{path}:{table.line_num}: expected {len(row) - 1} columns, as in the header, got more"
+            )
+        yield table.line_num, row
+
+
+def _replaced(sentence: str, index: int, form: str, where: str) -> str:
+    words = sentence.split()
+    if not 0 <= index < len(words):
+        raise ValueError(f"{where}: expected the index of one of {len(words)} words, got {index}")
+    return " ".join([*words[:index], form, *words[index + 1 :]])
+
+
+def _number(row: Mapping[str, Any], name: str, where: str) -> int:
+    try:
+        return int(row[name])
+    except (TypeError, ValueError):
+        raise ValueError(f"{where}: expected a whole number as {name}, got {row[name]!r}") from None
+
+
+def _of_forms(path: Path, rows: Iterator[_Row]) -> Iterator[_Row]:
+    """Yield the pairs of rows with the right and the wrong form of a sentence."""
+    waiting: dict[str, tuple[int, dict[str, Any]]] = {}
+    for line, row in rows:
+        where = f"{path}:{line}"
+        name = " ".join(str(row[key]) for key in ("pattern", "constr_id", "sent_id"))
+        sentence = str(row["sent"] or "").removesuffix("<eos>").strip()
+        written = _replaced(sentence, _number(row, "len_prefix", where), str(row["form"]), where)
+        kind = {"correct": "good", "wrong": "bad"}.get(str(row["class"]))
+        _, known = waiting.setdefault(name, (line, {**row, "pair": name}))
+        if kind is None or kind in known:
+            raise ValueError(
+                f"{where}: expected one row correct and one wrong of {name}, got {row['class']!r}"
+            )
+        known[kind] = written
+        if "good" in known and "bad" in known:
+            yield waiting.pop(name)
+    for line, row in waiting.values():
+        raise ValueError(f"{path}:{line}: expected two rows of {row['pair']}, correct and wrong, got one")
+
+
+def _of_verbs(path: Path, rows: Iterator[_Row], other: str) -> Iterator[_Row]:
+    """Yield the pairs of a sentence and the other form of its verb."""
+    for line, row in rows:
+        where = f"{path}:{line}"
+        good = " ".join(str(row.get("sentence") or "").split())
+        index = _number(row, "verb_index", where) - 1
+        bad = _replaced(good, index, str(row[other]), where)
+        yield line, {"paradigm": path.stem, **row, "good": good, "bad": bad}
