@@ -237,6 +237,19 @@ def _world_knowledge(p: Panels) -> None:
 
 
 @picture
+def _minimal_pairs(p: Panels) -> None:
+    table = records("../observers/minimal_pairs")  # of docs/gallery/words/plot_minimal_pairs.py
+    rules = {rule: rule.replace("_", " ") for rule in ("word_order", "verb_agreement", "control", "finite_verb")}
+    for panel, quantity in zip(p, ("accuracy", "accuracy_by_token"), strict=True):
+        lines(panel, table[table["quantity"] == quantity], "group", rules)
+        panel.axhline(0.5, color="0.35", lw=1.2, ls=":", label="chance")
+        panel.set_ylim(0, 1.05)
+    steps(*p)
+    said(p[0], "by the sum of log-probabilities", "accuracy")
+    said(p[1], "by their mean", "accuracy")
+
+
+@picture
 def _attention_patterns(p: Panels) -> None:
     found = "attention_patterns"
     layers = {f"layer@{n - 1}": f"layer {n}" for n in (1, 2, 8, 12)}

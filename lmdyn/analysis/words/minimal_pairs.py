@@ -92,13 +92,19 @@ def _difference(good: npt.ArrayLike, bad: npt.ArrayLike) -> npt.NDArray[np.float
 
 
 def onset(
-    steps: npt.ArrayLike, accuracies: npt.ArrayLike, pairs: npt.ArrayLike, *, level: float = 0.05
+    steps: npt.ArrayLike,
+    accuracies: npt.ArrayLike,
+    pairs: npt.ArrayLike,
+    *,
+    above: bool = False,
+    level: float = 0.05,
 ) -> float | None:
-    """Find the first step from which accuracy differs from chance.
+    """Find the first step from which accuracy differs from chance, or is above it.
 
     The model of counts: right answers of n pairs are binomial, with probability ½ before a step and another one from it
-    on. The step of the highest likelihood is looked for again in the observations before it, as long as they differ
-    from chance themselves: courses that rise in several stages begin with the first.
+    on; or with ``above``, any up to ½ before, and one of at least ½ from it on: models often begin with a wrong
+    preference. The step of the highest likelihood is looked for again in the observations before it, as long as they
+    differ from chance themselves: courses that rise in several stages begin with the first.
 
     A change is stated if two tests reject chance: its likelihood ratio is beyond that of curves at chance, of the same
     numbers of pairs and independent observations (by 999 drawn ones); and the mean accuracy after it differs from ½ by
@@ -110,10 +116,11 @@ def onset(
         steps: (n,) steps, in order.
         accuracies: (n,) 0 to 1; ties may count half. Observations that are NaN are left out.
         pairs: number of pairs, of each observation or of all.
+        above: whether accuracy below chance is no change.
         level: largest p-value of both tests.
 
     Returns:
-        The step of the first observation that differs, above or below chance; None if none is shown.
+        The step of the first observation that differs; None if none is shown.
 
     Raises:
         ValueError: for steps that do not increase, unequal lengths, or accuracies that are no shares.
@@ -145,13 +152,15 @@ def onset(
     null = np.random.default_rng(0).binomial(count.astype(int), 0.5, (_NULL, len(at)))
     found, end = None, len(at)
     while end:
-        ratios = _likelihood_ratios((share * count)[None, :end], count[:end])[0]
+        ratios = _likelihood_ratios((share * count)[None, :end], count[:end], above)[0]
         first = int(ratios.argmax())
-        drawn = _likelihood_ratios(null[:, :end], count[:end]).max(1)
+        drawn = _likelihood_ratios(null[:, :end], count[:end], above).max(1)
         after = slice(first, end)
         mean = float((share * count)[after].sum() / count[after].sum())
         of_one = int(np.median(count[after]))
-        chance = binomtest(round(mean * of_one), of_one).pvalue
+        chance = binomtest(
+            round(mean * of_one), of_one, alternative="greater" if above else "two-sided"
+        ).pvalue
         if (1 + (drawn >= ratios[first]).sum()) / (_NULL + 1) > level or chance > level:
             break
         found, end = float(at[first]), first
@@ -159,15 +168,26 @@ def onset(
 
 
 def _likelihood_ratios(
-    right: npt.NDArray[np.float64], count: npt.NDArray[np.float64]
+    right: npt.NDArray[np.float64], count: npt.NDArray[np.float64], above: bool
 ) -> npt.NDArray[np.float64]:
-    """Return, for each first observation of a change (curves, n), the log ratio of its best accuracy and ½."""
+    """Return, for each first observation of a change (curves, n), the log ratio of its best accuracy and chance."""
+
+    def from_each(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        return values[..., ::-1].cumsum(-1)[..., ::-1]
+
+    after = _log_ratio(from_each(right), from_each(count), 0.5 if above else 0.0, 1.0)
+    # an observation before the change may have any accuracy below chance
+    return after - from_each(_log_ratio(right, count, 0.0, 0.5)) if above else after
+
+
+def _log_ratio(
+    right: npt.NDArray[np.float64], count: npt.NDArray[np.float64], low: float, high: float
+) -> npt.NDArray[np.float64]:
+    """Return the log-likelihood of the best accuracy between two ends, less that of one half."""
     from scipy.special import xlogy
 
-    later = right[:, ::-1].cumsum(1)[:, ::-1]
-    of = count[::-1].cumsum()[::-1]
-    p = later / of
-    return np.asarray(xlogy(later, 2 * p) + xlogy(of - later, 2 * (1 - p)))
+    p = np.clip(right / count, low, high)
+    return np.asarray(xlogy(right, 2 * p) + xlogy(count - right, 2 * (1 - p)))
 
 
 def flips(log_ratios: npt.ArrayLike) -> npt.NDArray[np.int64]:

@@ -212,8 +212,7 @@ class EncodedTexts:
             logits, past = _continued(module, ids, past, before)
             logits = logits[at]
         else:
-            batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
-            logits = logits_at(module, batch, at, self._forward)
+            logits = logits_at(module, _batch(ids), at, self._forward)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         asked = [piece for row in rows for piece in row.asked]
         places = (
@@ -391,9 +390,7 @@ def _objective(
     forward: Forward | None,
 ) -> Literal["causal", "masked"]:
     probe = [ids[i % len(ids)] for i in range(12)]
-    batch = {"input_ids": torch.tensor([probe], device=device_of(module))}
-    batch["attention_mask"] = torch.ones_like(batch["input_ids"])
-    reading = model_reading(module, batch, forward)
+    reading = model_reading(module, _batch(torch.tensor([probe], device=device_of(module))), forward)
     if reading == "bidirectional":
         return "masked"
     if reading == "unknown" and tokenizer.mask_token_id is not None:
@@ -588,6 +585,11 @@ def _batches(groups: Iterable[_Group], batch_tokens: int) -> Iterator[list[_Grou
         if (len(waiting[key]) + 1) * key[1] > batch_tokens:
             yield waiting.pop(key)
     yield from waiting.values()
+
+
+def _batch(ids: Tensor) -> dict[str, Tensor]:
+    """Return a batch; modules that answer all logits only with labels (nanoGPT) get the ids."""
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
 
 
 def _values(logits: Tensor, rows: Tensor, targets: Tensor, whole: bool) -> npt.NDArray[np.float64]:

@@ -1,5 +1,6 @@
 """Minimal pairs: how often a language model prefers the right one of two sentences, during training."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, cast
 
@@ -130,12 +131,14 @@ class MinimalPairs(Observer):
     @property
     def settings(self) -> dict[str, Any]:
         """The arguments, what was determined from the model, and the content of the pairs."""
-        found = {name: self._found.get(name, UNDECIDED) for name in ("scoring", "start")}
-        given = {name: value for name, value in super().settings.items() if value is not None}
-        hashes = pd.util.hash_pandas_object(
-            self.pairs.drop(columns=["file", "line"], errors="ignore"), index=False
-        )
-        return {**found, **given, "forward": self.forward, "probe_set": f"{hashes.sum():x}"}
+        undecided = {
+            name: UNDECIDED
+            for name in ("scoring", "start")
+            if self.arguments[name] is None and name not in self._found
+        }
+        content = repr(self.pairs[["good", "bad", *_GROUPINGS, "pair"]].to_numpy().tolist())
+        digest = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+        return {**super().settings, **undecided, "forward": self.forward, "probe_set": digest}
 
     def prepare(self) -> None:
         """Read the pairs."""
@@ -265,7 +268,7 @@ def _indistinct(one: Sequence[int], other: Sequence[int], unknown: int | None) -
 
 @fig.in_style
 def _onsets(rows: pd.DataFrame) -> dict[str, Figure]:
-    """Draw the accuracy of each paradigm at each step, in the order in which they differ from chance (marked)."""
+    """Draw the accuracy of each paradigm at each step, in the order in which it exceeds chance (marked)."""
     tables = {
         name: wide(select(rows, quantity=name), "step", "group", sort=False) for name in ("accuracy", "pairs")
     }
@@ -274,7 +277,9 @@ def _onsets(rows: pd.DataFrame) -> dict[str, Figure]:
         return {}
     steps = sorted(accuracy.columns)
     accuracy, pairs = accuracy[steps], tables["pairs"].max(axis=1)
-    onsets = {name: onset(steps, accuracy.loc[name], float(pairs[name])) for name in accuracy.index}
+    onsets = {
+        name: onset(steps, accuracy.loc[name], float(pairs[name]), above=True) for name in accuracy.index
+    }
     order = sorted(accuracy.index, key=lambda name: (onsets[name] is None, onsets[name] or 0.0))
     figures = {}
     for i, part in enumerate(fig.portions(order, _MOST_ROWS)):
@@ -290,7 +295,7 @@ def _onsets(rows: pd.DataFrame) -> dict[str, Figure]:
             range(len(steps))[::every], [f"{step:,}" for step in steps[::every]], rotation=45, ha="right"
         )
         axes.set_xlabel("training step (optimizer updates), one column an observation")
-        axes.set_title("paradigms by the step from which they differ from chance (dot)")
+        axes.set_title("paradigms by the step from which accuracy exceeds chance (dot)")
         figure.colorbar(image, ax=axes, label="accuracy")
         figures["onsets" if not i else f"onsets_{i + 1}"] = figure
     return figures

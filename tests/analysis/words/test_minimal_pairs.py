@@ -84,6 +84,19 @@ def test_a_course_in_stages_begins_with_the_first():
     assert learned_from_start == 1
 
 
+def test_a_wrong_preference_is_no_onset_above_chance():
+    course = np.full(len(STEPS), 0.6)
+    course[:10], course[10:PLANTED] = 0.5, 0.2
+    found = [rng(seed).binomial(200, course) / 200 for seed in range(20)]
+    assert {onset(STEPS, values, 200) for values in found} == {STEPS[10]}
+    assert {onset(STEPS, values, 200, above=True) for values in found} == {STEPS[PLANTED]}
+    assert onset(STEPS, curve(0, 0.3), 200, above=True) is None
+    exact = [onset(STEPS, curve(seed, 0.6), 200, above=True) for seed in range(20)]
+    assert np.median(exact) == STEPS[PLANTED]
+    at_chance = [onset(STEPS, curve(100 + seed, 0.5), 200, above=True) for seed in range(60)]
+    assert sum(step is not None for step in at_chance) <= 3
+
+
 def test_onsets_leave_out_what_is_not_finite():
     values = curve(0, 0.8)
     values[[3, -1]] = np.nan

@@ -95,7 +95,7 @@ def ratios(table):
 def one_at_a_time(model, tokenizer, text, before=()):
     """Of a causal model, in float64; a beginning without a token leaves the first piece out."""
     ids = torch.tensor([[*before, *tokenizer(text, add_special_tokens=False)["input_ids"]]])
-    output = model(ids, labels=ids) if isinstance(model, NanoGPT) else model(input_ids=ids)
+    output = model(ids, ids) if isinstance(model, NanoGPT) else model(input_ids=ids)
     logits = output[0] if isinstance(output, tuple) else output.logits
     return float(logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None]).sum())
 
@@ -340,7 +340,6 @@ def test_settings_are_those_of_the_pairs_and_of_the_model(tmp_path):
 def test_figures(tmp_path):
     tokenizer, model = bigrams()
     observer = attached(tmp_path, tokenizer, BY_HAND * 3)
-    observer.pairs["pair"] = range(len(observer.pairs))
     tables = []
     for step in (0, 10, 100):
         table = observer.observe(model, step)
