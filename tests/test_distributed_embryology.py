@@ -40,6 +40,7 @@ BATCH = 3
 OBSERVERS = (
     "token_learning", "edge_probe", "world_knowledge", "attention_patterns", "downstream", "tower_preference",
     "word_clusters", "encoder_dynamics", "depth_performance", "handwriting", "loop_convergence", "geometry",
+    "minimal_pairs",
 )  # fmt: skip
 # ranks take every other sentence of a list
 BY_NUMBER = ("encoder_dynamics", "depth_performance", "handwriting")
@@ -91,6 +92,7 @@ def observers():
         ),
         C.Handwriting(starts=6, lengths=12, probe=tasks()),
         C.LoopConvergence(horizon=6, times=[0, 1, 3, 6], max_tokens=None),
+        C.MinimalPairs(probe=D.PairFiles("tests/golden/pairs.jsonl"), batch_tokens=100),
     ]  # fmt: skip
 
 
@@ -263,7 +265,7 @@ def test_two_ranks_observe_what_one_observes(two, one, name):
     ranks = [pd.read_pickle(two / f"{name}{rank}.pickle") for rank in (0, 1)]
     pd.testing.assert_frame_equal(*ranks, check_exact=True)
     # sums of attention, and gradients of heads, are added in another order; dynamics amplify what rounding differs
-    tolerance = dict.fromkeys(("attention_patterns", "loop_convergence"), 1e-12)
+    tolerance = dict.fromkeys(("attention_patterns", "loop_convergence", "minimal_pairs"), 1e-12)
     tolerance |= {"geometry": 1e-8, "tower_preference": 1e-9, **dict.fromkeys(BY_NUMBER, 1e-6)}
     exact = {"rtol": 0, "atol": tolerance.get(name, 0)}
     if name == "handwriting":  # regressions of float32 states, whose condition is far from 1
@@ -274,8 +276,11 @@ def test_two_ranks_observe_what_one_observes(two, one, name):
     pd.testing.assert_frame_equal(ranks[0], one[name], **exact)
 
 
-# the first reads no text, the second makes its map of the first batch
-@pytest.mark.parametrize("name", sorted({*OBSERVERS} - {"word_clusters", "loop_convergence", *BY_NUMBER}))
+# the first two read no text, the third makes its map of the first batch
+UNSERVED = {"word_clusters", "minimal_pairs", "loop_convergence", *BY_NUMBER}
+
+
+@pytest.mark.parametrize("name", sorted({*OBSERVERS} - UNSERVED))
 def test_every_example_is_seen_once(two, one, name):
     whole = one[name].attrs["served"]
     ranks = [pd.read_pickle(two / f"{name}{rank}.pickle").attrs["served"] for rank in (0, 1)]

@@ -239,7 +239,9 @@ def _world_knowledge(p: Panels) -> None:
 @picture
 def _minimal_pairs(p: Panels) -> None:
     table = records("../observers/minimal_pairs")  # of docs/gallery/words/plot_minimal_pairs.py
-    rules = {rule: rule.replace("_", " ") for rule in ("word_order", "verb_agreement", "control", "finite_verb")}
+    rules = {
+        rule: rule.replace("_", " ") for rule in ("word_order", "verb_agreement", "control", "finite_verb")
+    }
     for panel, quantity in zip(p, ("accuracy", "accuracy_by_token"), strict=True):
         lines(panel, table[table["quantity"] == quantity], "group", rules)
         panel.axhline(0.5, color="0.35", lw=1.2, ls=":", label="chance")

@@ -36,7 +36,9 @@ class Pairs:
     """Anything with ``pairs`` can be the probe; files are read by ``PairFiles``."""
 
     pairs = pd.DataFrame({"good": [" ".join(r[0]) for r in rows], "bad": [" ".join(r[1]) for r in rows]})
-    pairs = pairs.assign(paradigm=[r[2] for r in rows], pair=range(len(rows)), field="", term="", attractors="")
+    pairs = pairs.assign(
+        paradigm=[r[2] for r in rows], pair=range(len(rows)), field="", term="", attractors=""
+    )
     pairs = pairs.assign(file="test split", line=range(len(rows)))
 
 
@@ -51,9 +53,16 @@ accuracy, steps = of["accuracy"], list(of["accuracy"].index)
 onsets = {rule: onset(steps, accuracy[rule], of["pairs"][rule].iloc[0], above=True) for rule in accuracy}
 
 figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
-for rule, style in {"word_order": "-", "verb_agreement": "--", "determiner_agreement": "-.", "control": ":"}.items():
+for rule, style in {
+    "word_order": "-",
+    "verb_agreement": "--",
+    "determiner_agreement": "-.",
+    "control": ":",
+}.items():
     (line,) = ax.plot(steps, accuracy[rule], style, marker=".", label=rule.replace("_", " "))
-    ax.fill_between(steps, of["accuracy_low"][rule], of["accuracy_high"][rule], color=line.get_color(), alpha=0.15)
+    ax.fill_between(
+        steps, of["accuracy_low"][rule], of["accuracy_high"][rule], color=line.get_color(), alpha=0.15
+    )
 ax.axhline(0.5, color="0.4", ls=":", lw=0.9)
 ax.set(xlabel="optimizer updates", ylabel="accuracy", xscale="symlog", xlim=(0, None), ylim=(0, 1.02))
 ax.legend(frameon=False, fontsize=8)
@@ -64,8 +73,12 @@ ax.legend(frameon=False, fontsize=8)
 # forms happen to be on one side. An onset at step 0 is such a preference, which is why the untrained model is observed.
 # The control stays at chance.
 print({rule: (step, round(accuracy[rule].iloc[-1], 2)) for rule, step in onsets.items()})
-ratios = table[table["quantity"].eq("log_ratio")].pivot(index="step", columns=["group", "pair"], values="value")
+ratios = table[table["quantity"].eq("log_ratio")].pivot(
+    index="step", columns=["group", "pair"], values="value"
+)
 print(f"a pair of word order changes sides {flips(ratios['word_order']).mean():.1f} times on average")
-assert accuracy["word_order"].min() < 0.1 < 0.9 < accuracy["word_order"].iloc[-1] and onsets["word_order"] > 10
+assert (
+    accuracy["word_order"].min() < 0.1 < 0.9 < accuracy["word_order"].iloc[-1] and onsets["word_order"] > 10
+)
 assert of["accuracy_low"]["verb_agreement"].iloc[-1] < accuracy["verb_agreement"].iloc[0]
 assert onsets["verb_agreement"] == 0 and onsets["control"] is None

@@ -76,19 +76,12 @@ def pair_accuracy(
         >>> pair_accuracy([-1.0, -2.0, -3.0, float("nan")], [-2.0, -2.0, -1.0, -1.0]).tolist()
         [1.0, 0.5, 0.0, nan]
     """
-    difference = _difference(good, bad)
-    drawn = np.random.default_rng(seed).integers(0, 2, difference.shape)
-    tie = np.where(ties == "draw", drawn, 0.5)
-    return np.where(np.isnan(difference), np.nan, np.where(difference == 0, tie, difference > 0))
-
-
-def _difference(good: npt.ArrayLike, bad: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Return good − bad; NaN where one of them is not finite."""
-    both = [np.asarray(scores, dtype=np.float64) for scores in (good, bad)]
-    if both[0].shape != both[1].shape:
-        raise ValueError(f"expected as many scores as others, got {both[0].shape} and {both[1].shape}")
-    finite = np.isfinite(both).all(0)
-    return np.subtract(*both, where=finite, out=np.full(both[0].shape, np.nan))
+    one, other = np.asarray(good, dtype=np.float64), np.asarray(bad, dtype=np.float64)
+    if one.shape != other.shape:
+        raise ValueError(f"expected as many scores as others, got {one.shape} and {other.shape}")
+    tie = np.random.default_rng(seed).integers(0, 2, one.shape) if ties == "draw" else 0.5
+    right = np.where(one == other, tie, one > other)
+    return np.where(np.isfinite(one) & np.isfinite(other), right, np.nan)
 
 
 def onset(
@@ -149,7 +142,7 @@ def onset(
         )
     kept = np.isfinite(share)
     at, share, count = at[kept], share[kept], np.round(count[kept])
-    null = np.random.default_rng(0).binomial(count.astype(int), 0.5, (_NULL, len(at)))
+    null = np.random.default_rng(0).binomial(count.astype(int), 0.5, (_NULL, len(at))).astype(np.float64)
     found, end = None, len(at)
     while end:
         ratios = _likelihood_ratios((share * count)[None, :end], count[:end], above)[0]
@@ -206,7 +199,7 @@ def flips(log_ratios: npt.ArrayLike) -> npt.NDArray[np.int64]:
     """
     import pandas as pd
 
-    signs = pd.DataFrame(np.sign(np.atleast_2d(np.asarray(log_ratios, dtype=np.float64))))
+    signs = pd.DataFrame(np.sign(np.asarray(log_ratios, dtype=np.float64)))
     return signs.mask(signs == 0).ffill().diff().abs().eq(2).sum().to_numpy(dtype=np.int64)
 
 

@@ -200,9 +200,14 @@ class EncodedTexts:
                         yield self._ask(module, rows, whole, _chosen(past, numbers), shared)[0]
 
     def _ask(
-        self, module: nn.Module, rows: Sequence[_Row], whole: bool, past: Any = None, before: int = 0,
+        self,
+        module: nn.Module,
+        rows: Sequence[_Row],
+        whole: bool,
+        past: Any = None,
+        before: int = 0,
         cached: bool = False,
-    ) -> tuple[tuple[list[int], npt.NDArray[np.float64]], Any]:  # fmt: skip
+    ) -> tuple[tuple[list[int], npt.NDArray[np.float64]], Any]:
         """Return the pieces that rows of equal length predict, with their values, and what the model continues from."""
         ids = torch.tensor([row.input_ids for row in rows], device=device_of(module))
         at = torch.zeros_like(ids, dtype=torch.bool)
@@ -294,8 +299,15 @@ def surprisals(
         ['cats', 'sat']
     """
     encoded = EncodedTexts(
-        module, tokenizer, texts, objective=objective, pseudo=pseudo, start=start, context=context, forward=forward
-    )  # fmt: skip
+        module,
+        tokenizer,
+        texts,
+        objective=objective,
+        pseudo=pseudo,
+        start=start,
+        context=context,
+        forward=forward,
+    )
     found, broken = np.full((len(encoded.ids), 3), np.nan), 0
     with observing(module):
         for asked, values in encoded.read(module, batch_tokens):
@@ -538,8 +550,8 @@ def _continued(module: nn.Module, ids: Tensor, past: Any, before: int) -> tuple[
             "continues": torch.ones(len(ids), dtype=torch.bool, device=ids.device),
         }
     output = call_module(module, batch, state=past)
-    known = (getattr(output, name, None) for name in ("past_key_values", "state"))
-    return logits_of(output), next((found for found in known if found is not None), None)
+    past = getattr(output, "past_key_values", None)
+    return logits_of(output), getattr(output, "state", None) if past is None else past
 
 
 def _chosen(past: Any, rows: Sequence[int]) -> Any:

@@ -60,6 +60,7 @@ from lmdyn.runs.store import UNDECIDED, ObservationStore, plain_setting, public_
 log = logging.getLogger(__name__)
 
 _SITES = ("sites", "attention_sites")
+_FOUND = ("embedding", "components", "scoring", "start")  # determined from the module where they are None
 _OF_DATA = frozenset({"split", "max_tokens", "forward", "batch"})
 NOT_SHARDED = "not tested with sharded weights (no `sharded = True` in its class)"
 _UNATTACHED = "{}: not attached to a run: a Trainer attaches it in setup; otherwise call attach()"
@@ -378,7 +379,7 @@ class Observer(L.Callback, ABC):
         settings |= {
             k: UNDECIDED for k in _SITES if k in settings and isinstance(self.arguments[k], str | None)
         }
-        settings |= {k: UNDECIDED for k in ("embedding", "components") if settings.get(k, "") is None}
+        settings |= {k: UNDECIDED for k in _FOUND if settings.get(k, "") is None}
         if settings.get("batch", "") is None:
             del settings["batch"]  # the batches use their own names
         settings |= {k: plain_setting(v) for k, v in self._found.items()}

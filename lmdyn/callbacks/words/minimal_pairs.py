@@ -23,7 +23,6 @@ from lmdyn.callbacks.observing.protocols import HasPairs, require
 from lmdyn.callbacks.observing.run import open_data
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.runs.schema import Quantity, select, wide
-from lmdyn.runs.store import UNDECIDED
 
 __all__ = ["MinimalPairs"]
 
@@ -131,21 +130,16 @@ class MinimalPairs(Observer):
     @property
     def settings(self) -> dict[str, Any]:
         """The arguments, what was determined from the model, and the content of the pairs."""
-        undecided = {
-            name: UNDECIDED
-            for name in ("scoring", "start")
-            if self.arguments[name] is None and name not in self._found
-        }
         content = repr(self.pairs[["good", "bad", *_GROUPINGS, "pair"]].to_numpy().tolist())
         digest = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
-        return {**super().settings, **undecided, "forward": self.forward, "probe_set": digest}
+        return {**super().settings, "forward": self.forward, "probe_set": digest}
 
     def prepare(self) -> None:
         """Read the pairs."""
         data = self.data
         if isinstance(self.probe, L.LightningDataModule):
             first = rank_and_world_size()[0] == 0
-            open_data(self.probe, self.run, self.name, rank_zero=first, barrier=lambda: gather(None) and None)
+            open_data(self.probe, self.run, self.name, rank_zero=first, barrier=_wait)
         if data is None or self.run.tokenizer is None:
             lacks = (
                 "minimal pairs: pass a `probe` such as PairFiles" if data is None else "the run's tokenizer"
@@ -170,9 +164,14 @@ class MinimalPairs(Observer):
         """Encode the sentences as the module reads them."""
         try:
             self.encoded = EncodedTexts(
-                module, self.run.tokenizer, self.texts, objective=self.scoring, pseudo=self.pseudo, start=self.start,
+                module,
+                self.run.tokenizer,
+                self.texts,
+                objective=self.scoring,
+                pseudo=self.pseudo,
+                start=self.start,
                 forward=self.forward,
-            )  # fmt: skip
+            )
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from error
         self._found |= {"scoring": self.encoded.objective, "start": self.encoded.start}
@@ -257,6 +256,11 @@ class MinimalPairs(Observer):
         return super().figures(observations, settings) | _onsets(select(observations, by="paradigm"))
 
 
+def _wait() -> None:
+    """Wait for all ranks."""
+    gather(None)
+
+
 def _indistinct(one: Sequence[int], other: Sequence[int], unknown: int | None) -> bool:
     """Return whether the tokens in which two sentences differ are unknown ones, or none."""
     while one and other and one[0] == other[0]:
@@ -275,7 +279,7 @@ def _onsets(rows: pd.DataFrame) -> dict[str, Figure]:
     accuracy = tables["accuracy"]
     if not np.isfinite(accuracy.to_numpy(dtype=float)).any():
         return {}
-    steps = sorted(accuracy.columns)
+    steps: list[Any] = sorted(accuracy.columns)
     accuracy, pairs = accuracy[steps], tables["pairs"].max(axis=1)
     onsets = {
         name: onset(steps, accuracy.loc[name], float(pairs[name]), above=True) for name in accuracy.index

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ class PairFiles(L.LightningDataModule):
         if first is None:
             return
         line, names = first[0], set(first[1])
-        every = _chained(first, rows)
+        every = chain([first], rows)
         if names >= _GULORDAVA:
             yield from _of_forms(path, every)
         elif "verb_index" in names and not self.columns:
@@ -141,11 +142,6 @@ class PairFiles(L.LightningDataModule):
             yield from _of_verbs(path, every, other)
         else:
             yield from every
-
-
-def _chained(first: _Row, rows: Iterator[_Row]) -> Iterator[_Row]:
-    yield first
-    yield from rows
 
 
 def _rows(path: Path) -> Iterator[_Row]:
