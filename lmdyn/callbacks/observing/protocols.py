@@ -352,9 +352,12 @@ class FineTuningTasks(Protocol):
         """Tasks by name; see ``lmdyn.datamodules.tasks.tasks.Task``."""
 
 
-@Contract("datamodule", "minimal pairs", ("PairFiles",), needed_by=("MinimalPairs",))
+@Contract("datamodule", "minimal pairs", ("PairFiles",))
 class HasPairs(Protocol):
-    """Pairs of sentences, of which a model should prefer the first."""
+    """Pairs of sentences, of which a model should prefer the first.
+
+    Required by MinimalPairs.
+    """
 
     @property
     def pairs(self) -> pd.DataFrame:

@@ -110,15 +110,37 @@ class MinimalPairs(Observer):
         ),
         _accuracy("accuracy_low", "Lower end of its interval of 95 %, for other pairs.", ()),
         _accuracy("accuracy_high", "Upper end.", ()),
-        _accuracy("accuracy_by_token", "The same by the mean log-probability of a token."),
-        _accuracy("accuracy_by_character", "The same by the log-probability over the number of characters."),
-        _accuracy("shorter", "Accuracy of preferring the sentence of fewer tokens.", better=None),
-        _accuracy("chance", "Accuracy of a coin.", ("",), better=None),
-        _count("pairs", "Number of pairs.", _OF_GROUPS),
+        _accuracy(
+            "accuracy_by_token",
+            "The same by the mean log-probability of a token.",
+        ),
+        _accuracy(
+            "accuracy_by_character",
+            "The same by the log-probability over the number of characters.",
+        ),
+        _accuracy(
+            "shorter",
+            "Accuracy of preferring the sentence of fewer tokens.",
+            better=None,
+        ),
+        _accuracy(
+            "chance",
+            "Accuracy of a coin.",
+            ("",),
+            better=None,
+        ),
+        _count(
+            "pairs",
+            "Number of pairs.",
+            _OF_GROUPS,
+        ),
         _count("indistinct", "Pairs that differ in an unknown word, or not at all: they count half."),
         _count("unknown_words", "Words of all sentences that the tokenizer does not know."),
         Quantity(
-            "log_ratio", "Log-probability of the right sentence less that of the other.", "nats", tags=()
+            "log_ratio",
+            "Log-probability of the right sentence less that of the other.",
+            "nats",
+            tags=(),
         ),
     )
 
