@@ -238,6 +238,8 @@ def pair_agreement(first: npt.ArrayLike, second: npt.ArrayLike) -> PairAgreement
         >>> pair_agreement([1.0, 2.0, -1.0, -3.0], [2.0, -1.0, -1.0, -1.0])
         PairAgreement(share=0.75, kappa=0.5, pairs=4)
     """
+    from sklearn.metrics import cohen_kappa_score
+
     one, other = (np.sign(np.asarray(ratios, dtype=np.float64)) for ratios in (first, second))
     if one.shape != other.shape:
         raise ValueError(f"expected log-ratios of the same pairs, got {one.shape} and {other.shape}")
@@ -245,7 +247,10 @@ def pair_agreement(first: npt.ArrayLike, second: npt.ArrayLike) -> PairAgreement
     if not kept.any():
         return PairAgreement(float("nan"), float("nan"), 0)
     a, b = one[kept] > 0, other[kept] > 0
-    share = float((a == b).mean())
-    by_chance = float(a.mean() * b.mean() + (1 - a.mean()) * (1 - b.mean()))
-    kappa = (share - by_chance) / (1 - by_chance) if by_chance < 1 else float("nan")
-    return PairAgreement(share, kappa, int(kept.sum()))
+    constant = (a == a[0]).all() and (b == a[0]).all()
+    kappa = float("nan") if constant else float(cohen_kappa_score(a, b))
+    return PairAgreement(
+        share=float((a == b).mean()),
+        kappa=kappa,
+        pairs=int(kept.sum()),
+    )

@@ -135,7 +135,9 @@ class MinimalPairs(Observer):
             _OF_GROUPS,
         ),
         _count("indistinct", "Pairs that differ in an unknown word, or not at all: they count half."),
-        _count("unknown_words", "Words of all sentences that the tokenizer does not know."),
+        _count(
+            "unknown_words", "Words of all sentences, or pieces of words, that the tokenizer does not know."
+        ),
         Quantity(
             "log_ratio",
             "Log-probability of the right sentence less that of the other.",
@@ -163,9 +165,7 @@ class MinimalPairs(Observer):
             first = rank_and_world_size()[0] == 0
             open_data(self.probe, self.run, self.name, rank_zero=first, barrier=_wait)
         if data is None or self.run.tokenizer is None:
-            lacks = (
-                "minimal pairs: pass a `probe` such as PairFiles" if data is None else "the run's tokenizer"
-            )
+            lacks = "a `probe` with pairs, such as PairFiles" if data is None else "the run's tokenizer"
             raise ValueError(f"{self.name} requires {lacks}, but there is none")
         require(self.needs, self.name, datamodule=data)
         pairs = cast(HasPairs, data).pairs
@@ -201,8 +201,6 @@ class MinimalPairs(Observer):
         ids = [text.ids for text in self.encoded.encoded]
         both = zip(self.good, self.bad, strict=True)
         self.indistinct = np.array([_indistinct(ids[g], ids[b], unknown) for g, b in both])
-        words = np.concatenate([text.words for text in self.encoded.encoded])[self.encoded.unknown]
-        self.unknown_words = len({*zip(self.encoded.text[self.encoded.unknown], words, strict=True)})
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report sentences that cannot be scored, and pairs that count half; the memory of logits."""
@@ -254,8 +252,14 @@ class MinimalPairs(Observer):
         right = {name: pair_accuracy(good[c], bad[c], self.ties, self.seed) for name, c in _SCORES.items()}
         tokens = np.bincount(self.encoded.text, minlength=len(self.texts))
         right["shorter"] = pair_accuracy(-tokens[self.good], -tokens[self.bad])
-        counts = {"indistinct": float(self.indistinct.sum()), "unknown_words": float(self.unknown_words)}
-        yield {}, {"chance": 0.5, **counts}
+        yield (
+            {},
+            {
+                "chance": 0.5,
+                "indistinct": float(self.indistinct.sum()),
+                "unknown_words": float(self.encoded.unknown.sum()),
+            },
+        )
         for by, group, rows in self.groups:
             values = {name: float(of[rows].mean()) for name, of in right.items()}
             mean, n = values["accuracy"], len(rows)
@@ -295,31 +299,30 @@ def _indistinct(one: Sequence[int], other: Sequence[int], unknown: int | None) -
 @fig.in_style
 def _onsets(rows: pd.DataFrame) -> dict[str, Figure]:
     """Draw the accuracy of each paradigm at each step, in the order in which it exceeds chance (marked)."""
-    tables = {
-        name: wide(select(rows, quantity=name), "step", "group", sort=False) for name in ("accuracy", "pairs")
-    }
-    accuracy = tables["accuracy"]
+    accuracy = wide(select(rows, quantity="accuracy"), "step", "group", sort=False)
     if not np.isfinite(accuracy.to_numpy(dtype=float)).any():
         return {}
     steps: list[Any] = sorted(accuracy.columns)
-    accuracy, pairs = accuracy[steps], tables["pairs"].max(axis=1)
-    onsets = {
-        name: onset(steps, accuracy.loc[name], float(pairs[name]), above=True) for name in accuracy.index
-    }
-    order = sorted(accuracy.index, key=lambda name: (onsets[name] is None, onsets[name] or 0.0))
+    pairs = select(rows, quantity="pairs").groupby("group")["value"].max()
+    onsets = pd.Series(
+        {
+            name: onset(steps, values, float(pairs[name]), above=True)
+            for name, values in accuracy[steps].iterrows()
+        },
+        dtype=float,
+    ).sort_values(kind="stable")
     figures = {}
-    for i, part in enumerate(fig.portions(order, _MOST_ROWS)):
+    for i, part in enumerate(fig.portions(list(onsets.index), _MOST_ROWS)):
         figure, axes = fig.new_figure(8.0, 1.6 + 0.2 * len(part))
         image = fig.show_image(
-            axes, accuracy.loc[part].to_numpy(dtype=float), aspect="auto", cmap="RdBu", vmin=0, vmax=1
+            axes, accuracy.loc[part, steps].to_numpy(dtype=float), aspect="auto", cmap="RdBu", vmin=0, vmax=1
         )
-        marked = [(steps.index(onsets[name]), y) for y, name in enumerate(part) if onsets[name] is not None]
-        axes.plot(*np.array(marked).reshape(-1, 2).T, "k.", ms=4, clip_on=False)
+        for y, at in enumerate(onsets[part]):
+            if at in steps:
+                axes.plot(steps.index(at), y, "k.", ms=4, clip_on=False)
         axes.set_yticks(range(len(part)), [name.replace("_", " ") for name in part], fontsize=7)
-        every = max(1, -(-len(steps) // 12))
-        axes.set_xticks(
-            range(len(steps))[::every], [f"{step:,}" for step in steps[::every]], rotation=45, ha="right"
-        )
+        shown = fig.spread_out(range(len(steps)), 12)
+        axes.set_xticks(shown, [f"{steps[i]:,}" for i in shown], rotation=45, ha="right")
         axes.set_xlabel("training step (optimizer updates), one column an observation")
         axes.set_title("paradigms by the step from which accuracy exceeds chance (dot)")
         figure.colorbar(image, ax=axes, label="accuracy")
