@@ -306,7 +306,7 @@ def _onsets(rows: pd.DataFrame) -> dict[str, Figure]:
     pairs = select(rows, quantity="pairs").groupby("group")["value"].max()
     onsets = pd.Series(
         {
-            name: onset(steps, values, float(pairs[name]), above=True)
+            name: onset(steps, values, float(pairs[str(name)]), above=True)
             for name, values in accuracy[steps].iterrows()
         },
         dtype=float,
