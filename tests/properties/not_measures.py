@@ -47,7 +47,7 @@ _WHY = {
         interdependence.pair_statistics.pair_statistics
         interdependence.lstm_layers.{initial_state,run_layers,real_steps}
         orbits.followed_orbits.* orbits.lyapunov.{derivative,random_perturbation,rescaled}
-        orbits.lyapunov.unit_perturbation orbits.trajectories.{exact_products,part_of,per_row,power_at,repeat}
+        orbits.lyapunov.unit_perturbation orbits.trajectories.{exact_products,of_states,part_of,per_row,power_at,repeat}
         preference.tower_predictions.means_of statistics.precision.* statistics.correlation.unit_values
         statistics.distributed.* statistics.hashing.splitmix64 statistics.bootstrap.draw_blocks
         statistics.mean_over_seeds.{Bounds,EqualSeeds} inspection.weights_audit.{WeightsAudit,audit_weights}""",
