@@ -113,7 +113,9 @@ def _figures_of(
     for chosen in product(*(values[c] for c in text)):
         for quantity, of in drawn.items():
             place = {**dict(of.where), **dict(zip(text, chosen, strict=True))}
-            words = tuple(value_words(c, v) for c, v in zip(text, chosen, strict=True) if str(v))
+            words = tuple(
+                filter(None, (value_words(c, v) for c, v in zip(text, chosen, strict=True) if str(v)))
+            )
             facet = _Facet(quantity, of, place, lines, names, words)
             held = facet.rows(rows)
             if over and len(held):
@@ -177,18 +179,18 @@ def _draw(ax: Axes, observations: DataFrame, finite: DataFrame, facet: _Facet) -
     words = partial(value_words, facet.by, by=facet.place.get("by") or "")
     label = words if x == "step" else f"{facet.by} {{}}".format
     fig.draw_lines(ax, means, facet.by, looks, x=x, label=lambda name: label(name) or of_none)
-    title = facet.title if numbered is None else f"{facet.title},\nmean over {numbered}"
-    # the search for what is above takes a tenth of the time: it can only be the power of ten of the axis
-    power = not 2e-4 < means["value"].abs().max() < 1e5
-    ax.set_title(title, fontsize=9, y=1, pad=16 if power else None)
-    ax.set_ylabel(facet.quantity.unit)
-    _scale(ax, facet.quantity, rows["value"])
     for i, course in enumerate(_floors(finite, facet.quantity, facet.place)):
         if x == "step":
             said = str(course["quantity"].iloc[0]).replace("_", " ")
             ax.plot(course["step"], course["value"], color="0.4", ls=":", label=None if i else said)
         else:
             ax.axhline(course["value"].iloc[-1], color="0.4", ls=":")
+    title = facet.title if numbered is None else f"{facet.title},\nmean over {numbered}"
+    # the search for what is above takes a tenth of the time: it can only be the power of ten of the axis
+    power = not 2e-4 < means["value"].abs().max() < 1e5
+    ax.set_title(title, fontsize=9, y=1, pad=16 if power else None)
+    ax.set_ylabel(facet.quantity.unit)
+    _scale(ax, facet.quantity, rows["value"])
     if x == "step":
         fig.set_step_axis(ax, observations["step"], rates=finite)  # the same for all panels
     else:
