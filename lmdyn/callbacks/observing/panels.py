@@ -107,7 +107,7 @@ def _figures_of(
     text = [c for c, found in values.items() if not is_number_column(rows[c]) and len(found) > 1]
     default = "step" if over else text[0] if text else "site"
     lines = next((q.lines for q in drawn.values() if q.lines in values), default)
-    text = [c for c in text if c != lines]
+    text = [c for c in text if c not in ({q.lines for q in drawn.values()} if over else {lines})]
     names = _ordered(sites, values["site"]) if lines == "site" else values.get(lines, ())
     facets: list[_Facet] = []
     for chosen in product(*(values[c] for c in text)):
@@ -116,10 +116,10 @@ def _figures_of(
             words = tuple(
                 filter(None, (value_words(c, v) for c, v in zip(text, chosen, strict=True) if str(v)))
             )
-            facet = _Facet(quantity, of, place, lines, names, words)
+            facet = _Facet(quantity, of, place, (of.lines or "step") if over else lines, names, words)
             held = facet.rows(rows)
             if over and len(held):
-                known = sorted(held[lines].dropna().unique())
+                known = sorted(held[facet.by].dropna().unique())
                 facets.append(replace(facet, lines=fig.spread_out(known, fig.MOST_LINES)))
             elif lines != "site" and len(
                 held
