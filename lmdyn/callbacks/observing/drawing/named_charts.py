@@ -91,9 +91,10 @@ def _of_quantity(name: str, rows: DataFrame) -> Iterator[NamedChart]:
         whole = rows[rows[column].isna()]
         averaged += [column] if not len(whole) and len(set(rows[column])) > 1 else []
         rows = whole if len(whole) else rows
-    if numbers:
+    rows = rows[["step", *texts, "value"]].reset_index(drop=True)
+    if rows.duplicated(["step", *texts]).any():  # of numbers such as heads, or of several runs
         rows = rows.groupby(["step", *texts], sort=False)["value"].mean().reset_index()
-    rows = rows[["step", *texts, "value"]].assign(quantity=name)
+    rows = rows.assign(quantity=name)
     separate = [c for c in _SEPARATE if c in texts]
     depth = (rows[texts] != "").sum(axis=1)
     if len(plain := rows[depth == 0]):
