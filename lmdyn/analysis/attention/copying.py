@@ -17,12 +17,17 @@ def positive_eigenvalues(matrices: Float[Tensor, "*batch n n"]) -> Float[Tensor,
     1 if all eigenvalues are positive real numbers, −1 if all are negative ones; near 0 for random matrices. NaN for a
     matrix without an eigenvalue other than 0, and for one with entries that are not finite.
 
+    Raises:
+        ValueError: for matrices that are not square, or empty.
+
     Reference: Elhage et al. 2021, "Copying" (summary by eigenvalues).
 
     Example:
         >>> positive_eigenvalues(torch.stack([torch.eye(2), -torch.eye(2), torch.tensor([[0.0, -1], [1, 0]])]))
         tensor([ 1., -1.,  0.], dtype=torch.float64)
     """
+    if matrices.ndim < 2 or matrices.shape[-1] != matrices.shape[-2] or not matrices.shape[-1]:
+        raise ValueError(f"expected square matrices, got {tuple(matrices.shape)}")
     a: Tensor = exact_float(matrices).cpu()
     finite = a.isfinite().all(-1).all(-1)
     values = torch.linalg.eigvals(a.where(finite[..., None, None], 0))
@@ -32,7 +37,7 @@ def positive_eigenvalues(matrices: Float[Tensor, "*batch n n"]) -> Float[Tensor,
 
 
 def vocabulary_product(
-    embedding: Float[Tensor, "vocabulary d"], unembedding: Float[Tensor, "vocabulary e"]
+    embedding: Float[Tensor, "vocabulary d"], unembedding: Float[Tensor, "_ e"]
 ) -> Float[Tensor, "d e"]:
     """Compute W_E W_U, the sum over the vocabulary of the products of a token's input and output vector, in float64.
 
@@ -42,11 +47,18 @@ def vocabulary_product(
         embedding: one row per token id; W_E transposed in the notation of Elhage et al.
         unembedding: one row per token id, as the weight of an output layer: W_U.
 
+    Raises:
+        ValueError: if the tables have no rows, or different numbers of them.
+
     Example:
         >>> vocabulary_product(torch.eye(2), torch.tensor([[1.0], [2.0]]))
         tensor([[1.],
                 [2.]], dtype=torch.float64)
     """
+    if len(embedding) != len(unembedding) or not len(embedding):
+        raise ValueError(
+            f"expected tables of one vocabulary, got {len(embedding)} input and {len(unembedding)} output vectors"
+        )
     dtype = torch.promote_types(at_least_float32(embedding), at_least_float32(unembedding))
     parts = zip(embedding.detach().split(_CHUNK), unembedding.detach().split(_CHUNK), strict=True)
     return torch.stack([exact_float(a.to(dtype).T @ b.to(dtype)) for a, b in parts]).sum(0)
@@ -73,7 +85,7 @@ def copying_scores(
         query_group: for each head its row of ``v``; by default its own.
 
     Raises:
-        ValueError: if the numbers of heads differ.
+        ValueError: if the numbers of heads differ, or sizes do not fit.
 
     Returns:
         One score per head; NaN as in :func:`positive_eigenvalues`.
@@ -90,5 +102,11 @@ def copying_scores(
     if len(values) != len(outputs):
         raise ValueError(
             f"expected values of each of {len(outputs)} heads, got {len(values)}: name those of each by `query_group`"
+        )
+    wanted = (values.shape[2], outputs.shape[1])
+    if tuple(product.shape) != wanted or values.shape[1] != outputs.shape[2]:
+        raise ValueError(
+            f"values {tuple(values.shape)}, product {tuple(product.shape)} and outputs {tuple(outputs.shape)} differ: "
+            "expected (heads, d_value, d), (d, e) and (heads, e, d_value)"
         )
     return positive_eigenvalues(values @ exact_float(product).to(values.device) @ outputs)

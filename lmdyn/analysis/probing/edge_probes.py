@@ -200,6 +200,10 @@ def f1_counts(logits: Tensor, labels: Tensor, multi_label: bool) -> tuple[Tensor
         >>> right.tolist(), answers.tolist(), gold
         ([2.0], [3], 2)
     """
+    if logits.shape[-1] == 0 or logits.shape[1] != len(labels):
+        raise ValueError(
+            f"expected (probes, spans, classes), got {tuple(logits.shape)} and {len(labels)} labels"
+        )
     answered = (logits > 0).sum((1, 2))
     if not multi_label:
         right = hits(logits, labels.expand(logits.shape[:2])).double().sum(1)

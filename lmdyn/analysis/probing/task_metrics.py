@@ -5,7 +5,7 @@ import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -72,6 +72,9 @@ def task_score(
     Returns:
         Score in [0, 1], or in [−1, 1] for correlations.
 
+    Raises:
+        ValueError: if ``metrics`` or ``kind`` is unknown, or if there is no evaluation set.
+
     Reference: Chiang, Huang & Lee 2020, figures 5 and 12; Wang et al. 2018, section 3.
 
     Example:
@@ -80,6 +83,11 @@ def task_score(
         >>> task_score("MNLI", "classification", {"matched": {"accuracy": 0.5}, "mismatched": {"accuracy": 1.0}})
         0.75
     """
+    if metrics not in get_args(Metrics) or kind not in _BY_KIND or not values:
+        raise ValueError(
+            f"expected metrics in {list(get_args(Metrics))}, a kind in {list(_BY_KIND)} and values, got {metrics!r}, "
+            f"{kind!r} and {dict(values)}"
+        )
     wanted = _SCORES[metrics].get(task, _BY_KIND[kind])
     return float(np.mean([[of_set[metric] for metric in wanted] for of_set in values.values()]))
 
@@ -94,12 +102,16 @@ def classification_metrics(
         labels: (n,) true labels.
         num_labels: number of different labels.
 
+    Raises:
+        ValueError: if there are no examples, or if the numbers of predictions and labels differ.
+
     Example:
         >>> classification_metrics(torch.tensor([1, 1, 0]), torch.tensor([1, 0, 0]), 2)["accuracy"]
         0.666...
     """
     from sklearn.metrics import f1_score, matthews_corrcoef
 
+    _check_examples(predictions, labels)
     values = {"accuracy": float((predictions == labels).double().mean())}
     if num_labels == 2:
         true, predicted = labels.cpu().numpy(), predictions.cpu().numpy()
@@ -115,16 +127,29 @@ def regression_metrics(predictions: Float[Tensor, "n"], labels: Float[Tensor, "n
     See :mod:`lmdyn.analysis.statistics.correlation`; both are also undefined for fewer than 3 examples. NaN if a
     prediction or a label is not finite: a diverged model has no score.
 
+    Raises:
+        ValueError: if there are no examples, or if the numbers of predictions and labels differ.
+
     Example:
         >>> found = regression_metrics(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([0.0, 1.0, 2.0]))
         >>> round(found["spearman"], 6)
         1.0
     """
+    _check_examples(predictions, labels)
     a, b = predictions.double().cpu().numpy(), labels.double().cpu().numpy()
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return {"pearson": float("nan"), "spearman": float("nan")}
     values = {"pearson": pearson(a, b), "spearman": spearman(a, b)}
     return {name: value if np.isfinite(value) else 0.0 for name, value in values.items()}
+
+
+def _check_examples(predictions: Tensor, labels: Tensor) -> None:
+    if not len(labels):
+        raise ValueError("expected at least one example, got none")
+    if predictions.shape != labels.shape:
+        raise ValueError(
+            f"expected one prediction for each label, got {tuple(predictions.shape)} and {tuple(labels.shape)}"
+        )
 
 
 # ------------------------------------------------------------------------------------------------ spans
@@ -182,12 +207,19 @@ def span_metrics(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -
         predictions: an answer to each question, empty for "no answer".
         answers: the answers to each question, empty if there are none.
 
+    Raises:
+        ValueError: if there are no questions, or if the numbers of predictions and questions differ.
+
     Reference: Rajpurkar, Jia & Liang 2018, section 5.
 
     Example:
         >>> span_metrics(["cat", ""], [["the cat"], ["dog"]])
         {'exact_match': 0.5, 'f1': 0.5}
     """
+    if not answers or len(predictions) != len(answers):
+        raise ValueError(
+            f"expected one prediction per question, got {len(predictions)} for {len(answers)} questions"
+        )
     pairs = list(zip(predictions, answers, strict=True))
     return {
         "exact_match": float(np.mean([exact_match(p, a) for p, a in pairs])),
@@ -229,6 +261,9 @@ def best_spans(
         inside: (n, time) whether an answer can start and end at each position.
         max_length: maximum number of positions of a span.
 
+    Raises:
+        ValueError: if ``max_length`` is below 1, or if the shapes differ.
+
     Reference: Devlin et al. 2019, section 4.3.
 
     Example:
@@ -237,6 +272,10 @@ def best_spans(
         >>> spans.start.item(), spans.end.item(), spans.score.item(), spans.null.item()
         (2, 3, 7.0, 18.0)
     """
+    if not start.shape == end.shape == inside.shape:
+        raise ValueError(
+            f"expected one shape (n, time), got {[tuple(v.shape) for v in (start, end, inside)]}"
+        )
     start, end = start.to(at_least_float32(start)), end.to(at_least_float32(end))
     time = start.shape[1]
     low = torch.full_like(start, -torch.inf)

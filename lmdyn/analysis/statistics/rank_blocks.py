@@ -47,6 +47,9 @@ class RankCorrelations:
         blocks: the blocks that have observations, in order.
         sizes: number of observations of each block.
 
+    Raises:
+        ValueError: if the lengths of arrays differ.
+
     Reference: Busing, Meijer & van der Leeden 1999 (:func:`~lmdyn.analysis.jackknife`); Conover & Iman 1981.
 
     Example:
@@ -62,6 +65,9 @@ class RankCorrelations:
         blocks: npt.NDArray[Any],
         strata: npt.NDArray[Any] | None = None,
     ) -> None:
+        lengths = {len(column) for column in (*columns, blocks, *(() if strata is None else (strata,)))}
+        if len(lengths) > 1:
+            raise ValueError(f"expected columns, blocks and strata of one length, got {sorted(lengths)}")
         order = np.argsort(blocks, kind="stable")  # a block is a slice
         self.blocks, self.sizes = np.unique(blocks, return_counts=True)
         stratum = None if strata is None else np.unique(strata[order], return_inverse=True)[1]

@@ -116,10 +116,6 @@ class Handwriting(Observer):
     max_sentences: FromOne | None = None
     batch_tokens: FromOne = 4096
     n_written: FromOne = 5
-    # it calls the encoder itself, on training and development sets of at most max_sentences
-    max_tokens: None = None
-    forward: None = None
-    split: Literal["validation"] = "validation"
 
     uses_labels = False
     several_runs = True
@@ -156,6 +152,11 @@ class Handwriting(Observer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.max_tokens is not None or self.forward is not None or self.split != "validation":
+            raise ValueError(
+                f"{self.name} calls the encoder itself and reads training and development sets: remove max_tokens, "
+                "forward and split; max_sentences limits the number of sentences"
+            )
         if self.letters[0] == self.letters[1] or not self.low < self.high:
             raise ValueError(
                 f"{self.name}: expected two letters and low < high, got {list(self.letters)}, {self.low} and "

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import pandas as pd
 import torch
@@ -94,10 +94,6 @@ class Downstream(Observer):
     metrics: Metrics = "chiang2020"
     init_from: Mapping[str, str] | None = None
     seed: int = 0
-    # it calls the encoder itself, on development sets of the sizes that the probe gives them
-    max_tokens: None = None
-    forward: None = None
-    split: Literal["validation"] = "validation"
 
     uses_labels = False
     several_runs = True
@@ -144,6 +140,14 @@ class Downstream(Observer):
             tags=_TASK,
         ),
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_tokens is not None or self.forward is not None or self.split != "validation":
+            raise ValueError(
+                f"{self.name} calls the encoder itself and evaluates on development sets: remove max_tokens, forward "
+                "and split; the probe's train_limit and evaluation_limit limit the number of examples"
+            )
 
     def prepare(self) -> None:
         """Determine the tasks, and check the settings of each."""

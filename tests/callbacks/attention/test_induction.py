@@ -346,7 +346,7 @@ def test_refusals(tmp_path):
         observe,
         ({"early": [5, 4]}, r"early is \[5, 4\]: expected the first and the last"),
         ({"ablation": "mean"}, "ablation: mean was removed: use `ablation: zero`"),
-        ({"vocab_size": 5}, "8, tokens that are not special, got 5: lower"),
+        ({"vocab_size": 5}, "8 different ones from, got 5: lower"),
         ({"probe": [{"labels": torch.zeros(2, 3)}]}, "expected batches with `input_ids`, got .*name them"),
         ({"length": 40}, r"repeated tokens of at most 64 tokens, .* got 80: lower `length`"),
         ({"name": "torch_transformer", "length": 40}, r"could not read rows of 80 tokens.* lower `length`"),

@@ -248,6 +248,6 @@ def test_what_is_refused(tmp_path):
         ({"letters": ("U", "U")}, "expected two letters"),
         ({"low": 4.0}, "low < high"),
         ({"max_length": 6}, "expected at most max_length = 6"),
-        ({"max_tokens": 9}, "max_tokens is 9"),
+        ({"max_tokens": 9}, "remove max_tokens, forward and split"),
         ({"max_length": 50}, "of at most 40 tokens, the positions of AlbertModel, got 50"),
     )

@@ -362,7 +362,7 @@ def test_refusals(tmp_path):
         ({"tasks": ["MNLI"]}, r"expected tasks of \['CoLA', 'STS-B', 'SQuAD2.0'\], got \['MNLI'\]"),
         ({"tasks": []}, "expected tasks of"),
         ({"fine_tuning": {"Cola": {}}}, r"got \['Cola'\]"),
-        ({"max_tokens": 9}, "max_tokens is 9"),
+        ({"max_tokens": 9}, "remove max_tokens, forward and split"),
         ({"fine_tuning": {"all": {"max_sequence_length": 5}}}, "has examples of .* expected at most 5"),
         ({"toys": NoTasks()}, "requires tasks to fine-tune on, got NoTasks without `tasks`"),
         ({"module": L.LightningModule()}, "contains 0 models of transformers"),

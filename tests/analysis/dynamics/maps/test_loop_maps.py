@@ -283,7 +283,7 @@ def test_the_first_and_the_last_state_are_read_at_any_depth():
             assert relative(f.finish(batch, x), model(batch["input_ids"], depth=depth)) < 1e-8
 
 
-def test_two_iterations_are_too_few_to_measure(caplog):
+def test_a_step_that_reads_earlier_states_is_refused():
     class Memory(PlainLoop):
         def forward(self, input_ids, depth=None):
             x = self.embed(input_ids)
@@ -296,9 +296,16 @@ def test_two_iterations_are_too_few_to_measure(caplog):
     model = seeded(Memory)
     with pytest.raises(ValueError, match="on more than the output of 'step'"):
         EncoderMap(model, text(2, 6))
+    model.depth = 2  # the first iteration reads its state twice, so nothing says what the state at depth 0 is
+    with pytest.raises(ValueError, match="the first iteration differs from the others"):
+        EncoderMap(model, text(2, 6))
+
+
+def test_two_iterations_are_too_few_to_measure(caplog):
+    model = seeded(PlainLoop)
     model.depth = 2
     EncoderMap(model, text(2, 6))
-    assert "Memory iterates its core twice" in caplog.text
+    assert "PlainLoop iterates its core twice" in caplog.text
 
 
 def test_noise_in_each_step_is_refused():
