@@ -176,6 +176,10 @@ class DepthPerformance(Observer):
     )
 
     def __post_init__(self) -> None:
+        if str(self.start) == "random":
+            raise ValueError(
+                "start: random was removed: use `start: own`, or `lmdyn.analysis.train_tower_heads` for another layer"
+            )
         super().__post_init__()
         for name, times in (("times", self.times), ("fine_tuned_times", self.fine_tuned_times)):
             if times is not None and list(times) != sorted(set(times)):

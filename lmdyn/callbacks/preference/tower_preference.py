@@ -46,6 +46,7 @@ from lmdyn.callbacks.observing.token_groups import (
 from lmdyn.callbacks.preference.tower_preference_figures import preference_figures
 from lmdyn.callbacks.preference.tower_preference_tables import over_training, preference_tables
 from lmdyn.callbacks.preference.tower_reader import TowerReader
+from lmdyn.runs.checkpoint_files import weights_digest
 from lmdyn.runs.schema import Quantity
 
 __all__ = ["TOWERS", "TowerPreference"]
@@ -221,6 +222,7 @@ class TowerPreference(Observer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._known: dict[str, Predictions] = {}
         self.towers: dict[str, str] = self.found("sites", lambda: dict(TOWERS))
         if len(self.towers) < 2:
             raise ValueError(f"expected the sites of two towers or more, got {list(self.towers)}")
@@ -319,7 +321,7 @@ class TowerPreference(Observer):
 
     def _rows(self, module: nn.Module, step: int) -> Iterator[Row]:
         towers = [{"by": "tower", "group": str(k + 1)} for k in range(len(self.towers))]
-        found = self._trained(module, self.training)
+        found = self._predictions(module)
         if found is None:  # encodings or output layers are not finite
             yield from ((tower, {"head_loss": math.nan}) for tower in towers)
             return
@@ -380,11 +382,24 @@ class TowerPreference(Observer):
     def _with_previous(self, found: Predictions, module: nn.Module, step: int) -> Iterator[Row]:
         pair = Pair(0, 1) if len(self.towers) == 2 else leading_towers(found)
         for before in Previous().modules(module, self.run, step).values():
-            theirs = self._trained(before.to(device_of(module)), self.training)
+            theirs = self._predictions(before.to(device_of(module)))
             if theirs is not None:
                 chosen = self._chosen(found, pair)
                 now, then = (self._preference(p, pair)[chosen].numpy() for p in (found, theirs))
                 yield {"by": "reference", "group": "previous"}, _correlations(now, then)
+
+    def _predictions(self, module: nn.Module) -> Predictions | None:
+        """Return the predictions of the towers, which depend only on the weights.
+
+        If ``previous`` is set, the last two are cached: one is the previous one of the next.
+        """
+        key = weights_digest(module.state_dict()) if self.previous else ""
+        if key in self._known:
+            return self._known[key]
+        found = self._trained(module, self.training)
+        if key and found is not None:
+            self._known = {**dict(list(self._known.items())[-1:]), key: found}
+        return found
 
     def _trained(self, module: nn.Module, training: HeadTraining) -> Predictions | None:
         return self._reader.predictions(module, self._training_part.open(), self.probe_set, training)

@@ -233,6 +233,7 @@ def test_fine_tuned_copies_have_t_layers(tmp_path, data, tasks):
 def test_what_makes_no_sense_is_refused(tmp_path, data, tasks):
     assert_refused(
         DepthPerformance,
+        ({"start": "random"}, "start: random was removed: use `start: own`"),
         ({"times": []}, "times is empty"),
         ({"times": [3, 1]}, "increasing integers"),
         ({"times": [1, 1]}, "increasing integers"),
