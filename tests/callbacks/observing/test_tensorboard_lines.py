@@ -63,6 +63,22 @@ def test_rows_of_the_same_names_and_others_are_shown_at_their_place(tmp_path):
         [(0, 3.0), (1, 1.5), (2, 3.0)], [(2, 7.0)]]  # fmt: skip
 
 
+def test_rows_of_one_name_are_shown_by_their_mean(tmp_path):
+    logger = TensorBoardLogger(tmp_path, "", "tb")
+    observer = Tagged(name="tags", log_figures=False)
+    observer._run = Run(tmp_path)
+    for step in (0, 1):
+        rows = [
+            ("loss", site, upos, value + step)
+            for site, upos, value in (("", "", 5.0), ("", "DET", 1.0), (None, "DET", 4.0))
+        ]
+        table = tidy(pd.DataFrame(rows, columns=["quantity", "site", "upos", "value"]), Progress(step))
+        publish(observer, table, [logger], step)
+    logger.finalize("success")
+    shown = in_tensorboard(tmp_path / "tb")
+    assert sorted(map(sorted, shown.values())) == [[(0, 2.5), (1, 3.5)], [(0, 5.0), (1, 6.0)]]
+
+
 def test_a_logger_that_trains_again_is_continued_again(tmp_path):
     logger = TensorBoardLogger(tmp_path, "", "tb")
     for step in (0, 5, 9):

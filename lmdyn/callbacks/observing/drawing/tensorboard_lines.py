@@ -129,6 +129,8 @@ class Lines:
         names = scalars.drop(columns=["step", "tokens", "value"], errors="ignore").reset_index(drop=True)
         known = self._places.get(observer.name)
         if known is None or not names.equals(known[0]):
+            if names.fillna("").duplicated().any():  # the mean of rows of one name is shown
+                return charted(observer.name, recorded, scalars, charts)
             rows = scalars.assign(value=np.arange(len(names), dtype=float))
             known = self._places[observer.name] = names, charted(observer.name, recorded, rows, charts)
 
