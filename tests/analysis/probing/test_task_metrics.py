@@ -33,6 +33,8 @@ def test_classification_as_scikit_learn(seed):
     assert values["f1"] == pytest.approx(2 * tp / (2 * tp + fp + fn))
     below = math.sqrt(float((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)))
     assert values["matthews"] == pytest.approx((tp * tn - fp * fn) / below)
+    for name, theirs in (("f1", sklearn_metrics.f1_score), ("matthews", sklearn_metrics.matthews_corrcoef)):
+        assert values[name] == pytest.approx(theirs(true, predicted))
     # control: the positive class is the second, not the first
     assert values["f1"] != pytest.approx(2 * tn / (2 * tn + fp + fn))
 
