@@ -23,6 +23,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "mathml",  # of docs/_ext
+    "shared_navigation",  # … too
     "sphinx_gallery.gen_gallery",
 ]
 html_math_renderer = "mathml"
