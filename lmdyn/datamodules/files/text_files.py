@@ -1,5 +1,6 @@
 """Reading text: paths, lines and json, with errors that name file and line."""
 
+import codecs
 import glob
 import hashlib
 import json
@@ -70,9 +71,10 @@ def read_lines(path: Path, keepends: bool = False) -> Iterator[tuple[int, str]]:
             try:
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
+                utf_16 = number == 1 and raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
                 raise ValueError(
                     f"{path}:{number}: not UTF-8 ({error.reason} at byte {error.start} of the line): "
-                    "convert the file, for example with iconv -t UTF-8"
+                    f"convert the file, for example with iconv -f {'UTF-16' if utf_16 else 'LATIN1'} -t UTF-8"
                 ) from error
             if "\0" in line:
                 raise ValueError(
