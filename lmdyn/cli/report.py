@@ -50,9 +50,9 @@ def only_run(folder: Path) -> Path:
     """
     if any((folder / name).exists() for name in ("observations", "config.yaml", "test.json")):
         return folder
-    below = sorted(
-        {p.parent for depth in ("*", "*/*", "*/*/*") for p in folder.glob(f"{depth}/observations")}
-    )
+    found = {p.parent for depth in ("*", "*/*", "*/*/*") for p in folder.glob(f"{depth}/observations")}
+    # a folder within a run holds what the run replaced when it was continued
+    below = sorted(path for path in found if found.isdisjoint(path.parents))
     if len(below) > 1:
         more = f" and {len(below) - 5} more" if len(below) > 5 else ""
         raise ValueError(

@@ -127,6 +127,8 @@ def test_a_run_says_who_it_is(run, tmp_path):
 
 def test_a_report_of_the_folder_around_a_run(run, tmp_path, capsys):
     shutil.copytree(run, tmp_path / "runs" / "mine")
+    replaced = tmp_path / "runs" / "mine" / "later_steps" / "20261129T000441Z"
+    shutil.copytree(run / "observations", replaced / "observations")
     with mock.patch("lmdyn.cli.report.write_report") as write:
         main(["report", str(tmp_path)])
     assert write.call_args.args == ([tmp_path / "runs" / "mine"], tmp_path / "runs" / "mine" / "report")
