@@ -96,7 +96,8 @@ def analyze(
     if status:
         return
     observers = [part for path in config for part in ("--config", str(path))]
-    log.info("report: python -m lmdyn.cli report %s", shlex.join([str(out or run), *observers]))
+    written = [sys.executable, "-m", "lmdyn.cli", "report", str(out or run), *observers]
+    log.info("report: %s", shlex.join(written))
 
 
 def _device(name: str | None) -> str:

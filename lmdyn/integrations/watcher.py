@@ -1,5 +1,6 @@
 """Observation of any training loop: ``lmdyn.watch``."""
 
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -161,7 +162,8 @@ class Watcher:
             logger.finalize("success")
             if isinstance(logger, TensorBoardLogger):
                 rank_zero_info(f"curves: {where_curves_are(logger)}")
-        rank_zero_info(f"report: {sys.executable} -m lmdyn.cli report {self.folder}")
+        command = [sys.executable, "-m", "lmdyn.cli", "report", str(self.folder)]
+        rank_zero_info(f"report: {shlex.join(command)}")
         if self._writes:
             parameters = sum(p.numel() for p in self.model.parameters())
             end_session(self.folder, self._session, step=self._at.step, parameters=parameters)

@@ -1,6 +1,8 @@
 """Observers in a loop of the user's own: what they record is what they record under Lightning."""
 
 import json
+import logging
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -474,6 +476,19 @@ def test_pictures_go_to_a_run_one_by_one(tmp_path, monkeypatch):
     pictures = [v for values in logged for v in values.values() if isinstance(v, Image)]
     assert pictures
     assert pictures[0].shape[-1] in (3, 4)
+
+
+def test_printed_commands_can_be_pasted_into_a_shell(tmp_path, caplog):
+    folder = tmp_path / "my runs"
+    with caplog.at_level(logging.INFO):
+        lmdyn.watch(Bigrams(), LearningCurves(), probe=PROBE, folder=folder).close()
+    printed = dict(
+        said.split(": ", 1) for said in caplog.messages if said.startswith(("curves: ", "report: "))
+    )
+    assert {kind: Path(shlex.split(command)[-1]) for kind, command in printed.items()} == {
+        "curves": folder,
+        "report": folder,
+    }
 
 
 def test_nothing_costs_nothing_between_observations(tmp_path):

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -168,7 +169,8 @@ def log_figure(loggers: Sequence[Any], tag: str, figure: Figure, step: int) -> N
 def where_curves_are(logger: Any) -> str:
     """Return how to view the curves of a logger: a command, an address or a path."""
     if isinstance(logger, TensorBoardLogger):
-        return f"{sys.executable} -m tensorboard.main --logdir {logger.log_dir}"
+        command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logger.log_dir)]
+        return shlex.join(command)
     if isinstance(logger, WandbLogger):
         return str(
             logger.experiment.url or f"wandb sync {Path(logger.experiment.dir).parent}"
