@@ -124,7 +124,8 @@ def _print(one: Judged, lacking: Mapping[Source, list[str]]) -> None:
                 colour = _COLOURS[row.verdict]
                 whole = summary_words(row.floor), Text(verdict_words(row), style=colour), row.after_holm
                 table.add_row(name, summary_words(judged), str(part.region), *(whole if i == 0 else ()))
-    page.print(table)
+    if table.row_count:
+        page.print(table)
     reasons: dict[str, list[str]] = {}
     for row in judgement:
         for reason in (*row.reasons, *row.exploratory) if some or row.verdict != "not measured" else ():
