@@ -264,7 +264,7 @@ def _asked(
     asked = {step: [o for o in chosen if not scheduled or due(o, step)] for step in subject.paths}
     if beside := sum(not due(o, step) for step, called in asked.items() for o in called):
         log.info(
-            "all checkpoints are observed: %d observations are not in a schedule (--scheduled omits them)",
+            "each observer runs at every checkpoint: %d observations are not in its schedule (--scheduled omits them)",
             beside,
         )
     return chosen, asked

@@ -272,7 +272,8 @@ class Geometry(StreamingObserver):
         if over == "last" and found.n < _ENOUGH * found.width:
             report(
                 self.name,
-                f"the probe set has {found.n} last tokens, fewer than needed for ranks in {found.width} dimensions",
+                f"the probe set has {found.n} last tokens, one a row, but their ranks in {found.width} dimensions "
+                f"require {_ENOUGH * found.width}: observe more rows, or compare with rankme_white_noise",
             )
         values: dict[str, float] = {"vectors": found.n}
         if (spectrum := found.spectrum) is not None:

@@ -94,7 +94,8 @@ def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Ma
         if (folder / IDENTITY).is_file():
             raise FileNotFoundError(
                 f"{folder} has no config.yaml from which to build its model: load each of its checkpoints into your "
-                "model and observe it by lmdyn.watch (docs/start/your_loop.md), or analyze folders of save_pretrained"
+                "model and observe it by lmdyn.watch (docs/start/your_loop.md), or, if save_pretrained or a Trainer "
+                f"wrote them, analyze their folder with --out {folder}"
             )
         models = sorted(p.name for p in folder.glob("*/") if is_pretrained(p))
         hint = (
