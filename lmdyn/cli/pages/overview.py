@@ -14,7 +14,7 @@ from lmdyn.cli.pages.final_numbers import FinalNumber
 from lmdyn.cli.pages.html_parts import html_table, part
 from lmdyn.cli.pages.observer_section import DrawnSection
 from lmdyn.runs.observed_run import RunFolder
-from lmdyn.runs.provenance import Settings, read_provenance
+from lmdyn.runs.provenance import Settings, read_provenance, read_record
 
 _MOST_ARGUMENTS = 8
 _MOST_NUMBERS = 8  # per observer
@@ -57,7 +57,11 @@ def known_facts(run: Path, drawn: Sequence[DrawnSection]) -> dict[str, str]:
     for name, argument in (("model", "model"), ("optimizer", "model.optimizer"), ("data", "data")):
         if argument in condition:
             facts[name] = f"{condition[argument]}{_arguments(condition, argument)}"
-    if isinstance(parameters := session.get("parameters"), int):
+    described = None
+    with suppress(ValueError):
+        described = read_record(run / "run.json").get("model")
+    of_model = described.get("parameters") if isinstance(described, Mapping) else None  # of a replay
+    if isinstance(parameters := session.get("parameters", of_model), int):
         facts["parameters"] = f"{parameters:,}"
     if steps := [one.step for one in drawn]:
         facts["updates"] = f"{max(steps):,}"

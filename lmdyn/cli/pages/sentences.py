@@ -91,11 +91,25 @@ def _of_all(chart: NamedChart, of: Quantity | None) -> str:
     lines = wide(chart.rows, "line")
     course = lines.dropna(axis=1).mean(axis=1) if lines.notna().all().any() else lines.iloc[:, 0].dropna()
     (first, last), (begin, end) = course.iloc[[0, -1]], course.index[[0, -1]]
+    moved = "rose" if last > first else "fell"
+    if (turn := _turn(course)) is not None:
+        there, back = ("rose", "fell") if course[turn] > first else ("fell", "rose")
+        return (
+            f"{name} {there} from {first:.3g}{unit} at step {begin:,} to {course[turn]:.3g} at step {turn:,}, "
+            f"and {back} to {last:.3g} at step {end:,}."
+        )
     if begin == end or first == last:
         return f"{name} is {last:.3g}{unit} at step {end:,}."
-    moved = "rose" if last > first else "fell"
     half = f", half of the way by step {_half(course):,}" if len(course) > 2 else ""
     return f"{name} {moved} from {first:.3g}{unit} at step {begin:,} to {last:.3g} at step {end:,}{half}."
+
+
+def _turn(course: "pd.Series[float]") -> int | None:
+    """Return the observed step farthest outside both ends, if it is farther than the ends are from each other."""
+    half = course / 2  # of the largest numbers, differences are infinite
+    ends = half.iloc[[0, -1]]
+    outside = (half - ends.max()).clip(lower=0) + (ends.min() - half).clip(lower=0)
+    return int(outside.idxmax()) if outside.max() > ends.max() - ends.min() else None
 
 
 def _half(course: "pd.Series[float]") -> int:

@@ -145,8 +145,15 @@ def test_what_was_trained_on_what(tmp_path):
     }  # fmt: skip
 
 
+def test_a_replay_has_the_parameters_of_its_model(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({"model": {"class": "my.LSTM", "parameters": 12345}}))
+    session = {"began": "2026-01-02T00:00:00+00:00", "ended": "2026-01-02T00:03:00+00:00"}
+    (tmp_path / "provenance.json").write_text(json.dumps({"sessions": [session], "claims": {}}))
+    assert known_facts(tmp_path, [])["parameters"] == "12,345"
+
+
 @pytest.mark.parametrize("content", ["{[", "[" * 100_000])
-@pytest.mark.parametrize("name", ["config.yaml", "provenance.json"])
+@pytest.mark.parametrize("name", ["config.yaml", "provenance.json", "run.json"])
 def test_of_damaged_files_nothing_is_known(tmp_path, name, content):
     path = run(tmp_path / "run", 5)
     (path / name).write_text(content)
