@@ -114,10 +114,9 @@ def _print(one: Judged, lacking: Mapping[Source, list[str]]) -> None:
         page.print(not_ended)
     columns = ("claim", "number, 95 % interval", "true where", "floor", "verdict", "after Holm")
     table = Table(*columns, box=None, padding=(0, 2, 0, 0))
-    for question in questions_of(judgement):
-        if question.measured:
-            table.add_row(Text(f"\n{question.title}", style="bold"))
-        for row in question.rows if question.measured else ():
+    for question in (each for each in questions_of(judgement) if each.measured):
+        table.add_row(Text(f"\n{question.title}", style="bold"))
+        for row in question.rows:
             for i, part in enumerate(row.claim.parts):
                 judged = row.parts[i] if row.parts else None
                 name = (row.claim.variant or row.claim.name) if i == 0 else f"… {part.label}"

@@ -109,7 +109,7 @@ def _turn(course: "pd.Series[float]") -> int | None:
     half = course / 2  # of the largest numbers, differences are infinite
     ends = half.iloc[[0, -1]]
     outside = (half - ends.max()).clip(lower=0) + (ends.min() - half).clip(lower=0)
-    return int(outside.idxmax()) if outside.max() > ends.max() - ends.min() else None
+    return int(course.index[int(outside.argmax())]) if outside.max() > ends.max() - ends.min() else None
 
 
 def _half(course: "pd.Series[float]") -> int:
