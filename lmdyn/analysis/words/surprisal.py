@@ -570,6 +570,10 @@ def _continues(module: nn.Module, ids: list[int], context: int | None, forward: 
     tokens = torch.tensor([ids[i % len(ids)] for i in range(4 * half)], device=device_of(module)).view(2, -1)
     if forward is not None or "predict" in inspect.signature(module.forward).parameters:
         return False
+    # rotations that depend on the length of the whole row: a cached beginning has those of its own length
+    kinds = [str(getattr(m, "rope_type", "")) for m in module.modules()]
+    if any("dynamic" in kind or "longrope" in kind for kind in kinds):
+        return False
     try:
         _, past = _continued(module, tokens[:, :half], None, 0)
         if past is None:

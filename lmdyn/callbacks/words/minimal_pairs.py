@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
 from typing import Annotated, Any, Literal, cast
 
 import lightning as L
@@ -288,12 +289,13 @@ def _wait() -> None:
 
 
 def _indistinct(one: Sequence[int], other: Sequence[int], unknown: int | None) -> bool:
-    """Return whether the tokens in which two sentences differ are unknown ones, or none."""
-    while one and other and one[0] == other[0]:
-        one, other = one[1:], other[1:]
-    while one and other and one[-1] == other[-1]:
-        one, other = one[:-1], other[:-1]
-    return not (one or other) or unknown in (*one, *other)
+    """Return whether two sentences differ in an unknown token, or not at all."""
+    if one == other or unknown not in (*one, *other):
+        return one == other
+    if len(one) == len(other):
+        return any(unknown in both for both in zip(one, other, strict=True) if both[0] != both[1])
+    changes = SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
+    return any(unknown in (*one[a:b], *other[c:d]) for kind, a, b, c, d in changes if kind != "equal")
 
 
 @fig.in_style

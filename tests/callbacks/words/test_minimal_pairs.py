@@ -140,6 +140,23 @@ def test_causal_scores_are_those_of_one_sentence_at_a_time(tmp_path, name, side)
     assert observer.settings["scoring"] == "causal"
 
 
+def test_beginnings_are_not_shared_by_rotations_that_depend_on_the_length_of_a_row(tmp_path):
+    tokenizer = pieces()
+    sizes = {len(tokenizer(text)["input_ids"]) for row in ROWS for text in row[:2]}
+    short = next(n for n in range(12, 99) if n not in sizes)  # one_at_a_time also reads the last piece
+    rotations = {"rope_type": "longrope", "rope_theta": 10000.0, "factor": 2.0, "short_factor": [1.0] * 4,
+                 "long_factor": [3.0] * 4, "original_max_position_embeddings": short}  # fmt: skip
+    kind = hf.Phi3Config(
+        vocab_size=len(tokenizer), **SIZES, pad_token_id=0, eos_token_id=0, max_position_embeddings=2 * short,
+        original_max_position_embeddings=short, rope_parameters=rotations,
+    )  # fmt: skip
+    observer, model = attached(tmp_path, tokenizer), made(lambda _: hf.Phi3ForCausalLM(kind), tokenizer)
+    before = tokenizer.convert_tokens_to_ids(["<s>"])
+    check(observer, model, lambda m, text: one_at_a_time(m, tokenizer, text, before))
+    assert min(sizes) < short < max(sizes)
+    assert not observer.encoded.shares
+
+
 @pytest.mark.parametrize("pseudo", ["piece", "rest_of_word"])
 @pytest.mark.parametrize("name", MASKED)
 def test_masked_scores_are_those_of_one_mask_at_a_time(tmp_path, name, pseudo):
@@ -263,6 +280,20 @@ def test_accuracies_by_hand(tmp_path):
     assert not any(re.search("log_ratio|low|high|shorter/paradigm", tag) for tag in tags)
     few = attached(tmp_path / "few", tokenizer, BY_HAND, most=2).observe(model, 0)
     assert select(few, quantity="pairs")["value"].tolist() == [4, 2, 2, 3, 1]
+
+
+def test_an_unknown_word_that_both_sentences_have_makes_no_tie(tmp_path):
+    tokenizer, model = bigrams()
+    rows = [
+        ("a zz b", "b zz a", "x", ""),
+        ("a zz b", "b a", "x", ""),
+        ("b zz b", "b zz b c", "x", ""),
+        ("a zz", "zz zz", "x", ""),
+    ]
+    observer = attached(tmp_path, tokenizer, rows)
+    table = observer.observe(model, 0)
+    assert observer.indistinct.tolist() == [False, True, False, True]
+    assert (ratios(table) == 0).tolist() == [False, True, False, True]
 
 
 def test_ties_are_drawn_the_same_at_each_step(tmp_path):
