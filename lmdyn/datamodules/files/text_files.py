@@ -112,7 +112,10 @@ def parse_json(text: str, path: Path, line: int = 1) -> Any:
         {'a': [1, None]}
     """
     try:
-        return json.loads(text)
+        found = json.loads(text)
+        if "\\u" in text:  # half of a surrogate pair is no character
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
     except json.JSONDecodeError as error:
         where = f"{path}:{line + error.lineno - 1}"
         raise ValueError(f"{where}: expected JSON, got {error.msg} at column {error.colno}") from error

@@ -107,8 +107,8 @@ class PairFiles(L.LightningDataModule):
                 "columns good, bad and condition (.tsv or .jsonl)"
             )
         for number, (line, row) in enumerate(self._converted(path, _rows(path))):
-            found = {name: self._value(row, name) for name in _NAMES}
             where = f"{path}:{line}"
+            found = {name: self._value(row, name, where) for name in _NAMES}
             if missing := [name for name in ("good", "bad", "paradigm") if not found[name]]:
                 raise ValueError(
                     f"{where}: expected a {' and a '.join(missing)} of the pair, got columns {shown(str(list(row)))} "
@@ -117,10 +117,12 @@ class PairFiles(L.LightningDataModule):
                 )
             yield {**found, "pair": found["pair"] or str(number), "file": str(path), "line": line}
 
-    def _value(self, row: Mapping[str, Any], name: str) -> str:
+    def _value(self, row: Mapping[str, Any], name: str, where: str) -> str:
         """Return a column of a row by the given name or a usual one; empty if it is missing."""
         names = (self.columns[name],) if name in self.columns else _NAMES[name]
-        value = next((row[n] for n in names if row.get(n) is not None), "")
+        value = next((row[n] for n in names if row.get(n) is not None and row[n] == row[n]), "")
+        if not isinstance(value, str if name in ("good", "bad") else (str, int, float)):
+            raise ValueError(f"{where}: expected text as the {name} of the pair, got {shown(repr(value))}")
         return str(value).strip()
 
     def _converted(self, path: Path, rows: Iterator[_Row]) -> Iterator[_Row]:
@@ -159,14 +161,27 @@ def _rows(path: Path) -> Iterator[_Row]:
     lines = (text for _, text in read_lines(path, keepends=True))
     comma = path.suffix == ".csv"
     table = csv.DictReader(
-        lines, delimiter="," if comma else "\t", quoting=csv.QUOTE_MINIMAL if comma else csv.QUOTE_NONE
+        lines,
+        delimiter="," if comma else "\t",
+        quoting=csv.QUOTE_MINIMAL if comma else csv.QUOTE_NONE,
+        strict=True,
     )
-    for row in table:
-        if None in row:
+    try:
+        names = table.fieldnames or []
+        if again := [name for name in names if names.count(name) > 1]:
             raise ValueError(
-                f"{path}:{table.line_num}: expected {len(row) - 1} columns, as in the header, got more"
+                f"{path}:1: expected columns of different names, got {again[0]!r} again: rename one"
             )
-        yield table.line_num, row
+        for row in table:
+            if None in row:
+                raise ValueError(
+                    f"{path}:{table.line_num}: expected {len(row) - 1} columns, as in the header, got more"
+                )
+            yield table.line_num, row
+    except csv.Error as error:
+        raise ValueError(
+            f"{path}:{table.line_num + 1}: expected a table ({error}): close its quotes"
+        ) from error
 
 
 def _replaced(sentence: str, index: int, form: str, where: str) -> str:
