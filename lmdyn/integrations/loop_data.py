@@ -1,6 +1,6 @@
 """Data of training loops: probe sets and frequencies of tokens from what a user has at hand."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import lightning as L
@@ -9,6 +9,7 @@ import pandas as pd
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from lmdyn.analysis.checked_fields import type_words
 from lmdyn.analysis.inspection.batches import named_batch, text_of
 
 __all__ = ["counted_tokens", "data_of", "named_counts"]
@@ -39,7 +40,11 @@ class _ProbeAndTraining(_Probe):
 
 
 def data_of(probe: Any, train: Any = None) -> Any:
-    """Return a datamodule of loaders or Datasets; training texts are not batches; None without a probe set."""
+    """Return a datamodule of loaders or Datasets; training texts are not batches; None without a probe set.
+
+    Raises:
+        ValueError: for a single batch, or what is no data.
+    """
     if probe is None or isinstance(probe, L.LightningDataModule):
         return probe
     probe = _batches(probe)
@@ -50,6 +55,12 @@ def data_of(probe: Any, train: Any = None) -> Any:
 
 def _batches(data: Any) -> Any:
     """Return a loader: for a Dataset, batches of its rows in their order."""
+    one = isinstance(data, (Mapping, Tensor, str))  # a single batch, or its text
+    if one or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
+        raise ValueError(
+            f"expected batches, such as [batch] or a DataLoader, got {type_words(type(data).__name__)}: pass a list "
+            "of batches"
+        )
     rows = hasattr(data, "__getitem__") and not isinstance(data, (list, tuple))
     if not rows or isinstance(data, DataLoader):
         return data
@@ -76,8 +87,13 @@ def counted_tokens(train: Any, tokenizer: Any) -> pd.DataFrame:
         A table with the columns ``token`` and ``count``, one row for each token id.
 
     Raises:
-        ValueError: for texts without a tokenizer, or data without tokens.
+        ValueError: for texts without a tokenizer, data without tokens, or an iterator, which the training would find
+            empty.
     """
+    if isinstance(train, Iterator):
+        raise ValueError(
+            "`train` is an iterator, which counting would leave empty: pass the list or DataLoader that it is of"
+        )
     counts = np.zeros(0, dtype=np.int64)
     for ids in _token_ids(train, tokenizer):
         found = np.bincount(ids, minlength=len(counts))
@@ -88,21 +104,46 @@ def counted_tokens(train: Any, tokenizer: Any) -> pd.DataFrame:
     return named_counts(dict(enumerate(counts.tolist())), tokenizer)
 
 
-def named_counts(counts: pd.DataFrame | Mapping[int, int], tokenizer: Any) -> pd.DataFrame:
+def named_counts(counts: Any, tokenizer: Any) -> pd.DataFrame:
     """Return counts by token id as a table with the columns ``token`` and ``count``; a table is returned unchanged.
+
+    Args:
+        counts: counts by id: a mapping, a Series, a tensor, an array or a list; or a table with a row for each id, in
+            order.
+        tokenizer: names the tokens; None names them by their ids.
+
+    Raises:
+        ValueError: for counts that are no whole numbers from 0, or a table in another order.
 
     Example:
         >>> named_counts({0: 5, 2: 1}, None)["count"].tolist()
         [5, 0, 1]
     """
     if isinstance(counts, pd.DataFrame):
+        if "count" not in counts or list(counts.index) != list(range(len(counts))):
+            raise ValueError(
+                "the table `token_counts` must have a column `count` and a row for each token id, in the order of ids "
+                f"from 0, got columns {list(counts)} and rows {list(counts.index[:3])}…: use "
+                "`.sort_index().reindex(range(len(tokenizer)), fill_value=0)`, or pass a dict of counts by id"
+            )
         return counts
-    size = max(len(tokenizer) if hasattr(tokenizer, "__len__") else 0, max(counts, default=-1) + 1)
+    listed = counts.tolist() if hasattr(counts, "tolist") else counts
+    by_id = dict(counts.items() if hasattr(counts, "items") else enumerate(listed))
+    for i, count in by_id.items():
+        if not (_is_whole(i) and _is_whole(count)):
+            raise ValueError(
+                f"`token_counts` has {count!r} for {i!r}: expected whole numbers from 0 by token id, such as {{0: 5}}"
+            )
+    size = max(len(tokenizer) if hasattr(tokenizer, "__len__") else 0, int(max(by_id, default=-1)) + 1)
     ids = list(range(size))
     named = hasattr(tokenizer, "convert_ids_to_tokens")
     tokens = [str(t) for t in tokenizer.convert_ids_to_tokens(ids)] if named else [str(i) for i in ids]
-    columns = {"token": tokens, "count": [int(counts.get(i, 0)) for i in ids]}
+    columns = {"token": tokens, "count": [int(by_id.get(i, 0)) for i in ids]}
     return pd.DataFrame(columns, index=pd.RangeIndex(size, name="id"))
+
+
+def _is_whole(number: Any) -> bool:
+    return isinstance(number, (int, float, np.number)) and number >= 0 and float(number).is_integer()
 
 
 def _are_texts(train: Any) -> bool:

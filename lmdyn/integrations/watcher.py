@@ -7,6 +7,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
+from weakref import WeakSet
 
 import lightning as L
 import pandas as pd
@@ -35,6 +36,10 @@ from lmdyn.runs.run_identity import tell_changes, write_identity
 from lmdyn.runs.schedule import Progress, Steps
 
 __all__ = ["Watcher", "watch"]
+
+
+_WATCHING: WeakSet[Observer] = WeakSet()
+"""Observers of watchers that are not closed: each writes to one folder."""
 
 
 class Watcher:
@@ -127,8 +132,10 @@ class Watcher:
         """Observe the last step if it is scheduled, draw the figures, release the folder; may be repeated."""
         if self.closed:
             return
-        self._record(lambda schedule: schedule.last)
-        self.release()
+        try:
+            self._record(lambda schedule: schedule.last)
+        finally:
+            self.release()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what observers have summed since their last observations, for exact resuming.
@@ -156,6 +163,7 @@ class Watcher:
         if self.closed:
             return
         self.closed = True
+        _WATCHING.difference_update(self.observers)
         for observer in self.observers:
             self._recording.finish(observer)
         for logger in self._recording.loggers:
@@ -293,6 +301,10 @@ def watch(
         raise ValueError(f"schedule is {schedule!r}: expected steps, such as Steps(every=100)")
     step = None if step is None else whole(step)
     check_names(observers)
+    if watched := [o.name for o in observers if o in _WATCHING]:
+        raise ValueError(
+            f"{', '.join(watched)}: in use by another watcher: create new observers, or call close() of that one first"
+        )
     refuse_mode(model)
     if is_sharded(model) and (untested := [o.name for o in observers if not o.sharded]):
         raise ValueError(f"{', '.join(untested)}: {NOT_SHARDED}: remove it, and observe checkpoints instead")
@@ -309,8 +321,8 @@ def watch(
         if reason := gather(refused)[0]:
             raise ValueError(reason)
         for observer in observers:
-            if schedule is not None and observer.schedule == Steps():
-                observer.schedule = schedule
+            if observer.arguments["schedule"] == Steps():  # it may have that of an earlier watcher
+                observer.schedule = schedule or Steps()
         saving = (schedule or Steps(per_decade=4)) if checkpoints is True else checkpoints or None
         counts = named_counts(token_counts, tokenizer) if token_counts is not None else None
         if counts is None and train is not None:
@@ -345,4 +357,5 @@ def watch(
         )
         watcher._begin(continued=step is not None)
         undo.pop_all()
+        _WATCHING.update(observers)
     return watcher

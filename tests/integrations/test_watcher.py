@@ -307,6 +307,13 @@ def test_refusals_leave_the_folder_free(tmp_path):
         ({"step": "1"}, "step is '1': expected the number of optimizer updates"),
         ({"probe": None}, "learning_curves has no data"),
         ({"probe": iter(PROBE)}, "can be iterated over again, got an iterator"),
+        ({"probe": PROBE[0]}, r"expected batches, such as \[batch\] or a DataLoader, got a mapping"),
+        (
+            {"probe": PROBE[0]["input_ids"]},
+            r"expected batches, such as \[batch\] or a DataLoader, got Tensor",
+        ),
+        ({"probe": 3}, "expected batches, such as .*got a whole number"),
+        ({"train": iter(TRAIN)}, "`train` is an iterator, which counting would leave empty"),
         ({"probe": Rows()}, r"rows of the Dataset cannot be stacked .*collate_fn"),
         ({"logger": 3}, "logger is 3: expected 'tensorboard', an object with"),
         ({"train": ["the cat"]}, "`train` is text, and there is no tokenizer"),
@@ -323,6 +330,60 @@ def test_refusals_leave_the_folder_free(tmp_path):
     with watch(Bigrams(), tmp_path), pytest.raises(ValueError, match="is watched by this process"):
         watch(Bigrams(), tmp_path.parent / "linked")
     assert not list(tmp_path.parent.glob(".*.lock"))
+
+
+def test_observers_serve_one_watcher_at_a_time_each_by_its_schedule(tmp_path):
+    kinds = [LearningCurves()]
+    with watch(Bigrams(), tmp_path / "a", observers=kinds, schedule=Steps(every=2)) as watcher:
+        with pytest.raises(ValueError, match="learning_curves: in use by another watcher"):
+            watch(Bigrams(), tmp_path / "b", observers=kinds)
+        for step in range(1, 7):
+            watcher.step(step)
+    with watch(Bigrams(), tmp_path / "b", observers=kinds, schedule=Steps(every=3)) as watcher:
+        for step in range(1, 7):
+            watcher.step(step)
+    assert RunFolder(tmp_path / "a").read("learning_curves")["step"].unique().tolist() == [0, 2, 4, 6]
+    assert RunFolder(tmp_path / "b").read("learning_curves")["step"].unique().tolist() == [0, 3, 6]
+
+
+def test_an_error_in_the_last_observation_leaves_the_folder_free(tmp_path, monkeypatch):
+    watcher = watch(Bigrams(), tmp_path, observers=[LearningCurves()], schedule=Steps())
+    watcher.step(1)
+    monkeypatch.setattr(ObservationStore, "write", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        watcher.close()
+    monkeypatch.undo()
+    watch(Bigrams(), tmp_path, observers=[LearningCurves()]).close()
+
+
+def test_counts_of_tokens_are_by_their_ids(tmp_path):
+    expected = [3 * i for i in range(TYPES)]
+    table = pd.DataFrame({"count": expected})
+    counts = [
+        dict(enumerate(expected)),
+        expected,
+        torch.tensor(expected),
+        table["count"].to_numpy(),
+        table,
+        table["count"].sort_values(ascending=False),
+    ]
+    for number, given in enumerate(counts):
+        watch(Bigrams(), tmp_path / str(number), observers=[LearningCurves()], token_counts=given).close()
+        saved = pd.read_parquet(tmp_path / str(number) / "tokenizer" / "token_counts.parquet")
+        assert saved["count"].tolist() == expected
+    assert_refused(
+        lambda given: watch(Bigrams(), tmp_path, token_counts=given),
+        (
+            {"given": table.sort_values("count", ascending=False)},
+            "a row for each token id, in the order of ids",
+        ),
+        ({"given": table.iloc[3:]}, "a row for each token id, in the order of ids"),
+        ({"given": table.rename(columns={"count": "n"})}, "must have a column `count`"),
+        ({"given": {"0": 5}}, "`token_counts` has 5 for '0': expected whole numbers"),
+        ({"given": {-100: 5, 3: 1}}, "`token_counts` has 5 for -100: expected whole numbers"),
+        ({"given": {0: float("nan")}}, "`token_counts` has nan for 0: expected whole numbers"),
+        ({"given": {0: float("inf")}}, "`token_counts` has inf for 0: expected whole numbers"),
+    )
 
 
 def test_continuing_with_another_model_or_text_is_told(tmp_path, caplog):
