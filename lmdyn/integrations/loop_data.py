@@ -143,7 +143,7 @@ def named_counts(counts: Any, tokenizer: Any) -> pd.DataFrame:
 
 
 def _is_whole(number: Any) -> bool:
-    return isinstance(number, (int, float, np.number)) and number >= 0 and float(number).is_integer()
+    return isinstance(number, (int, float, np.number)) and bool(number >= 0) and float(number).is_integer()
 
 
 def _are_texts(train: Any) -> bool:
