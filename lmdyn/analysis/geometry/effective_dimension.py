@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lmdyn.analysis.similarity.covariance import CrossCovariance
-from lmdyn.analysis.statistics.precision import UNDERFLOW, add_scatter, exact_float, mirrored, rounding
+from lmdyn.analysis.statistics.precision import UNDERFLOW, exact_float, rounding, scatter_matrix
 
 __all__ = ["EffectiveDimension", "effective_dimension", "participation_ratio"]
 
@@ -51,8 +51,8 @@ def effective_dimension(x: Float[Tensor, "samples dims"]) -> Float[Tensor, ""]:
         columns = exact_float(part)
         mean = columns.mean(0)
         squares += mean.square().sum()
-        add_scatter((columns - mean).T, scatter)
-    return participation_ratio(mirrored(scatter), n * squares, x.dtype)
+        scatter += scatter_matrix((columns - mean).T)
+    return participation_ratio(scatter, n * squares, x.dtype)
 
 
 class EffectiveDimension:

@@ -13,7 +13,7 @@ from lmdyn.analysis.similarity.cka import linear_cka_of
 from lmdyn.analysis.similarity.procrustes import procrustes_of
 from lmdyn.analysis.similarity.scatter import Cut, Pair, Side
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
-from lmdyn.analysis.statistics.precision import add_scatter, exact_float, mirrored
+from lmdyn.analysis.statistics.precision import exact_float, scatter_matrix
 
 __all__ = ["CrossCovariance"]
 
@@ -292,7 +292,7 @@ class _Sums:
         widths: (d₁, …, d_k), of sum d.
         n: () number of samples.
         v: (d,) Σ v.
-        vv: (d, d) Σ v vᵀ, of which :meth:`add` adds to the upper triangle only, and :meth:`about` fills the rest.
+        vv: (d, d) Σ v vᵀ.
         aa: (k, k) Σ a aᵀ.
         av: (k, d) Σ a vᵀ.
     """
@@ -319,7 +319,7 @@ class _Sums:
         a = torch.stack([part.square().sum(1) for part in v.split(self.widths, 1)])
         self.n += len(v)
         self.v += v.sum(0)
-        add_scatter(v, self.vv)
+        self.vv += scatter_matrix(v)
         self.aa += a @ a.T
         self.av += a @ v
 
@@ -363,7 +363,6 @@ class _Sums:
 
         Products with D are taken block by block: with its zeros, one representation that is NaN would spoil all.
         """
-        mirrored(self.vv)
         delta = self.centre - centre
         deltas = delta.split(self.widths)
 

@@ -7,7 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lmdyn.analysis.statistics.precision import all_finite, at_least_float32, exact_float, unit_size
+from lmdyn.analysis.statistics.precision import (
+    all_finite,
+    at_least_float32,
+    exact_float,
+    scatter_matrix,
+    unit_size,
+)
 
 __all__ = [
     "KERNELS",
@@ -107,18 +113,11 @@ def squared_distances(x: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n n"], Fl
 
     The distance of two samples is rounded by a share of their norms: it may be wrong if it is much smaller.
     """
-    products = _symmetric_products(x - x.mean(0))
+    products = scatter_matrix((x - x.mean(0)).T)
     norms = products.diagonal().clone()
     for part, own in zip(products.split(_ROWS), norms.split(_ROWS), strict=True):
         torch.sub(own[:, None] + norms, part, alpha=2, out=part)
     return products.clamp_(min=0), norms
-
-
-def _symmetric_products(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    if x.device.type != "cpu":
-        return x @ x.T
-    samples = x.numpy()  # numpy computes one half and copies it
-    return torch.from_numpy(samples @ samples.T)
 
 
 def pair_distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "pairs"]:

@@ -154,9 +154,4 @@ def somers_d(given: npt.NDArray[Any], found: npt.NDArray[Any]) -> float:
         raise ValueError(f"expected two rows of equal length, got shapes {given.shape} and {found.shape}")
     if np.isnan(given.astype(np.float64)).any() or np.isnan(found.astype(np.float64)).any():
         return float("nan")
-    later = given[:, None] > given[None, :]
-    if not later.any():
-        return float("nan")
-    alike = (found[:, None] > found[None, :])[later].sum()
-    reversed_ = (found[:, None] < found[None, :])[later].sum()
-    return float((int(alike) - int(reversed_)) / later.sum())
+    return float(scipy.stats.somersd(given, found).statistic)

@@ -1,7 +1,6 @@
 """The precision of sums and matrix products."""
 
 import math
-from itertools import pairwise
 
 import torch
 from jaxtyping import Float
@@ -9,11 +8,9 @@ from torch import Tensor
 
 __all__ = [
     "UNDERFLOW",
-    "add_scatter",
     "all_finite",
     "at_least_float32",
     "exact_float",
-    "mirrored",
     "rounding",
     "scatter_matrix",
     "unit_size",
@@ -82,29 +79,9 @@ def unit_size(x: Tensor, dim: int | None = None) -> Tensor:
 
 
 def scatter_matrix(v: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
-    """Compute vᵀv, symmetric to the bit: only upper blocks are multiplied, 9/16 of the work for large d."""
-    out = v.new_zeros(v.shape[1], v.shape[1])
-    add_scatter(v, out)
-    return mirrored(out)
-
-
-def add_scatter(v: Float[Tensor, "n d"], out: Float[Tensor, "d d"]) -> None:
-    """Add vᵀv to the upper triangle of ``out``; :func:`mirrored` fills the rest, after the last addition."""
-    edges = _edges(v.shape[1])
-    for rows in v.split(512):  # these stay in the cache from block to block
-        for low, high in pairwise(edges):
-            out[:high, low:high].addmm_(rows[:, :high].T, rows[:, low:high])
-
-
-def mirrored(upper: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
-    """Copy what is above the diagonal below it, in place."""
-    for low, high in pairwise(_edges(len(upper))):
-        upper[low:high, :low] = upper[:low, low:high].T
-        diagonal = upper[low:high, low:high]
-        diagonal.copy_(diagonal.triu() + diagonal.triu(1).T)
-    return upper
-
-
-def _edges(d: int) -> list[int]:
-    blocks = 8 if d >= 512 else 4 if d >= 128 else 1
-    return [d * i // blocks for i in range(blocks + 1)]
+    """Compute vᵀv, symmetric to the bit."""
+    if v.device.type == "cpu":  # numpy computes one half and copies it
+        rows = v.numpy()
+        return torch.from_numpy(rows.T @ rows)
+    upper = (v.T @ v).triu()
+    return upper + upper.triu(1).T

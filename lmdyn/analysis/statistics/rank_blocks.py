@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from lmdyn.analysis.statistics.jackknife import jackknife
 
@@ -68,18 +69,14 @@ class RankCorrelations:
         lengths = {len(column) for column in (*columns, blocks, *(() if strata is None else (strata,)))}
         if len(lengths) > 1:
             raise ValueError(f"expected columns, blocks and strata of one length, got {sorted(lengths)}")
-        order = np.argsort(blocks, kind="stable")  # a block is a slice
         self.blocks, self.sizes = np.unique(blocks, return_counts=True)
-        stratum = None if strata is None else np.unique(strata[order], return_inverse=True)[1]
-        ranked = [_Ranked(np.asarray(column)[order], stratum) for column in columns]
-        ends = np.cumsum(self.sizes).tolist()
-        starts = [0, *ends[:-1]]
-        ranks, moments = np.zeros((len(ranked), len(order))), []
-        for start, end in [(0, 0), *(zip(starts, ends, strict=True) if len(ends) > 1 else ())]:
-            for row, values in zip(ranks, ranked, strict=True):
-                values.ranks(start, end, row)
-            kept = ranks[:, :start], ranks[:, end:]
-            moments.append(kept[0] @ kept[0].T + kept[1] @ kept[1].T)
+        stratum = np.zeros(len(blocks), int) if strata is None else np.unique(strata, return_inverse=True)[1]
+        codes = [np.unique(column, return_inverse=True)[1] + len(blocks) * stratum for column in columns]
+        moments = []
+        for left_out in [None, *(self.blocks if len(self.blocks) > 1 else ())]:
+            kept = np.full(len(blocks), True) if left_out is None else blocks != left_out
+            ranks = np.stack([_ranks(code[kept], stratum[kept]) for code in codes])
+            moments.append(ranks @ ranks.T)
         self._moments = np.stack(moments)
         self._finite = [bool(np.isfinite(column).all()) for column in columns]
 
@@ -118,34 +115,12 @@ def blocks_of_clusters(clusters: npt.NDArray[Any], most: int = 64) -> IntArray:
     return np.asarray(np.unique(of, return_inverse=True)[1][cluster], dtype=np.int64)
 
 
-class _Ranked:
-    """Values as codes in the order of stratum and value, from which the ranks of any part of them are counted."""
-
-    def __init__(self, values: npt.NDArray[Any], stratum: IntArray | None) -> None:
-        if stratum is None:
-            self.code = np.unique(values, return_inverse=True)[1]
-            self.stratum = None
-        else:
-            level = np.unique(values, return_inverse=True)[1]
-            levels = int(level.max(initial=0)) + 1
-            known, self.code = np.unique(stratum * levels + level, return_inverse=True)
-            self.stratum = known // levels  # stratum of each code
-            self.first = np.searchsorted(self.stratum, np.arange(int(stratum.max(initial=-1)) + 1))
-        self.number = np.bincount(self.code)
-
-    def ranks(self, start: int, end: int, out: FloatArray) -> None:
-        """Write middle ranks about their mean without the observations from start to end, within strata as shares."""
-        number = self.number - np.bincount(self.code[start:end], minlength=len(self.number))
-        below = np.concatenate([[0], np.cumsum(number)])
-        middle = below[:-1] + (number + 1) / 2
-        if self.stratum is None:
-            middle -= (below[-1] + 1) / 2
-        else:
-            base = below[self.first]
-            size = np.diff(base, append=below[-1])
-            middle = middle - base[self.stratum] - (size[self.stratum] + 1) / 2
-            middle /= np.maximum(size[self.stratum], 1)
-        np.take(middle, self.code, out=out)
+def _ranks(code: IntArray, stratum: IntArray) -> FloatArray:
+    """Return middle ranks within strata about their mean, as shares; codes are in the order of stratum and value."""
+    size = np.bincount(stratum)
+    before = np.cumsum(size) - size
+    ranks = scipy.stats.rankdata(code) - before[stratum] - (size[stratum] + 1) / 2
+    return np.asarray(ranks / size[stratum])
 
 
 def _partial(moments: FloatArray, pair: tuple[int, int], given: Sequence[int]) -> FloatArray:
