@@ -22,7 +22,7 @@ from pandas import DataFrame
 
 from lmdyn.callbacks.observing.drawing.bands_and_labels import draw_band, error_band, label_points
 from lmdyn.callbacks.observing.drawing.plain_text_figure import PlainTextFigure, lay_out
-from lmdyn.callbacks.observing.drawing.step_axis import mark_rate_drops, set_step_axis
+from lmdyn.callbacks.observing.drawing.step_axis import set_step_axis
 from lmdyn.callbacks.observing.drawing.style import COLOURS, in_style
 from lmdyn.callbacks.observing.drawing.words import site_label
 from lmdyn.runs.schema import wide
@@ -43,7 +43,6 @@ __all__ = [
     "lay_out",
     "line_style",
     "line_styles",
-    "mark_rate_drops",
     "named_runs",
     "new_figure",
     "new_panels",

@@ -192,7 +192,7 @@ def _draw(ax: Axes, observations: DataFrame, finite: DataFrame, facet: _Facet) -
     ax.set_ylabel(facet.quantity.unit)
     _scale(ax, facet.quantity, rows["value"])
     if x == "step":
-        fig.set_step_axis(ax, observations["step"], rates=finite)  # the same for all panels
+        fig.set_step_axis(ax, observations["step"])  # the same for all panels
     else:
         ax.set_xlabel(x)
 

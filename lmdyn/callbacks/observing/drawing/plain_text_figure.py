@@ -95,8 +95,10 @@ def lay_out(figure: Figure, dpi: float) -> None:
         figure.set_layout_engine(None)
 
 
-class Around(Formatter):
-    """A formatter that changes the output of another one."""
+class UnicodePowers(Formatter):
+    """A formatter that converts the mathematics of formatters of logarithmic axes to Unicode."""
+
+    _SUPERSCRIPT = str.maketrans("0123456789-.", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻·")
 
     def __init__(self, formatter: Formatter) -> None:
         self._formatter = formatter
@@ -109,12 +111,6 @@ class Around(Formatter):
     def set_locs(self, locs: Any) -> None:
         """Set the locations of the other formatter."""
         self._formatter.set_locs(locs)
-
-
-class UnicodePowers(Around):
-    """A formatter that converts the mathematics of formatters of logarithmic axes to Unicode."""
-
-    _SUPERSCRIPT = str.maketrans("0123456789-.", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻·")
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         """Return the label of a tick."""
