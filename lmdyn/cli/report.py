@@ -22,7 +22,6 @@ from lmdyn.cli.pages.observer_section import (
     DrawnSection,
     Find,
     ObserverSection,
-    Others,
     ReadOnce,
     data_of,
     draw_parts,
@@ -67,15 +66,11 @@ def write_report(
 ) -> Path:
     """Write ``<out>/index.html``, self-contained, and each figure as ``<out>/<observer>_<figure>.{png,svg}``.
 
-    Observers may have further static methods in addition to ``figures``; each returns results by name:
+    Observers may have a further static method in addition to ``figures``: ``tables(observations, settings)`` returns
+    data frames by name; each is a table of the page, and ``<out>/<observer>_<name>.csv`` in full precision.
 
-    - ``tables(observations, settings)`` returns data frames: each is a table of the page, and
-      ``<out>/<observer>_<name>.csv`` in full precision.
-    - ``tables_beside(observations, others)`` also receives the complete records of other observers of the run, by their
-      class (for several of one class the first folder by name). A table of ``others`` is read on access.
-
-    Observers with ``several_runs`` are drawn once for all runs that they observed; observations, and those of
-    others, then have a column ``run``, the run's folder. Reports of several runs have a table of what their
+    Observers with ``several_runs`` are drawn once for all runs that they observed; observations then have a column
+    ``run``, the run's folder. Reports of several runs have a table of what their
     conditions differ in, ``<out>/configurations.csv``.
 
     A file of observations names its observer, which is imported only if it is one of lmdyn's, was imported before,
@@ -117,7 +112,7 @@ def write_report(
         for one in every:
             name = one.folder.name
             base = out / f"{prefix[run]}{name}"
-            section = ObserverSection(one, every, run, base, name in together, find, most_values)
+            section = ObserverSection(one, run, base, name in together, find, most_values)
             made[run][name] = section.make()
     more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
     title = ", ".join(names[run] for run in runs[:3]) + more
@@ -134,7 +129,7 @@ def write_report(
     for name, of_runs in shared.items() if several else ():
         if len(of_runs) > 1:
             contents.append(Place(f"together {name}", f"{name.replace('_', ' ')}, all runs"))
-            more = _of_all_runs(name, of_runs, drawn, out, find if name in together else None)
+            more = _of_all_runs(name, of_runs, out, find if name in together else None)
             cards.append(cards_of.observer(name, of_runs, more))
     if not several:
         cards += [one.html for of_run in made.values() for one in of_run.values()]
@@ -301,7 +296,6 @@ def _measured(section: DrawnSection) -> bool:
 def _of_all_runs(
     name: str,
     of_runs: _Shared,
-    drawn: Mapping[Path, Sequence[DrawnObservations]],
     out: Path,
     find: Find | None,
 ) -> str:
@@ -314,8 +308,7 @@ def _of_all_runs(
     if find is None:
         return told
     observer = find(next(iter(of_runs.values())).folder)
-    others = Others({run: (one, drawn[run]) for run, one in of_runs.items()}, find)
-    drawings = draw_parts(observer, ReadOnce(of_runs), settings[0], others, out / name)
+    drawings = draw_parts(observer, ReadOnce(of_runs), settings[0], out / name)
     return told + part("folded", "All figures and tables", rows="".join(drawings))
 
 

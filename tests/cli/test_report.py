@@ -26,7 +26,7 @@ WEB = ("page.js", "vendor/uPlot.iife.min.js", "chart.js")
 
 
 class Tabled(Observer):
-    """Has tables of its own and beside others, of one run."""
+    """Has tables of its own, of one run."""
 
     def measure(self, module, step):
         raise NotImplementedError
@@ -41,11 +41,6 @@ class Tabled(Observer):
         numbers = pd.DataFrame({"name": ["<a>", None], "share": [1 / 3, float("nan")], "count": [12345, 2]})
         matrix = pd.DataFrame([[1.0, 0.5], [0.5, 1.0]], index=["x", "y"], columns=["x", "y"])
         return {"some_numbers": numbers, "matrix": matrix}
-
-    @staticmethod
-    def tables_beside(observations, others):
-        CALLS.append(("tables_beside", observations, others))
-        return {"both": others["Wide"].groupby("token")["value"].sum().to_frame()} if "Wide" in others else {}
 
 
 class TabledTogether(Tabled):
@@ -63,10 +58,6 @@ class Wide(Observer):
     @staticmethod
     def is_scalar(observations):
         return observations["token"].isna()
-
-
-class Heavy(Wide):
-    """What nobody asks for."""
 
 
 @pytest.fixture(autouse=True)
@@ -120,19 +111,6 @@ def test_tables_of_a_run(tmp_path):
     assert "run" not in observations
 
 
-def test_tables_beside_have_whole_tables_of_other_observers(tmp_path):
-    run = make(tmp_path / "run", Tabled, Wide, value=2.0)
-    page = write_report([run], tmp_path / "out").read_text()
-    both = ["<td>cat</td><td class='n'>6</td>", "<td>the</td><td class='n'>4</td>"]
-    assert rows_of(page, "both")[1:] == both
-    ((_, others),) = called("tables_beside")
-    assert list(others) == ["Wide"]  # not the observer itself
-    assert len(others) == 1
-    assert "run" not in others["Wide"]
-    assert others.get("LearningCurves") is None
-    assert others["Wide"] is others["Wide"]
-
-
 # ------------------------------------------------------------------------------------------ several runs
 
 
@@ -140,16 +118,11 @@ def test_several_runs_together(tmp_path):
     runs = [make(tmp_path / name, TabledTogether, Wide, value=i) for i, name in ((1.0, "a"), (10.0, "b"))]
     runs.append(make(tmp_path / "c", Wide, value=100.0))  # of no concern to what the others have together
     page = write_report(runs, tmp_path / "out").read_text()
-    names = ("tables", "tables_beside")
-    for name in names:
-        ((observations, about),) = called(name)  # once
-        assert observations["run"].unique().tolist() == [str(run) for run in runs[:2]]
-        assert len(observations) == 6
-    assert about["Wide"].groupby("run")["value"].sum().to_dict() == {str(runs[0]): 6.0, str(runs[1]): 60.0}
-    assert rows_of(page, "both")[1] == "<td>cat</td><td class='n'>33</td>"
-    assert "Heavy" not in about
+    ((observations, _),) = called("tables")  # once
+    assert observations["run"].unique().tolist() == [str(run) for run in runs[:2]]
+    assert len(observations) == 6
     files = {path.name for path in (tmp_path / "out").glob("*.csv")}
-    assert files == {f"tabledtogether_{name}.csv" for name in ("some_numbers", "matrix", "both")}
+    assert files == {f"tabledtogether_{name}.csv" for name in ("some_numbers", "matrix")}
     assert (tmp_path / "out" / "tabledtogether_plain.png").exists()
     assert page.count(">Tabledtogether, all runs</h2>") == 1
 

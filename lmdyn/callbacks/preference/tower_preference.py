@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -44,7 +45,7 @@ from lmdyn.callbacks.observing.token_groups import (
     token_names,
 )
 from lmdyn.callbacks.preference.tower_preference_figures import preference_figures
-from lmdyn.callbacks.preference.tower_preference_tables import over_training, preference_tables
+from lmdyn.callbacks.preference.tower_preference_tables import oriented, preference_tables
 from lmdyn.callbacks.preference.tower_reader import TowerReader
 from lmdyn.runs.checkpoint_files import weights_digest
 from lmdyn.runs.schema import Quantity
@@ -56,7 +57,10 @@ TOWERS: Mapping[str, str] = {"tower1": "encodings.0", "tower2": "encodings.1"}
 
 _LEAST = 3  # words of a correlation
 _COLUMNS = {"by": "", "group": "", "upos": None}
-_REFERENCE = ("reference/<name>",)
+_of_tower = partial(Quantity, low=0.0, tags=("tower/<number>",))
+_over_training = partial(Quantity, panel="over_training")
+_correlation = partial(Quantity, low=-1.0, high=1.0)
+_agreement = partial(_correlation, tags=("reference/<name>",), panel="agreement_over_training", lines="group")
 
 
 class TowerPreference(Observer):
@@ -133,53 +137,38 @@ class TowerPreference(Observer):
     uses_labels = True
     several_runs = True
     recorded = (
-        Quantity(
+        _of_tower(
             "mean_probability",
             "Mean probability of the word, over all positions, of the output layer of each tower, "
             "in the order of the sites.",
-            low=0.0,
             high=1.0,
             better="higher",
-            tags=("tower/<number>",),
         ),
-        Quantity(
-            "head_loss",
-            "Mean −ln p of the output layer.",
-            "nats",
-            low=0.0,
-            better="lower",
-            tags=("tower/<number>",),
-        ),
+        _of_tower("head_loss", "Mean −ln p of the output layer.", "nats", better="lower"),
         Quantity("primary_tower", "Number of the tower with the higher mean probability.", low=1.0),
-        Quantity(
+        _over_training(
             "spread",
             "Standard deviation of the preference over words.",
             "nats",
             low=0.0,
-            panel="over_training",
             short="spread of preference",
         ),
-        Quantity(
+        _over_training(
             "reliability",
             "Reliability of the preference, from two halves of the text (Spearman–Brown): only the "
             "noise of the text; that of an untrained model may be near 1.",
             high=1.0,
-            panel="over_training",
             short="split-half reliability",
         ),
-        Quantity(
+        _correlation(
             "head_reliability",
             "Pearson's correlation of the preferences by output layers of two seeds (second_seed).",
-            low=-1.0,
-            high=1.0,
             panel="over_training",
             short="correlation of output\nlayers of two seeds",
         ),
-        Quantity(
+        _correlation(
             "frequency_rank_correlation",
             "Spearman's correlation with the frequency rank, 1 for the most frequent word.",
-            low=-1.0,
-            high=1.0,
             panel="over_training",
             short="correlation with\nfrequency rank",
         ),
@@ -194,25 +183,15 @@ class TowerPreference(Observer):
             lines="group",
             where=(("by", ("upos",)),),
         ),
-        Quantity(
+        _agreement(
             "correlation",
             "Pearson's correlation with the preference of a reference.",
-            low=-1.0,
-            high=1.0,
-            tags=_REFERENCE,
-            panel="agreement_over_training",
             short="Pearson's correlation\nof preference",
-            lines="group",
         ),
-        Quantity(
+        _agreement(
             "rank_correlation",
             "Spearman's correlation with that preference.",
-            low=-1.0,
-            high=1.0,
-            tags=_REFERENCE,
-            panel="agreement_over_training",
             short="Spearman's correlation\nof preference",
-            lines="group",
         ),
         Quantity("count", "Occurrences of a word in the text of the frequencies.", "count", low=1.0, tags=()),
         Quantity(
@@ -429,11 +408,11 @@ class TowerPreference(Observer):
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Draw figures 3, 4 and 8 of the publication, and preference over training."""
         figures = preference_figures(observations, settings)
-        return figures | super().figures(over_training(observations, settings), settings)
+        return figures | super().figures(oriented(observations), settings)
 
     @staticmethod
     def tables(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-        """Return agreement of runs, with shuffled words as a control; numbers over training in one orientation."""
+        """Return agreement of runs, with shuffled words as a control."""
         return preference_tables(observations, settings)
 
 

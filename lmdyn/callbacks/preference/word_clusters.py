@@ -33,7 +33,6 @@ from lmdyn.callbacks.observing.token_groups import (
 )
 from lmdyn.callbacks.preference.word_clusters_figures import (
     cluster_figures,
-    cluster_preferences,
     cluster_table,
 )
 from lmdyn.runs.schema import Quantity
@@ -267,15 +266,6 @@ class WordClusters(Observer):
     def tables(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
         """Return the largest clusters with their typical words."""
         return cluster_table(observations)
-
-    @staticmethod
-    def tables_beside(
-        observations: pd.DataFrame, others: Mapping[str, pd.DataFrame]
-    ) -> dict[str, pd.DataFrame]:
-        """Return table 3 of the publication: mean preference per cluster, if ``TowerPreference`` observed the runs."""
-        if "TowerPreference" not in others:
-            return {}
-        return cluster_preferences(observations, others["TowerPreference"])
 
 
 def _scalars(clusters: ClusteredWords | None) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""Figures 5 to 7 and table 3 of He & Toyoizumi 2022, from observations of word clusters."""
+"""Figures 5 to 7 of He & Toyoizumi 2022 and a table of clusters, from observations of word clusters."""
 
 import logging
 
@@ -10,7 +10,6 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from lmdyn.analysis.preference.clustering import (
     Membership,
-    cluster_means,
     cluster_name,
     cluster_number,
     typical_words,
@@ -18,7 +17,7 @@ from lmdyn.analysis.preference.clustering import (
 from lmdyn.callbacks.observing import figures as fig
 from lmdyn.runs.schema import last_step, select, wide
 
-__all__ = ["cluster_figures", "cluster_preferences", "cluster_table"]
+__all__ = ["cluster_figures", "cluster_table"]
 
 log = logging.getLogger(__name__)
 
@@ -59,40 +58,6 @@ def cluster_table(observations: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """
     last = _clustered(observations)
     return {"clusters": _largest(*_members(next(iter(last.values()))))} if last else {}
-
-
-def cluster_preferences(observations: pd.DataFrame, preferences: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the mean preference of the words of each cluster: table 3 of the publication, for the 22 largest clusters.
-
-    Clusters are those of the first run's last observation; preferences those of each run's last step.
-
-    Args:
-        observations: observations of ``WordClusters``.
-        preferences: observations of ``TowerPreference``: rows of quantity ``preference`` by ``token``, the token in
-            ``group``.
-
-    Returns:
-        ``preference``: :func:`cluster_table`'s columns; for each run the mean ``preference`` over the members that
-        have one, and its ``rank`` (1 for the largest); in descending order of the first run's. Empty if either
-        is missing.
-    """
-    last = _clustered(observations)
-    preferences = fig.named_runs(select(preferences, quantity="preference", by="token"))
-    if not last or preferences.empty:
-        return {}
-    clusters, counts = _members(next(iter(last.values())))
-    table = _largest(clusters, counts)
-    numbers = [cluster_number(name) for name in table["cluster"]]
-    runs = list(dict.fromkeys(preferences["run"]))
-    for run in runs:
-        scores = last_step(select(preferences, run=run)).set_index("group")["value"]
-        of_word = torch.from_numpy(scores.reindex(counts.index).to_numpy(dtype=np.float64, copy=True))
-        means, _ = cluster_means(clusters, of_word)
-        ending = f" {run}" if len(runs) > 1 else ""
-        table[f"preference{ending}"] = mean = pd.Series(means[numbers].numpy())
-        table[f"rank{ending}"] = mean.rank(ascending=False, method="min").astype("Int64")
-    first = "preference" if len(runs) == 1 else f"preference {runs[0]}"
-    return {"preference": table.sort_values(first, ascending=False, kind="stable", ignore_index=True)}
 
 
 def _clustered(observations: pd.DataFrame) -> dict[str, pd.DataFrame]:

@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -86,28 +85,26 @@ def draw_parts(
     observer: type[Observer],
     read: ReadOnce,
     settings: Mapping[str, Any],
-    others: Mapping[str, DataFrame],
     base: Path,
 ) -> Iterator[str]:
-    """Yield figures and tables of an observer, also those with other observers; if some fail, a line reports it.
+    """Yield figures and tables of an observer; if some fail, a line reports it.
 
     Args:
         observer: the observer.
         read: its observations.
         settings: its settings.
-        others: records of other observers.
         base: prefix of the files' names.
     """
 
-    def made(method: str, about: Any) -> Iterator[str]:
+    def made(method: str) -> Iterator[str]:
         if (make := getattr(observer, method, None)) is not None:
             pictures = method == "figures"
-            for name, one in make(read(_figure_rows(observer) if pictures else None), about).items():
+            for name, one in make(read(_figure_rows(observer) if pictures else None), settings).items():
                 file = file_beside(base, name, "csv")
                 yield picture(one, base, name) if pictures else csv_table(one, file, name)
 
-    for method, about in (("figures", settings), ("tables", settings), ("tables_beside", others)):
-        yield from _survived(f"{method} of {base.name}", partial(made, method, about))
+    for method in ("figures", "tables"):
+        yield from _survived(f"{method} of {base.name}", partial(made, method))
 
 
 def _figure_rows(observer: type[Observer]) -> pc.Expression | Callable[[Sequence[int]], pc.Expression] | None:
@@ -154,7 +151,6 @@ class ObserverSection:
 
     Attributes:
         drawn: its observations.
-        every: those of all observers of the run.
         run: folder of the run.
         base: prefix of the names of its files.
         together: whether its figures are drawn elsewhere, with those of other runs.
@@ -163,7 +159,6 @@ class ObserverSection:
     """
 
     drawn: DrawnObservations
-    every: Sequence[DrawnObservations]
     run: Path
     base: Path
     together: bool
@@ -218,8 +213,7 @@ class ObserverSection:
 
         yield from _survived(f"chart of {base.name}", curves)
         if not self.together:
-            others = Others({self.run: (drawn, self.every)}, self.find)
-            yield from draw_parts(observer, read, settings, others, base)
+            yield from draw_parts(observer, read, settings, base)
         numbers = f"numbers of {base.name}"
         yield from _survived(numbers, lambda: [_last_values(scalars(ends()), drawn.steps[0])])
 
@@ -252,30 +246,6 @@ def _check_columns(schema: pa.Schema) -> None:
             raise ValueError(f"the column {name} of its observations is {types[name]}, expected numbers")
     if nested := [name for name, kind in types.items() if pa.types.is_nested(kind)]:
         raise ValueError(f"the column {nested[0]} of its observations is nested, expected numbers or names")
-
-
-class Others(UserDict[str, Any]):
-    """Records of other observers of the same runs, by their class and one of each; read on access.
-
-    Args:
-        runs: for each run the observer's own observations, and those of all.
-        find: function that returns the observer of observations.
-    """
-
-    def __init__(
-        self, runs: Mapping[Path, tuple[DrawnObservations, Sequence[DrawnObservations]]], find: Find
-    ) -> None:
-        super().__init__()
-        by_class: dict[str, dict[Path, DrawnObservations]] = {}
-        for run, (own, every) in runs.items():
-            for one in every:
-                if one is not own and (observer := known_observer(one, find)) is not None:
-                    by_class.setdefault(observer.__name__, {}).setdefault(run, one)
-        self.data = {name: ReadOnce(of_runs, named=len(runs) > 1) for name, of_runs in by_class.items()}
-
-    def __getitem__(self, name: str) -> DataFrame:
-        found: DataFrame = self.data[name]()
-        return found
 
 
 def _last_values(scalars: DataFrame, first_step: int, most: int | None = None) -> str:

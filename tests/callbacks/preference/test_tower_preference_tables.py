@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lmdyn.callbacks.preference.tower_preference_tables import preference_tables
+from lmdyn.callbacks.preference.tower_preference_tables import oriented, preference_tables
 
 tables_of = partial(preference_tables, settings={}, resamplings=20)
 
@@ -76,34 +76,16 @@ def scores_of(observations, run):
 
 @pytest.mark.parametrize("told", [True, False])
 def test_one_orientation_over_training(told):
-    observations = trained(told=told)
-    table = tables_of(observations)["over_training"]
-    assert table.columns.tolist() == ["step", "quantity", "group", "value"]
-    assert not table.duplicated(["step", "quantity", "group"]).any()
-    value = table.set_index(["quantity", "group", "step"])["value"]
+    value = oriented(trained(told=told)).set_index(["quantity", "group", "step"])["value"].sort_index()
     turned = -1 if told else 1
-    assert value["orientation", ""].tolist() == [1, turned, 1, 1]
     mean = TRUTH[np.array(TAG) == "VERB"].mean()
     # a turn that nobody told of stays one
     expected = mean * np.array([1, 2 if told else -2, 3, 4])
     assert np.allclose(value["preference", "VERB"], expected)
     for quantity in ("correlation", "rank_correlation"):
-        assert np.allclose(value[quantity, "the last observation"], [1, -turned, 1, 1])
-        assert np.allclose(value[quantity, "the observation before"], [-turned, -turned, 1])
         assert np.allclose(value[quantity, "previous"], 0.125)  # recorded in one orientation
         assert np.allclose(value[quantity, "other"], [0.6, -turned * 0.6, 0.6, 0.6])
-    assert "over_training" not in tables_of(observed(TRUTH))
-
-
-def test_a_last_step_that_diverged_is_in_the_table_without_values():
-    broken = observed(TRUTH, 40)
-    broken = broken[broken["quantity"].eq("head_loss")].assign(value=np.nan)
-    table = tables_of(pd.concat([trained(), broken], ignore_index=True))["over_training"]
-    assert set(table[table["step"].eq(40)]["quantity"]) == {"orientation"}
-    assert table[table["step"].eq(40)]["value"].isna().all()
-    whole = tables_of(trained())["over_training"]
-    pd.testing.assert_frame_equal(table[table["step"].ne(40)].reset_index(drop=True), whole)
-    assert not tables_of(broken)
+    assert oriented(observed(TRUTH)).empty
 
 
 def test_of_three_towers_only_the_last_pair_is_followed():
@@ -115,12 +97,11 @@ def test_of_three_towers_only_the_last_pair_is_followed():
         is_mean = table["quantity"].eq("mean_probability")
         table.loc[is_mean, "value"] = [means[int(k) - 1] for k in table.loc[is_mean, "group"]]
         tables.append(table)
-    course = tables_of(pd.concat(tables, ignore_index=True))["over_training"]
-    value = course.dropna(subset="value").set_index(["quantity", "group"])
+    value = oriented(pd.concat(tables, ignore_index=True)).dropna(subset="value")
+    value = value[value["by"].eq("upos")].set_index("group")
     for tag in TAGS:
-        found = value.loc[("preference", tag)]
-        assert found["step"].tolist() == [10, 20]
-        assert np.allclose(found["value"], TRUTH[np.array(TAG) == tag].mean())
+        assert value.loc[tag]["step"].tolist() == [10, 20]
+        assert np.allclose(value.loc[tag]["value"], TRUTH[np.array(TAG) == tag].mean())
 
 
 def test_correlations_of_several_runs(several):

@@ -130,19 +130,6 @@ def observations(tmp_path):
     return pd.concat(tables, ignore_index=True)
 
 
-def preferences(of, runs=None):
-    """s_a of each word, at two steps of each run."""
-    found = []
-    for i, run in enumerate(runs or [None]):
-        named = {"run": run} if run else {}
-        for step in (1, 100):
-            values = [(of(int(t[1:])) if step == 100 else 99.0) * (1 - 2 * i) for t in (f"w{n}" for n in IDS)]
-            table = pd.DataFrame({"group": [f"w{n}" for n in IDS], "value": values})
-            found.append(table.assign(step=step, quantity="preference", by="token", site="", **named))
-    other = found[0].head(3).assign(by="upos", group="NOUN", value=-7.0)
-    return pd.concat([*found, other], ignore_index=True)
-
-
 def test_without_the_package_there_are_no_word_clouds(observations, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "wordcloud", None)
     with caplog.at_level(logging.INFO, "lmdyn"):
@@ -161,28 +148,6 @@ def test_table_of_clusters(observations):
     by_value = best.sort_values("value", key=abs, ascending=False)["token"][:5]
     assert table["typical"][0] == ", ".join(by_value)
     assert table["frequent"][0] == ", ".join(sorted(best["token"], key=lambda t: -int(t[1:]))[:5])
-
-
-def test_table_of_preferences(observations):
-    """Table 3: the last step of preferences, by cluster, NaN left out; nothing where nobody observed them."""
-    assert WordClusters.tables_beside(observations, {}) == {}
-    odd = lambda i: torch.nan if i % 10 == 0 else float(i)  # noqa: E731
-    table = WordClusters.tables_beside(observations, {"TowerPreference": preferences(odd)})["preference"]
-    last = observations[observations["step"].eq(100)]
-    members = rows(last, "membership").groupby("group")["token"].apply(list)
-    for _, row in table.iterrows():
-        numbers = [odd(int(t[1:])) for t in members[row["cluster"]] if int(t[1:]) % 10]
-        assert row["preference"] == pytest.approx(sum(numbers) / len(numbers))
-    assert table["rank"].tolist() == list(range(1, len(table) + 1))
-
-    together = pd.concat([observations.assign(run=f"/runs/{r}") for r in ("one", "two")], ignore_index=True)
-    others = {"TowerPreference": preferences(float, ["/runs/one", "/runs/two"])}
-    table = WordClusters.tables_beside(together, others)["preference"]
-    assert table.columns.tolist() == [
-        "cluster", "words", "typical", "frequent", "preference one", "rank one", "preference two", "rank two",
-    ]  # fmt: skip
-    assert table["preference two"].tolist() == pytest.approx((-table["preference one"]).tolist())
-    assert table["rank two"].tolist() == table["rank one"].tolist()[::-1]
 
 
 def test_what_a_record_keeps(tmp_path):
