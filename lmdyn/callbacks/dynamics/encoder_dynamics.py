@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Annotated, Any
 
@@ -130,112 +131,60 @@ _LOGGED = (
 )
 # the publication's figures of curves: 2C, 2A, 4A and 4B
 _SHORT: dict[str, Any] = {"panel": "short_term", "over": "t"}
-_TOGETHER: dict[str, Any] = {"panel": "synchronization", "over": "t"}
-_PERTURBED: dict[str, Any] = {"panel": "perturbation", "over": "t"}
 _LONG_TERM: dict[str, Any] = {"panel": "long_term", "over": "t"}
 _OF_SHORT, _OF_LONG = ((("term", (term,)),) for term in ("short", "long"))
+_stored = partial(Quantity, tags=())
+_rate = partial(rate, tags=())
+_steps = partial(steps, tags=())
+_unit = partial(_stored, low=0.0, high=1.0)
+_together = partial(_stored, panel="synchronization", over="t")
+_perturbed = partial(_stored, panel="perturbation", over="t")
 _STORED = (
-    rate(
+    _rate(
         "local_exponent",
         "λ of the window at t, mean over sentences, of each term.",
-        (),
         **_SHORT,
         where=_OF_SHORT,
     ),
-    Quantity("deviation", "D(t), mean over sentences.", low=0.0, tags=(), **_SHORT),
-    Quantity(
-        "effective_dimension",
-        "Participation ratio of the sentences' states at t.",
-        low=1.0,
-        tags=(),
-        **_SHORT,
-    ),
+    _stored("deviation", "D(t), mean over sentences.", low=0.0, **_SHORT),
+    _stored("effective_dimension", "Participation ratio of the sentences' states at t.", low=1.0, **_SHORT),
     share("share_of_ceiling", "Effective dimension over the number of sentences minus one.", ()),
     share("survival", "Sentences whose chaotic transient is longer than t.", (), panel="survival", over="t"),
-    Quantity(
-        "escape_rate",
-        "Transients that ended, over the total duration of all.",
-        "1/step",
-        low=0.0,
-        tags=(),
-    ),
-    rate("chaotic_lyapunov_exponent", "Mean λ over sentences while they are chaotic.", ()),
-    Quantity("stretching", "Factor by which layer t lengthens a perturbation.", low=0.0, tags=()),
-    rate("depth_exponent", "Mean logarithm of the stretching of the first t layers.", (), **_SHORT),
-    Quantity(
-        "first_element",
-        "First number of a token of the first sentence at t.",
-        tags=(),
-        **_TOGETHER,
-        lines="token",
-    ),
-    Quantity("example_deviation", "D(t) of the first sentence.", low=0.0, tags=(), **_TOGETHER),
-    Quantity(
-        "attention",
-        "Attention of the first sentence at t, mean over heads.",
-        low=0.0,
-        high=1.0,
-        tags=(),
-    ),
-    Quantity(
+    _stored("escape_rate", "Transients that ended, over the total duration of all.", "1/step", low=0.0),
+    _rate("chaotic_lyapunov_exponent", "Mean λ over sentences while they are chaotic."),
+    _stored("stretching", "Factor by which layer t lengthens a perturbation.", low=0.0),
+    _rate("depth_exponent", "Mean logarithm of the stretching of the first t layers.", **_SHORT),
+    _together("first_element", "First number of a token of the first sentence at t.", lines="token"),
+    _together("example_deviation", "D(t) of the first sentence.", low=0.0),
+    _unit("attention", "Attention of the first sentence at t, mean over heads."),
+    _perturbed(
         "trajectory",
         "First number of the first sentence's token once synchronized, and perturbed.",
-        tags=(),
-        **_PERTURBED,
         lines="kind",
     ),
-    Quantity("trajectory_difference", "Distance between these two.", low=0.0, tags=(), **_PERTURBED),
-    Quantity(
-        "principal_component",
-        "First sentence's token after synchronization, along a component.",
-        tags=(),
-    ),
-    steps("sentence_offset", "t at which a sentence's tokens synchronized.", ()),
-    rate(
-        "sentence_local_exponent",
-        "λ of the window at t of a sentence.",
-        (),
-        **_LONG_TERM,
-        lines="sentence",
-    ),
-    steps("sentence_transient_length", "Length of a sentence's transient by running means of λ.", ()),
-    Quantity(
-        "sentence_censored",
-        "1 if it had not ended at the horizon, else 0.",
-        low=0.0,
-        high=1.0,
-        tags=(),
-    ),
-    rate("sentence_exponent", "Mean λ of a sentence's transient.", ()),
-    steps("sentence_switched_at", "t at which a sentence continued with the map of one token.", ()),
-    rate("sentence_orbit_exponent", "λ of the part of a trajectory that determines its kind.", ()),
-    Quantity("sentence_orbit_error", "Block standard error of this λ.", "nats/step", low=0.0, tags=()),
-    Quantity(
-        "sentence_orbit_resolution",
-        "|λ| that is not distinguished from 0.",
-        "nats/step",
-        low=0.0,
-        tags=(),
-    ),
-    steps("sentence_orbit_steps", "Number of steps for which a trajectory was followed.", ()),
-    steps("sentence_orbit_length", "Length of its chaotic transient, by the kind of orbit.", ()),
-    Quantity("sentence_orbit_censored", "1 if its end was not observed, else 0.", low=0.0, high=1.0, tags=()),
-    Quantity(
-        "sentence_orbit_transient_undetermined",
-        "1 if a transient is undetermined, else 0.",
-        low=0.0,
-        high=1.0,
-        tags=(),
-    ),
-    rate("sentence_orbit_chaotic_exponent", "Mean λ while a trajectory is chaotic.", ()),
-    Quantity("sentence_orbit_line_change", "Change of the lines of its spectrum.", low=0.0, tags=()),
-    rate("sentence_orbit_transverse_exponent", "λ⊥ at the orbit of a sentence of equal tokens.", ()),
-    Quantity(
+    _perturbed("trajectory_difference", "Distance between these two.", low=0.0),
+    _stored("principal_component", "First sentence's token after synchronization, along a component."),
+    _steps("sentence_offset", "t at which a sentence's tokens synchronized."),
+    _rate("sentence_local_exponent", "λ of the window at t of a sentence.", **_LONG_TERM, lines="sentence"),
+    _steps("sentence_transient_length", "Length of a sentence's transient by running means of λ."),
+    _unit("sentence_censored", "1 if it had not ended at the horizon, else 0."),
+    _rate("sentence_exponent", "Mean λ of a sentence's transient."),
+    _steps("sentence_switched_at", "t at which a sentence continued with the map of one token."),
+    _rate("sentence_orbit_exponent", "λ of the part of a trajectory that determines its kind."),
+    _rate("sentence_orbit_error", "Block standard error of this λ.", low=0.0),
+    _rate("sentence_orbit_resolution", "|λ| that is not distinguished from 0.", low=0.0),
+    _steps("sentence_orbit_steps", "Number of steps for which a trajectory was followed."),
+    _steps("sentence_orbit_length", "Length of its chaotic transient, by the kind of orbit."),
+    _unit("sentence_orbit_censored", "1 if its end was not observed, else 0."),
+    _unit("sentence_orbit_transient_undetermined", "1 if a transient is undetermined, else 0."),
+    _rate("sentence_orbit_chaotic_exponent", "Mean λ while a trajectory is chaotic."),
+    _stored("sentence_orbit_line_change", "Change of the lines of its spectrum.", low=0.0),
+    _rate("sentence_orbit_transverse_exponent", "λ⊥ at the orbit of a sentence of equal tokens."),
+    _stored(
         "sentence_zero_one",
         "K of the 0–1 test against the length T.",
         low=-1.0,
         high=1.0,
-        tags=(),
         panel="zero_one",
         over="t",
         lines="sentence",

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -31,6 +32,7 @@ _BATCH = 250  # instances per batch
 _STATES: dict[str, Literal["hidden", "cell"]] = {"gradient": "hidden", "cell_gradient": "cell"}
 _RULE = "<domain>/<scaffold>/length=<k>/rules=<n>"
 _RULE_FOCUS = "<domain>/<scaffold>/<focus>/length=<k>/rules=<n>"
+_of_rule = partial(Quantity, low=0.0, tags=(_RULE,))
 
 
 class ScaffoldRule(Observer):
@@ -87,42 +89,26 @@ class ScaffoldRule(Observer):
     needs = (RuleInstances,)
     several_runs = True
     recorded = (
-        Quantity(
+        _of_rule(
             "probability",
             "Probability of ω after the scaffold, also with some words in focus.",
-            low=0.0,
             high=1.0,
             tags=(_RULE, _RULE_FOCUS),
         ),
-        Quantity("di", "Interdependence of α and the scaffold.", low=0.0, tags=(_RULE,)),
-        Quantity(
-            "accuracy",
-            "Instances in which ω is the most probable word.",
-            "share",
-            low=0.0,
-            high=1.0,
-            better="higher",
-            tags=(_RULE,),
+        _of_rule("di", "Interdependence of α and the scaffold."),
+        _of_rule(
+            "accuracy", "Instances in which ω is the most probable word.", "share", high=1.0, better="higher"
         ),
-        Quantity(
-            "rise", "Probability of ω with all in focus minus that with α.", low=-1.0, high=1.0, tags=(_RULE,)
-        ),
-        Quantity(
+        _of_rule("rise", "Probability of ω with all in focus minus that with α.", low=-1.0, high=1.0),
+        _of_rule(
             "gradient_inside",
             "Norm of the gradient of hidden states, mean inside the scaffold.",
-            low=0.0,
             tags=(_RULE_FOCUS,),
         ),
-        Quantity(
-            "cell_gradient_inside", "Norm of the gradient of cell states, mean.", low=0.0, tags=(_RULE_FOCUS,)
-        ),
-        Quantity(
-            "gradient", "Norm of the gradient of the hidden state some words after α.", low=0.0, tags=()
-        ),
-        Quantity(
-            "cell_gradient", "Norm of the gradient of the cell state some words after α.", low=0.0, tags=()
-        ),
-        Quantity("<quantity>_error", "Standard error over instances, by scaffold.", low=0.0, tags=()),
+        _of_rule("cell_gradient_inside", "Norm of the gradient of cell states, mean.", tags=(_RULE_FOCUS,)),
+        _of_rule("gradient", "Norm of the gradient of the hidden state some words after α.", tags=()),
+        _of_rule("cell_gradient", "Norm of the gradient of the cell state some words after α.", tags=()),
+        _of_rule("<quantity>_error", "Standard error over instances, by scaffold.", tags=()),
     )
 
     def __post_init__(self) -> None:

@@ -1,6 +1,7 @@
 """Losses along lines and in planes of weight space: barriers to other checkpoints, seeds and forks."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import product
 from typing import Annotated, Any, Literal
 
@@ -45,7 +46,7 @@ Array = npt.NDArray[np.float64]
 Point = dict[str, Tensor]
 _EXCHANGEABLE = 1e-4
 """Largest relative change of the output by permutations of exchangeable units: rounding makes about 1e-5 in float32."""
-_PAIR = ("<reference>/<units>",)
+_of_pair = partial(Quantity, tags=("<reference>/<units>",))
 _COLUMNS = {"reference": "", "units": "", "alpha": "", "x": "", "y": "", "direction": int, "at": int}
 
 
@@ -104,28 +105,21 @@ class Landscape(Observer):
     uses_labels = True
     not_settings = Observer.not_settings | {"reference"}
     recorded = (
-        Quantity(
+        _of_pair(
             "barrier",
             "Highest rise of the loss above the line between its ends.",
             "nats",
             low=0.0,
-            tags=_PAIR,
             panel="barriers",
             lines="reference",
         ),
-        Quantity(
-            "barrier_low", "Lower end of the barrier's interval over text.", "nats", low=0.0, tags=_PAIR
-        ),
-        Quantity("barrier_high", "Upper end of the barrier's interval over text.", "nats", tags=_PAIR),
-        Quantity(
-            "rise", "The same between the ends: below 0 if the loss is lower there.", "nats", tags=_PAIR
-        ),
-        Quantity("rise_low", "Lower end of the rise's interval over text.", "nats", tags=_PAIR),
-        Quantity("rise_high", "Upper end of the rise's interval over text.", "nats", tags=_PAIR),
-        Quantity("distance", "Euclidean distance of all weights from the reference.", low=0.0, tags=_PAIR),
-        Quantity(
-            "cosine", "Cosine of all weights and those of the reference.", low=-1.0, high=1.0, tags=_PAIR
-        ),
+        _of_pair("barrier_low", "Lower end of the barrier's interval over text.", "nats", low=0.0),
+        _of_pair("barrier_high", "Upper end of the barrier's interval over text.", "nats"),
+        _of_pair("rise", "The same between the ends: below 0 if the loss is lower there.", "nats"),
+        _of_pair("rise_low", "Lower end of the rise's interval over text.", "nats"),
+        _of_pair("rise_high", "Upper end of the rise's interval over text.", "nats"),
+        _of_pair("distance", "Euclidean distance of all weights from the reference.", low=0.0),
+        _of_pair("cosine", "Cosine of all weights and those of the reference.", low=-1.0, high=1.0),
         Quantity("line_loss", "Mean token loss at a position on the line.", "nats", low=0.0, tags=()),
         Quantity("plane_loss", "Mean token loss at a position of the plane.", "nats", low=0.0, tags=()),
     )

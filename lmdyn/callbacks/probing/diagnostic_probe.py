@@ -32,15 +32,15 @@ from lmdyn.runs.schema import Quantity
 
 __all__ = ["DiagnosticProbe"]
 
-_TASK = ("<site>/<task>/<target>",)
+_of_task = partial(Quantity, low=0.0, tags=("<site>/<task>/<target>",))
 
 
 def _with_ends(name: str, meaning: str, low: float, floor: str = "") -> Iterator[Quantity]:
     """Yield a share of test labels and the ends 2θ − q of its basic bootstrap interval, for a range from ``low``."""
-    yield Quantity(name, f"{meaning}.", "share", low=low, high=1.0, tags=_TASK, panel="accuracy", floor=floor)
+    yield _of_task(name, f"{meaning}.", "share", low=low, high=1.0, panel="accuracy", floor=floor)
     for end, which in (("low", "Lower"), ("high", "Upper")):
         of = f"{which} end of the bootstrap interval of {name}."
-        yield Quantity(f"{name}_{end}", of, "share", low=2 * low - 1, high=2 - low, tags=_TASK)
+        yield _of_task(f"{name}_{end}", of, "share", low=2 * low - 1, high=2 - low)
 
 
 class DiagnosticProbe(Observer):
@@ -97,9 +97,9 @@ class DiagnosticProbe(Observer):
     sharded = True
     recorded = (
         *_with_ends("accuracy", "Test labels that are predicted first", low=0.0, floor="majority"),
-        Quantity("control_accuracy", "Accuracy on the control task.", "share", low=0.0, high=1.0, tags=_TASK),
+        _of_task("control_accuracy", "Accuracy on the control task.", "share", high=1.0),
         *_with_ends("selectivity", "Accuracy minus control accuracy", low=-1.0),
-        Quantity("probe_loss", "Mean loss on the test labels.", "nats", low=0.0, tags=_TASK),
+        _of_task("probe_loss", "Mean loss on the test labels.", "nats"),
         Quantity(
             "majority",
             "Accuracy of the training data's most frequent label.",
@@ -108,23 +108,19 @@ class DiagnosticProbe(Observer):
             high=1.0,
             tags=("<task>/<target>",),
         ),
-        Quantity(
-            "codelength", "Prequential code length of the training labels.", "bits/label", low=0.0, tags=_TASK
-        ),
-        Quantity(
+        _of_task("codelength", "Prequential code length of the training labels.", "bits/label"),
+        _of_task(
             "information",
             "Entropy of the test labels minus the loss: a lower bound on the information about them.",
             "nats",
-            tags=_TASK,
+            low=None,
             panel="information",
             floor="information_shuffled",
         ),
-        Quantity("information_shuffled", "The same with shuffled training labels.", "nats", tags=_TASK),
-        Quantity(
+        _of_task("information_shuffled", "The same with shuffled training labels.", "nats", low=None),
+        _of_task(
             "compression",
             "Uniform code length over codelength, 1 if nothing is learned.",
-            low=0.0,
-            tags=_TASK,
             panel="compression",
         ),
     )

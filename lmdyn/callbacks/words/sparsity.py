@@ -48,77 +48,78 @@ __all__ = ["Sparsity"]
 _LEAST = 3  # words of a correlation
 
 _BANDS = ("0-9", "10-99", "100-999", "1000+")
-_MEANS = {
-    "chi_activation": "χ = ‖v‖₂/‖v‖₁ of the activation",
-    "chi_gradient": "χ = ‖v‖₂/‖v‖₁ of the gradient of the summed loss",
-    "l1_gradient": "the gradient's ‖·‖₁; tokens that no loss reaches are left out",
-    "attention_entropy": "the entropy of attention, mean over heads",
-    "normalized_attention_entropy": "the entropy of attention over that of equal weights on all positions, without "
-    "tokens of one position",
-}
-_SHORT = {
-    "chi_activation": "concentration χ of activations",
-    "chi_gradient": "concentration χ of gradients",
-    "l1_gradient": "gradient norm ‖·‖₁",
-    "attention_entropy": "attention entropy",
-    "normalized_attention_entropy": "normalized attention entropy",
+_MEANS = {  # what is averaged, and the title of its panel
+    "chi_activation": ("χ = ‖v‖₂/‖v‖₁ of the activation", "concentration χ of activations"),
+    "chi_gradient": ("χ = ‖v‖₂/‖v‖₁ of the gradient of the summed loss", "concentration χ of gradients"),
+    "l1_gradient": (
+        "the gradient's ‖·‖₁; tokens that no loss reaches are left out",
+        "gradient norm ‖·‖₁",
+    ),
+    "attention_entropy": ("the entropy of attention, mean over heads", "attention entropy"),
+    "normalized_attention_entropy": (
+        "the entropy of attention over that of equal weights on all positions, without tokens of one position",
+        "normalized attention entropy",
+    ),
 }
 _WITHOUT_STRUCTURE = {
     "chi_uniform": "χ of vectors with the same number of units, uniform about 0, as of untrained gradients.",
     "chi_gaussian": "χ of Gaussian vectors with the same width.",
 }
 
+_from_0 = partial(Quantity, low=0.0)
+
 
 def _quantities() -> Iterator[Quantity]:
-    for name, what in _MEANS.items():
+    for name, (what, short) in _MEANS.items():
         at = "<attention_site>/<role>" if "entropy" in name else "<site>/<role>"
         unit, high = ("nats", None) if name == "attention_entropy" else ("", None if "l1" in name else 1.0)
         of_class = (f"{at}/<pos_class>",)
-        yield Quantity(
-            name, f"Mean over tokens of {what}.", unit, low=0.0, high=high, tags=(at,), short=_SHORT[name]
-        )
+        yield _from_0(name, f"Mean over tokens of {what}.", unit, high=high, tags=(at,), short=short)
         if name != "l1_gradient":
             meaning = (
                 f"Mean over word types with equal weights of {what}: in a band of training frequency, in half of such "
                 "a band of a POS class, or in a matched sample."
             )
-            yield Quantity(
+            yield _from_0(
                 f"{name}_types",
                 meaning,
                 unit,
-                low=0.0,
                 high=high,
                 tags=of_class,
                 floor="chi_gaussian",
                 panel=f"{name}_types" if name == "chi_gradient" else "",
-                short=f"{_SHORT[name]},\nmean over word types",
+                short=f"{short},\nmean over word types",
                 where=(("role", ("target",)), ("pos_class", _BANDS)),
             )
-            error = "Its standard error over blocks of sentences."
-            yield Quantity(f"{name}_types_error", error, unit, low=0.0, tags=of_class)
+            yield _from_0(
+                f"{name}_types_error", "Its standard error over blocks of sentences.", unit, tags=of_class
+            )
         rho, tags, of = f"rho_{name.removeprefix('chi_')}", (at, *of_class), what.partition(";")[0]
-        meaning = f"Pearson's correlation over word types of {of} with frequency: all words, a POS class or a sample."
-        yield Quantity(
+        yield _from_0(
             rho,
-            meaning,
+            f"Pearson's correlation over word types of {of} with frequency: all words, a POS class or a sample.",
             low=-1.0,
             high=1.0,
             tags=tags,
             panel="rho_by_site",
             lines="site",
             headline=rho == "rho_gradient",
-            short=f"correlation ρ of {_SHORT[name]}\nwith word frequency",
+            short=f"correlation ρ of {short}\nwith word frequency",
             where=(("pos_class", ("",)),),
         )
-        yield Quantity(f"{rho}_error", "Its standard error over word types (jackknife).", low=0.0, tags=tags)
-    what = "Number of words for a correlation, or in a band of training frequency."
-    yield Quantity("words", what, "count", low=0.0, tags=("<role>", "<role>/<pos_class>"))
+        yield _from_0(f"{rho}_error", "Its standard error over word types (jackknife).", tags=tags)
+    yield _from_0(
+        "words",
+        "Number of words for a correlation, or in a band of training frequency.",
+        "count",
+        tags=("<role>", "<role>/<pos_class>"),
+    )
     for name, what in _WITHOUT_STRUCTURE.items():
-        yield Quantity(name, what, low=0.0, high=1.0, tags=("<site>",))
-    what = "Entropy of the words' frequencies, the loss of a unigram model."
-    yield Quantity("unigram_entropy", what, "nats", low=0.0)
-    what = "Occurrences of each word in the text of the frequencies."
-    yield Quantity("frequency", what, "count", low=0.0, tags=())
+        yield _from_0(name, what, high=1.0, tags=("<site>",))
+    yield _from_0(
+        "unigram_entropy", "Entropy of the words' frequencies, the loss of a unigram model.", "nats"
+    )
+    yield _from_0("frequency", "Occurrences of each word in the text of the frequencies.", "count", tags=())
 
 
 class Sparsity(StreamingObserver):
@@ -244,12 +245,7 @@ class Sparsity(StreamingObserver):
             raise ValueError(f"{self.name}: gradients require `sites`, got none: set `gradients: false`")
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Report fewer than the three words that a correlation requires, in the text or in a class; sums by word."""
-        for name in ("open", "closed"):
-            if (n := int(self.samples.get(name, self.samples[""]).sum())) < _LEAST:
-                what = f"{_LEAST} words of the {name} class for a correlation"
-                got = f"{n} with {self.class_min_count} training occurrences under a tag of it"
-                yield expected(what, got, "lower `class_min_count`, or use more training text", stops=False)
+        """Report fewer than the three words that a correlation requires, and sums by word."""
         special = (~self.samples[""]).nonzero()[:, 0].tolist()
         words = count_types(self.probe_set, "labels", _LEAST, self.min_count, special)
         if words < _LEAST:
