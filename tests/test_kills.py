@@ -202,8 +202,7 @@ def test_killed_at_random(kind, whole, stream, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("where", "at"),
-    [("configuration", 1), ("checkpoint", 4), ("observation", 5), ("rename", 1)],
+    ("where", "at"), [("configuration", 1), ("checkpoint", 4), ("observation", 5), ("rename", 1)]
 )
 def test_killed_while_writing(where, at, whole, stream, tmp_path):
     words = command("lstm", tmp_path, "run", stream)

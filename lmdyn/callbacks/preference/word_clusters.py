@@ -87,7 +87,7 @@ class WordClusters(Observer):
             ``words`` than ``components``; when attached, if too few words occur in the text, and for a module whose
             ``embedding`` is not an embedding, or narrower than the number of components.
 
-    Reference: He & Toyoizumi 2022, section 5.3, figures 5 to 7 and table 3.
+    Reference: He & Toyoizumi 2022, section 5.3, figures 5 to 7.
 
     Example:
         >>> WordClusters(components=64, learning_rate=0.1).clustering.threshold

@@ -5,13 +5,7 @@ import pytest
 import torch
 
 from lmdyn.analysis.geometry.effective_dimension import effective_dimension
-from lmdyn.analysis.geometry.spectrum import (
-    Spectrum,
-    exp_entropy,
-    power_law,
-    rankme,
-    white_noise_rank,
-)
+from lmdyn.analysis.geometry.spectrum import Spectrum, exp_entropy, power_law, rankme, white_noise_rank
 from lmdyn.analysis.similarity.covariance import CrossCovariance
 
 F64 = torch.float64

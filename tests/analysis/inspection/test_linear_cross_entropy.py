@@ -5,10 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lmdyn.analysis.inspection.linear_cross_entropy import (
-    linear_cross_entropy,
-    target_log_probabilities,
-)
+from lmdyn.analysis.inspection.linear_cross_entropy import linear_cross_entropy, target_log_probabilities
 
 N, D, V = 23, 7, 31
 

@@ -7,12 +7,7 @@ from torch import nn
 
 from lmdyn.analysis.inspection.activations import capture, observing
 from lmdyn.analysis.inspection.attention_weights import attention_as
-from lmdyn.analysis.inspection.transformer import (
-    attention_sites,
-    check_positions,
-    encoder_of,
-    layer_sites,
-)
+from lmdyn.analysis.inspection.transformer import attention_sites, check_positions, encoder_of, layer_sites
 from tests.helpers.architectures import ARCHITECTURES, example_batch
 
 

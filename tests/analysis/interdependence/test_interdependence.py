@@ -99,12 +99,7 @@ class TestPairwise:
     @pytest.mark.parametrize("carried", [False, True])
     @pytest.mark.parametrize("variant", ["published", "released", "generalized"])
     @pytest.mark.parametrize(
-        ("sizes", "bias", "classes"),
-        [
-            ((3, 4), True, 9),
-            ((3, 4, 4), False, None),
-            ((3, 5, 2), True, 4),
-        ],
+        ("sizes", "bias", "classes"), [((3, 4), True, 9), ((3, 4, 4), False, None), ((3, 5, 2), True, 4)]
     )
     def test_equals_the_pairs_one_by_one(self, sizes, bias, classes, variant, carried):
         lengths, time = (6, 4, 1, 2), 6

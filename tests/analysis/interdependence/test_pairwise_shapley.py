@@ -215,13 +215,7 @@ class TestDraws:
 
 
 class TestRows:
-    @pytest.mark.parametrize(
-        "how",
-        [
-            {},
-            {"exact_up_to": 3, "samples": 8},
-        ],
-    )
+    @pytest.mark.parametrize("how", [{}, {"exact_up_to": 3, "samples": 8}])
     @pytest.mark.parametrize("reading", ["causal", "bidirectional"])
     def test_how_rows_are_batched_does_not_matter(self, how, reading):
         ids, forward, calls = sentences(4, 7), recurrent(reading), []

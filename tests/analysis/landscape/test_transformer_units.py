@@ -11,12 +11,7 @@ from lmdyn.analysis.inspection.forward import logits_of
 from lmdyn.analysis.landscape.unit_groups import unit_groups
 from lmdyn.analysis.landscape.unit_matching import match_units
 from lmdyn.analysis.parameters.at_point import at_point, parameter_values
-from lmdyn.analysis.parameters.exchangeable_units import (
-    UnitAxis,
-    UnitGroup,
-    exchange_error,
-    permuted_units,
-)
+from lmdyn.analysis.parameters.exchangeable_units import UnitAxis, UnitGroup, exchange_error, permuted_units
 from tests.analysis.landscape.recurrent_models import MODULES
 from tests.helpers.modules import random_permutations
 

@@ -5,9 +5,7 @@ from torch import nn
 from lmdyn.analysis.landscape.unit_groups import unit_groups
 from lmdyn.analysis.landscape.unit_matching import match_units
 from lmdyn.analysis.parameters.at_point import parameter_values
-from lmdyn.analysis.parameters.exchangeable_units import (
-    permuted_units,
-)
+from lmdyn.analysis.parameters.exchangeable_units import permuted_units
 from tests.analysis.landscape.recurrent_models import MODULES, Recurrent
 
 IDS = torch.tensor([[1, 4, 9, 3, 3, 7], [0, 10, 2, 5, 6, 8]])

@@ -445,10 +445,7 @@ def test_growth_that_may_be_chaos_before_an_end_is_open():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"steps": 105}, "steps must be a multiple of tau"),
-        ({"follow": 0}, "follow must be at least 1"),
-    ],
+    [({"steps": 105}, "steps must be a multiple of tau"), ({"follow": 0}, "follow must be at least 1")],
 )
 def test_refused(options, message):
     with pytest.raises(ValueError, match=message):

@@ -15,9 +15,7 @@ from lmdyn.analysis.preference.clustering import (
     typical_words,
     word_clusters,
 )
-from lmdyn.analysis.preference.independent_components import (
-    IndependentComponents,
-)
+from lmdyn.analysis.preference.independent_components import IndependentComponents
 
 UNKNOWN = (ValueError, TypeCheckError)  # under test, annotations speak first
 SETTINGS = {"components": 4, "learning_rate": 0.1, "tolerance": 1e-9}

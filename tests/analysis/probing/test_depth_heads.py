@@ -4,11 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lmdyn.analysis.probing.depth_heads import (
-    ReadoutTraining,
-    prediction_scores,
-    train_linear_readouts,
-)
+from lmdyn.analysis.probing.depth_heads import ReadoutTraining, prediction_scores, train_linear_readouts
 
 
 def test_prediction_scores():

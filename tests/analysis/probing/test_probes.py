@@ -230,12 +230,7 @@ class TestErrors:
         with pytest.raises(ValueError, match=message):
             diagnostic_probe(*many)
 
-    @pytest.mark.parametrize(
-        ("settings", "message"),
-        [
-            ({"hidden_size": 3}, "no hidden layer"),
-        ],
-    )
+    @pytest.mark.parametrize(("settings", "message"), [({"hidden_size": 3}, "no hidden layer")])
     def test_settings(self, settings, message):
         with pytest.raises(ValueError, match=message):
             DiagnosticClassifier(**settings)

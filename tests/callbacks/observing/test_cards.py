@@ -9,11 +9,7 @@ import pytest
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lmdyn.callbacks.observing.figures import (
-    for_cards,
-    new_panels,
-    pixels,
-)
+from lmdyn.callbacks.observing.figures import for_cards, new_panels, pixels
 from lmdyn.callbacks.observing.loggers import draw
 
 COLOURS = np.array([[200, 0, 0], [0, 160, 0], [0, 0, 220]])

@@ -64,26 +64,17 @@ def test_of_a_quantity_that_is_named_only_the_whole_is_told():
     ("values", "sentence"),
     [
         ([3.0, 3.0, 3.0, 3.0], "Norm is 3 at step 1,000."),
-        (
-            [np.nan, 2.0, 3.0, np.nan],
-            "… to 3 at step 100. After step 100, it has no finite value.",
-        ),
+        ([np.nan, 2.0, 3.0, np.nan], "… to 3 at step 100. After step 100, it has no finite value."),
         (
             [np.inf, 2.0, 3.0, 4.0],
             "Norm rose from 2 at step 10 to 4 at step 1,000, half of the way by step 100.",
         ),
-        (
-            [1.7e308, 0.0, 0.0, -1.7e308],
-            "… to -1.7e+308 at step 1,000, half of the way by step 10.",
-        ),
+        ([1.7e308, 0.0, 0.0, -1.7e308], "… to -1.7e+308 at step 1,000, half of the way by step 10."),
         (
             [0.99, 0.91, 1.0, 1.0],
             "Norm fell from 0.99 at step 0 to 0.91 at step 10, and rose to 1 at step 1,000.",
         ),
-        (
-            [3.0, 3.0, 5.0, 3.0],
-            "Norm rose from 3 at step 0 to 5 at step 100, and fell to 3 at step 1,000.",
-        ),
+        ([3.0, 3.0, 5.0, 3.0], "Norm rose from 3 at step 0 to 5 at step 100, and fell to 3 at step 1,000."),
         (
             [0.5, 0.4, 1.0, 0.9],
             "Norm rose from 0.5 at step 0 to 0.9 at step 1,000, half of the way by step 100.",

@@ -78,12 +78,7 @@ def test_replay_at_steps_that_are_not_there():
 
 @pytest.mark.parametrize(
     ("kind", "settings", "states"),
-    [
-        ("SGD", {}, 0),
-        ("SGD", {"momentum": 0.9}, 1),
-        ("AdamW", {}, 2),
-        ("Adam", {"amsgrad": True}, 3),
-    ],
+    [("SGD", {}, 0), ("SGD", {"momentum": 0.9}, 1), ("AdamW", {}, 2), ("Adam", {"amsgrad": True}, 3)],
 )
 def test_states_of_optimizers_are_those_that_they_keep(kind, settings, states):
     module = nn.Linear(10, 9)
@@ -158,10 +153,7 @@ class Wide(Own):
 
 def test_foreseen_disk_is_what_is_used(tmp_path):
     """Within a fifth, for weights and for full checkpoints; a run that goes on adds only what follows."""
-    savers = [
-        ScheduledCheckpoint(Steps(every=1)),
-        ScheduledCheckpoint(Steps(every=2), weights_only=False),
-    ]
+    savers = [ScheduledCheckpoint(Steps(every=1)), ScheduledCheckpoint(Steps(every=2), weights_only=False)]
     for name, number, begin in (("run", 5 + 3, 0), ("fork", 3 + 1, 2)):
         folder = tmp_path / name
         before = list(folder.rglob("*.ckpt"))

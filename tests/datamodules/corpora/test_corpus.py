@@ -8,11 +8,7 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from lmdyn.datamodules import (
-    Corpus,
-    Document,
-    Sentence,
-)
+from lmdyn.datamodules import Corpus, Document, Sentence
 from lmdyn.datamodules.corpora import encoding as encoding_module
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 
