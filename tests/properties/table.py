@@ -17,10 +17,7 @@ from lmdyn.analysis.dynamics.horizon import carried_on, late_exponents
 from lmdyn.analysis.geometry.rectifiers import UnitSigns
 from lmdyn.analysis.geometry.spectrum import exp_entropy
 from lmdyn.analysis.inspection.forward import token_losses
-from lmdyn.analysis.inspection.linear_cross_entropy import (
-    linear_cross_entropy,
-    target_log_probabilities,
-)
+from lmdyn.analysis.inspection.linear_cross_entropy import linear_cross_entropy, target_log_probabilities
 from lmdyn.analysis.inspection.weights_audit import (
     out_of_order,
     squared_distances,

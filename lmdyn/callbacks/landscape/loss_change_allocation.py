@@ -40,6 +40,9 @@ _OTHER = "other"
 _REST = "rest"
 _FORMS = ("<site>", "<by>/<group>")
 _LAYERS = (("parameter", ("",)), ("by", ("",)))
+_nats = partial(Quantity, unit="nats")
+_share = partial(Quantity, unit="share", low=0.0)
+_number = partial(Quantity, unit="count", low=0.0, tags=())
 
 
 class LossChangeAllocation(Observer):
@@ -110,60 +113,44 @@ class LossChangeAllocation(Observer):
     in_step = True
     columns = {"parameter": "", "by": "", "group": ""}
     recorded = (
-        Quantity(
-            "loss",
-            "Mean token loss of the probe set, each row read on its own.",
-            "nats",
-            low=0.0,
-            better="lower",
-        ),
-        Quantity("loss_change", "Loss at this step less the loss at the start of the interval.", "nats"),
-        Quantity(
+        _nats("loss", "Mean token loss of the probe set, each row read on its own.", low=0.0, better="lower"),
+        _nats("loss_change", "Loss at this step less the loss at the start of the interval."),
+        _nats(
             "allocation",
             "Share of the change of the loss: of a layer, an application or a parameter, of a class of tokens, or of a "
             "class of rows of the embedding; below 0 it helps.",
-            "nats",
             tags=_FORMS,
             panel="by_layer",
             short="sum of the shares",
             where=_LAYERS,
         ),
-        Quantity(
+        _nats(
             "first_order",
             "The same to first order: gradient at the start times difference.",
-            "nats",
             tags=("", *_FORMS),
         ),
-        Quantity("residual", "Error of the quadrature: all allocations less the change of the loss.", "nats"),
-        Quantity(
+        _nats("residual", "Error of the quadrature: all allocations less the change of the loss."),
+        _share(
             "allocation_error",
             "Estimated error of the allocations, in that of their sizes, both without signs: of entries or of what is "
             "recorded, the larger one.",
-            "share",
-            low=0.0,
         ),
-        Quantity(
-            "gross_change",
-            "Changes of the loss at the updates of a path, without signs.",
-            "nats",
-            low=0.0,
-            tags=(),
+        _nats(
+            "gross_change", "Changes of the loss at the updates of a path, without signs.", low=0.0, tags=()
         ),
-        Quantity("gross_residual", "Residuals of these updates, without signs.", "nats", low=0.0, tags=()),
-        Quantity(
+        _nats("gross_residual", "Residuals of these updates, without signs.", low=0.0, tags=()),
+        _share(
             "helping_share",
             "Entries of the parameters with an allocation below 0, of those with one.",
-            "share",
-            low=0.0,
             high=1.0,
             tags=("", "<site>"),
             panel="helping",
             short="entries that help",
             where=_LAYERS,
         ),
-        Quantity("updates", "Updates from the start of the interval.", "count", low=0.0, tags=()),
-        Quantity("points", "Gradients of the quadrature, over all lines.", "count", low=0.0, tags=()),
-        Quantity("class_tokens", "Tokens of the class in the probe set.", "count", low=0.0, tags=()),
+        _number("updates", "Updates from the start of the interval."),
+        _number("points", "Gradients of the quadrature, over all lines."),
+        _number("class_tokens", "Tokens of the class in the probe set."),
     )
 
     def __post_init__(self) -> None:
