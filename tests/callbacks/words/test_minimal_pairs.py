@@ -103,16 +103,18 @@ def one_at_a_time(model, tokenizer, text, before=()):
 
 @torch.no_grad()
 def pseudo_log_likelihood(model, tokenizer, text, pseudo):
+    """A mask a row; rows of one length, none of which is padded."""
     encoding = tokenizer(text, return_offsets_mapping=True)
-    ids, found = encoding["input_ids"], 0.0
+    ids, masked = encoding["input_ids"], []
     word = [
         len(text[: b + 1].strip().split()) + (text[b : b + 1] == " ") for b, _ in encoding["offset_mapping"]
     ]
-    for i in range(1, len(ids) - 1):
+    places = torch.arange(1, len(ids) - 1)
+    for i in places.tolist():
         same = [j for j in range(i, len(ids) - 1) if j == i or (pseudo != "piece" and word[j] == word[i])]
-        hidden = torch.tensor([[tokenizer.mask_token_id if j in same else t for j, t in enumerate(ids)]])
-        found += float(model(input_ids=hidden).logits[0, i].log_softmax(-1)[ids[i]])
-    return found
+        masked.append([tokenizer.mask_token_id if j in same else t for j, t in enumerate(ids)])
+    logits = model(input_ids=torch.tensor(masked)).logits[places - 1, places]
+    return float(logits.log_softmax(-1)[places - 1, torch.tensor(ids)[places]].sum())
 
 
 def check(observer, model, score):
