@@ -52,8 +52,8 @@ OBSERVERS = {
     "Sparsity": {"matched_size": 4, "matched_tolerance": 0.5, "class_min_count": 5},
     "EncoderDynamics": {
         "length": 12, "lengths": [8], "sentences": 6, "short_term": {"steps": 20, "dimension_times": [0, 10]},
-        "long_term": {"steps": 60, "tau": 5, "check": 1, "check_steps": 20, "max_period": 4}, "examples": 2,
-        "numerics": {"threshold": 10.0},  # below which tokens are from the start: all quantities exist
+        "long_term": {"steps": 60, "tau": 5, "check": 1, "check_steps": 20, "max_period": 4, "transverse_skip": 0},
+        "examples": 2, "numerics": {"threshold": 10.0},  # below which tokens are from the start: all quantities exist
     },
     "Handwriting": {"starts": 8, "lengths": 30, "probe": golden.TASKS},
 }  # fmt: skip

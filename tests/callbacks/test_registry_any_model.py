@@ -33,7 +33,8 @@ INDUCTION = {"Induction": {"length": 5, "sequences": 10, "vocab_size": 40}}
 DYNAMICS = {
     "EncoderDynamics": {
         "length": 6, "lengths": [4], "sentences": 2, "examples": 1,
-        "short_term": {"steps": 4, "tau": 2, "sentences": 2}, "long_term": {"steps": 4, "tau": 2, "check": 0},
+        "short_term": {"steps": 4, "tau": 2, "sentences": 2},
+        "long_term": {"steps": 4, "tau": 2, "check": 0, "transverse_skip": 0},
     }
 }  # fmt: skip
 # what is found differs between models: labels, sites, matrices; every observer on each: tests/test_architectures.py

@@ -50,8 +50,8 @@ def tasks() -> D.GrammarTasks:
 
 SMALL_DYNAMICS: dict[str, Any] = {
     "length": 12, "lengths": [8], "sentences": 3, "short_term": ShortTerm(steps=20, dimension_times=[0, 10]),
-    "long_term": LongTerm(steps=60, tau=10, check=1, check_steps=20, max_period=4), "examples": 1,
-    "numerics": DynamicsNumerics(threshold=1e-3),
+    "long_term": LongTerm(steps=60, tau=10, check=1, check_steps=20, max_period=4, transverse_skip=0),
+    "examples": 1, "numerics": DynamicsNumerics(threshold=1e-3),
 }  # fmt: skip
 
 # What each observer is given beyond its defaults: small budgets, and the data that it is for.

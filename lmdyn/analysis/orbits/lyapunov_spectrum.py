@@ -157,7 +157,8 @@ def _tangents(maps: Sequence[Map], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor
     tangents = v.movedim(2, 0).reshape(k, *x.shape)
     out_dims: Any = (None, 0)  # the state has no dimension of tangents: it is the same for all of them
     for f in maps:
-        along: Any = torch.func.vmap(partial(derivative, f, x), out_dims=out_dims, randomness="same")
+        of_one = partial(derivative, f, x, jvp=torch.func.jvp)
+        along: Any = torch.func.vmap(of_one, out_dims=out_dims, randomness="same")
         x, tangents = along(tangents)
     return x, tangents.reshape(k, len(x), v.shape[1]).movedim(0, 2)
 

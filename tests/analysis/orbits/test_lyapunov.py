@@ -5,8 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
-from lmdyn.analysis.orbits.lyapunov import local_lyapunov_exponents, random_perturbation
+from lmdyn.analysis.orbits.lyapunov import derivative, local_lyapunov_exponents, random_perturbation
 from lmdyn.analysis.orbits.lyapunov_spectrum import lyapunov_spectrum
 from lmdyn.analysis.orbits.orbit_kind import orbit_kind
 
@@ -263,3 +265,20 @@ class TestSpectrumInSteps:
         assert "torus" not in orbit_kind(beside, x, steps=400).kinds
         double = lyapunov_spectrum(beside, x.double(), 2, 1000, skip=100, every=2, method="perturbation")
         assert (double.exponents[:, 0] - 0.4192).abs().max() < 0.03
+
+
+LAYERS = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 5, bias=False)).double()
+MAPS = {
+    "layers of constant weights": LAYERS,
+    "a norm of all": lambda x: F.layer_norm(x.sin(), x.shape[1:]),
+    "weights of the state": lambda x: F.linear(x[:, 0], x[0], x[0, :, 0]),
+    "nothing of the state": lambda x: F.linear(torch.ones_like(x), torch.eye(3).double()),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_the_derivative_is_that_of_torch(name):
+    x, v = torch.randn(2, 4, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = derivative(MAPS[name], x, v)
+    for ours, theirs in zip(found, torch.func.jvp(MAPS[name], (x,), (v,)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
