@@ -150,6 +150,13 @@ from lmdyn.analysis.words.concentration import (
     normalized_attention_entropy,
     word_tags,
 )
+from lmdyn.analysis.words.extrema import (
+    Extremum,
+    extremum,
+    extremum_interval,
+    extremum_order,
+    ngram_extrema,
+)
 from lmdyn.analysis.words.frequency_matching import MatchedSamples, match_frequency
 from lmdyn.analysis.words.minimal_pairs import (
     PairAgreement,
@@ -159,6 +166,8 @@ from lmdyn.analysis.words.minimal_pairs import (
     pair_agreement,
     sentence_scores,
 )
+from lmdyn.analysis.words.ngram_counts import NgramCounts
+from lmdyn.analysis.words.ngram_models import NgramModels, NgramScores
 from lmdyn.analysis.words.surprisal import surprisals, word_surprisals
 
 __all__ = [
@@ -174,6 +183,7 @@ __all__ = [
     "DiagnosticClassifier",
     "EffectiveDimension",
     "EncoderMap",
+    "Extremum",
     "FirstToken",
     "FirstTokenSums",
     "FoundHeads",
@@ -207,6 +217,9 @@ __all__ = [
     "MdsPicture",
     "Membership",
     "NestedVariance",
+    "NgramCounts",
+    "NgramModels",
+    "NgramScores",
     "OrbitKinds",
     "PairAgreement",
     "PairwiseInterdependence",
@@ -270,6 +283,9 @@ __all__ = [
     "effective_dimension",
     "exact_products",
     "exchange_error",
+    "extremum",
+    "extremum_interval",
+    "extremum_order",
     "filter_normalized",
     "find_heads",
     "find_rectifiers",
@@ -309,6 +325,7 @@ __all__ = [
     "mds_picture",
     "most_frequent_tag",
     "nested_variance",
+    "ngram_extrema",
     "normalized_attention_entropy",
     "observing",
     "off_by_one_distances",

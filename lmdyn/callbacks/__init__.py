@@ -43,6 +43,7 @@ from lmdyn.callbacks.training.time_budget import TimeBudget
 from lmdyn.callbacks.weights.weight_spectra import WeightSpectra
 from lmdyn.callbacks.words.learning_curves import LearningCurves
 from lmdyn.callbacks.words.minimal_pairs import MinimalPairs
+from lmdyn.callbacks.words.ngram_divergence import NgramDivergence
 from lmdyn.callbacks.words.sparsity import Sparsity
 from lmdyn.callbacks.words.token_learning import TokenLearning
 from lmdyn.callbacks.words.world_knowledge import WorldKnowledge
@@ -76,6 +77,7 @@ __all__ = [
     "LoopConvergence",
     "LossChangeAllocation",
     "MinimalPairs",
+    "NgramDivergence",
     "ObservationStore",
     "ObservedBatch",
     "Observer",

@@ -1,7 +1,8 @@
 """Words of several tokens: masking each word in a copy of its sentence, and whether a word is predicted correctly."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -9,7 +10,15 @@ from torch import Tensor
 
 from lmdyn.analysis.statistics.hashing import splitmix64
 
-__all__ = ["BatchWords", "MaskedCopies", "masked_copies", "number_words", "word_hash", "words_right"]
+__all__ = [
+    "BatchWords",
+    "MaskedCopies",
+    "masked_copies",
+    "number_words",
+    "one_masked",
+    "word_hash",
+    "words_right",
+]
 
 
 @dataclass(frozen=True)
@@ -174,3 +183,39 @@ def words_right(
     """
     misses = torch.zeros(n_words, dtype=torch.int64, device=hits.device)
     return misses.index_add_(0, word_of_piece, (~hits).long()) == 0
+
+
+def one_masked(batch: Mapping[str, Any], mask_id: int, special: Sequence[int], seed: int) -> dict[str, Any]:
+    """Mask one token of each row, which is drawn by the text of the row: the same for any number of ranks.
+
+    Args:
+        batch: ``input_ids``, ``labels`` (the masked tokens, where others were masked before), ``attention_mask``.
+        mask_id: id of the mask token.
+        special: ids that are not masked; nor are the first token of a row, and padding.
+        seed: seed of the draw.
+
+    Returns:
+        The batch with other ``input_ids`` and ``labels``; a row of special tokens has no masked one.
+
+    Example:
+        >>> ids = torch.tensor([[1, 5, 6, 2]])
+        >>> masked = one_masked({"input_ids": ids, "labels": ids}, mask_id=9, special=[1, 2], seed=0)
+        >>> masked["input_ids"], masked["labels"]
+        (tensor([[1, 9, 6, 2]]), tensor([[-100,    5, -100, -100]]))
+    """
+    labels = batch["labels"]
+    ids = torch.where(labels >= 0, labels, batch["input_ids"])
+    mask = batch.get("attention_mask")
+    real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+    eligible = real & ~torch.isin(ids, torch.tensor(special, dtype=ids.dtype, device=ids.device))
+    eligible[:, 0] = False
+    places = torch.arange(ids.shape[1], device=ids.device)
+    text = (ids * (2 * places + 1)).where(real, 0).sum(1, keepdim=True) + seed
+    order = splitmix64(splitmix64(text) + places) & (2**63 - 1)
+    chosen = order.where(eligible, -1).argmax(1, keepdim=True)
+    hidden = torch.zeros_like(eligible).scatter(1, chosen, True) & eligible
+    return {
+        **batch,
+        "input_ids": ids.masked_fill(hidden, mask_id),
+        "labels": ids.masked_fill(~hidden, -100),
+    }

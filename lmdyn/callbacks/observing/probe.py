@@ -172,7 +172,7 @@ class ProbeSet:
         self.data: object = (
             loader  # a reference to what has the identity, so that no other object gets its id
         )
-        self.source = (self.fingerprint or (identity or id(loader), limited), *read_as)
+        self.source: tuple[Any, ...] = (self.fingerprint or (identity or id(loader), limited), *read_as)
 
     def recut(self, fingerprints: Collection[str]) -> "ProbeSet":
         """Return the same data in the batches that have one of these fingerprints; self if there are none."""

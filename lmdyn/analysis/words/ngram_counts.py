@@ -1,0 +1,254 @@
+"""Counts of all n-grams of a text up to an order, as a tree in memory-mapped files."""
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["NgramCounts", "NgramLevel"]
+
+Ints = npt.NDArray[np.integer[Any]]
+
+_BETWEEN = -1
+"""Token between texts: no n-gram contains it."""
+_SORTED = 1 << 22
+"""Positions that are sorted at once, about 50 bytes each."""
+_FIELDS = {
+    "words": np.int32,
+    "counts": np.int32,
+    "suffixes": np.int32,
+    "preceding": np.int32,
+    "starts": np.int64,
+}
+_CONTENT = "counts.json"
+
+
+@dataclass(frozen=True)
+class NgramLevel:
+    """The n-grams of one order, sorted: those that differ in the last word only are together, in the order of the word.
+
+    Attributes:
+        words: (n-grams,) last word of each.
+        counts: (n-grams,) occurrences.
+        suffixes: (n-grams,) number of the (n − 1)-gram without its first word.
+        preceding: (n-grams,) number of different words before it; empty for the highest order.
+        starts: (contexts + 1,) number of the first n-gram that begins with each (n − 1)-gram.
+    """
+
+    words: Ints
+    counts: Ints
+    suffixes: Ints
+    preceding: Ints
+    starts: Ints
+
+    def find(self, contexts: npt.ArrayLike, words: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Return the numbers of n-grams, −1 for those that do not occur.
+
+        Args:
+            contexts: (n,) numbers of their first n − 1 words as an (n − 1)-gram, −1 if that does not occur.
+            words: (n,) their last words.
+        """
+        before, word = np.asarray(contexts, np.int64), np.asarray(words)
+        low = self.starts[np.maximum(before, 0)]
+        end = np.where(before < 0, low, self.starts[np.maximum(before, 0) + 1])
+        high = end
+        while (open_ := low < high).any():
+            middle = (low + high) // 2
+            less = open_ & (self.words[np.where(open_, middle, 0)] < word)
+            low, high = np.where(less, middle + 1, low), np.where(open_ & ~less, middle, high)
+        there = low < end
+        there &= self.words[np.where(there, low, 0)] == word
+        return np.where(there, low, -1)
+
+
+@dataclass(frozen=True)
+class NgramCounts:
+    """Counts of the n-grams of a text.
+
+    Attributes:
+        levels: those of each order, from 1.
+        vocab_size: number of token ids.
+
+    Reference: Heafield 2011, "KenLM: faster and smaller language model queries" (trees of n-grams).
+
+    Example:
+        >>> counts = NgramCounts.of([[0, 1, 0, 1, 2]], vocab_size=3, order=2)
+        >>> counts.levels[1].counts.tolist()  # 0 1, 1 0, 1 2
+        [2, 1, 1]
+        >>> counts.ending([0, 1, 0, 2]).tolist()  # the words, and the bigrams that end there
+        [[0, 1, 0, 2], [-1, 0, 1, -1]]
+    """
+
+    levels: tuple[NgramLevel, ...]
+    vocab_size: int
+
+    @property
+    def order(self) -> int:
+        """The highest order."""
+        return len(self.levels)
+
+    @classmethod
+    def of(
+        cls, texts: Iterable[npt.ArrayLike], vocab_size: int, order: int = 5, folder: str | Path | None = None
+    ) -> "NgramCounts":
+        """Count the n-grams within texts.
+
+        Args:
+            texts: token ids of each text; no n-gram continues in the next one.
+            vocab_size: number of token ids.
+            order: highest order, at least 1.
+            folder: existing folder for the files, which are memory-mapped; None for arrays in memory.
+
+        Raises:
+            ValueError: for texts without a token or with ids that are not in the vocabulary.
+        """
+        if folder is None:
+            with tempfile.TemporaryDirectory() as temporary:
+                return cls.of(texts, vocab_size, order, temporary)._in_memory()
+        place = Path(folder)
+        tokens = _written(texts, vocab_size, place / "text")
+        nodes, counts = _count_words(place, tokens, vocab_size)
+        for n in range(2, order + 1):
+            nodes, counts = _count(place, n, tokens, nodes, counts, vocab_size)
+        (place / f"{order}_preceding").touch()
+        (place / "text").unlink()
+        (place / _CONTENT).write_text(json.dumps({"order": order, "vocab_size": vocab_size}))
+        return cls.read(place)
+
+    @classmethod
+    def read(cls, folder: str | Path) -> "NgramCounts":
+        """Map the files of a folder.
+
+        Raises:
+            FileNotFoundError: if it has no counts.
+        """
+        place = Path(folder)
+        content = json.loads((place / _CONTENT).read_text())
+        levels = (
+            NgramLevel(*(_mapped(place / f"{n}_{name}", dtype) for name, dtype in _FIELDS.items()))
+            for n in range(1, content["order"] + 1)
+        )
+        return cls(tuple(levels), content["vocab_size"])
+
+    def _in_memory(self) -> "NgramCounts":
+        levels = (NgramLevel(*(np.array(getattr(level, f)) for f in _FIELDS)) for level in self.levels)
+        return NgramCounts(tuple(levels), self.vocab_size)
+
+    def ending(self, text: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Return the number of the n-gram of each order that ends at each position of a text: (order, time).
+
+        It is −1 for n-grams that do not occur, and where fewer than n words are there.
+        """
+        ids = np.asarray(text, np.int64)
+        found = np.full((self.order, len(ids)), -1)
+        nodes = np.zeros(len(ids), np.int64)  # of the n-gram that begins at each position
+        for n, level in enumerate(self.levels[: len(ids)]):
+            nodes = level.find(nodes[: len(ids) - n], ids[n:])
+            found[n, n:] = nodes
+        return found
+
+
+def _mapped(path: Path, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    if not path.stat().st_size:  # an empty file cannot be mapped
+        return np.zeros(0, dtype)
+    return np.memmap(path, dtype, "r")
+
+
+def _written(texts: Iterable[npt.ArrayLike], vocab_size: int, path: Path) -> npt.NDArray[np.int32]:
+    """Write the texts into one file, with a token between them that no n-gram contains."""
+    with path.open("wb") as file:
+        for text in texts:
+            ids = np.asarray(text)
+            if ids.size and not 0 <= ids.min() <= ids.max() < vocab_size:
+                raise ValueError(
+                    f"expected token ids from 0 to {vocab_size - 1}, got {ids.min()} to {ids.max()}"
+                )
+            file.write(np.append(ids, _BETWEEN).astype(np.int32).tobytes())
+    tokens = _mapped(path, np.int32)
+    if not (tokens != _BETWEEN).any():
+        raise ValueError("expected texts with at least one token, got none")
+    return tokens
+
+
+def _count_words(
+    place: Path, tokens: npt.NDArray[np.int32], vocab_size: int
+) -> tuple[npt.NDArray[np.int32], Ints]:
+    """Write the words, and return the number of the one at each position, −1 between texts, and their occurrences."""
+    counts = np.zeros(vocab_size + 1, np.int64)
+    for part in np.split(tokens, range(_SORTED, len(tokens), _SORTED)):
+        counts += np.bincount(part + 1, minlength=vocab_size + 1)
+    words = np.flatnonzero(counts[1:])
+    _write(place, 1, words=words, counts=counts[1:][words], suffixes=0 * words, starts=[0, len(words)])
+    numbers = np.full(vocab_size + 1, -1, np.int32)
+    numbers[words] = np.arange(len(words))
+    return numbers[tokens], counts[1:][words]  # the last number is that of the token between texts, −1
+
+
+def _count(
+    place: Path,
+    n: int,
+    tokens: npt.NDArray[np.int32],
+    nodes: npt.NDArray[np.int32],
+    counts: Ints,
+    vocab_size: int,
+) -> tuple[npt.NDArray[np.int32], Ints]:
+    """Write the n-grams, and return the number of the one that begins at each position, −1 for none, and their counts.
+
+    Args:
+        place: folder.
+        n: the order, from 2.
+        tokens: (positions,) the texts.
+        nodes: (positions,) number of the (n − 1)-gram that begins at each position, −1 for none.
+        counts: occurrences of the (n − 1)-grams.
+        vocab_size: number of token ids.
+    """
+    longer = np.full(len(tokens), -1, np.int32)
+    sizes = np.zeros(len(counts) + 1, np.int64)  # n-grams that begin with each context
+    done = 0
+    for first, last in _portions(counts):
+        begins = nodes[: len(nodes) - n + 1]
+        at = np.flatnonzero((begins >= first) & (begins < last))
+        ends = tokens[at + n - 1]
+        at, ends = at[ends != _BETWEEN], ends[ends != _BETWEEN]
+        # the key and the place of each in one number: sorting numbers is several times faster than their order
+        bits = len(at).bit_length()
+        assert ((last - first) * vocab_size).bit_length() + bits < 64
+        keys = (begins[at].astype(np.int64) - first) * vocab_size + ends
+        keys = np.sort(keys << bits | np.arange(len(at)))
+        order = keys & (1 << bits) - 1
+        keys >>= bits
+        new = np.diff(keys, prepend=-1) > 0
+        longer[at[order]] = np.cumsum(new) - 1 + done
+        occurrences = np.diff(np.append(np.flatnonzero(new), len(keys)))
+        keys = keys[new]
+        _write(place, n, words=keys % vocab_size, counts=occurrences)
+        sizes[first + 1 : last + 1] = np.bincount(keys // vocab_size, minlength=last - first)
+        done += len(keys)
+    suffixes = np.zeros(done, np.int32)
+    there = np.flatnonzero(longer >= 0)
+    suffixes[longer[there]] = nodes[there + 1]
+    _write(place, n, suffixes=suffixes, starts=sizes.cumsum())
+    _write(place, n - 1, preceding=np.bincount(suffixes, minlength=len(counts)))
+    return longer, _mapped(place / f"{n}_counts", np.int32)
+
+
+def _portions(counts: Ints) -> Iterator[tuple[int, int]]:
+    """Divide contexts so that the text has few positions of each portion."""
+    ends = np.cumsum(counts, dtype=np.int64)
+    first, before = 0, 0
+    while first < len(counts):
+        last = max(first + 1, int(np.searchsorted(ends, before + _SORTED, side="right")))
+        yield first, last
+        first, before = last, int(ends[last - 1])
+
+
+def _write(place: Path, n: int, **fields: npt.ArrayLike) -> None:
+    """Append to the files of an order."""
+    for name, values in fields.items():
+        with (place / f"{n}_{name}").open("ab") as file:
+            file.write(np.asarray(values, _FIELDS[name]).tobytes())

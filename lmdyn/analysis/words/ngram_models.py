@@ -1,0 +1,430 @@
+"""N-gram models of a text, and how far a language model is from each of them at the positions of another text."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import scipy
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lmdyn.analysis.words.ngram_counts import NgramCounts, NgramLevel
+
+__all__ = ["NgramModels", "NgramScores", "Smoothing"]
+
+Smoothing = Literal["raw", "backoff", "kneser_ney", "bidirectional"]
+"""How the counts of n-grams become probabilities."""
+
+Floats = npt.NDArray[np.floating[Any]]
+Numbers = npt.NDArray[np.signedinteger[Any]]
+
+_EPSILON = 1e-9
+"""Added to raw probabilities, and to those of the model they are compared with."""
+_BACKOFF = 0.4
+_NUMBERS = 1 << 22
+"""Probabilities that are compared at once."""
+_FALLBACK = np.array([0.0, 0.5, 1.0, 1.5])
+
+
+@dataclass(frozen=True)
+class NgramScores:
+    """A language model beside an n-gram model, at each position; NaN where the n-gram model is not defined.
+
+    Attributes:
+        kl: D(n-gram ‖ model) in bits.
+        cross_entropy: of the model with respect to the n-gram model, in bits.
+        log_probability: of the word that follows, by the n-gram model, to base 2.
+    """
+
+    kl: Floats
+    cross_entropy: Floats
+    log_probability: Floats
+
+
+@dataclass(frozen=True)
+class _Children:
+    """The words after the contexts of some positions, one after another."""
+
+    rows: Numbers  # position
+    nodes: Numbers  # number of the n-gram
+    firsts: Numbers  # (positions + 1,) index of the first one of each position
+
+    def sums(self, values: npt.ArrayLike) -> Floats:
+        """Return the sum of values by position."""
+        weights = np.asarray(values, np.float64)
+        return np.bincount(self.rows, weights, len(self.firsts) - 1).astype(np.float64)
+
+
+class NgramModels:
+    """The n-gram models of all orders of a text.
+
+    ``raw``: relative frequencies after the last n − 1 words, plus 1e-9, as published; only where the contexts of all
+    orders occur: after others its divergence from any model would be about 0. ``backoff``: stupid backoff, the relative
+    frequency of an n-gram that occurs, else 0.4 times the score of the shorter one, and 1/N for a word that does not
+    occur in a text of N; divergences are those of the normalized scores. ``kneser_ney``: interpolated modified
+    Kneser-Ney smoothing; where counts of counts give no discounts, these are 0.5, 1 and 1.5. N-grams that occur only at
+    the beginning of a text, which no word precedes, keep their counts. ``bidirectional``: the bigram model
+    P(w) ∝ P(w | previous) · P(next | w) by relative frequencies, plus 1e-9; only where it is not 0 for all words.
+
+    Args:
+        counts: counts of the n-grams.
+
+    Reference: Chang & Bergen 2022, section 3.2 (raw, bidirectional); Brants et al. 2007, equation 5 (backoff); Chen &
+        Goodman 1999, equations 13 to 17 (Kneser-Ney).
+
+    Example:
+        >>> models = NgramModels(NgramCounts.of([[0, 1, 0, 1, 0, 0]], vocab_size=2, order=2))
+        >>> logits = torch.tensor([[1.0, 2.0], [2.0, 0.0]]).log()  # after 0, and after 1
+        >>> scores = models.scores([0, 1], logits, targets=[1, 0])
+        >>> abs(scores[2, "raw"].kl).round(6).tolist()  # P(1 | 0) = 2/3
+        [0.0, 0.0]
+    """
+
+    def __init__(self, counts: NgramCounts) -> None:
+        if counts.order < 2:
+            raise ValueError("expected counts up to an order of at least 2, got 1")
+        self.counts = counts
+        self.order = counts.order
+        words = counts.levels[0]
+        self._occurrences = np.zeros(counts.vocab_size)
+        self._occurrences[words.words] = words.counts
+        self._discounts = [_discounts(level.counts) for level in counts.levels]
+        self._lower_discounts = [_discounts(_adjusted(level)) for level in counts.levels[:-1]]
+
+    # Words without a context ----------------------------------------------------------------------------------
+
+    @cached_property
+    def _raw_words(self) -> Floats:
+        return np.asarray(self._occurrences / self._occurrences.sum())
+
+    @cached_property
+    def _backoff_words(self) -> Floats:
+        return np.asarray(np.maximum(self._occurrences, 1) / self._occurrences.sum())
+
+    @cached_property
+    def _kneser_ney_words(self) -> Floats:
+        return self._smoothed_words(self._occurrences, self._discounts[0])
+
+    @cached_property
+    def _lower_words(self) -> Floats:
+        """Kneser-Ney's lowest order, by the number of words that precede each word."""
+        preceding = np.zeros(self.counts.vocab_size)
+        preceding[self.counts.levels[0].words] = _adjusted(self.counts.levels[0])
+        return self._smoothed_words(preceding, self._lower_discounts[0])
+
+    def _smoothed_words(self, counts: Floats, discounts: Floats) -> Floats:
+        less = discounts[np.minimum(counts, 3).astype(int)]
+        found: Floats = (counts - less + less.sum() / self.counts.vocab_size) / counts.sum()
+        return found
+
+    @cached_property
+    def _numbers(self) -> Numbers:
+        """The number of each word in the first order."""
+        return np.cumsum(self._occurrences > 0) - 1
+
+    @cached_property
+    def _bigram_totals(self) -> Floats:
+        """How often a word follows each one."""
+        level = self.counts.levels[1]
+        return np.diff(np.append(0, np.cumsum(level.counts, dtype=np.float64))[level.starts])
+
+    # Words after contexts -------------------------------------------------------------------------------------
+
+    def scores(
+        self,
+        text: Int[Tensor, "time"] | npt.ArrayLike,
+        logits: Float[Tensor, "positions vocab"],
+        targets: npt.ArrayLike,
+        *,
+        at: npt.ArrayLike | None = None,
+        following: npt.ArrayLike | None = None,
+        smoothings: tuple[Smoothing, ...] = ("raw", "backoff", "kneser_ney"),
+    ) -> dict[tuple[int, Smoothing], NgramScores]:
+        """Compare a model's predictions with those of each order.
+
+        Args:
+            text: (time,) token ids.
+            logits: (positions, vocabulary) the model's prediction after each position.
+            targets: (positions,) the words that follow.
+            at: (positions,) indices of the last word of each context; all of the text by default.
+            following: (positions,) the words after the targets, for ``bidirectional``; −1 for none.
+            smoothings: those wanted.
+
+        Returns:
+            For each order and smoothing (``bidirectional``: order 2) the scores, (positions,).
+
+        Raises:
+            ValueError: for predictions of another number of token ids than was counted, or of positions.
+        """
+        ending = self.counts.ending(text)
+        ending = ending if at is None else ending[:, np.asarray(at)]
+        words = np.asarray(targets, np.int64)
+        size = self.counts.vocab_size
+        if logits.shape != (len(words), size) or ending.shape[1] != len(words):
+            raise ValueError(
+                f"expected logits of {ending.shape[1]} positions and {size} token ids, as counted, got "
+                f"{tuple(logits.shape)} for {len(words)} targets"
+            )
+        after = None if following is None else np.asarray(following, np.int64)
+        found: dict[tuple[int, Smoothing], list[NgramScores]] = {}
+        step = max(1, _NUMBERS // size)
+        for first in range(0, len(words), step):
+            part = slice(first, first + step)
+            log_q = logits[part].double().log_softmax(-1)
+            compared = _Comparison(self, ending[:, part], words[part], log_q)
+            for key, one in compared.scores(None if after is None else after[part], smoothings):
+                found.setdefault(key, []).append(one)
+        return {
+            key: NgramScores(*(np.concatenate([getattr(p, name) for p in parts]) for name in _SCORES))
+            for key, parts in found.items()
+        }
+
+    def draw(self, order: int, texts: int, length: int, seed: int = 0) -> Numbers:
+        """Draw texts from the Kneser-Ney model of an order: (texts, length) token ids."""
+        random = np.random.default_rng(seed)
+        drawn = np.zeros((texts, length), np.int64)
+        for text in drawn:
+            for t in range(length):
+                text[t] = self._drawn_word(order, text[max(0, t - order + 1) : t], random)
+        return drawn
+
+    def _drawn_word(self, order: int, before: Numbers, random: np.random.Generator) -> int:
+        """Draw a word from the counts of the highest order, with their probability in it, else from the next lower."""
+        contexts = self.counts.ending(before)[:, -1:]
+        for n in range(min(order, len(before) + 1), 1, -1):
+            level, context = self.counts.levels[n - 1], int(contexts[n - 2, 0])
+            if context < 0 or level.starts[context] == level.starts[context + 1]:
+                continue
+            nodes = np.arange(level.starts[context], level.starts[context + 1])
+            counts = self._counts(n, nodes, lower=n < order)
+            ends = (counts - self._less(n, counts, lower=n < order)).cumsum()
+            chosen = random.random() * counts.sum()
+            if chosen < ends[-1]:
+                return int(level.words[nodes[ends.searchsorted(chosen, side="right")]])
+        ends = (self._kneser_ney_words if order == 1 else self._lower_words).cumsum()
+        return int(ends.searchsorted(random.random() * ends[-1], side="right"))
+
+    def entropy(self, order: int, texts: npt.ArrayLike) -> float:
+        """Return the mean surprisal in bits of the words after the first of texts (texts, time), by Kneser-Ney."""
+        flat = np.asarray(texts)
+        even = torch.zeros(flat.shape[1] - 1, 1).expand(-1, self.counts.vocab_size)
+        found = [self.scores(text[:-1], even, text[1:], smoothings=("kneser_ney",)) for text in flat]
+        return -float(np.mean([scores[order, "kneser_ney"].log_probability for scores in found]))
+
+    def _counts(self, n: int, nodes: Numbers, lower: bool) -> Floats:
+        """Return the counts of n-grams: for lower orders of Kneser-Ney, the numbers of different words before them."""
+        level = self.counts.levels[n - 1]
+        counts = level.counts[nodes].astype(np.float64)
+        return np.where(level.preceding[nodes] > 0, level.preceding[nodes], counts) if lower else counts
+
+    def _less(self, n: int, counts: Floats, lower: bool) -> Floats:
+        """Return the discount of each count."""
+        discounts = self._lower_discounts[n - 1] if lower else self._discounts[n - 1]
+        return np.asarray(discounts[np.minimum(counts, 3).astype(int)])
+
+
+_SCORES = ("kl", "cross_entropy", "log_probability")
+
+
+def _adjusted(level: NgramLevel) -> npt.NDArray[Any]:
+    return np.where(level.preceding > 0, level.preceding, level.counts)
+
+
+def _discounts(counts: npt.ArrayLike) -> Floats:
+    """Return the discounts of counts of 0, 1, 2, and 3 or more."""
+    ones, twos, threes, fours = np.bincount(np.minimum(counts, 5), minlength=6)[1:5].tolist()
+    if not (ones and twos and threes):
+        return _FALLBACK
+    share = ones / (ones + 2 * twos)
+    found = np.array(
+        [0, 1 - 2 * share * twos / ones, 2 - 3 * share * threes / twos, 3 - 4 * share * fours / threes]
+    )
+    return found if (found[1:] > 0).all() and (found <= np.arange(4)).all() else _FALLBACK
+
+
+class _Comparison:
+    """A model's predictions at some positions beside those of n-gram models.
+
+    Smoothed models differ from their lowest order only at words that follow the last word somewhere (``after``): sums
+    over the vocabulary are those of the lowest order, times its weight, but for these words.
+    """
+
+    def __init__(self, models: NgramModels, ending: Numbers, targets: Numbers, log_q: Tensor) -> None:
+        self.models, self.ending, self.targets, self.log_q = models, ending, targets, log_q
+        self.levels = models.counts.levels
+        self.rows = np.arange(len(targets))
+        bigrams = self.levels[1]
+        self.after = self.children(2)
+        self.words = bigrams.words[self.after.nodes].astype(np.int64)
+        index = torch.from_numpy(self.after.rows), torch.from_numpy(self.words)
+        self.log_q_after: Floats = log_q[index].cpu().numpy()
+        self.target_after = self._place(bigrams.find(ending[0], targets), self.rows)
+
+    def children(self, n: int) -> _Children:
+        """Return the n-grams that begin with the last n − 1 words of each position."""
+        context, starts = self.ending[n - 2], self.levels[n - 1].starts
+        begins = starts[np.maximum(context, 0)]
+        sizes = np.where(context < 0, 0, starts[np.maximum(context, 0) + 1] - begins)
+        firsts = np.concatenate([[0], sizes.cumsum()])
+        rows = np.repeat(self.rows, sizes)
+        return _Children(rows, np.arange(firsts[-1]) - firsts[rows] + begins[rows], firsts)
+
+    def _place(self, bigrams: Numbers, rows: Numbers) -> Numbers:
+        """Return the places of bigrams among the words after their positions, −1 for those that do not occur."""
+        begins = self.levels[1].starts[np.maximum(self.ending[0][rows], 0)]
+        return np.where(bigrams < 0, -1, self.after.firsts[rows] + bigrams - begins)
+
+    def places(self, n: int, children: _Children) -> Numbers:
+        """Return the places of n-grams' last words among the words after each position."""
+        bigrams: npt.NDArray[Any] = children.nodes
+        for level in self.levels[n - 1 : 1 : -1]:
+            bigrams = level.suffixes[bigrams]
+        return self._place(bigrams, children.rows)
+
+    def scores(
+        self, following: Numbers | None, smoothings: tuple[Smoothing, ...]
+    ) -> Iterator[tuple[tuple[int, Smoothing], NgramScores]]:
+        """Yield the scores of each order and smoothing."""
+        if "raw" in smoothings:
+            yield from (((n, "raw"), one) for n, one in enumerate(self.raw(), 1))
+        if "backoff" in smoothings:
+            yield from (((n, "backoff"), one) for n, one in enumerate(self.backoff(), 1))
+        if "kneser_ney" in smoothings:
+            yield from (((n, "kneser_ney"), one) for n, one in enumerate(self.kneser_ney(), 1))
+        if "bidirectional" in smoothings and following is not None:
+            yield (2, "bidirectional"), self.bidirectional(following)
+
+    # Relative frequencies -------------------------------------------------------------------------------------
+
+    @cached_property
+    def _log_more(self) -> Tensor:
+        """The logarithms of the model's probabilities plus 1e-9, (positions, vocabulary)."""
+        return self.log_q.exp().add_(_EPSILON).log_()
+
+    def raw(self) -> Iterator[NgramScores]:
+        """Yield the scores of relative frequencies, of each order."""
+        levels = [(n, self.children(n)) for n in range(2, self.models.order + 1)]
+        seen = np.ones(len(self.rows), bool)
+        for _, children in levels:
+            seen &= np.diff(children.firsts) > 0
+        p = self.models._raw_words + _EPSILON
+        cross = -(self._log_more @ torch.from_numpy(p).to(self.log_q)).cpu().numpy()
+        yield _scores(-scipy.special.xlogy(p, p).sum(), cross, np.log(p[self.targets]), seen)
+        for n, children in levels:
+            level = self.levels[n - 1]
+            totals = np.maximum(children.sums(level.counts[children.nodes]), 1)
+            target = level.find(self.ending[n - 2], self.targets)
+            share = np.where(target < 0, 0, level.counts[np.maximum(target, 0)] / totals)
+            p = level.counts[children.nodes] / totals[children.rows]
+            words = level.words[children.nodes].astype(np.int64)
+            yield _scores(*self._of_shares(children, words, p), np.log(share + _EPSILON), seen)
+
+    def _of_shares(self, children: _Children, words: Numbers, p: Floats) -> tuple[Floats, Floats]:
+        """Return entropy and cross-entropy of the probabilities of some words, plus 1e-9 for all."""
+        others = self.models.counts.vocab_size - np.diff(children.firsts)
+        entropy = children.sums(
+            scipy.special.xlogy(p + _EPSILON, p + _EPSILON)
+        ) + others * scipy.special.xlogy(_EPSILON, _EPSILON)
+        index = torch.from_numpy(children.rows), torch.from_numpy(words)
+        cross = children.sums(p * self._log_more[index].cpu().numpy())
+        return -entropy, -(cross + _EPSILON * self._log_more.sum(-1).cpu().numpy())
+
+    def bidirectional(self, following: Numbers) -> NgramScores:
+        """Return the scores of P(w | previous) · P(next | w), normalized."""
+        level, after = self.levels[1], self.after
+        contexts = self.models._numbers[self.words]
+        pairs = level.find(contexts, following[after.rows])
+        joint = np.where(pairs < 0, 0, level.counts[np.maximum(pairs, 0)] * level.counts[after.nodes])
+        joint = joint / np.maximum(self.models._bigram_totals[contexts], 1)
+        totals = after.sums(joint)
+        p = joint / np.where(totals > 0, totals, 1)[after.rows]
+        share = np.where(self.target_after < 0, 0, np.append(p, 0)[self.target_after])
+        return _scores(*self._of_shares(after, self.words, p), np.log(share + _EPSILON), totals > 0)
+
+    # Smoothed models ------------------------------------------------------------------------------------------
+
+    def backoff(self) -> Iterator[NgramScores]:
+        """Yield the scores of stupid backoff, of each order."""
+        base = self.models._backoff_words
+        smoothed = _Smoothed.of(self, base)
+        yield smoothed.scores()
+        for n in range(2, self.models.order + 1):
+            children = self.children(n)
+            counts = self.levels[n - 1].counts[children.nodes]
+            p = _BACKOFF * smoothed.after
+            p[self.places(n, children)] = counts / children.sums(counts)[children.rows]
+            smoothed = replace(smoothed, after=p, weight=_BACKOFF * smoothed.weight)
+            yield smoothed.scores()
+
+    def kneser_ney(self) -> Iterator[NgramScores]:
+        """Yield the scores of modified Kneser-Ney smoothing, of each order."""
+        yield _Smoothed.of(self, self.models._kneser_ney_words).scores()
+        lower = _Smoothed.of(self, self.models._lower_words)
+        for n in range(2, self.models.order + 1):
+            children = self.children(n)
+            places = self.places(n, children)
+            yield self._interpolated(lower, n, children, places, lower=False).scores()
+            if n < self.models.order:
+                lower = self._interpolated(lower, n, children, places, lower=True)
+
+    def _interpolated(
+        self, of: "_Smoothed", n: int, children: _Children, places: Numbers, lower: bool
+    ) -> "_Smoothed":
+        counts = self.models._counts(n, children.nodes, lower)
+        less = self.models._less(n, counts, lower)
+        totals = children.sums(counts)
+        weight = np.where(totals > 0, children.sums(less) / np.maximum(totals, 1), 1.0)
+        p = of.after * weight[self.after.rows]
+        p[places] += (counts - less) / totals[children.rows]
+        return replace(of, after=p, weight=of.weight * weight)
+
+
+@dataclass(frozen=True)
+class _Smoothed:
+    """A smoothed model at the positions of a comparison; its scores need not sum to 1."""
+
+    at: _Comparison
+    base: Floats  # (vocabulary,) of the lowest order
+    base_cross: Floats  # (positions,) sum of `base` times the model's log-probabilities
+    weight: Floats  # (positions,) of the lowest order
+    after: Floats  # of each word that follows the last one somewhere
+
+    @classmethod
+    def of(cls, at: _Comparison, base: Floats) -> "_Smoothed":
+        """Return the model without a context."""
+        cross = (at.log_q @ torch.from_numpy(base).to(at.log_q)).cpu().numpy()
+        return cls(at, base, cross, np.ones(len(at.rows)), base[at.words])
+
+    def scores(self) -> NgramScores:
+        """Compare it with the language model."""
+        at, base, weight, p = self.at, self.base, self.weight, self.after
+        of_base = base[at.words]
+        rest = base.sum() - at.after.sums(of_base)  # of words that nowhere follow the last one
+        total = at.after.sums(p) + weight * rest
+        log_rest = scipy.special.xlogy(base, base).sum() - at.after.sums(
+            scipy.special.xlogy(of_base, of_base)
+        )
+        minus_entropy = (
+            at.after.sums(scipy.special.xlogy(p, p))
+            + weight * log_rest
+            + scipy.special.xlogy(weight, weight) * rest
+        )
+        cross = at.after.sums(p * at.log_q_after)
+        cross += weight * (self.base_cross - at.after.sums(of_base * at.log_q_after))
+        target = np.where(at.target_after < 0, weight * base[at.targets], np.append(p, 0)[at.target_after])
+        return _scores(np.log(total) - minus_entropy / total, -cross / total, np.log(target))
+
+
+def _scores(
+    entropy: Floats | float, cross_entropy: Floats, log_probability: Floats, seen: npt.ArrayLike = True
+) -> NgramScores:
+    """Convert to bits; NaN where not seen."""
+    bits = (
+        np.where(seen, x / np.log(2), np.nan)
+        for x in (cross_entropy - entropy, cross_entropy, log_probability)
+    )
+    return NgramScores(*bits)

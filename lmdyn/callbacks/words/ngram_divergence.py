@@ -1,0 +1,338 @@
+"""How near a language model is to the n-gram models of its training text, of each order, during training."""
+
+import math
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from lmdyn.analysis.inspection.batches import aligned_labels, labels_of, text_of
+from lmdyn.analysis.inspection.forward import call_module, device_of, logits_of, token_losses
+from lmdyn.analysis.inspection.label_convention import model_reading
+from lmdyn.analysis.inspection.transformer import is_encoder_decoder
+from lmdyn.analysis.statistics.correlation import pearson, spearman
+from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
+from lmdyn.analysis.words.ngram_counts import NgramCounts
+from lmdyn.analysis.words.ngram_models import NgramModels, NgramScores, Smoothing
+from lmdyn.analysis.words.word_masks import one_masked
+from lmdyn.callbacks.observing.amounts import count_tokens
+from lmdyn.callbacks.observing.checked_fields import From
+from lmdyn.callbacks.observing.findings import Cost, Foreseen
+from lmdyn.callbacks.observing.probe import ObservedBatch, ProbeSet, Watch, to_device
+from lmdyn.callbacks.observing.protocols import HasTrainingPart
+from lmdyn.callbacks.observing.run import report
+from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
+from lmdyn.callbacks.observing.sums import Row, Sums, gather_rows
+from lmdyn.runs.schema import Quantity
+
+__all__ = ["NgramDivergence"]
+
+_TAGS = ("<smoothing>/order=<n>",)
+_LOGITS = 1 << 24
+"""Logits whose rows are compared at once."""
+
+
+def _bits(name: str, meaning: str, **more: Any) -> Quantity:
+    return Quantity(name, meaning, "bits", low=0.0, tags=_TAGS, lines="order", **more)
+
+
+def _correlation(name: str, kind: str) -> Quantity:
+    return Quantity(
+        name,
+        f"{kind} correlation over positions of the log-probabilities of the next word, of the two models.",
+        low=-1.0,
+        high=1.0,
+        tags=_TAGS,
+        panel="correlation",
+        lines="order",
+    )
+
+
+class NgramDivergence(StreamingObserver):
+    """Divergence of a language model from the n-gram models of its training text, order by order.
+
+    The n-grams of the training text are counted once, into the run's folder. At each position of the probe set, the
+    model's prediction is compared with those of the n-gram models of orders 1 to ``order``, as
+    :meth:`~lmdyn.analysis.NgramModels.scores` describes: ``raw``, as published, for orders 1 and 2; ``kneser_ney``
+    from order 3 on, since most longer contexts of a text do not occur in another one; ``backoff``, as Michaelov et al.
+    A model that passes through n-grams has minima of ``kl``, and peaks of ``pearson``, in the order of n:
+    :func:`~lmdyn.analysis.ngram_extrema` finds them.
+
+    Causal models are also given texts that are drawn from the (Kneser-Ney) model of each order: ``drawn_loss`` is the
+    loss on these, and ``drawn_entropy`` that of the n-gram model itself, the least loss that is possible.
+
+    A masked model predicts one masked position of each row, drawn by the text of the row; n-grams are those that end
+    there, and the ``bidirectional`` bigram model is added.
+
+    Args:
+        order: highest order.
+        smoothings: ``raw``, ``backoff`` and ``kneser_ney``, or some of these.
+        train_tokens: number of training tokens to count, in the order of the training loader; None for all.
+        drawn_tokens: number of tokens that are drawn from each order; 0 for none.
+        seed: seed of drawn texts, and of masked positions.
+
+    Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
+
+    Raises:
+        ValueError: without training data, for an encoder-decoder, or a masked model without a mask token.
+
+    Reference: Chang & Bergen 2022, section 3.2; Michaelov et al. 2025.
+    """
+
+    order: Annotated[int, From(2)] = 5
+    smoothings: Sequence[Literal["raw", "backoff", "kneser_ney"]] = ("raw", "backoff", "kneser_ney")
+    train_tokens: Annotated[int, From(1)] | None = None
+    drawn_tokens: Annotated[int, From(0)] = 2048
+    seed: int = 0
+
+    needs = (HasTrainingPart,)
+    uses_labels = True
+    sharded = True
+    columns = {"smoothing": "", "order": int}
+    recorded = (
+        _bits(
+            "kl",
+            "Mean divergence of the model from an n-gram model, D(n-gram ‖ model).",
+            better="lower",
+            panel="divergence",
+            headline=True,
+            short="D(n-gram ‖ model)",
+        ),
+        _bits("cross_entropy", "Mean cross-entropy of the model with respect to an n-gram model."),
+        _correlation("pearson", "Pearson's"),
+        _correlation("spearman", "Spearman's"),
+        _bits(
+            "drawn_loss",
+            "Loss on text drawn from an n-gram model.",
+            better="lower",
+            panel="drawn_text",
+            floor="drawn_entropy",
+        ),
+        _bits("drawn_entropy", "Loss of the n-gram model itself on this text."),
+        Quantity("positions", "Positions of a mean.", "count", low=0.0, tags=()),
+    )
+
+    # ---------------------------------------------------------------- before training
+
+    def prepare(self) -> None:
+        """Open the training text."""
+        if not self.smoothings:
+            raise ValueError(
+                f"{self.name}: smoothings is empty: expected some of raw, backoff and kneser_ney"
+            )
+        self._train = self.part("train", self.train_tokens)
+        self._models: NgramModels | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments, and the contents of the probe set and of the training text."""
+        return {**super().settings, "train_set": self._train.fingerprint}
+
+    def check_module(self, module: nn.Module) -> None:
+        """Determine how the model reads, and count the training text."""
+        super().check_module(module)
+        if self._models is not None:
+            return
+        if is_encoder_decoder(module):
+            raise ValueError(f"{self.name}: expected a causal or masked model, got an encoder-decoder")
+        batch = next(self.probe_set.of_this_rank(device_of(module)), None)
+        if batch is None:
+            batch = to_device(next(self.probe_set.batches()), device_of(module))
+        self.masked = model_reading(module, batch, self.forward) == "bidirectional"
+        with torch.no_grad():
+            size = logits_of(call_module(module, batch, forward=self.forward)).shape[-1]
+        self._models = models = NgramModels(self._counted(size))
+        self._drawn: dict[int, Int[Tensor, "rows time"]] = {}
+        self._entropies: dict[int, float] = {}
+        if self.masked:
+            mask = getattr(self.run.tokenizer, "mask_token_id", None)
+            if mask is None:
+                raise ValueError(
+                    f"{self.name}: expected a tokenizer with a mask_token, which a masked model requires"
+                )
+            rows = _OneMasked(self.probe_set, mask, self.run.tokenizer.all_special_ids, self.seed)
+            self._probe_set = ProbeSet(rows)
+            self._probe_set.source = ("one masked", self.seed, *rows.source)
+        elif self.drawn_tokens:
+            time = max(2, batch["input_ids"].shape[1])
+            rows = -(-self.drawn_tokens // time)
+            for n in range(1, self.order + 1):
+                texts = models.draw(n, rows, time, self.seed)
+                self._drawn[n], self._entropies[n] = torch.from_numpy(texts), models.entropy(n, texts)
+
+    def _counted(self, vocab_size: int) -> NgramCounts:
+        """Count the training text, or return the counts of the same text in the run's folder."""
+        found = self._train.fingerprint
+        key = (found, self.train_tokens, self.order, vocab_size, "masked" if self.masked else "causal")
+        folder = self.run.log_dir / "ngrams" / "-".join(map(str, key))
+        if rank_and_world_size()[0] == 0 and not (found and folder.exists()):
+            new = folder.with_name(f"{folder.name}.{id(self)}")
+            new.mkdir(parents=True)
+            texts = _texts(self._train, self.masked)
+            counts = NgramCounts.of(texts, vocab_size, self.order, new)
+            report(
+                self.name, f"{int(counts.levels[0].counts.sum()):,} training tokens are counted in {folder}"
+            )
+            shutil.rmtree(folder, ignore_errors=True)
+            new.rename(folder)
+        gather(None)  # wait for the files
+        return NgramCounts.read(folder)
+
+    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+        """Report the memory of the scores of all positions."""
+        positions, models = count_tokens(self.probe_set), self.order * (1 + len(self.smoothings))
+        yield Cost(
+            f"scores of {positions:,} positions", 24 * positions * models, "lower `max_tokens`", host=True
+        )
+
+    # ---------------------------------------------------------------- an observation
+
+    def watch(self, module: nn.Module, step: int) -> Watch:
+        """Read the drawn texts, before the pass over the probe set."""
+        self._of_drawn = {n: self._read_drawn(module, n, rows) for n, rows in self._drawn.items()}
+        return super().watch(module, step)
+
+    def _read_drawn(self, module: nn.Module, n: int, rows: Int[Tensor, "rows time"]) -> dict[str, float]:
+        """Return the loss on a drawn text, and that of the model from which it was drawn, in bits a token."""
+        ids = rows.to(device_of(module))
+        labels = aligned_labels(ids, "next")
+        batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+        with torch.no_grad():
+            logits = logits_of(call_module(module, batch, forward=self.forward))
+        loss = float(token_losses(logits.float(), labels).sum() / (labels >= 0).sum() / math.log(2))
+        return {"drawn_loss": loss, "drawn_entropy": self._entropies[n]}
+
+    def sums(self) -> Mapping[str, Callable[[], Any]]:
+        """Return the scores of all positions."""
+        return {"positions": _Positions}
+
+    def update(self, seen: ObservedBatch, sums: Sums) -> None:
+        """Compare the predictions of a batch with those of the n-gram models."""
+        assert self._models is not None
+        labels, text = seen.labels, text_of(seen.batch)
+        if self.masked:
+            text = torch.where(labels >= 0, labels, text)
+        whole = sums["positions"].continued(text.where(seen.tokens, -1), seen.start, self.order)
+        # a masked word's context ends before it, another one's with the word that predicts it
+        first = self.order - 1 - int(self.masked)
+        for rows in torch.arange(len(text)).split(max(1, _LOGITS // seen.logits[0].numel())):
+            row, time = (labels[rows[0] : rows[-1] + 1] >= 0).nonzero(as_tuple=True)
+            if not len(row):
+                continue
+            row = row + rows[0].to(row.device)
+            at = row * whole.shape[1] + time + first
+            found = self._models.scores(
+                whole.flatten().cpu(),
+                seen.logits[row, time],
+                labels[row, time].cpu(),
+                at=at.cpu(),
+                following=whole[row, time + self.order].cpu() if self.masked else None,
+                smoothings=(*self.smoothings, "bidirectional"),
+            )
+            sums["positions"].add(found, -seen.losses[row, time] / math.log(2))
+
+    def rows(self, sums: Sums) -> Iterator[Row]:
+        """Yield means and correlations over positions, and the losses on drawn texts."""
+        scores, model = sums["positions"].scores, sums["positions"].model
+        for (n, smoothing), (kl, cross, word) in scores.items():
+            kept = ~np.isnan(word)
+            place = {"smoothing": smoothing, "order": n}
+            yield place, {"positions": float(kept.sum())}
+            if not kept.any():
+                none = f"no position of the probe set has a {smoothing} model of order {n}"
+                report(self.name, f"{none}: its contexts do not occur in the training text")
+                continue
+            values = {"kl": float(kl[kept].mean()), "cross_entropy": float(cross[kept].mean())}
+            if len(set(word[kept])) > 1 and len(set(model[kept])) > 1:
+                values["pearson"] = pearson(word[kept], model[kept])
+                values["spearman"] = spearman(word[kept], model[kept])
+            yield place, values
+        for n, losses in self._of_drawn.items():
+            yield {"smoothing": "kneser_ney", "order": n}, losses
+
+
+class _Positions:
+    """The scores of all positions, and the last words of each row, which the next batch may continue."""
+
+    def __init__(self) -> None:
+        self._parts: list[dict[str, Tensor]] = []
+        self._last: Tensor | None = None
+
+    def continued(
+        self, text: Int[Tensor, "batch time"], start: Int[Tensor, "batch"], order: int
+    ) -> Int[Tensor, "batch longer"]:
+        """Return a text after the order − 1 words before it, and before the end of its row: −1 where there is none."""
+        before = text.new_full((len(text), order - 1), -1)
+        if self._last is not None and len(self._last) == len(text):
+            before = torch.where(start[:, None] > 0, self._last, before)
+        whole = torch.cat([before, text], 1)
+        self._last = whole[:, 1 - order :]
+        return torch.cat([whole, text.new_full((len(text), 1), -1)], 1)
+
+    def add(self, scores: Mapping[tuple[int, Smoothing], NgramScores], model: Tensor) -> None:
+        """Add the scores of positions, and the model's log-probabilities of the words there, to base 2."""
+        part = {"model": model.cpu().double()}
+        for (n, smoothing), one in scores.items():
+            part[f"{n} {smoothing}"] = torch.from_numpy(np.stack(astuple(one), 1))
+        self._parts.append(part)
+
+    def reduce(self) -> None:
+        """Gather the positions of all ranks."""
+        rows = gather_rows(self._parts, torch.device("cpu"))
+        self.model = rows.pop("model").numpy() if rows else np.zeros(0)
+        named = (
+            ((int(n), smoothing), values.T.numpy())
+            for key, values in rows.items()
+            for n, smoothing in [key.split()]
+        )
+        self.scores = dict(named)
+
+
+class _OneMasked:
+    """Rows of a probe set, each with one masked token, which is drawn by the text of the row."""
+
+    def __init__(self, probe: ProbeSet, mask: int, special: list[int], seed: int) -> None:
+        self._probe, self._mask, self._special, self._seed = probe, mask, special, seed
+        self.source = probe.source
+
+    @property
+    def fingerprint(self) -> str | None:
+        """That of the probe set."""
+        return self._probe.fingerprint
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self.shard(0, 1)
+
+    def shard(self, rank: int, world_size: int) -> Iterator[dict[str, Any]]:
+        """Return the batches of a rank."""
+        for batch in self._probe.batches(rank, world_size):
+            yield one_masked(batch, self._mask, self._special, self._seed)
+
+
+def _texts(train: ProbeSet, masked: bool) -> Iterator[Any]:
+    """Yield the texts of the rows of training batches; rows that continue those of the batch before are one text."""
+    streams: list[list[Any]] = []
+    for batch in train.batches():
+        ids, labels = text_of(batch), labels_of(batch)
+        if masked:
+            ids = torch.where(labels >= 0, labels, ids)
+        ids = ids.where(batch["attention_mask"].bool(), -1) if "attention_mask" in batch else ids
+        if "continues" in batch:
+            if len(streams) != len(ids):
+                yield from map(np.concatenate, streams)
+                streams = [[] for _ in ids]
+            for stream, row, continues in zip(streams, ids.numpy(), batch["continues"].tolist(), strict=True):
+                if not continues and stream:
+                    yield np.concatenate(stream)
+                    stream.clear()
+                stream.append(row.astype(np.int32))
+            continue
+        if not masked:  # the word after the last one
+            ids = torch.cat([ids, labels[:, -1:]], 1)
+        yield from (row[row >= 0] for row in ids.numpy())
+    yield from map(np.concatenate, filter(None, streams))
