@@ -40,7 +40,7 @@ BATCH = 3
 OBSERVERS = (
     "token_learning", "edge_probe", "world_knowledge", "attention_patterns", "downstream", "tower_preference",
     "word_clusters", "encoder_dynamics", "depth_performance", "handwriting", "loop_convergence", "geometry",
-    "minimal_pairs",
+    "minimal_pairs", "ngram_divergence",
 )  # fmt: skip
 # ranks take every other sentence of a list
 BY_NUMBER = ("encoder_dynamics", "depth_performance", "handwriting")
@@ -93,6 +93,7 @@ def observers():
         C.Handwriting(starts=6, lengths=12, probe=tasks()),
         C.LoopConvergence(horizon=6, times=[0, 1, 3, 6], max_tokens=None),
         C.MinimalPairs(probe=D.PairFiles("tests/golden/pairs.jsonl"), batch_tokens=100),
+        C.NgramDivergence(order=3, drawn_tokens=100),
     ]  # fmt: skip
 
 

@@ -218,3 +218,8 @@ def _trained(
 def _content() -> str:
     sources = sorted(Path(lmdyn.__file__).parent.rglob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in [HERE, *sources])).hexdigest()[:12]
+
+
+def keep(table: pd.DataFrame, name: str) -> None:
+    """Write observations as the numbers of an observer's page, which draws them."""
+    table.assign(run="lstm").to_parquet(HERE.parents[1] / "observers" / f"{name}.parquet", index=False)

@@ -252,6 +252,19 @@ def _minimal_pairs(p: Panels) -> None:
 
 
 @picture
+def _ngram_divergence(p: Panels) -> None:
+    table = records("../observers/ngram_divergence")  # of docs/gallery/words/plot_ngram_divergence.py
+    for panel, quantity in zip(p, ("kl", "pearson"), strict=True):
+        for smoothing, orders in {"raw": (1, 2), "kneser_ney": (3, 4)}.items():
+            rows = table[(table["quantity"] == quantity) & (table["smoothing"] == smoothing)]
+            names = {n: f"{n}-grams, {smoothing}".replace("_", "-") for n in orders}
+            lines(panel, rows, "order", names, first=orders[0] - 1)
+    steps(*p)
+    said(p[0], "divergence from n-gram models", "D(n-gram ‖ model), bits")
+    said(p[1], "of log-probabilities of the next word", "correlation")
+
+
+@picture
 def _attention_patterns(p: Panels) -> None:
     found = "attention_patterns"
     layers = {f"layer@{n - 1}": f"layer {n}" for n in (1, 2, 8, 12)}

@@ -315,7 +315,7 @@ def test_what_is_stored_is_declared_and_in_its_range(observed, name):
 # What does not depend on the module's numbers: facts about the text, chance, and settings.
 WITHOUT_THE_MODEL = {
     "average_baseline", "baseline", "between_floor", "chance", "chi_gaussian", "chi_uniform", "coarse_floor",
-    "converged", "depth", "fine_floor", "horizon", "learning_rate", "majority", "separation_floor",
+    "converged", "depth", "drawn_entropy", "fine_floor", "horizon", "learning_rate", "majority", "separation_floor",
     "shorter", "uniform_attention", "unigram_entropy",
 }  # fmt: skip
 

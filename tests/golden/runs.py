@@ -82,6 +82,7 @@ OBSERVERS = {
     "LoopConvergence": {"horizon": 5, "times": [0, 1, 4], "max_tokens": 100},
     "LossChangeAllocation": {"max_tokens": 200, "layers": ["upos"], "bands": [5, 50], "most_points": 5},
     "MinimalPairs": {"probe": object_of("PairFiles", files="tests/golden/pairs.jsonl"), "ties": "draw"},
+    "NgramDivergence": {"order": 3, "max_tokens": 200, "drawn_tokens": 60},
     "ScaffoldRule": {"instances": 10, "context": 4},
     "Similarity": {
         "reference": {"before": {"class_path": "Previous"}, "itself": {"class_path": "Itself"}},
@@ -112,7 +113,7 @@ OF_FAMILY = {
 }
 COMMON = (
     "Curvature", "DiagnosticProbe", "Geometry", "Landscape", "LearningCurves", "LossChangeAllocation", "MinimalPairs",
-    "Similarity", "Sparsity", "Trajectory", "WeightSpectra",
+    "NgramDivergence", "Similarity", "Sparsity", "Trajectory", "WeightSpectra",
 )  # fmt: skip
 ENCODER = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
 WORDS = object_of("GrammarCorpus", **GRAMMAR, **ROWS)
@@ -158,7 +159,8 @@ FAMILIES = {
         "observers": (
             "AttentionPatterns", "Curvature", "DepthPerformance", "Downstream", "EdgeProbe", "EncoderDynamics",
             "Geometry", "Handwriting", "Landscape", "LearningCurves", "LoopConvergence", "LossChangeAllocation",
-            "MinimalPairs", "Similarity", "Sparsity", "TokenLearning", "Trajectory", "WeightSpectra", "WorldKnowledge",
+            "MinimalPairs", "NgramDivergence", "Similarity", "Sparsity", "TokenLearning", "Trajectory",
+            "WeightSpectra", "WorldKnowledge",
         ),
     },
     "towers": {

@@ -69,6 +69,7 @@ OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
     },
     "WorldKnowledge": lambda: {"probe": D.FactCorpus(D.GrammarFacts(pieces()))},
     "MinimalPairs": lambda: {"probe": D.PairFiles("tests/golden/pairs.jsonl"), "most": 2},
+    "NgramDivergence": lambda: {"order": 3, "max_tokens": 200, "drawn_tokens": 60},
     "AttentionPatterns": lambda: {"max_tokens": 200, "size": 8},
     "Geometry": lambda: {"max_tokens": 200, "max_samples": 40},
     "Trajectory": lambda: {"max_tokens": 200, "words": 4, "min_count": 2},

@@ -22,6 +22,7 @@ _WHY = {
         attention.head_ablation.* attention.token_path.* parameters.at_point.* parameters.head_matrices.*
         parameters.linear_weight.* parameters.loss_gradient.* weights.matrices.* weights.spectra.head_spectra
         inspection.label_convention.* inspection.token_effects.* words.surprisal.* words.minimal_pairs.*
+        words.extrema.* words.ngram_counts.* words.ngram_models.*
         probing.depth_heads.{pooled_states,states_at}
         probing.state_decoder.{RetrainedDecoder,retrain_decoders} probing.tower_heads.*
         dynamics.horizon.ends""",

@@ -8,6 +8,8 @@ often a model gives the right one the higher probability (Warstadt et al. 2020).
 neither sentence is better: they differ in a name, and which one is called right is drawn.
 """
 
+import sys
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -82,3 +84,6 @@ assert (
 )
 assert of["accuracy_low"]["verb_agreement"].iloc[-1] < accuracy["verb_agreement"].iloc[0]
 assert onsets["verb_agreement"] == 0 and onsets["control"] is None
+
+if "--keep" in sys.argv:  # the numbers of docs/observers/minimal_pairs.md
+    shared_runs.keep(table[table["by"] == "paradigm"], "minimal_pairs")

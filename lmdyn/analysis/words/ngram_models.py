@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lmdyn.analysis.statistics.precision import at_least_float32
 from lmdyn.analysis.words.ngram_counts import NgramCounts, NgramLevel
 
 __all__ = ["NgramModels", "NgramScores", "Smoothing"]
@@ -174,7 +175,7 @@ class NgramModels:
         step = max(1, _NUMBERS // size)
         for first in range(0, len(words), step):
             part = slice(first, first + step)
-            log_q = logits[part].double().log_softmax(-1)
+            log_q = logits[part].to(at_least_float32(logits)).log_softmax(-1)
             compared = _Comparison(self, ending[:, part], words[part], log_q)
             for key, one in compared.scores(None if after is None else after[part], smoothings):
                 found.setdefault(key, []).append(one)
@@ -230,6 +231,19 @@ class NgramModels:
 _SCORES = ("kl", "cross_entropy", "log_probability")
 
 
+def _plogp(p: npt.ArrayLike) -> Floats:
+    """Return p ln p; 0 at 0."""
+    return np.asarray(scipy.special.xlogy(p, p))
+
+
+def _taken(values: npt.NDArray[Any], at: Numbers) -> Floats:
+    """Return values at indices, 0 at −1."""
+    found = np.zeros(len(at))
+    there = at >= 0
+    found[there] = values[at[there]]
+    return found
+
+
 def _adjusted(level: NgramLevel) -> npt.NDArray[Any]:
     return np.where(level.preceding > 0, level.preceding, level.counts)
 
@@ -240,10 +254,9 @@ def _discounts(counts: npt.ArrayLike) -> Floats:
     if not (ones and twos and threes):
         return _FALLBACK
     share = ones / (ones + 2 * twos)
-    found = np.array(
-        [0, 1 - 2 * share * twos / ones, 2 - 3 * share * threes / twos, 3 - 4 * share * fours / threes]
-    )
-    return found if (found[1:] > 0).all() and (found <= np.arange(4)).all() else _FALLBACK
+    ratios = twos / ones, threes / twos, fours / threes
+    found = np.array([0.0, *(k - (k + 1) * share * ratio for k, ratio in enumerate(ratios, 1))])
+    return found if (found[1:] > 0).all() else _FALLBACK
 
 
 class _Comparison:
@@ -261,8 +274,14 @@ class _Comparison:
         self.after = self.children(2)
         self.words = bigrams.words[self.after.nodes].astype(np.int64)
         index = torch.from_numpy(self.after.rows), torch.from_numpy(self.words)
-        self.log_q_after: Floats = log_q[index].cpu().numpy()
+        self.log_q_after: Floats = log_q[index].cpu().double().numpy()
         self.target_after = self._place(bigrams.find(ending[0], targets), self.rows)
+
+    @staticmethod
+    def dense(log_q: Tensor, weights: Floats) -> Floats:
+        """Return weighted sums over the vocabulary, (positions,)."""
+        sums = log_q @ torch.from_numpy(weights).to(log_q)
+        return np.asarray(sums.cpu().double().numpy())
 
     def children(self, n: int) -> _Children:
         """Return the n-grams that begin with the last n − 1 words of each position."""
@@ -289,14 +308,12 @@ class _Comparison:
         self, following: Numbers | None, smoothings: tuple[Smoothing, ...]
     ) -> Iterator[tuple[tuple[int, Smoothing], NgramScores]]:
         """Yield the scores of each order and smoothing."""
-        if "raw" in smoothings:
-            yield from (((n, "raw"), one) for n, one in enumerate(self.raw(), 1))
-        if "backoff" in smoothings:
-            yield from (((n, "backoff"), one) for n, one in enumerate(self.backoff(), 1))
-        if "kneser_ney" in smoothings:
-            yield from (((n, "kneser_ney"), one) for n, one in enumerate(self.kneser_ney(), 1))
-        if "bidirectional" in smoothings and following is not None:
-            yield (2, "bidirectional"), self.bidirectional(following)
+        for smoothing in smoothings:
+            if smoothing != "bidirectional":
+                for n, one in enumerate(getattr(self, smoothing)(), 1):
+                    yield (n, smoothing), one
+            elif following is not None:
+                yield (2, smoothing), self.bidirectional(following)
 
     # Relative frequencies -------------------------------------------------------------------------------------
 
@@ -305,6 +322,11 @@ class _Comparison:
         """The logarithms of the model's probabilities plus 1e-9, (positions, vocabulary)."""
         return self.log_q.exp().add_(_EPSILON).log_()
 
+    @cached_property
+    def _rest_more(self) -> Floats:
+        """Their sum, times 1e-9."""
+        return self.dense(self._log_more, np.full(self.log_q.shape[1], _EPSILON))
+
     def raw(self) -> Iterator[NgramScores]:
         """Yield the scores of relative frequencies, of each order."""
         levels = [(n, self.children(n)) for n in range(2, self.models.order + 1)]
@@ -312,37 +334,36 @@ class _Comparison:
         for _, children in levels:
             seen &= np.diff(children.firsts) > 0
         p = self.models._raw_words + _EPSILON
-        cross = -(self._log_more @ torch.from_numpy(p).to(self.log_q)).cpu().numpy()
-        yield _scores(-scipy.special.xlogy(p, p).sum(), cross, np.log(p[self.targets]), seen)
+        cross = -self.dense(self._log_more, p)
+        yield _scores(-_plogp(p).sum(), cross, np.log(p[self.targets]), seen)
         for n, children in levels:
             level = self.levels[n - 1]
-            totals = np.maximum(children.sums(level.counts[children.nodes]), 1)
+            counts = level.counts[children.nodes]
+            totals = np.maximum(children.sums(counts), 1)
             target = level.find(self.ending[n - 2], self.targets)
-            share = np.where(target < 0, 0, level.counts[np.maximum(target, 0)] / totals)
-            p = level.counts[children.nodes] / totals[children.rows]
+            share = _taken(level.counts, target) / totals
+            p = counts / totals[children.rows]
             words = level.words[children.nodes].astype(np.int64)
             yield _scores(*self._of_shares(children, words, p), np.log(share + _EPSILON), seen)
 
     def _of_shares(self, children: _Children, words: Numbers, p: Floats) -> tuple[Floats, Floats]:
         """Return entropy and cross-entropy of the probabilities of some words, plus 1e-9 for all."""
         others = self.models.counts.vocab_size - np.diff(children.firsts)
-        entropy = children.sums(
-            scipy.special.xlogy(p + _EPSILON, p + _EPSILON)
-        ) + others * scipy.special.xlogy(_EPSILON, _EPSILON)
+        entropy = children.sums(_plogp(p + _EPSILON)) + others * _plogp(_EPSILON)
         index = torch.from_numpy(children.rows), torch.from_numpy(words)
         cross = children.sums(p * self._log_more[index].cpu().numpy())
-        return -entropy, -(cross + _EPSILON * self._log_more.sum(-1).cpu().numpy())
+        return -entropy, -(cross + self._rest_more)
 
     def bidirectional(self, following: Numbers) -> NgramScores:
         """Return the scores of P(w | previous) · P(next | w), normalized."""
         level, after = self.levels[1], self.after
         contexts = self.models._numbers[self.words]
         pairs = level.find(contexts, following[after.rows])
-        joint = np.where(pairs < 0, 0, level.counts[np.maximum(pairs, 0)] * level.counts[after.nodes])
-        joint = joint / np.maximum(self.models._bigram_totals[contexts], 1)
+        joint = _taken(level.counts, pairs) * level.counts[after.nodes]
+        joint /= np.maximum(self.models._bigram_totals[contexts], 1)
         totals = after.sums(joint)
         p = joint / np.where(totals > 0, totals, 1)[after.rows]
-        share = np.where(self.target_after < 0, 0, np.append(p, 0)[self.target_after])
+        share = _taken(p, self.target_after)
         return _scores(*self._of_shares(after, self.words, p), np.log(share + _EPSILON), totals > 0)
 
     # Smoothed models ------------------------------------------------------------------------------------------
@@ -396,8 +417,7 @@ class _Smoothed:
     @classmethod
     def of(cls, at: _Comparison, base: Floats) -> "_Smoothed":
         """Return the model without a context."""
-        cross = (at.log_q @ torch.from_numpy(base).to(at.log_q)).cpu().numpy()
-        return cls(at, base, cross, np.ones(len(at.rows)), base[at.words])
+        return cls(at, base, at.dense(at.log_q, base), np.ones(len(at.rows)), base[at.words])
 
     def scores(self) -> NgramScores:
         """Compare it with the language model."""
@@ -405,18 +425,14 @@ class _Smoothed:
         of_base = base[at.words]
         rest = base.sum() - at.after.sums(of_base)  # of words that nowhere follow the last one
         total = at.after.sums(p) + weight * rest
-        log_rest = scipy.special.xlogy(base, base).sum() - at.after.sums(
-            scipy.special.xlogy(of_base, of_base)
-        )
-        minus_entropy = (
-            at.after.sums(scipy.special.xlogy(p, p))
-            + weight * log_rest
-            + scipy.special.xlogy(weight, weight) * rest
-        )
+        entropy = -at.after.sums(_plogp(p))
+        entropy -= weight * (_plogp(base).sum() - at.after.sums(_plogp(of_base)))
+        entropy -= _plogp(weight) * rest
         cross = at.after.sums(p * at.log_q_after)
         cross += weight * (self.base_cross - at.after.sums(of_base * at.log_q_after))
-        target = np.where(at.target_after < 0, weight * base[at.targets], np.append(p, 0)[at.target_after])
-        return _scores(np.log(total) - minus_entropy / total, -cross / total, np.log(target))
+        elsewhere = weight * base[at.targets]
+        target = np.where(at.target_after < 0, elsewhere, _taken(p, at.target_after))
+        return _scores(np.log(total) + entropy / total, -cross / total, np.log(target))
 
 
 def _scores(

@@ -215,7 +215,7 @@ class HasFacts(Protocol):
 class HasTrainingPart(Protocol):
     """A LightningDataModule (or LightningModule) that overrides the hook. A loader is one split, whichever it is.
 
-    Required by DiagnosticProbe, EdgeProbe.
+    Required by DiagnosticProbe, EdgeProbe, NgramDivergence.
     """
 
     def train_dataloader(self) -> Any:

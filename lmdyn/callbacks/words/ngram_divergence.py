@@ -2,8 +2,10 @@
 
 import math
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -171,15 +173,15 @@ class NgramDivergence(StreamingObserver):
         key = (found, self.train_tokens, self.order, vocab_size, "masked" if self.masked else "causal")
         folder = self.run.log_dir / "ngrams" / "-".join(map(str, key))
         if rank_and_world_size()[0] == 0 and not (found and folder.exists()):
-            new = folder.with_name(f"{folder.name}.{id(self)}")
-            new.mkdir(parents=True)
-            texts = _texts(self._train, self.masked)
-            counts = NgramCounts.of(texts, vocab_size, self.order, new)
-            report(
-                self.name, f"{int(counts.levels[0].counts.sum()):,} training tokens are counted in {folder}"
-            )
-            shutil.rmtree(folder, ignore_errors=True)
-            new.rename(folder)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+                new = Path(temporary, folder.name)
+                new.mkdir()
+                counts = NgramCounts.of(_texts(self._train, self.masked), vocab_size, self.order, new)
+                total = int(counts.levels[0].counts.sum())
+                report(self.name, f"{total:,} training tokens are counted in {folder}")
+                shutil.rmtree(folder, ignore_errors=True)
+                new.rename(folder)
         gather(None)  # wait for the files
         return NgramCounts.read(folder)
 
@@ -330,7 +332,7 @@ def _texts(train: ProbeSet, masked: bool) -> Iterator[Any]:
                 if not continues and stream:
                     yield np.concatenate(stream)
                     stream.clear()
-                stream.append(row.astype(np.int32))
+                stream.append(row[row >= 0].astype(np.int32))
             continue
         if not masked:  # the word after the last one
             ids = torch.cat([ids, labels[:, -1:]], 1)
