@@ -48,10 +48,12 @@ def extremum(
         >>> extremum([0, 1, 10, 100], [3.0, 1.0, 2.0, 2.0], "minimum")
         Extremum(step=1.0, value=1.0, censored=False)
     """
-    at, course = np.asarray(steps, np.float64), np.asarray(values, np.float64)
+    at = np.asarray(steps, np.float64)
+    course = np.asarray(values, np.float64)
     if at.shape != course.shape or at.ndim != 1 or (np.diff(at) <= 0).any():
         raise ValueError(f"expected increasing steps, each with a value, got {at.shape} and {course.shape}")
-    at, course = at[np.isfinite(course)], course[np.isfinite(course)]
+    finite = np.isfinite(course)
+    at, course = at[finite], course[finite]
     if not len(at):
         return None
     place = int(course.argmin() if kind == "minimum" else course.argmax())

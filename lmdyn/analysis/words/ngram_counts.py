@@ -53,14 +53,18 @@ class NgramLevel:
             contexts: (n,) numbers of their first n − 1 words as an (n − 1)-gram, −1 if that does not occur.
             words: (n,) their last words.
         """
-        before, word = np.asarray(contexts, np.int64), np.asarray(words)
-        low = self.starts[np.maximum(before, 0)]
-        end = np.where(before < 0, low, self.starts[np.maximum(before, 0) + 1])
+        before = np.asarray(contexts, np.int64)
+        word = np.asarray(words)
+        known = before >= 0
+        context = np.where(known, before, 0)
+        low = self.starts[context]
+        end = np.where(known, self.starts[context + 1], low)
         high = end
         while (open_ := low < high).any():
             middle = (low + high) // 2
-            less = open_ & (self.words[np.where(open_, middle, 0)] < word)
-            low, high = np.where(less, middle + 1, low), np.where(open_ & ~less, middle, high)
+            found = self.words[np.where(open_, middle, 0)]
+            low = np.where(open_ & (found < word), middle + 1, low)
+            high = np.where(open_ & (found >= word), middle, high)
         there = low < end
         there &= self.words[np.where(there, low, 0)] == word
         return np.where(there, low, -1)
@@ -136,7 +140,10 @@ class NgramCounts:
         return cls(tuple(levels), content["vocab_size"])
 
     def _in_memory(self) -> "NgramCounts":
-        levels = (NgramLevel(*(np.array(getattr(level, f)) for f in _FIELDS)) for level in self.levels)
+        levels = []
+        for level in self.levels:
+            fields = {name: np.array(getattr(level, name)) for name in _FIELDS}
+            levels.append(NgramLevel(**fields))
         return NgramCounts(tuple(levels), self.vocab_size)
 
     def ending(self, text: npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -182,11 +189,20 @@ def _count_words(
     counts = np.zeros(vocab_size + 1, np.int64)
     for part in np.split(tokens, range(_SORTED, len(tokens), _SORTED)):
         counts += np.bincount(part + 1, minlength=vocab_size + 1)
-    words = np.flatnonzero(counts[1:])
-    _write(place, 1, words=words, counts=counts[1:][words], suffixes=0 * words, starts=[0, len(words)])
+    counts = counts[1:]
+    words = np.flatnonzero(counts)
+    occurrences = counts[words]
+    _write(
+        place,
+        1,
+        words=words,
+        counts=occurrences,
+        suffixes=np.zeros_like(words),
+        starts=[0, len(words)],
+    )
     numbers = np.full(vocab_size + 1, -1, np.int32)
     numbers[words] = np.arange(len(words))
-    return numbers[tokens], counts[1:][words]  # the last number is that of the token between texts, −1
+    return numbers[tokens], occurrences  # the last number is that of the token between texts, −1
 
 
 def _count(
@@ -242,7 +258,8 @@ def _portions(counts: Ints) -> Iterator[tuple[int, int]]:
     ends = np.cumsum(counts, dtype=np.int64)
     first, before = 0, 0
     while first < len(counts):
-        last = max(first + 1, int(np.searchsorted(ends, before + _SORTED, side="right")))
+        last = int(ends.searchsorted(before + _SORTED, side="right"))
+        last = max(first + 1, last)
         yield first, last
         first, before = last, int(ends[last - 1])
 

@@ -113,14 +113,15 @@ class NgramModels:
     @cached_property
     def _lower_words(self) -> Floats:
         """Kneser-Ney's lowest order, by the number of words that precede each word."""
+        level = self.counts.levels[0]
         preceding = np.zeros(self.counts.vocab_size)
-        preceding[self.counts.levels[0].words] = _adjusted(self.counts.levels[0])
+        preceding[level.words] = _adjusted(level)
         return self._smoothed_words(preceding, self._lower_discounts[0])
 
     def _smoothed_words(self, counts: Floats, discounts: Floats) -> Floats:
         less = discounts[np.minimum(counts, 3).astype(int)]
-        found: Floats = (counts - less + less.sum() / self.counts.vocab_size) / counts.sum()
-        return found
+        even = less.sum() / self.counts.vocab_size
+        return np.asarray((counts - less + even) / counts.sum())
 
     @cached_property
     def _numbers(self) -> Numbers:
@@ -131,7 +132,8 @@ class NgramModels:
     def _bigram_totals(self) -> Floats:
         """How often a word follows each one."""
         level = self.counts.levels[1]
-        return np.diff(np.append(0, np.cumsum(level.counts, dtype=np.float64))[level.starts])
+        ends = np.cumsum(level.counts, dtype=np.float64)
+        return np.diff(np.append(0, ends)[level.starts])
 
     # Words after contexts -------------------------------------------------------------------------------------
 
@@ -190,37 +192,49 @@ class NgramModels:
         drawn = np.zeros((texts, length), np.int64)
         for text in drawn:
             for t in range(length):
-                text[t] = self._drawn_word(order, text[max(0, t - order + 1) : t], random)
+                before = text[max(0, t - order + 1) : t]
+                text[t] = self._drawn_word(order, before, random)
         return drawn
 
     def _drawn_word(self, order: int, before: Numbers, random: np.random.Generator) -> int:
         """Draw a word from the counts of the highest order, with their probability in it, else from the next lower."""
         contexts = self.counts.ending(before)[:, -1:]
         for n in range(min(order, len(before) + 1), 1, -1):
-            level, context = self.counts.levels[n - 1], int(contexts[n - 2, 0])
+            level = self.counts.levels[n - 1]
+            context = int(contexts[n - 2, 0])
             if context < 0 or level.starts[context] == level.starts[context + 1]:
                 continue
             nodes = np.arange(level.starts[context], level.starts[context + 1])
             counts = self._counts(n, nodes, lower=n < order)
-            ends = (counts - self._less(n, counts, lower=n < order)).cumsum()
+            less = self._less(n, counts, lower=n < order)
+            ends = (counts - less).cumsum()
             chosen = random.random() * counts.sum()
             if chosen < ends[-1]:
                 return int(level.words[nodes[ends.searchsorted(chosen, side="right")]])
-        ends = (self._kneser_ney_words if order == 1 else self._lower_words).cumsum()
-        return int(ends.searchsorted(random.random() * ends[-1], side="right"))
+        words = self._kneser_ney_words if order == 1 else self._lower_words
+        ends = words.cumsum()
+        chosen = random.random() * ends[-1]
+        return int(ends.searchsorted(chosen, side="right"))
 
     def entropy(self, order: int, texts: npt.ArrayLike) -> float:
         """Return the mean surprisal in bits of the words after the first of texts (texts, time), by Kneser-Ney."""
-        flat = np.asarray(texts)
-        even = torch.zeros(flat.shape[1] - 1, 1).expand(-1, self.counts.vocab_size)
-        found = [self.scores(text[:-1], even, text[1:], smoothings=("kneser_ney",)) for text in flat]
-        return -float(np.mean([scores[order, "kneser_ney"].log_probability for scores in found]))
+        rows = np.asarray(texts)
+        # only the n-gram model's own probabilities are read
+        even = torch.zeros(rows.shape[1] - 1, 1).expand(-1, self.counts.vocab_size)
+        found = []
+        for text in rows:
+            scores = self.scores(text[:-1], even, text[1:], smoothings=("kneser_ney",))
+            found.append(scores[order, "kneser_ney"].log_probability)
+        return -float(np.mean(found))
 
     def _counts(self, n: int, nodes: Numbers, lower: bool) -> Floats:
         """Return the counts of n-grams: for lower orders of Kneser-Ney, the numbers of different words before them."""
         level = self.counts.levels[n - 1]
         counts = level.counts[nodes].astype(np.float64)
-        return np.where(level.preceding[nodes] > 0, level.preceding[nodes], counts) if lower else counts
+        if not lower:
+            return counts
+        preceding = level.preceding[nodes]
+        return np.where(preceding > 0, preceding, counts)
 
     def _less(self, n: int, counts: Floats, lower: bool) -> Floats:
         """Return the discount of each count."""
@@ -250,7 +264,8 @@ def _adjusted(level: NgramLevel) -> npt.NDArray[Any]:
 
 def _discounts(counts: npt.ArrayLike) -> Floats:
     """Return the discounts of counts of 0, 1, 2, and 3 or more."""
-    ones, twos, threes, fours = np.bincount(np.minimum(counts, 5), minlength=6)[1:5].tolist()
+    sizes = np.bincount(np.minimum(counts, 5), minlength=6)
+    ones, twos, threes, fours = sizes[1:5].tolist()
     if not (ones and twos and threes):
         return _FALLBACK
     share = ones / (ones + 2 * twos)
@@ -275,7 +290,8 @@ class _Comparison:
         self.words = bigrams.words[self.after.nodes].astype(np.int64)
         index = torch.from_numpy(self.after.rows), torch.from_numpy(self.words)
         self.log_q_after: Floats = log_q[index].cpu().double().numpy()
-        self.target_after = self._place(bigrams.find(ending[0], targets), self.rows)
+        found = bigrams.find(ending[0], targets)
+        self.target_after = self._place(found, self.rows)
 
     @staticmethod
     def dense(log_q: Tensor, weights: Floats) -> Floats:
@@ -285,17 +301,21 @@ class _Comparison:
 
     def children(self, n: int) -> _Children:
         """Return the n-grams that begin with the last n − 1 words of each position."""
-        context, starts = self.ending[n - 2], self.levels[n - 1].starts
-        begins = starts[np.maximum(context, 0)]
-        sizes = np.where(context < 0, 0, starts[np.maximum(context, 0) + 1] - begins)
+        starts = self.levels[n - 1].starts
+        known = self.ending[n - 2] >= 0
+        context = np.where(known, self.ending[n - 2], 0)
+        begins = starts[context]
+        sizes = np.where(known, starts[context + 1] - begins, 0)
         firsts = np.concatenate([[0], sizes.cumsum()])
         rows = np.repeat(self.rows, sizes)
-        return _Children(rows, np.arange(firsts[-1]) - firsts[rows] + begins[rows], firsts)
+        within = np.arange(firsts[-1]) - firsts[rows]
+        return _Children(rows, begins[rows] + within, firsts)
 
     def _place(self, bigrams: Numbers, rows: Numbers) -> Numbers:
         """Return the places of bigrams among the words after their positions, −1 for those that do not occur."""
-        begins = self.levels[1].starts[np.maximum(self.ending[0][rows], 0)]
-        return np.where(bigrams < 0, -1, self.after.firsts[rows] + bigrams - begins)
+        contexts = np.maximum(self.ending[0][rows], 0)
+        within = bigrams - self.levels[1].starts[contexts]
+        return np.where(bigrams < 0, -1, self.after.firsts[rows] + within)
 
     def places(self, n: int, children: _Children) -> Numbers:
         """Return the places of n-grams' last words among the words after each position."""
@@ -334,8 +354,9 @@ class _Comparison:
         for _, children in levels:
             seen &= np.diff(children.firsts) > 0
         p = self.models._raw_words + _EPSILON
+        entropy = -_plogp(p).sum()
         cross = -self.dense(self._log_more, p)
-        yield _scores(-_plogp(p).sum(), cross, np.log(p[self.targets]), seen)
+        yield _scores(entropy, cross, np.log(p[self.targets]), seen)
         for n, children in levels:
             level = self.levels[n - 1]
             counts = level.counts[children.nodes]
@@ -344,7 +365,8 @@ class _Comparison:
             share = _taken(level.counts, target) / totals
             p = counts / totals[children.rows]
             words = level.words[children.nodes].astype(np.int64)
-            yield _scores(*self._of_shares(children, words, p), np.log(share + _EPSILON), seen)
+            entropy, cross = self._of_shares(children, words, p)
+            yield _scores(entropy, cross, np.log(share + _EPSILON), seen)
 
     def _of_shares(self, children: _Children, words: Numbers, p: Floats) -> tuple[Floats, Floats]:
         """Return entropy and cross-entropy of the probabilities of some words, plus 1e-9 for all."""
@@ -364,7 +386,8 @@ class _Comparison:
         totals = after.sums(joint)
         p = joint / np.where(totals > 0, totals, 1)[after.rows]
         share = _taken(p, self.target_after)
-        return _scores(*self._of_shares(after, self.words, p), np.log(share + _EPSILON), totals > 0)
+        entropy, cross = self._of_shares(after, self.words, p)
+        return _scores(entropy, cross, np.log(share + _EPSILON), totals > 0)
 
     # Smoothed models ------------------------------------------------------------------------------------------
 
@@ -376,8 +399,9 @@ class _Comparison:
         for n in range(2, self.models.order + 1):
             children = self.children(n)
             counts = self.levels[n - 1].counts[children.nodes]
+            totals = children.sums(counts)
             p = _BACKOFF * smoothed.after
-            p[self.places(n, children)] = counts / children.sums(counts)[children.rows]
+            p[self.places(n, children)] = counts / totals[children.rows]
             smoothed = replace(smoothed, after=p, weight=_BACKOFF * smoothed.weight)
             yield smoothed.scores()
 
@@ -398,7 +422,8 @@ class _Comparison:
         counts = self.models._counts(n, children.nodes, lower)
         less = self.models._less(n, counts, lower)
         totals = children.sums(counts)
-        weight = np.where(totals > 0, children.sums(less) / np.maximum(totals, 1), 1.0)
+        left = children.sums(less) / np.maximum(totals, 1)
+        weight = np.where(totals > 0, left, 1.0)
         p = of.after * weight[self.after.rows]
         p[places] += (counts - less) / totals[children.rows]
         return replace(of, after=p, weight=of.weight * weight)
@@ -417,7 +442,9 @@ class _Smoothed:
     @classmethod
     def of(cls, at: _Comparison, base: Floats) -> "_Smoothed":
         """Return the model without a context."""
-        return cls(at, base, at.dense(at.log_q, base), np.ones(len(at.rows)), base[at.words])
+        cross = at.dense(at.log_q, base)
+        weight = np.ones(len(at.rows))
+        return cls(at, base, cross, weight, base[at.words])
 
     def scores(self) -> NgramScores:
         """Compare it with the language model."""
@@ -426,13 +453,17 @@ class _Smoothed:
         rest = base.sum() - at.after.sums(of_base)  # of words that nowhere follow the last one
         total = at.after.sums(p) + weight * rest
         entropy = -at.after.sums(_plogp(p))
-        entropy -= weight * (_plogp(base).sum() - at.after.sums(_plogp(of_base)))
-        entropy -= _plogp(weight) * rest
+        elsewhere = _plogp(base).sum() - at.after.sums(_plogp(of_base))
+        entropy -= weight * elsewhere + _plogp(weight) * rest
         cross = at.after.sums(p * at.log_q_after)
         cross += weight * (self.base_cross - at.after.sums(of_base * at.log_q_after))
-        elsewhere = weight * base[at.targets]
-        target = np.where(at.target_after < 0, elsewhere, _taken(p, at.target_after))
-        return _scores(np.log(total) + entropy / total, -cross / total, np.log(target))
+        target = np.where(
+            at.target_after < 0,
+            weight * base[at.targets],
+            _taken(p, at.target_after),
+        )
+        normalized = np.log(total) + entropy / total
+        return _scores(normalized, -cross / total, np.log(target))
 
 
 def _scores(

@@ -165,7 +165,8 @@ class NgramDivergence(StreamingObserver):
             rows = -(-self.drawn_tokens // time)
             for n in range(1, self.order + 1):
                 texts = models.draw(n, rows, time, self.seed)
-                self._drawn[n], self._entropies[n] = torch.from_numpy(texts), models.entropy(n, texts)
+                self._drawn[n] = torch.from_numpy(texts)
+                self._entropies[n] = models.entropy(n, texts)
 
     def _counted(self, vocab_size: int) -> NgramCounts:
         """Count the training text, or return the counts of the same text in the run's folder."""
@@ -206,8 +207,11 @@ class NgramDivergence(StreamingObserver):
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
         with torch.no_grad():
             logits = logits_of(call_module(module, batch, forward=self.forward))
-        loss = float(token_losses(logits.float(), labels).sum() / (labels >= 0).sum() / math.log(2))
-        return {"drawn_loss": loss, "drawn_entropy": self._entropies[n]}
+        losses = token_losses(logits.float(), labels)[labels >= 0]
+        return {
+            "drawn_loss": float(losses.mean()) / math.log(2),
+            "drawn_entropy": self._entropies[n],
+        }
 
     def sums(self) -> Mapping[str, Callable[[], Any]]:
         """Return the scores of all positions."""
@@ -249,7 +253,10 @@ class NgramDivergence(StreamingObserver):
                 none = f"no position of the probe set has a {smoothing} model of order {n}"
                 report(self.name, f"{none}: its contexts do not occur in the training text")
                 continue
-            values = {"kl": float(kl[kept].mean()), "cross_entropy": float(cross[kept].mean())}
+            values = {
+                "kl": float(kl[kept].mean()),
+                "cross_entropy": float(cross[kept].mean()),
+            }
             if len(set(word[kept])) > 1 and len(set(model[kept])) > 1:
                 values["pearson"] = pearson(word[kept], model[kept])
                 values["spearman"] = spearman(word[kept], model[kept])
