@@ -207,11 +207,13 @@ def one_masked(batch: Mapping[str, Any], mask_id: int, special: Sequence[int], s
     ids = torch.where(labels >= 0, labels, batch["input_ids"])
     mask = batch.get("attention_mask")
     real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
-    eligible = real & ~torch.isin(ids, torch.tensor(special, dtype=ids.dtype, device=ids.device))
+    left = torch.tensor(special, dtype=ids.dtype, device=ids.device)
+    eligible = real & ~torch.isin(ids, left)
     eligible[:, 0] = False
     places = torch.arange(ids.shape[1], device=ids.device)
-    text = (ids * (2 * places + 1)).where(real, 0).sum(1, keepdim=True) + seed
-    order = splitmix64(splitmix64(text) + places) & (2**63 - 1)
+    weighted = ids * (2 * places + 1)
+    text = weighted.where(real, 0).sum(1, keepdim=True)
+    order = splitmix64(splitmix64(text + seed) + places) & (2**63 - 1)
     chosen = order.where(eligible, -1).argmax(1, keepdim=True)
     hidden = torch.zeros_like(eligible).scatter(1, chosen, True) & eligible
     return {

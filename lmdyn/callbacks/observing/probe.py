@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, Protocol
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
@@ -302,6 +303,38 @@ class TrainingPart:
     def open(self) -> ProbeSet:
         """Return the batches from the first on."""
         return self._observer.part("train") if self._reopen else self._part
+
+
+def texts_of(train: ProbeSet, masked: bool) -> Iterator[Any]:
+    """Yield the token ids of each text of a training part, without padding.
+
+    Rows that continue those of the batch before are one text. Of other rows of causal data, the word after the last one
+    belongs to the text.
+
+    Args:
+        train: training batches.
+        masked: whether ``labels`` are the tokens that were masked.
+    """
+    streams: list[list[Any]] = []
+    for batch in train.batches():
+        ids, labels = text_of(batch), labels_of(batch)
+        if masked:
+            ids = torch.where(labels >= 0, labels, ids)
+        ids = ids.where(batch["attention_mask"].bool(), -1) if "attention_mask" in batch else ids
+        if "continues" in batch:
+            if len(streams) != len(ids):
+                yield from map(np.concatenate, streams)
+                streams = [[] for _ in ids]
+            for stream, row, continues in zip(streams, ids.numpy(), batch["continues"].tolist(), strict=True):
+                if not continues and stream:
+                    yield np.concatenate(stream)
+                    stream.clear()
+                stream.append(row[row >= 0].astype(np.int32))
+            continue
+        if not masked:  # the word after the last one
+            ids = torch.cat([ids, labels[:, -1:]], 1)
+        yield from (row[row >= 0] for row in ids.numpy())
+    yield from map(np.concatenate, filter(None, streams))
 
 
 def _count_tokens(batch: Batch) -> int:

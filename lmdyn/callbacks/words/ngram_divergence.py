@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.batches import aligned_labels, labels_of, text_of
+from lmdyn.analysis.inspection.batches import aligned_labels, text_of
 from lmdyn.analysis.inspection.forward import call_module, device_of, logits_of, token_losses
 from lmdyn.analysis.inspection.label_convention import model_reading
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
@@ -25,7 +25,7 @@ from lmdyn.analysis.words.word_masks import one_masked
 from lmdyn.callbacks.observing.amounts import count_tokens
 from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen
-from lmdyn.callbacks.observing.probe import ObservedBatch, ProbeSet, Watch, to_device
+from lmdyn.callbacks.observing.probe import ObservedBatch, ProbeSet, Watch, texts_of, to_device
 from lmdyn.callbacks.observing.protocols import HasTrainingPart
 from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
@@ -89,7 +89,7 @@ class NgramDivergence(StreamingObserver):
     order: Annotated[int, From(2)] = 5
     smoothings: Sequence[Literal["raw", "backoff", "kneser_ney"]] = ("raw", "backoff", "kneser_ney")
     train_tokens: Annotated[int, From(1)] | None = None
-    drawn_tokens: Annotated[int, From(0)] = 2048
+    drawn_tokens: Annotated[int, From(0)] = 1024
     seed: int = 0
 
     needs = (HasTrainingPart,)
@@ -178,7 +178,7 @@ class NgramDivergence(StreamingObserver):
             with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
                 new = Path(temporary, folder.name)
                 new.mkdir()
-                counts = NgramCounts.of(_texts(self._train, self.masked), vocab_size, self.order, new)
+                counts = NgramCounts.of(texts_of(self._train, self.masked), vocab_size, self.order, new)
                 total = int(counts.levels[0].counts.sum())
                 report(self.name, f"{total:,} training tokens are counted in {folder}")
                 shutil.rmtree(folder, ignore_errors=True)
@@ -188,7 +188,8 @@ class NgramDivergence(StreamingObserver):
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report the memory of the scores of all positions."""
-        positions, models = count_tokens(self.probe_set), self.order * (1 + len(self.smoothings))
+        positions = count_tokens(self.probe_set)
+        models = self.order * (1 + len(self.smoothings))
         yield Cost(
             f"scores of {positions:,} positions", 24 * positions * models, "lower `max_tokens`", host=True
         )
@@ -197,7 +198,9 @@ class NgramDivergence(StreamingObserver):
 
     def watch(self, module: nn.Module, step: int) -> Watch:
         """Read the drawn texts, before the pass over the probe set."""
-        self._of_drawn = {n: self._read_drawn(module, n, rows) for n, rows in self._drawn.items()}
+        self._of_drawn = {}
+        for n, rows in self._drawn.items():
+            self._of_drawn[n] = self._read_drawn(module, n, rows)
         return super().watch(module, step)
 
     def _read_drawn(self, module: nn.Module, n: int, rows: Int[Tensor, "rows time"]) -> dict[str, float]:
@@ -223,14 +226,17 @@ class NgramDivergence(StreamingObserver):
         labels, text = seen.labels, text_of(seen.batch)
         if self.masked:
             text = torch.where(labels >= 0, labels, text)
-        whole = sums["positions"].continued(text.where(seen.tokens, -1), seen.start, self.order)
+        text = text.where(seen.tokens, -1)
+        whole = sums["positions"].continued(text, seen.start, self.order)
         # a masked word's context ends before it, another one's with the word that predicts it
         first = self.order - 1 - int(self.masked)
-        for rows in torch.arange(len(text)).split(max(1, _LOGITS // seen.logits[0].numel())):
-            row, time = (labels[rows[0] : rows[-1] + 1] >= 0).nonzero(as_tuple=True)
+        step = max(1, _LOGITS // seen.logits[0].numel())
+        for begin in range(0, len(text), step):
+            there = labels[begin : begin + step] >= 0
+            row, time = there.nonzero(as_tuple=True)
             if not len(row):
                 continue
-            row = row + rows[0].to(row.device)
+            row = row + begin
             at = row * whole.shape[1] + time + first
             found = self._models.scores(
                 whole.flatten().cpu(),
@@ -321,27 +327,3 @@ class _OneMasked:
         """Return the batches of a rank."""
         for batch in self._probe.batches(rank, world_size):
             yield one_masked(batch, self._mask, self._special, self._seed)
-
-
-def _texts(train: ProbeSet, masked: bool) -> Iterator[Any]:
-    """Yield the texts of the rows of training batches; rows that continue those of the batch before are one text."""
-    streams: list[list[Any]] = []
-    for batch in train.batches():
-        ids, labels = text_of(batch), labels_of(batch)
-        if masked:
-            ids = torch.where(labels >= 0, labels, ids)
-        ids = ids.where(batch["attention_mask"].bool(), -1) if "attention_mask" in batch else ids
-        if "continues" in batch:
-            if len(streams) != len(ids):
-                yield from map(np.concatenate, streams)
-                streams = [[] for _ in ids]
-            for stream, row, continues in zip(streams, ids.numpy(), batch["continues"].tolist(), strict=True):
-                if not continues and stream:
-                    yield np.concatenate(stream)
-                    stream.clear()
-                stream.append(row[row >= 0].astype(np.int32))
-            continue
-        if not masked:  # the word after the last one
-            ids = torch.cat([ids, labels[:, -1:]], 1)
-        yield from (row[row >= 0] for row in ids.numpy())
-    yield from map(np.concatenate, filter(None, streams))
