@@ -11,7 +11,8 @@ from typing import Any
 
 import lightning as L
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.runs.atomic_files import compare_checksums
@@ -120,7 +121,7 @@ def newest_checkpoint(path: str, step: int | None = None) -> Path:
     return checkpoints[max(checkpoints) if step is None else step]
 
 
-def load_weights(module: nn.Module, state_dict: Mapping[str, Tensor], path: Path) -> None:
+def load_weights(module: Module, state_dict: Mapping[str, Tensor], path: Path) -> None:
     """Load all weights of a checkpoint.
 
     Raises:
@@ -139,7 +140,7 @@ def load_weights(module: nn.Module, state_dict: Mapping[str, Tensor], path: Path
     module.load_state_dict(state_dict)
 
 
-def build_module(checkpoint: Mapping[str, Any], path: Path, class_path: str | None = None) -> nn.Module:
+def build_module(checkpoint: Mapping[str, Any], path: Path, class_path: str | None = None) -> Module:
     """Build a module with the hyperparameters and the weights of its checkpoint, in eval mode, frozen.
 
     A checkpoint cannot run code of its choice: the class that it records is used only if it is one of lmdyn's or was
@@ -151,7 +152,7 @@ def build_module(checkpoint: Mapping[str, Any], path: Path, class_path: str | No
         class_path: dotted path of its class, which is imported; by default the one that ``fit`` recorded.
 
     Raises:
-        ValueError: if no class is known, if the recorded one is not imported or not a subclass of ``nn.Module``,
+        ValueError: if no class is known, if the recorded one is not imported or not a subclass of ``Module``,
             or if hyperparameters or weights do not fit it.
     """
     hyperparameters = dict(checkpoint.get("hyper_parameters", {}))
@@ -163,7 +164,7 @@ def build_module(checkpoint: Mapping[str, Any], path: Path, class_path: str | No
         )
     cls = _recorded_class(str(recorded), path) if class_path is None else dotted(class_path)
     class_path = class_path or recorded
-    if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
+    if not (isinstance(cls, type) and issubclass(cls, Module)):
         raise ValueError(f"{path}: expected a subclass of torch.nn.Module, got {class_path}")
     known = inspect.signature(cls).parameters
     anything = any(p.kind is p.VAR_KEYWORD for p in known.values())

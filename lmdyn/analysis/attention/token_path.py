@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.attention.copying import vocabulary_product
 from lmdyn.analysis.inspection.activations import observing, paths_of, plain_path
@@ -36,7 +37,7 @@ class TokenPath:
 
 
 def find_token_path(
-    module: nn.Module, batch: Mapping[str, Any], width: int, forward: Forward | None = None
+    module: Module, batch: Mapping[str, Any], width: int, forward: Forward | None = None
 ) -> TokenPath | str:
     """Find the embedding and the output layer of a model in forward passes, or say why there is no such linear path.
 
@@ -78,7 +79,7 @@ def find_token_path(
     outside = _linear_outside(module, batch, forward, [*blocks, paths["logits"][0]])
     sizes = (int(table.shape[1]), linear_shape(last)[1])
     wanted = ((width, sizes[0]), (sizes[1], width))
-    factors: list[nn.Module | None] = [None, None]
+    factors: list[Module | None] = [None, None]
     for i, (name, size, shape) in enumerate(zip(_FACTORS, sizes, wanted, strict=True)):
         own = [p for p in outside if p.rpartition(".")[2] == name and linear_shape(modules[p]) == shape]
         if len(own) == 1:
@@ -100,7 +101,7 @@ def find_token_path(
 
 
 def _linear_outside(
-    module: nn.Module, batch: Mapping[str, Any], forward: Forward | None, known: list[str]
+    module: Module, batch: Mapping[str, Any], forward: Forward | None, known: list[str]
 ) -> list[str]:
     """Return the paths of linear layers that ran and are in none of the known modules."""
     ran: list[str] = []

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from lmdyn.analysis.statistics.mean_over_seeds import Bounds
 
@@ -31,9 +31,7 @@ class Extremum:
     censored: bool
 
 
-def extremum(
-    steps: npt.ArrayLike, values: npt.ArrayLike, kind: Literal["minimum", "maximum"]
-) -> Extremum | None:
+def extremum(steps: ArrayLike, values: ArrayLike, kind: Literal["minimum", "maximum"]) -> Extremum | None:
     """Return the minimum or maximum of a course over steps; None without a finite value.
 
     Args:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 __all__ = ["NgramCounts", "NgramLevel"]
 
-Ints = npt.NDArray[np.integer[Any]]
+Ints = NDArray[np.integer[Any]]
 
 _BETWEEN = -1
 """Token between texts: no n-gram contains it."""
@@ -46,7 +46,7 @@ class NgramLevel:
     preceding: Ints
     starts: Ints
 
-    def find(self, contexts: npt.ArrayLike, words: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def find(self, contexts: ArrayLike, words: ArrayLike) -> Ints:
         """Return the numbers of n-grams, −1 for those that do not occur.
 
         Args:
@@ -98,7 +98,7 @@ class NgramCounts:
 
     @classmethod
     def of(
-        cls, texts: Iterable[npt.ArrayLike], vocab_size: int, order: int = 5, folder: str | Path | None = None
+        cls, texts: Iterable[ArrayLike], vocab_size: int, order: int = 5, folder: str | Path | None = None
     ) -> "NgramCounts":
         """Count the n-grams within texts.
 
@@ -146,7 +146,7 @@ class NgramCounts:
             levels.append(NgramLevel(**fields))
         return NgramCounts(tuple(levels), self.vocab_size)
 
-    def ending(self, text: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def ending(self, text: ArrayLike) -> Ints:
         """Return the number of the n-gram of each order that ends at each position of a text: (order, time).
 
         It is −1 for n-grams that do not occur, and where fewer than n words are there.
@@ -155,18 +155,18 @@ class NgramCounts:
         found = np.full((self.order, len(ids)), -1)
         nodes = np.zeros(len(ids), np.int64)  # of the n-gram that begins at each position
         for n, level in enumerate(self.levels[: len(ids)]):
-            nodes = level.find(nodes[: len(ids) - n], ids[n:])
+        nodes: Ints = np.zeros(len(ids), np.int64)  # of the n-gram that begins at each position
             found[n, n:] = nodes
         return found
 
 
-def _mapped(path: Path, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+def _mapped(path: Path, dtype: DTypeLike) -> NDArray[Any]:
     if not path.stat().st_size:  # an empty file cannot be mapped
         return np.zeros(0, dtype)
     return np.memmap(path, dtype, "r")
 
 
-def _written(texts: Iterable[npt.ArrayLike], vocab_size: int, path: Path) -> npt.NDArray[np.int32]:
+def _written(texts: Iterable[ArrayLike], vocab_size: int, path: Path) -> Ints:
     """Write the texts into one file, with a token between them that no n-gram contains."""
     with path.open("wb") as file:
         for text in texts:
@@ -182,9 +182,7 @@ def _written(texts: Iterable[npt.ArrayLike], vocab_size: int, path: Path) -> npt
     return tokens
 
 
-def _count_words(
-    place: Path, tokens: npt.NDArray[np.int32], vocab_size: int
-) -> tuple[npt.NDArray[np.int32], Ints]:
+def _count_words(place: Path, tokens: Ints, vocab_size: int) -> tuple[Ints, Ints]:
     """Write the words, and return the number of the one at each position, −1 between texts, and their occurrences."""
     counts = np.zeros(vocab_size + 1, np.int64)
     for part in np.split(tokens, range(_SORTED, len(tokens), _SORTED)):
@@ -208,11 +206,11 @@ def _count_words(
 def _count(
     place: Path,
     n: int,
-    tokens: npt.NDArray[np.int32],
-    nodes: npt.NDArray[np.int32],
+    tokens: Ints,
+    nodes: Ints,
     counts: Ints,
     vocab_size: int,
-) -> tuple[npt.NDArray[np.int32], Ints]:
+) -> tuple[Ints, Ints]:
     """Write the n-grams, and return the number of the one that begins at each position, −1 for none, and their counts.
 
     Args:
@@ -264,7 +262,7 @@ def _portions(counts: Ints) -> Iterator[tuple[int, int]]:
         first, before = last, int(ends[last - 1])
 
 
-def _write(place: Path, n: int, **fields: npt.ArrayLike) -> None:
+def _write(place: Path, n: int, **fields: ArrayLike) -> None:
     """Append to the files of an order."""
     for name, values in fields.items():
         with (place / f"{n}_{name}").open("ab") as file:

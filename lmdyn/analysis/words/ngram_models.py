@@ -6,22 +6,21 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import scipy
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from lmdyn.analysis.statistics.precision import at_least_float32
-from lmdyn.analysis.words.ngram_counts import NgramCounts, NgramLevel
+from lmdyn.analysis.words.ngram_counts import Ints, NgramCounts, NgramLevel
 
 __all__ = ["NgramModels", "NgramScores", "Smoothing"]
 
 Smoothing = Literal["raw", "backoff", "kneser_ney", "bidirectional"]
 """How the counts of n-grams become probabilities."""
 
-Floats = npt.NDArray[np.floating[Any]]
-Numbers = npt.NDArray[np.signedinteger[Any]]
+Floats = NDArray[np.floating[Any]]
 
 _EPSILON = 1e-9
 """Added to raw probabilities, and to those of the model they are compared with."""
@@ -50,11 +49,11 @@ class NgramScores:
 class _Children:
     """The words after the contexts of some positions, one after another."""
 
-    rows: Numbers  # position
-    nodes: Numbers  # number of the n-gram
-    firsts: Numbers  # (positions + 1,) index of the first one of each position
+    rows: Ints  # position
+    nodes: Ints  # number of the n-gram
+    firsts: Ints  # (positions + 1,) index of the first one of each position
 
-    def sums(self, values: npt.ArrayLike) -> Floats:
+    def sums(self, values: ArrayLike) -> Floats:
         """Return the sum of values by position."""
         weights = np.asarray(values, np.float64)
         return np.bincount(self.rows, weights, len(self.firsts) - 1).astype(np.float64)
@@ -124,7 +123,7 @@ class NgramModels:
         return np.asarray((counts - less + even) / counts.sum())
 
     @cached_property
-    def _numbers(self) -> Numbers:
+    def _numbers(self) -> Ints:
         """The number of each word in the first order."""
         return np.cumsum(self._occurrences > 0) - 1
 
@@ -139,12 +138,12 @@ class NgramModels:
 
     def scores(
         self,
-        text: Int[Tensor, "time"] | npt.ArrayLike,
+        text: Int[Tensor, "time"] | ArrayLike,
         logits: Float[Tensor, "positions vocab"],
-        targets: npt.ArrayLike,
+        targets: ArrayLike,
         *,
-        at: npt.ArrayLike | None = None,
-        following: npt.ArrayLike | None = None,
+        at: ArrayLike | None = None,
+        following: ArrayLike | None = None,
         smoothings: tuple[Smoothing, ...] = ("raw", "backoff", "kneser_ney"),
     ) -> dict[tuple[int, Smoothing], NgramScores]:
         """Compare a model's predictions with those of each order.
@@ -186,7 +185,7 @@ class NgramModels:
             for key, parts in found.items()
         }
 
-    def draw(self, order: int, texts: int, length: int, seed: int = 0) -> Numbers:
+    def draw(self, order: int, texts: int, length: int, seed: int = 0) -> Ints:
         """Draw texts from the Kneser-Ney model of an order: (texts, length) token ids."""
         random = np.random.default_rng(seed)
         drawn = np.zeros((texts, length), np.int64)
@@ -196,7 +195,7 @@ class NgramModels:
                 text[t] = self._drawn_word(order, before, random)
         return drawn
 
-    def _drawn_word(self, order: int, before: Numbers, random: np.random.Generator) -> int:
+    def _drawn_word(self, order: int, before: Ints, random: np.random.Generator) -> int:
         """Draw a word from the counts of the highest order, with their probability in it, else from the next lower."""
         contexts = self.counts.ending(before)[:, -1:]
         for n in range(min(order, len(before) + 1), 1, -1):
@@ -216,7 +215,7 @@ class NgramModels:
         chosen = random.random() * ends[-1]
         return int(ends.searchsorted(chosen, side="right"))
 
-    def entropy(self, order: int, texts: npt.ArrayLike) -> float:
+    def entropy(self, order: int, texts: ArrayLike) -> float:
         """Return the mean surprisal in bits of the words after the first of texts (texts, time), by Kneser-Ney."""
         rows = np.asarray(texts)
         # only the n-gram model's own probabilities are read
@@ -227,7 +226,7 @@ class NgramModels:
             found.append(scores[order, "kneser_ney"].log_probability)
         return -float(np.mean(found))
 
-    def _counts(self, n: int, nodes: Numbers, lower: bool) -> Floats:
+    def _counts(self, n: int, nodes: Ints, lower: bool) -> Floats:
         """Return the counts of n-grams: for lower orders of Kneser-Ney, the numbers of different words before them."""
         level = self.counts.levels[n - 1]
         counts = level.counts[nodes].astype(np.float64)
@@ -245,12 +244,12 @@ class NgramModels:
 _SCORES = ("kl", "cross_entropy", "log_probability")
 
 
-def _plogp(p: npt.ArrayLike) -> Floats:
+def _plogp(p: ArrayLike) -> Floats:
     """Return p ln p; 0 at 0."""
     return np.asarray(scipy.special.xlogy(p, p))
 
 
-def _taken(values: npt.NDArray[Any], at: Numbers) -> Floats:
+def _taken(values: NDArray[Any], at: Ints) -> Floats:
     """Return values at indices, 0 at −1."""
     found = np.zeros(len(at))
     there = at >= 0
@@ -258,11 +257,11 @@ def _taken(values: npt.NDArray[Any], at: Numbers) -> Floats:
     return found
 
 
-def _adjusted(level: NgramLevel) -> npt.NDArray[Any]:
+def _adjusted(level: NgramLevel) -> NDArray[Any]:
     return np.where(level.preceding > 0, level.preceding, level.counts)
 
 
-def _discounts(counts: npt.ArrayLike) -> Floats:
+def _discounts(counts: ArrayLike) -> Floats:
     """Return the discounts of counts of 0, 1, 2, and 3 or more."""
     sizes = np.bincount(np.minimum(counts, 5), minlength=6)
     ones, twos, threes, fours = sizes[1:5].tolist()
@@ -281,7 +280,7 @@ class _Comparison:
     over the vocabulary are those of the lowest order, times its weight, but for these words.
     """
 
-    def __init__(self, models: NgramModels, ending: Numbers, targets: Numbers, log_q: Tensor) -> None:
+    def __init__(self, models: NgramModels, ending: Ints, targets: Ints, log_q: Tensor) -> None:
         self.models, self.ending, self.targets, self.log_q = models, ending, targets, log_q
         self.levels = models.counts.levels
         self.rows = np.arange(len(targets))
@@ -311,21 +310,21 @@ class _Comparison:
         within = np.arange(firsts[-1]) - firsts[rows]
         return _Children(rows, begins[rows] + within, firsts)
 
-    def _place(self, bigrams: Numbers, rows: Numbers) -> Numbers:
+    def _place(self, bigrams: Ints, rows: Ints) -> Ints:
         """Return the places of bigrams among the words after their positions, −1 for those that do not occur."""
         contexts = np.maximum(self.ending[0][rows], 0)
         within = bigrams - self.levels[1].starts[contexts]
         return np.where(bigrams < 0, -1, self.after.firsts[rows] + within)
 
-    def places(self, n: int, children: _Children) -> Numbers:
+    def places(self, n: int, children: _Children) -> Ints:
         """Return the places of n-grams' last words among the words after each position."""
-        bigrams: npt.NDArray[Any] = children.nodes
+        bigrams: NDArray[Any] = children.nodes
         for level in self.levels[n - 1 : 1 : -1]:
             bigrams = level.suffixes[bigrams]
         return self._place(bigrams, children.rows)
 
     def scores(
-        self, following: Numbers | None, smoothings: tuple[Smoothing, ...]
+        self, following: Ints | None, smoothings: tuple[Smoothing, ...]
     ) -> Iterator[tuple[tuple[int, Smoothing], NgramScores]]:
         """Yield the scores of each order and smoothing."""
         for smoothing in smoothings:
@@ -368,7 +367,7 @@ class _Comparison:
             entropy, cross = self._of_shares(children, words, p)
             yield _scores(entropy, cross, np.log(share + _EPSILON), seen)
 
-    def _of_shares(self, children: _Children, words: Numbers, p: Floats) -> tuple[Floats, Floats]:
+    def _of_shares(self, children: _Children, words: Ints, p: Floats) -> tuple[Floats, Floats]:
         """Return entropy and cross-entropy of the probabilities of some words, plus 1e-9 for all."""
         others = self.models.counts.vocab_size - np.diff(children.firsts)
         entropy = children.sums(_plogp(p + _EPSILON)) + others * _plogp(_EPSILON)
@@ -376,7 +375,7 @@ class _Comparison:
         cross = children.sums(p * self._log_more[index].cpu().numpy())
         return -entropy, -(cross + self._rest_more)
 
-    def bidirectional(self, following: Numbers) -> NgramScores:
+    def bidirectional(self, following: Ints) -> NgramScores:
         """Return the scores of P(w | previous) · P(next | w), normalized."""
         level, after = self.levels[1], self.after
         contexts = self.models._numbers[self.words]
@@ -417,7 +416,7 @@ class _Comparison:
                 lower = self._interpolated(lower, n, children, places, lower=True)
 
     def _interpolated(
-        self, of: "_Smoothed", n: int, children: _Children, places: Numbers, lower: bool
+        self, of: "_Smoothed", n: int, children: _Children, places: Ints, lower: bool
     ) -> "_Smoothed":
         counts = self.models._counts(n, children.nodes, lower)
         less = self.models._less(n, counts, lower)
@@ -467,7 +466,7 @@ class _Smoothed:
 
 
 def _scores(
-    entropy: Floats | float, cross_entropy: Floats, log_probability: Floats, seen: npt.ArrayLike = True
+    entropy: Floats | float, cross_entropy: Floats, log_probability: Floats, seen: ArrayLike = True
 ) -> NgramScores:
     """Convert to bits; NaN where not seen."""
     bits = (

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.attention.copying import copying_scores
 from lmdyn.analysis.attention.head_ablation import ablated_heads
@@ -198,7 +199,7 @@ class Induction(Observer):
                     f"{name} is {list(window)}: expected the first and the last number of tokens of context, such as "
                     "[50, 50]"
                 )
-        self._read_of: weakref.ref[nn.Module] | None = None  # whose weights `_read` reads
+        self._read_of: weakref.ref[Module] | None = None  # whose weights `_read` reads
 
     # ---------------------------------------------------------------- before training
 
@@ -226,7 +227,7 @@ class Induction(Observer):
         found = (getattr(self.run.tokenizer, name, None) for name in names)
         return tuple(i for i in found if i is not None)[:1]
 
-    def check_module(self, module: nn.Module) -> None:
+    def check_module(self, module: Module) -> None:
         """Determine attention, kind of model and path from tokens to logits; check the length of rows."""
         if (
             self.vocab_size is None and self.run.tokenizer is None
@@ -259,7 +260,7 @@ class Induction(Observer):
                 said = f"no late loss: contexts {early} (early) and {late} (late) of {rows}"
             report(self.name, said)
 
-    def _find_attention(self, module: nn.Module) -> None:
+    def _find_attention(self, module: Module) -> None:
         try:
             self.choose_sites(module, attention_sites, attention=True)
         except ValueError:
@@ -267,15 +268,15 @@ class Induction(Observer):
                 raise
             self._found["attention_sites"] = {}
 
-    def _tokens(self, module: nn.Module, rows: int, after: Sequence[int] = ()) -> Tensor:
+    def _tokens(self, module: Module, rows: int, after: Sequence[int] = ()) -> Tensor:
         time = len(self._before) + 2 * self.length + len(after)
         check_positions(module, time, "rows of repeated tokens", "lower `length`", self.name)
         return repeated_tokens(self._ids, self.length, rows, seed=self.seed, before=self._before, after=after)
 
-    def _two(self, module: nn.Module, after: Sequence[int] = ()) -> dict[str, Any]:
+    def _two(self, module: Module, after: Sequence[int] = ()) -> dict[str, Any]:
         return to_device(repeated_batch(module, self._tokens(module, 2, after)), device_of(module))
 
-    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+    def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report what is left out, and the memory of attention weights."""
         read = self._read
         if not read.heads:
@@ -302,13 +303,13 @@ class Induction(Observer):
 
     # ---------------------------------------------------------------- observing
 
-    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+    def measure(self, module: Module, step: int) -> pd.DataFrame:
         """Make passes over the repeated tokens and over the probe set, without and with ablations."""
         if self._read_of is None or self._read_of() is not module:  # another one than at the last step
             self.check_module(module)
         return tabulate(self._table_rows(module), _COLUMNS, self.name, step)
 
-    def _table_rows(self, module: nn.Module) -> Iterator[Row]:
+    def _table_rows(self, module: Module) -> Iterator[Row]:
         read, start = self._read, len(self._before)
         if read.heads:
             uniform = uniform_attention(self.length, start, self._rows.shape[1], causal=self._causal)
@@ -352,7 +353,7 @@ class Induction(Observer):
                     changed_text = self._text(module)
                 yield place, {"late_loss_rise": changed_text.early_and_late[1] - windows[1]}
 
-    def _repeated(self, module: nn.Module, heads: Mapping[str, int]) -> RepeatedRows:
+    def _repeated(self, module: Module, heads: Mapping[str, int]) -> RepeatedRows:
         """Read the repeated tokens, with the weights of these heads."""
         batches = [
             repeated_batch(module, ids, first)
@@ -367,7 +368,7 @@ class Induction(Observer):
         found.reduce()
         return found
 
-    def _text(self, module: nn.Module) -> TextLosses:
+    def _text(self, module: Module) -> TextLosses:
         """Read the probe set."""
         given = self.probe_set
         probe = FreshRows(given.loader, max_tokens=given.max_tokens, names=given.names, labels=given.labels)

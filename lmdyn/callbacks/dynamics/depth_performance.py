@@ -9,7 +9,8 @@ import lightning as L
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.inspection.activations import observing
@@ -238,7 +239,7 @@ class DepthPerformance(Observer):
         published = settings_of(self._task.name, "regression", {"all": changed})
         return self.budget.of(published, len(self._task.train))
 
-    def check_module(self, module: nn.Module) -> None:
+    def check_module(self, module: Module) -> None:
         """Raise an error for a module that is no masked language model with one encoder, or has too few layers."""
         self._opened(module)
         if self._task is not None:
@@ -246,7 +247,7 @@ class DepthPerformance(Observer):
             remedy = "lower max_sequence_length of `tasks`"
             check_positions(module, longest, f"examples of {self._task.name}", remedy, self.name)
 
-    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+    def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report the memory of output layers of each time, and of fine-tuned copies."""
         parts = self._opened(module)
         encoder: Any = encoder_of(module)
@@ -263,7 +264,7 @@ class DepthPerformance(Observer):
                 "remove `fine_tuned_times`",
             )
 
-    def _opened(self, module: nn.Module) -> "_Parts":
+    def _opened(self, module: Module) -> "_Parts":
         """Return the encoder as a map, the times, and the module's own decoder."""
         batch = next(iter(self.probe_set.batches()), {})
         if "labels" not in batch:
@@ -294,7 +295,7 @@ class DepthPerformance(Observer):
 
     # ---------------------------------------------------------------- an observation
 
-    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+    def measure(self, module: Module, step: int) -> pd.DataFrame:
         """Measure masked tokens, then similarity."""
         with exact_products():
             parts = self._opened(module)
@@ -308,7 +309,7 @@ class DepthPerformance(Observer):
         return table
 
     @torch.no_grad()
-    def _masked_tokens(self, module: nn.Module, parts: "_Parts") -> Iterator[Row]:
+    def _masked_tokens(self, module: Module, parts: "_Parts") -> Iterator[Row]:
         f, times, decoder, vocab_size = parts
         heads = self._retrained(module, parts)
         means = GroupedMeans(2, skip_nan=False)
@@ -351,7 +352,7 @@ class DepthPerformance(Observer):
             return torch.zeros_like(at)
         return (ids.flatten()[at] == mask).long()
 
-    def _retrained(self, module: nn.Module, parts: "_Parts") -> Mapping[str, RetrainedDecoder]:
+    def _retrained(self, module: Module, parts: "_Parts") -> Mapping[str, RetrainedDecoder]:
         """Return the decoder of each time."""
         train = self._training_part.open()
 
@@ -379,7 +380,7 @@ class DepthPerformance(Observer):
             at = (batch["labels"] != IGNORED).flatten().nonzero()[:, 0]
             yield to_device(batch, device), at.to(device, non_blocking=True)
 
-    def _similarity(self, encoder: nn.Module, times: Sequence[int]) -> Iterator[Row]:
+    def _similarity(self, encoder: Module, times: Sequence[int]) -> Iterator[Row]:
         features, targets = pooled_states(encoder, self._task.train, times), _scores(self._task.train)
         readouts = train_linear_readouts(features, targets, self.readout)
         features, scores = pooled_states(encoder, self._development, times), _scores(self._development)
@@ -391,7 +392,7 @@ class DepthPerformance(Observer):
         for t in self.fine_tuned_times:
             yield {"how": "fine_tuned", "t": t}, {"pearson": tuned[t]}
 
-    def _fine_tuned(self, encoder: nn.Module, t: int) -> float:
+    def _fine_tuned(self, encoder: Module, t: int) -> float:
         """Return Pearson's correlation of a fine-tuned copy with t layers."""
         copied: Any = copy.deepcopy(encoder)
         copied.config.num_hidden_layers = t

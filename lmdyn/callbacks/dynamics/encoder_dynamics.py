@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.inspection.forward import IGNORED, device_of
@@ -342,7 +343,7 @@ class EncoderDynamics(Observer):
 
     # ---------------------------------------------------------------- the module
 
-    def check_module(self, module: nn.Module) -> None:
+    def check_module(self, module: Module) -> None:
         """Raise an error for a module that is no map of token vectors, or cannot read sentences of these lengths."""
         check_positions(
             module,
@@ -354,7 +355,7 @@ class EncoderDynamics(Observer):
         if self._rows:  # otherwise the data raised an error
             self._map_of(module, to_device(self._first(self._rows), device_of(module)))
 
-    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+    def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report the memory of the states of all sentences, for each length."""
         one = to_device(self._first(self._rows), device_of(module))
         width = self._map_of(module, one).start(one).shape[2]
@@ -366,7 +367,7 @@ class EncoderDynamics(Observer):
             "lower `sentences`, or remove large `lengths`",
         )
 
-    def _map_of(self, module: nn.Module, one: Mapping[str, Tensor], attention: str = "sdpa") -> EncoderMap:
+    def _map_of(self, module: Module, one: Mapping[str, Tensor], attention: str = "sdpa") -> EncoderMap:
         dtype = self.numerics.torch_dtype
         try:
             return EncoderMap(
@@ -382,14 +383,14 @@ class EncoderDynamics(Observer):
 
     # ---------------------------------------------------------------- an observation
 
-    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+    def measure(self, module: Module, step: int) -> pd.DataFrame:
         """Iterate the map from this rank's sentences, and gather all ranks' numbers."""
         rows = to_device(self._rows, device_of(module))
         with exact_products():
             found = list(self._measured(module, rows, step))
         return tabulate(found, _COLUMNS, self.name, step, why="")  # NaN: sentences without a transient
 
-    def _measured(self, module: nn.Module, rows: Mapping[str, Tensor], step: int) -> Iterator[Row]:
+    def _measured(self, module: Module, rows: Mapping[str, Tensor], step: int) -> Iterator[Row]:
         one = self._first(rows)
         f = self._map_of(module, one)
         rank, world_size = rank_and_world_size()

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
+from pandas import DataFrame
 
 from lmdyn.callbacks.observing import figures as fig
 from lmdyn.runs.schema import last_step, select, wide
@@ -17,7 +17,7 @@ _MAPS = 11  # attention maps next to each other
 
 
 @fig.in_style
-def dynamics_figures(observations: pd.DataFrame, tau: int) -> dict[str, Figure]:
+def dynamics_figures(observations: DataFrame, tau: int) -> dict[str, Figure]:
     """Draw what has no standard panel, for the last step of each run; a figure without values is left out.
 
     Args:
@@ -42,13 +42,13 @@ def dynamics_figures(observations: pd.DataFrame, tau: int) -> dict[str, Figure]:
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
-def _having(runs: Mapping[str, pd.DataFrame], quantity: str) -> dict[str, pd.DataFrame]:
+def _having(runs: Mapping[str, DataFrame], quantity: str) -> dict[str, DataFrame]:
     """Return the rows of a quantity, for the runs that have some."""
     rows = {label: select(last, quantity=quantity) for label, last in runs.items()}
     return {label: of for label, of in rows.items() if len(of)}
 
 
-def _attention(runs: Mapping[str, pd.DataFrame]) -> Figure | None:
+def _attention(runs: Mapping[str, DataFrame]) -> Figure | None:
     """Draw attention maps of each run next to each other, rows are queries."""
     if not runs:
         return None
@@ -70,7 +70,7 @@ def _attention(runs: Mapping[str, pd.DataFrame]) -> Figure | None:
     return panels.figure
 
 
-def _offsets(runs: Mapping[str, pd.DataFrame]) -> Figure | None:
+def _offsets(runs: Mapping[str, DataFrame]) -> Figure | None:
     """Draw box plots of the synchronization offsets by number of tokens; whiskers extend 1.5 interquartile ranges."""
     if not runs:
         return None
@@ -102,7 +102,7 @@ def _offsets(runs: Mapping[str, pd.DataFrame]) -> Figure | None:
     return figure
 
 
-def _attractor(runs: Mapping[str, pd.DataFrame]) -> Figure | None:
+def _attractor(runs: Mapping[str, DataFrame]) -> Figure | None:
     """Draw the trajectory of synchronized tokens in its first two principal components, by time."""
     tables = {label: wide(of, "component", "t") for label, of in runs.items()}
     tables = {label: table for label, table in tables.items() if table.shape[1] > 1}
@@ -120,7 +120,7 @@ def _attractor(runs: Mapping[str, pd.DataFrame]) -> Figure | None:
     return panels.figure
 
 
-def _transient_lengths(runs: Mapping[str, pd.DataFrame], tau: int) -> Figure | None:
+def _transient_lengths(runs: Mapping[str, DataFrame], tau: int) -> Figure | None:
     """Draw shares of sentences: without a transient, by its length, and with one that exceeds the horizon.
 
     Lengths are those up to the arrival on a regular orbit.

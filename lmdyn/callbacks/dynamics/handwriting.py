@@ -9,7 +9,8 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.dynamics.window_regressions import WindowMap, apply_readout, window_regressions
@@ -208,7 +209,7 @@ class Handwriting(Observer):
                 found.append((i, letter, e))
         return found
 
-    def check_module(self, module: nn.Module) -> None:
+    def check_module(self, module: Module) -> None:
         """Raise an error for a module without an encoder, or one that cannot read the task's sentences."""
         try:
             encoder_of(module)
@@ -217,7 +218,7 @@ class Handwriting(Observer):
         remedy = "lower the probe's max_sequence_length"
         check_positions(module, self.padded_length, "pairs of sentences", remedy, self.name)
 
-    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+    def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report the memory of covariances of the state at each time, for both sets of sentences."""
         f = self._map_of(module)
         times, width = self._times(f), self._width(f.width)
@@ -237,7 +238,7 @@ class Handwriting(Observer):
     # ---------------------------------------------------------------- measurement
 
     @torch.no_grad()
-    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+    def measure(self, module: Module, step: int) -> pd.DataFrame:
         """Sum over this process's sentences, gather all processes' sums, and regress."""
         self.check_module(module)
         f = self._map_of(module)
@@ -273,7 +274,7 @@ class Handwriting(Observer):
                 rows += self._path_rows(f, found.readout, *found.best)
         return tabulate(rows, _COLUMNS, self.name, step, why="")  # NaN: windows of one step
 
-    def _map_of(self, module: nn.Module) -> EncoderMap:
+    def _map_of(self, module: Module) -> EncoderMap:
         encoder: Any = encoder_of(module)
         _, _, batch = self._batch(self.sentences["train"][:1], next(encoder.parameters()).device)
         return EncoderMap(encoder, batch)

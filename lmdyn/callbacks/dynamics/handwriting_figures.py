@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from pandas import DataFrame
 
 from lmdyn.callbacks.observing import figures as fig
 from lmdyn.runs.schema import last_step, select, wide
@@ -15,7 +15,7 @@ __all__ = ["handwriting_figures"]
 
 
 @fig.in_style
-def handwriting_figures(observations: pd.DataFrame) -> dict[str, Figure]:
+def handwriting_figures(observations: DataFrame) -> dict[str, Figure]:
     """Draw map and letters at the last step, of each run."""
     observations = fig.named_runs(observations)
     runs = list(observations["run"].unique())
@@ -28,11 +28,11 @@ def handwriting_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     return figures
 
 
-def _title(rows: pd.DataFrame, run: str, several: bool) -> str:
+def _title(rows: DataFrame, run: str, several: bool) -> str:
     return fig.of_run(run, f"step {int(rows['step'].max())}", several)
 
 
-def _maps(last: Sequence[pd.DataFrame], runs: Sequence[str]) -> Figure:
+def _maps(last: Sequence[DataFrame], runs: Sequence[str]) -> Figure:
     """Draw the left of figure 3C, with one scale for all, which ends at 1, a pen at rest, unless many are worse."""
     panels = fig.new_panels(len(runs), 4.4, 4.2, most=len(runs), margin=(0.9, 0), sharey=True)
     tables = [wide(select(rows, quantity="nmse"), "start", "length") for rows in last]
@@ -58,7 +58,7 @@ def _maps(last: Sequence[pd.DataFrame], runs: Sequence[str]) -> Figure:
     return panels.figure
 
 
-def _letters(last: Sequence[pd.DataFrame], runs: Sequence[str]) -> Figure:
+def _letters(last: Sequence[DataFrame], runs: Sequence[str]) -> Figure:
     """Draw the right of figure 3C: a row for each run, a panel for each letter, with a thin grey target."""
     letters = list(dict.fromkeys(last[0].loc[last[0]["letter"].notna(), "letter"].astype(str)))
     panels = fig.new_panels(
@@ -86,6 +86,6 @@ def _letters(last: Sequence[pd.DataFrame], runs: Sequence[str]) -> Figure:
     return panels.figure
 
 
-def _points(path: pd.DataFrame) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _points(path: DataFrame) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     x, y = (select(path, axis=axis).sort_values("k")["value"].to_numpy() for axis in "xy")
     return x, y

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.dynamics.convergence import RULES, LoopSums
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
@@ -144,7 +145,7 @@ class LoopConvergence(Observer):
             mask = batch.get("attention_mask")
             self._padded |= isinstance(mask, Tensor) and not bool(mask.bool().all())
 
-    def check_module(self, module: nn.Module) -> None:
+    def check_module(self, module: Module) -> None:
         """Raise an error for a module that does not iterate one map, or returns no logits."""
         f, batch = self._map_of(module)
         depth = len(f.maps)
@@ -154,7 +155,7 @@ class LoopConvergence(Observer):
         self._found["sites"] = self.sites or {f"layer{i}": path for i, path in enumerate(f.unit, start=1)}
         logits_of(f.finish(batch, f.start(batch)))
 
-    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+    def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report the memory of the logits of a batch at two depths."""
         f, batch = self._map_of(module)
         logits = logits_of(f.finish(batch, f.start(batch)))
@@ -164,7 +165,7 @@ class LoopConvergence(Observer):
             "use a `probe` with smaller batches",
         )
 
-    def _map_of(self, module: nn.Module) -> tuple[EncoderMap, dict[str, Any]]:
+    def _map_of(self, module: Module) -> tuple[EncoderMap, dict[str, Any]]:
         """Return the core as a map, and the first batch."""
         batch = to_device(next(iter(self.probe_set.batches())), device_of(module))
         try:
@@ -178,7 +179,7 @@ class LoopConvergence(Observer):
             )
         return f, batch
 
-    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+    def measure(self, module: Module, step: int) -> pd.DataFrame:
         """Iterate this rank's batches, and gather all ranks' sums."""
         device = device_of(module)
         sums = LoopSums(

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
-import pandas as pd
 import torch
 from jaxtyping import Int
 from matplotlib.figure import Figure
+from pandas import DataFrame
 from torch import Tensor, nn
 
 from lmdyn.analysis.geometry.group_cells import GroupCells
@@ -272,18 +272,18 @@ class Trajectory(StreamingObserver):
         for name, activation in self.at("sites", seen.activations).items():
             sums["cells", name].update(token_vectors(name, activation, seen.tokens).flatten(0, 1), index)
 
-    def rows(self, sums: Sums) -> Iterator[pd.DataFrame]:
+    def rows(self, sums: Sums) -> Iterator[DataFrame]:
         """Yield counts of tokens, and variances and means of groups at each site."""
         for grouping in self.groupings:
             of_tokens = {"group": grouping.names, "value": grouping.counts}
-            yield pd.DataFrame({"quantity": "count", "by": grouping.by, **of_tokens})
+            yield DataFrame({"quantity": "count", "by": grouping.by, **of_tokens})
         for (site,), total in sums.of("cells"):
             found = total.result()
             yield self._variances(found).assign(site=site)
             for grouping in self.groupings if found.finite else ():
                 yield _means(grouping, found).assign(site=site)
 
-    def _variances(self, found: GroupVectors) -> pd.DataFrame:
+    def _variances(self, found: GroupVectors) -> DataFrame:
         rows: list[tuple[str, str, str, float]] = []
         for g in self.groupings:
             of_all = group_variance(g.cells.groups(found))
@@ -294,24 +294,24 @@ class Trajectory(StreamingObserver):
                 rows += [(q, g.by, self.coarse, getattr(tree, name)) for q, name in _OF_TREE.items()]
         if found.finite:
             rows = [row for row in rows if math.isfinite(row[-1])]
-        return pd.DataFrame(rows, columns=["quantity", "by", "parent", "value"])
+        return DataFrame(rows, columns=["quantity", "by", "parent", "value"])
 
     @staticmethod
-    def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
+    def record_rows(observations: DataFrame, settings: Mapping[str, Any]) -> DataFrame:
         """Return the rows for a record of a run: all except the means."""
         return observations[observations["quantity"].ne("mean")]
 
     @classmethod
-    def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+    def figures(cls, observations: DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Draw variances between groups over steps, and pictures of the groups at up to 8 steps."""
         return super().figures(observations, settings) | pictures(observations)
 
 
-def _means(grouping: _Grouping, found: GroupVectors) -> pd.DataFrame:
+def _means(grouping: _Grouping, found: GroupVectors) -> DataFrame:
     """Return a row for each dimension of each group's mean."""
     means = grouping.cells.groups(found).means
     n, d = means.shape
     names, parents = (np.array(v, dtype=object).repeat(d) for v in (grouping.names, grouping.parents))
     dimension, values = np.tile(np.arange(d), n), means.flatten().numpy()
     of_groups = {"group": names, "parent": parents, "dimension": dimension, "value": values}
-    return pd.DataFrame({"quantity": "mean", "by": grouping.by, **of_groups})
+    return DataFrame({"quantity": "mean", "by": grouping.by, **of_groups})

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.inspection.batches import rows_at
 from lmdyn.analysis.inspection.forward import device_of, logits_of
@@ -140,7 +141,7 @@ class Landscape(Observer):
             )
         super().prepare()
 
-    def check_module(self, module: nn.Module) -> None:
+    def check_module(self, module: Module) -> None:
         """Raise an error for a module whose loss at other weights is not defined, or whose units are not known."""
         if normed := running_statistics(module):
             raise ValueError(
@@ -152,7 +153,7 @@ class Landscape(Observer):
             few = to_device(rows_at(batch, slice(2)), device_of(module))
             self._groups = self._exchangeable(module, few)
 
-    def _exchangeable(self, module: nn.Module, few: Mapping[str, Any]) -> tuple[UnitGroup, ...]:
+    def _exchangeable(self, module: Module, few: Mapping[str, Any]) -> tuple[UnitGroup, ...]:
         """Find the exchangeable units, and check that their permutations leave the output unchanged."""
 
         def run() -> Tensor:
@@ -170,7 +171,7 @@ class Landscape(Observer):
             )
         return groups
 
-    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+    def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report the memory of copies of the weights."""
         copies = 5 * bool(self.compared) + 4 * bool(self.plane)
         yield Cost(f"{copies} copies of the weights", copies * parameter_bytes(module))
@@ -185,11 +186,11 @@ class Landscape(Observer):
                 stops=False,
             )
 
-    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+    def measure(self, module: Module, step: int) -> pd.DataFrame:
         """Measure the lines to all references, and the plane."""
         return tabulate(self._rows(module, step), _COLUMNS, self.name, step)
 
-    def _rows(self, module: nn.Module, step: int) -> Iterator[Row]:
+    def _rows(self, module: Module, step: int) -> Iterator[Row]:
         own = parameter_values(module)
         for name, reference in self.compared.items():
             for part, other in reference.modules(module, self.run, step).items():
@@ -210,7 +211,7 @@ class Landscape(Observer):
                 yield {"x": f"{x:.9g}", "y": f"{y:.9g}"}, {"plane_loss": sums.sum() / tokens.sum()}
 
     def _line(
-        self, module: nn.Module, start: Point, own: Point, place: Mapping[str, str], step: int
+        self, module: Module, start: Point, own: Point, place: Mapping[str, str], step: int
     ) -> Iterator[Row]:
         alphas = tuple(np.linspace(0, 1, self.points).tolist())
         sums = [self._sums(module, point_between(start, own, alpha)) for alpha in alphas]
@@ -224,7 +225,7 @@ class Landscape(Observer):
         for alpha, loss in zip(alphas, line.losses, strict=True):
             yield {**place, "alpha": f"{alpha:.9g}"}, {"line_loss": loss}
 
-    def _sums(self, module: nn.Module, point: Point) -> tuple[Array, Array]:
+    def _sums(self, module: Module, point: Point) -> tuple[Array, Array]:
         """Return the sums of token losses and the numbers of tokens by block, over all ranks, at a point."""
         losses = _BlockLosses(SentenceBlocks(self.run.tokenizer, self.seed))
         with at_point(module, point):
@@ -256,7 +257,7 @@ class _BlockLosses:
         self.means.update(labelled.flatten(), {"loss": seen.losses.flatten()})
 
 
-def _values(other: nn.Module, own: Point) -> Point:
+def _values(other: Module, own: Point) -> Point:
     """Return the parameters of a reference on the devices of the own ones."""
     found = parameter_values(other)
     return {name: v.to(own[name].device) if name in own else v for name, v in found.items()}

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 from torch.utils.data import DataLoader
 
 from lmdyn.analysis.inspection.activations import capture, observing
@@ -248,7 +249,7 @@ class ProbeSet:
         return ((rank + world_size * number) << 24) + torch.arange(size)
 
 
-def text_digest(probe: ProbeSet | None, module: nn.Module) -> str | None:
+def text_digest(probe: ProbeSet | None, module: Module) -> str | None:
     """Return a hash of the first batch of a probe set, which distinguishes data without a fingerprint."""
     if probe is None:
         return None
@@ -364,7 +365,7 @@ class Watch:
 
 
 def probe_pass(
-    module: nn.Module, probe: ProbeSet, watches: Sequence[Watch], *, forward: Forward | None = None
+    module: Module, probe: ProbeSet, watches: Sequence[Watch], *, forward: Forward | None = None
 ) -> None:
     """Run ``module`` once over this rank's share of the probe set, and pass every batch to all consumers.
 
@@ -455,7 +456,7 @@ def _named(captured: Mapping[str, Tensor], keys: Mapping[str, str]) -> dict[str,
 
 
 def _in_step(
-    module: nn.Module, probe: ProbeSet, rank: int, world_size: int
+    module: Module, probe: ProbeSet, rank: int, world_size: int
 ) -> Iterator[tuple[dict[str, Any], int | None]]:
     """Yield this rank's batches and the tokens before each, None if it does not count.
 
@@ -484,7 +485,7 @@ class Reader:
         forward: ``(module, batch) -> output`` or the dotted path to it; None calls it with the names of Hugging Face.
     """
 
-    def __init__(self, module: nn.Module, forward: Forward | None = None) -> None:
+    def __init__(self, module: Module, forward: Forward | None = None) -> None:
         self._module = module
         self._forward = forward
         self._state: Any = None

@@ -5,8 +5,8 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import lightning as L
-import pandas as pd
-from torch import nn
+from pandas import DataFrame
+from torch.nn import Module
 
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.loggers import LiveFigures, Published, publish
@@ -26,15 +26,13 @@ class Recorded(Published, Protocol):
         """Key of the pass: observers with equal keys are measured together."""
 
     @staticmethod
-    def measure_together(observers: Sequence[Any], module: nn.Module, step: int) -> list[pd.DataFrame]:
+    def measure_together(observers: Sequence[Any], module: Module, step: int) -> list[DataFrame]:
         """Measure with observers of one key."""
 
-    def ensure_bound(self, module: nn.Module) -> None:
+    def ensure_bound(self, module: Module) -> None:
         """Determine how to read the module, if this has not been done."""
 
-    def observe(
-        self, module: nn.Module, step: int | Progress, passes: "Passes | None" = None
-    ) -> pd.DataFrame:
+    def observe(self, module: Module, step: int | Progress, passes: "Passes | None" = None) -> DataFrame:
         """Make one observation."""
 
 
@@ -46,15 +44,15 @@ class Passes:
         module: the module, to which all are bound first: this determines which share a pass, and how it is read.
     """
 
-    def __init__(self, observers: Sequence[Recorded], module: nn.Module) -> None:
+    def __init__(self, observers: Sequence[Recorded], module: Module) -> None:
         self._groups: dict[Hashable, list[Recorded]] = {}
         for observer in observers:
             observer.ensure_bound(module)
         for observer in observers:
             self._groups.setdefault(observer.pass_key, []).append(observer)
-        self._tables: dict[int, pd.DataFrame] = {}
+        self._tables: dict[int, DataFrame] = {}
 
-    def table(self, observer: Recorded, module: nn.Module, step: int) -> pd.DataFrame:
+    def table(self, observer: Recorded, module: Module, step: int) -> DataFrame:
         """Return the measurement of one of the observers."""
         if id(observer) not in self._tables:
             group = self._groups[observer.pass_key]
@@ -63,9 +61,7 @@ class Passes:
         return self._tables.pop(id(observer))
 
 
-def observe_together(
-    observers: Sequence[Recorded], module: nn.Module, step: int | Progress
-) -> list[pd.DataFrame]:
+def observe_together(observers: Sequence[Recorded], module: Module, step: int | Progress) -> list[DataFrame]:
     """Observe ``module`` with several observers, with shared passes if possible. Values equal those of each alone.
 
     Args:
@@ -82,7 +78,7 @@ def observe_together(
 
 def record(
     observers: Sequence[Recorded],
-    module: nn.Module,
+    module: Module,
     at: Progress,
     loggers: Sequence[Any],
 ) -> None:
@@ -126,7 +122,7 @@ class Recording:
     def observe(
         self,
         observers: Sequence[Any],
-        module: nn.Module,
+        module: Module,
         step: int,
         at: Callable[[], Progress],
         due: Callable[[Any], bool],

@@ -8,7 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pandas as pd
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.inspection.activations import resolve_sites
 from lmdyn.analysis.inspection.attention_weights import switches_attention
@@ -90,7 +91,7 @@ class StreamingObserver(Observer, ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def accumulator(self, module: nn.Module, step: int) -> Accumulator:
+    def accumulator(self, module: Module, step: int) -> Accumulator:
         """Return a new accumulator for one observation; it is made of :meth:`sums` where :meth:`rows` are declared."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -103,7 +104,7 @@ class StreamingObserver(Observer, ABC):
         names = self.paths(argument)
         return {name: tensor for name, tensor in captured.items() if name.split("@")[0] in names}
 
-    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+    def measure(self, module: Module, step: int) -> pd.DataFrame:
         """Make a pass for this observer alone."""
         return self.measure_together([self], module, step)[0]
 
@@ -114,7 +115,7 @@ class StreamingObserver(Observer, ABC):
 
     @staticmethod
     def measure_together(
-        observers: Sequence["StreamingObserver"], module: nn.Module, step: int
+        observers: Sequence["StreamingObserver"], module: Module, step: int
     ) -> list[pd.DataFrame]:
         """Make one pass for all observers, over the longest of their probe sets."""
         watches = [o.watch(module, step) for o in observers]
@@ -122,7 +123,7 @@ class StreamingObserver(Observer, ABC):
         probe_pass(module, longest, watches, forward=observers[0].forward)
         return [cast(Accumulator, watch.consumer).table() for watch in watches]
 
-    def watch(self, module: nn.Module, step: int) -> Watch:
+    def watch(self, module: Module, step: int) -> Watch:
         """Return what the observer receives of a pass, with a new accumulator."""
         sites, attention = self._all_paths()
         return Watch(
@@ -143,7 +144,7 @@ class StreamingObserver(Observer, ABC):
         )
         return sites, attention
 
-    def check_module(self, module: nn.Module) -> None:
+    def check_module(self, module: Module) -> None:
         """Find the sites; raise an error for paths that are not modules, or equal names of different sites."""
         if self.default_sites is not None:
             self.sites = self.choose_sites(module, self.default_sites, kinds=self.site_kinds)
@@ -158,7 +159,7 @@ class StreamingObserver(Observer, ABC):
         resolve_sites(module, {**sites, **attention})
         self._switches_attention = bool(attention) and switches_attention(module)
 
-    def find_sites(self, module: nn.Module, watched: Watched) -> None:
+    def find_sites(self, module: Module, watched: Watched) -> None:
         """Determine the paths of a watched argument; a subclass may find others."""
         self.choose_sites(
             module,
@@ -169,7 +170,7 @@ class StreamingObserver(Observer, ABC):
         )
 
 
-def _accumulate_sums(self: StreamingObserver, module: nn.Module, step: int) -> Accumulator:
+def _accumulate_sums(self: StreamingObserver, module: Module, step: int) -> Accumulator:
     return _PassSums(self, step)
 
 

@@ -12,7 +12,8 @@ import pandas as pd
 import torch
 from jaxtyping import Int
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.inspection.activations import resolve_sites
 from lmdyn.analysis.inspection.forward import device_of
@@ -259,7 +260,7 @@ class TowerPreference(Observer):
         best = most_frequent_tag(counts.view(size, len(names)))
         return np.array([*names, None], dtype=object)[best.numpy()]
 
-    def check_module(self, module: nn.Module) -> None:
+    def check_module(self, module: Module) -> None:
         """Raise an error for sites that are not modules, and for default sites that omit a tower."""
         paths = {path for path, _ in module.named_modules()}
         if self.towers == TOWERS and not set(TOWERS.values()) & paths:
@@ -274,7 +275,7 @@ class TowerPreference(Observer):
                 f"{self.name}: the module has a third tower, {further}: name the sites of all towers by `sites`"
             )
 
-    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+    def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report fewer than the three words that a correlation requires; output layers and their optimizer."""
         left_out = (~self._eligible).nonzero()[:, 0].tolist()
         words = count_types(self.probe_set, "labels", _LEAST, self.min_count, left_out)
@@ -293,12 +294,12 @@ class TowerPreference(Observer):
 
     # ---------------------------------------------------------------- an observation
 
-    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+    def measure(self, module: Module, step: int) -> pd.DataFrame:
         """Train the output layers, average their probabilities, and compare them."""
         why = "encodings, or the output layers trained on them, are not finite"
         return tabulate(self._rows(module, step), _COLUMNS, self.name, step, why)
 
-    def _rows(self, module: nn.Module, step: int) -> Iterator[Row]:
+    def _rows(self, module: Module, step: int) -> Iterator[Row]:
         towers = [{"by": "tower", "group": str(k + 1)} for k in range(len(self.towers))]
         found = self._predictions(module)
         if found is None:  # encodings or output layers are not finite
@@ -358,7 +359,7 @@ class TowerPreference(Observer):
             yield {**place, "upos": tag}, {"preference": preference[i]}
             yield place, {quantity: _if_defined(values[i]) for quantity, values in further.items()}
 
-    def _with_previous(self, found: Predictions, module: nn.Module, step: int) -> Iterator[Row]:
+    def _with_previous(self, found: Predictions, module: Module, step: int) -> Iterator[Row]:
         pair = Pair(0, 1) if len(self.towers) == 2 else leading_towers(found)
         for before in Previous().modules(module, self.run, step).values():
             theirs = self._predictions(before.to(device_of(module)))
@@ -367,7 +368,7 @@ class TowerPreference(Observer):
                 now, then = (self._preference(p, pair)[chosen].numpy() for p in (found, theirs))
                 yield {"by": "reference", "group": "previous"}, _correlations(now, then)
 
-    def _predictions(self, module: nn.Module) -> Predictions | None:
+    def _predictions(self, module: Module) -> Predictions | None:
         """Return the predictions of the towers, which depend only on the weights.
 
         If ``previous`` is set, the last two are cached: one is the previous one of the next.
@@ -380,7 +381,7 @@ class TowerPreference(Observer):
             self._known = {**dict(list(self._known.items())[-1:]), key: found}
         return found
 
-    def _trained(self, module: nn.Module, training: HeadTraining) -> Predictions | None:
+    def _trained(self, module: Module, training: HeadTraining) -> Predictions | None:
         return self._reader.predictions(module, self._training_part.open(), self.probe_set, training)
 
     # ---------------------------------------------------------------- output

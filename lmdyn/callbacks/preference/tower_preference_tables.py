@@ -6,7 +6,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-import pandas as pd
+from pandas import DataFrame
 
 from lmdyn.analysis.preference.preference_agreement import compare_preferences
 from lmdyn.callbacks.observing.figures import named_runs
@@ -23,8 +23,8 @@ _OF_A_SIGN = ("preference", "correlation", "rank_correlation", "frequency_rank_c
 
 
 def preference_tables(
-    observations: pd.DataFrame, settings: Mapping[str, Any], *, resamplings: int = 1000
-) -> dict[str, pd.DataFrame]:
+    observations: DataFrame, settings: Mapping[str, Any], *, resamplings: int = 1000
+) -> dict[str, DataFrame]:
     """Return table 2 of the publication, for the last observations of several runs.
 
     Args:
@@ -40,7 +40,7 @@ def preference_tables(
     return {"correlations": _pairs(types, resamplings)} if len(types) > 1 else {}
 
 
-def last_types(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+def last_types(observations: DataFrame, settings: Mapping[str, Any]) -> dict[str, DataFrame]:
     """Return, for each run, the most frequent types of its last observation with types, in order of frequency.
 
     Columns are ``preference, standard_error, count, upos, rank``, the index is the token; ``rank`` is the rank among
@@ -53,7 +53,7 @@ def last_types(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[
         if scored.empty:
             continue
         of = select(of, step=scored["step"].iloc[0])
-        table = pd.DataFrame({"preference": scored["value"], "upos": scored["upos"]})
+        table = DataFrame({"preference": scored["value"], "upos": scored["upos"]})
         for quantity in ("standard_error", "count"):
             table[quantity] = select(of, quantity=quantity).set_index("group")["value"]
         table = table.fillna({"count": 0.0}).sort_values("count", ascending=False, kind="stable")
@@ -62,7 +62,7 @@ def last_types(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[
     return found
 
 
-def _pairs(types: Mapping[str, pd.DataFrame], resamplings: int) -> pd.DataFrame:
+def _pairs(types: Mapping[str, DataFrame], resamplings: int) -> DataFrame:
     """Return table 2, with intervals and controls, over the types of both runs.
 
     ``spearman_given_frequency`` controls for the first run's frequencies.
@@ -73,10 +73,10 @@ def _pairs(types: Mapping[str, pd.DataFrame], resamplings: int) -> pd.DataFrame:
         columns = (both[name].to_numpy(dtype=np.float64) for name in ("preference", "other", "count"))
         of = compare_preferences(*columns, top=max(1, len(both)), resamplings=resamplings)
         rows.append({"first": first, "second": second, **asdict(of)})
-    return pd.DataFrame(rows)
+    return DataFrame(rows)
 
 
-def oriented(observations: pd.DataFrame) -> pd.DataFrame:
+def oriented(observations: DataFrame) -> DataFrame:
     """Return the observations of several steps relative to the tower that is primary at the end; else none.
 
     Scores and correlations are NaN at steps at which others were compared. Correlations with the previous checkpoint
@@ -90,7 +90,7 @@ def oriented(observations: pd.DataFrame) -> pd.DataFrame:
     return table.drop(columns="sign")[: len(table) if several else 0]
 
 
-def _signs(observations: pd.DataFrame) -> pd.DataFrame:
+def _signs(observations: DataFrame) -> DataFrame:
     """Return ``sign`` for each ``run`` and ``step``: 1 as at the end, −1 if the two towers were reversed, else NaN.
 
     The primary tower has the highest mean probability, and is compared with the next.

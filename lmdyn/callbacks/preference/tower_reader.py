@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from jaxtyping import Int
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.inspection.forward import IGNORED, Forward, device_of
 from lmdyn.analysis.inspection.predictions import activations_at
@@ -44,7 +45,7 @@ class TowerReader:
     seed: int
 
     def predictions(
-        self, module: nn.Module, train: ProbeSet, test: ProbeSet, training: HeadTraining
+        self, module: Module, train: ProbeSet, test: ProbeSet, training: HeadTraining
     ) -> Predictions | None:
         """Return the mean probabilities of each tower's output layer on ``test``, after training on ``train``.
 
@@ -77,7 +78,7 @@ class TowerReader:
             sums.update(torch.stack(log_p), labels, halves)
         return sums.reduce()
 
-    def _updates(self, module: nn.Module, train: ProbeSet, held_out: Iterable[Numbered]) -> Iterator[Encoded]:
+    def _updates(self, module: Module, train: ProbeSet, held_out: Iterable[Numbered]) -> Iterator[Encoded]:
         """Yield this rank's share of the training batches, without those held out, repeatedly."""
         left_out = {number for number, _ in held_out}
         some = True
@@ -90,7 +91,7 @@ class TowerReader:
 
     @torch.no_grad()
     def _encoded(
-        self, module: nn.Module, part: ProbeSet, batches: Iterable[Numbered]
+        self, module: Module, part: ProbeSet, batches: Iterable[Numbered]
     ) -> Iterator[tuple[Encoded, Int[Tensor, "n"]]]:
         """Yield encodings (n, d) and labels (n,) of this rank's batches, and the half of the text of each position."""
         device = device_of(module)

@@ -4,11 +4,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-import pandas as pd
 import pyarrow.compute as pc
 from jaxtyping import Float
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from pandas import DataFrame
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.preference.clustering import (
     ClusteredWords,
@@ -168,7 +169,7 @@ class WordClusters(Observer):
                 f"fewer `components`, at most {max(0, len(self._ids) - 1)}"
             )
 
-    def check_module(self, module: nn.Module) -> None:
+    def check_module(self, module: Module) -> None:
         """Raise an error unless the path is an embedding of the vocabulary and at least as wide as the components."""
         path = self.found("embedding", lambda: self._find_embedding(module))
         width, words = self._weight(module).shape[1], len(self._ids)
@@ -181,7 +182,7 @@ class WordClusters(Observer):
                 f"{self.name}: {path!r} has width {width}, got {components} components: lower `components`"
             )
 
-    def _find_embedding(self, module: nn.Module) -> str:
+    def _find_embedding(self, module: Module) -> str:
         """Return ``embedding`` if the module has it, or the token embedding that is found."""
         if has_module(module, "embedding"):
             return "embedding"
@@ -190,7 +191,7 @@ class WordClusters(Observer):
         )
         return next(iter(sites.values()))
 
-    def _weight(self, module: nn.Module) -> Float[Tensor, "vocabulary d"]:
+    def _weight(self, module: Module) -> Float[Tensor, "vocabulary d"]:
         path = str(self._found.get("embedding", self.embedding))
         weights = {name: getattr(m, "weight", None) for name, m in module.named_modules()}
         matrices = {name: w for name, w in weights.items() if isinstance(w, Tensor) and w.ndim == 2}
@@ -205,7 +206,7 @@ class WordClusters(Observer):
             f"`embedding` to one of {there}"
         )
 
-    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+    def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report the memory of embeddings and components of the words."""
         words, width, components = len(self._ids), self._weight(module).shape[1], self.clustering.components
         yield Cost(
@@ -214,7 +215,7 @@ class WordClusters(Observer):
             "lower `words` or `components`",
         )
 
-    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+    def measure(self, module: Module, step: int) -> DataFrame:
         """Cluster the words by their embeddings; every rank does the same."""
         weight = self._weight(module)
         try:
@@ -227,25 +228,25 @@ class WordClusters(Observer):
                 f"not converged at step {step} after {clusters.iterations} iterations (residual "
                 f"{clusters.residual:.3g}): raise `max_iterations`, or use another learning rate",
             )
-        rows: list[Row | pd.DataFrame] = [*_scalars(clusters), *self._rows_by_word(clusters)]
+        rows: list[Row | DataFrame] = [*_scalars(clusters), *self._rows_by_word(clusters)]
         return tabulate(rows, _COLUMNS, self.name, step)
 
-    def _rows_by_word(self, clusters: ClusteredWords) -> Iterator[pd.DataFrame]:
+    def _rows_by_word(self, clusters: ClusteredWords) -> Iterator[DataFrame]:
         """Yield each word's values in its clusters, the matrix of the most frequent words, and their counts."""
         names = [cluster_name(c) for c in clusters.cluster.tolist()]
         tokens = [self._tokens[word] for word in clusters.word.tolist()]
-        members = pd.DataFrame({"group": names, "token": tokens, "value": clusters.value.numpy()})
+        members = DataFrame({"group": names, "token": tokens, "value": clusters.value.numpy()})
         yield members.assign(quantity="membership", by="cluster")
         matrix = clusters.values[: self.matrix_words].T
         k, n = matrix.shape
         groups = [str(c) for c in range(k) for _ in range(n)]
         cells = {"group": groups, "token": self._tokens[:n] * k, "value": matrix.flatten().numpy()}
-        yield pd.DataFrame(cells).assign(quantity="component_value", by="component")
-        counts = pd.DataFrame({"token": self._tokens, "value": self._counts})
+        yield DataFrame(cells).assign(quantity="component_value", by="component")
+        counts = DataFrame({"token": self._tokens, "value": self._counts})
         yield counts.assign(quantity="count", by="token")
 
     @staticmethod
-    def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
+    def record_rows(observations: DataFrame, settings: Mapping[str, Any]) -> DataFrame:
         """Return the rows for a record of a run: its scalars, and the words of each cluster at the last step.
 
         The value of a membership is reduced to its sign, which is also part of the cluster's name.
@@ -258,12 +259,12 @@ class WordClusters(Observer):
         return kept
 
     @classmethod
-    def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+    def figures(cls, observations: DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Draw figures 5 to 7 of the publication at the last step, and curves over training; also of several runs."""
         return cluster_figures(observations) | super().figures(observations, settings)
 
     @staticmethod
-    def tables(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    def tables(observations: DataFrame, settings: Mapping[str, Any]) -> dict[str, DataFrame]:
         """Return the largest clusters with their typical words."""
         return cluster_table(observations)
 

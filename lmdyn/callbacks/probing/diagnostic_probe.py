@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.inspection.attributes import did_you_mean
 from lmdyn.analysis.inspection.forward import device_of
@@ -146,11 +147,11 @@ class DiagnosticProbe(Observer):
                     "`label_names`, layer to list of names)"
                 )
 
-    def check_module(self, module: nn.Module) -> None:
+    def check_module(self, module: Module) -> None:
         """Find the sites; raise an error for paths that are not modules."""
         self.choose_sites(module, LSTM_SITES)
 
-    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+    def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report missing tokens, tasks of fewer than two labels, labels only in the test split, and memory."""
         tokens = count_tokens(self._train_set, self.train_tokens)
         if tokens < self.train_tokens:
@@ -178,12 +179,12 @@ class DiagnosticProbe(Observer):
             "lower `train_tokens` or `max_tokens`, or observe fewer `sites`",
         )
 
-    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+    def measure(self, module: Module, step: int) -> pd.DataFrame:
         """Make two passes, then train all classifiers at once."""
         train, test = (self._features(module, part) for part in (self._train_set, self.probe_set))
         return tabulate(self._rows(train, test, step), {"task": "", "target": ""}, self.name, step)
 
-    def _features(self, module: nn.Module, part: ProbeSet) -> "_Tokens":
+    def _features(self, module: Module, part: ProbeSet) -> "_Tokens":
         batches = _Batches(partial(self._read, SentenceBlocks(self.run.tokenizer, self.classifier.seed)))
         probe_pass(module, part, [Watch(batches, self.paths())], forward=self.forward)
         whole = gather_rows(batches.parts, device_of(module))

@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.inspection.transformer import check_positions, encoder_of
 from lmdyn.analysis.probing.task_metrics import (
@@ -208,7 +209,7 @@ class Downstream(Observer):
             )
         return how
 
-    def check_module(self, module: nn.Module) -> None:
+    def check_module(self, module: Module) -> None:
         """Raise an error for a module without an encoder, or one that cannot read examples of the tasks' lengths."""
         try:
             encoder_of(module)
@@ -218,7 +219,7 @@ class Downstream(Observer):
             remedy = "lower the probe's max_sequence_length"
             check_positions(module, _longest(task), f"examples of {name}", remedy, self.name)
 
-    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+    def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report tasks with one label, sets without examples, rates of larger models; encoder copies with optimizer."""
         for name, task in self.chosen.items():
             labels = {float(e["label"]) for e in task.train} if task.kind != "span" else {0.0, 1.0}
@@ -253,7 +254,7 @@ class Downstream(Observer):
 
     # ---------------------------------------------------------------- measurement
 
-    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+    def measure(self, module: Module, step: int) -> pd.DataFrame:
         """Fine-tune on this process's tasks, evaluate, and gather all processes' numbers."""
         self.check_module(module)
         rank, world_size = rank_and_world_size()
@@ -269,9 +270,9 @@ class Downstream(Observer):
         roots = list(dict.fromkeys(chain[-1] for chain in chains))
         return {chain[0]: roots.index(chain[-1]) % world_size for chain in sorted(chains, key=len)}
 
-    def _fine_tune(self, module: nn.Module, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    def _fine_tune(self, module: Module, names: Sequence[str]) -> dict[str, dict[str, Any]]:
         encoder = encoder_of(module)
-        tuned: dict[str, nn.Module] = {}
+        tuned: dict[str, Module] = {}
         found = {}
         for i, name in enumerate(names):
             task = self.chosen[name]

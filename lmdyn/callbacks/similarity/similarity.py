@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import pandas as pd
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.attention.head_divergence import HeadDivergenceSums
 from lmdyn.analysis.geometry.sampled_rows import SampledRows
@@ -179,7 +180,7 @@ class Similarity(StreamingObserver):
         if self.attention_heads:
             self.columns = {**self.columns, "head": int}  # type: ignore[misc] # only tables with heads have it
 
-    def check_module(self, module: nn.Module) -> None:
+    def check_module(self, module: Module) -> None:
         """Raise an error for sites and pairs that do not exist in the module or the references, before training."""
         super().check_module(module)
         for name, reference in self.compared.items():
@@ -189,7 +190,7 @@ class Similarity(StreamingObserver):
                 _check_known(own.partition("@")[0], self.paths("sites"), "this model")
                 _check_known(their.partition("@")[0], sites, f"reference {name!r}")
 
-    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+    def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report fewer tokens than dimensions, and the memory of references, covariances and samples."""
         widths = site_widths(module, self.probe_set, self.paths("sites"), self.forward)
         yield from self._foresee_tokens(sorted(widths.values())[-2:])
@@ -230,7 +231,7 @@ class Similarity(StreamingObserver):
                 stops=not {"cca", "pwcca"}.isdisjoint(correlations) and tokens - 1 <= widest[0],
             )
 
-    def watch(self, module: nn.Module, step: int) -> Watch:
+    def watch(self, module: Module, step: int) -> Watch:
         """Let the references of this step read along."""
         self._readers = [
             reader_of(self, f"{name} {which}".strip(), reference, other, module, self.reference_sites)

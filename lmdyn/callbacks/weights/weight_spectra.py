@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.inspection.forward import device_of, is_sharded
 from lmdyn.analysis.parameters.head_matrices import FoundHeads, HeadLayout, HeadMatrices, find_heads
@@ -150,7 +151,7 @@ class WeightSpectra(Observer):
             report_past(self.name, "distances", self.run)
         super().prepare()
 
-    def check_module(self, module: nn.Module) -> None:
+    def check_module(self, module: Module) -> None:
         """Raise an error for a module whose matrices or references cannot be read."""
         found = find_matrices(module)
         sharded, parts = is_sharded(module), [*module.parameters(), *module.modules()]
@@ -188,7 +189,7 @@ class WeightSpectra(Observer):
                     "from this training and replay it afterwards, or compare with a Checkpoint"
                 )
 
-    def _check_reference(self, name: str, other: nn.Module, matrices: Sequence[WeightMatrix]) -> None:
+    def _check_reference(self, name: str, other: Module, matrices: Sequence[WeightMatrix]) -> None:
         theirs = counterparts(matrices, other)
         missing = [m.site for m in matrices if m.name not in theirs]
         if len(missing) == len(matrices):
@@ -199,10 +200,10 @@ class WeightSpectra(Observer):
         if missing:
             report(self.name, f"distances from {name} of {', '.join(missing)} are left out: it has none")
 
-    def _found_heads(self, module: nn.Module) -> FoundHeads:
+    def _found_heads(self, module: Module) -> FoundHeads:
         return find_heads(module) if self.heads else FoundHeads({}, {})
 
-    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+    def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report the memory of copies of the module for references and of gradients."""
         size = sum(p.numel() * p.element_size() for p in module.parameters())
         if any(r.copies for r in self.compared.values()):
@@ -211,14 +212,14 @@ class WeightSpectra(Observer):
             both = 2 * sum(p.numel() * max(4, p.element_size()) for p in module.parameters())
             yield Cost("gradients of a batch and their sum", both, "set `gradients: false`")
 
-    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+    def measure(self, module: Module, step: int) -> pd.DataFrame:
         """Measure all matrices; each rank measures some of them."""
         rows = divided(self._jobs(module, step), together=is_sharded(module))
         order = {m.site: i for i, m in enumerate(find_matrices(module).matrices)}
         rows.sort(key=lambda row: order.get(row[0]["site"], len(order)))
         return tabulate(rows, self.columns, self.name, step)
 
-    def _jobs(self, module: nn.Module, step: int) -> Iterator[_Job]:
+    def _jobs(self, module: Module, step: int) -> Iterator[_Job]:
         matrices = find_matrices(module).matrices
         yield from self._spectra(matrices, "weight", {m.name: m.parameter for m in matrices})
         for layout in self._found_heads(module).layouts.values():

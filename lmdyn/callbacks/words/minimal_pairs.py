@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 from matplotlib.figure import Figure
-from torch import nn
+from torch.nn import Module
 
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.analysis.statistics.intervals import share_interval
@@ -183,7 +183,7 @@ class MinimalPairs(Observer):
             if group
         ]
 
-    def check_module(self, module: nn.Module) -> None:
+    def check_module(self, module: Module) -> None:
         """Encode the sentences as the module reads them."""
         try:
             self.encoded = EncodedTexts(
@@ -203,7 +203,7 @@ class MinimalPairs(Observer):
         both = zip(self.good, self.bad, strict=True)
         self.indistinct = np.array([_indistinct(ids[g], ids[b], unknown) for g, b in both])
 
-    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+    def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report sentences that cannot be scored, and pairs that count half; the memory of logits."""
         lengths, context = np.array(self.encoded.lengths), self.encoded.context
         if context is not None and (lengths > context).any():
@@ -236,7 +236,7 @@ class MinimalPairs(Observer):
         first = self.pairs.iloc[(wrong[self.good] | wrong[self.bad]).argmax()]
         return f"{first['file']}:{first['line']}"
 
-    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+    def measure(self, module: Module, step: int) -> pd.DataFrame:
         """Score the sentences, divided among ranks."""
         read = self.encoded.read(module, self.batch_tokens, rank_and_world_size(), whole=False)
         found = np.full(len(self.encoded.ids), np.nan)

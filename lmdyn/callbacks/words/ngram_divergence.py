@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from jaxtyping import Int
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.inspection.batches import aligned_labels, text_of
 from lmdyn.analysis.inspection.forward import call_module, device_of, logits_of, token_losses
@@ -135,7 +136,7 @@ class NgramDivergence(StreamingObserver):
         """The arguments, and the contents of the probe set and of the training text."""
         return {**super().settings, "train_set": self._train.fingerprint}
 
-    def check_module(self, module: nn.Module) -> None:
+    def check_module(self, module: Module) -> None:
         """Determine how the model reads, and count the training text."""
         super().check_module(module)
         if self._models is not None:
@@ -186,7 +187,7 @@ class NgramDivergence(StreamingObserver):
         gather(None)  # wait for the files
         return NgramCounts.read(folder)
 
-    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+    def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report the memory of the scores of all positions."""
         positions = count_tokens(self.probe_set)
         models = self.order * (1 + len(self.smoothings))
@@ -196,14 +197,14 @@ class NgramDivergence(StreamingObserver):
 
     # ---------------------------------------------------------------- an observation
 
-    def watch(self, module: nn.Module, step: int) -> Watch:
+    def watch(self, module: Module, step: int) -> Watch:
         """Read the drawn texts, before the pass over the probe set."""
         self._of_drawn = {}
         for n, rows in self._drawn.items():
             self._of_drawn[n] = self._read_drawn(module, n, rows)
         return super().watch(module, step)
 
-    def _read_drawn(self, module: nn.Module, n: int, rows: Int[Tensor, "rows time"]) -> dict[str, float]:
+    def _read_drawn(self, module: Module, n: int, rows: Int[Tensor, "rows time"]) -> dict[str, float]:
         """Return the loss on a drawn text, and that of the model from which it was drawn, in bits a token."""
         ids = rows.to(device_of(module))
         labels = aligned_labels(ids, "next")

@@ -8,7 +8,8 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.inspection.batches import rows_at
 from lmdyn.analysis.inspection.forward import device_of
@@ -259,7 +260,7 @@ class TokenLearning(Observer):
 
     # ---------------------------------------------------------------- an observation
 
-    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+    def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report text without a word that the tokenizer knows, and groups without words, such as bands of ranks."""
         held: dict[str, set[int]] = {by: set() for by in self._groupings}
         known = 0
@@ -282,7 +283,7 @@ class TokenLearning(Observer):
                 )
 
     @torch.no_grad()
-    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+    def measure(self, module: Module, step: int) -> pd.DataFrame:
         """Make one pass over the sentences, and one over their masked copies."""
         device = device_of(module)
         rank, world_size = rank_and_world_size()
@@ -313,7 +314,7 @@ class TokenLearning(Observer):
         return self.batch_tokens or _BATCH_TOKENS.get(device.type, _BATCH_TOKENS["other"])
 
     def _reconstruct(
-        self, module: nn.Module, batch: dict[str, Any], words: BatchWords
+        self, module: Module, batch: dict[str, Any], words: BatchWords
     ) -> Float[Tensor, "words"]:
         """Return 1 for each word that is reconstructed, 0 for others, NaN if its logits are not finite."""
         size, length = batch["input_ids"].shape
@@ -328,7 +329,7 @@ class TokenLearning(Observer):
         return _whole_words(torch.cat(right), words.number[words.number >= 0], len(words))
 
     def _predict(
-        self, module: nn.Module, batch: dict[str, Any], words: BatchWords, chosen: Int[Tensor, "chosen"]
+        self, module: Module, batch: dict[str, Any], words: BatchWords, chosen: Int[Tensor, "chosen"]
     ) -> Float[Tensor, "chosen"]:
         """Return 1 for each chosen word that is predicted, 0 for others, NaN if its logits are not finite."""
         found = torch.zeros(len(words), device=chosen.device)

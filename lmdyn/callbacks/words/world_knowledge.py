@@ -10,7 +10,8 @@ import pandas as pd
 import pyarrow.compute as pc
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.analysis.inspection.predictions import logits_at
@@ -128,7 +129,7 @@ class WorldKnowledge(Observer):
     def _facts(self) -> HasFacts:
         return cast(HasFacts, self.probe_set.loader)
 
-    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+    def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report facts whose object is a token for unknown words, and candidates without any object."""
         objects = [int(o) for e in self._facts.examples for o in np.asarray(e["labels"]).ravel() if o >= 0]
         special = set(self.run.tokenizer.all_special_ids) if self.run.tokenizer is not None else set()
@@ -148,14 +149,14 @@ class WorldKnowledge(Observer):
                 stops=False,
             )
 
-    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+    def measure(self, module: Module, step: int) -> pd.DataFrame:
         """Evaluate all facts."""
         asked = self._ask(module, torch.tensor(self._facts.candidates))
         columns = dict.fromkeys(("kind", "relation", "fact", "prediction"), "")
         return tabulate(self._rows(asked), columns, self.name, step)
 
     @torch.no_grad()
-    def _ask(self, module: nn.Module, candidates: Tensor) -> pd.DataFrame:
+    def _ask(self, module: Module, candidates: Tensor) -> pd.DataFrame:
         """Return a row for each question, of all ranks, in the order of the facts."""
         device = device_of(module)
         candidates = candidates.to(device)

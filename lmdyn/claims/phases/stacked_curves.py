@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from pandas import DataFrame
 
 from lmdyn.analysis.statistics.mean_over_seeds import mean_over_seeds
 from lmdyn.callbacks.observing.figures import COLOURS, in_style, new_figure, portions
@@ -17,7 +17,7 @@ MOST_DRAWN = 48
 """Maximum number of curves that are drawn, in figures of at most 12."""
 
 
-def order_to_draw(phases: pd.DataFrame) -> list[str]:
+def order_to_draw(phases: DataFrame) -> list[str]:
     """Return curves by first change; then those that change in some runs, smooth ones, and those not tested."""
     positions = sorted(
         order_of_phases(phases), key=lambda p: 0 if p.place is not None else 1 if p.runs else 2
@@ -27,7 +27,7 @@ def order_to_draw(phases: pd.DataFrame) -> list[str]:
 
 
 @in_style
-def stacked_curves(curves: Curves, phases: pd.DataFrame) -> dict[str, Figure]:
+def stacked_curves(curves: Curves, phases: DataFrame) -> dict[str, Figure]:
     """Draw curves above each other on one axis, log10 of the step, with lines at change points and their intervals.
 
     Of several runs, thin lines are runs and the thick one is their mean, over the steps that all have. A line and a
@@ -48,11 +48,11 @@ def stacked_curves(curves: Curves, phases: pd.DataFrame) -> dict[str, Figure]:
     }
 
 
-def _figure(names: Sequence[str], curves: Curves, phases: pd.DataFrame) -> Figure:
+def _figure(names: Sequence[str], curves: Curves, phases: DataFrame) -> Figure:
     figure, grid = new_figure(9.0, 0.6 + 0.95 * len(names), nrows=len(names), squeeze=False, sharex=True)
     for axes, name in zip(grid[:, 0], names, strict=True):
         rows = phases[phases["curve"] == name]
-        runs = pd.DataFrame({run: of[name] for run, of in curves.items() if name in of})
+        runs = DataFrame({run: of[name] for run, of in curves.items() if name in of})
         for run in runs:
             axes.plot(
                 runs[run].dropna(), lw=0.8, marker="." if runs.shape[1] == 1 else "", color=COLOURS["sky"]
@@ -68,7 +68,7 @@ def _figure(names: Sequence[str], curves: Curves, phases: pd.DataFrame) -> Figur
     return figure
 
 
-def _mark(axes: Axes, rows: pd.DataFrame) -> None:
+def _mark(axes: Axes, rows: DataFrame) -> None:
     """Mark change points: of one run with their intervals, of several by their mean where all runs have one."""
     changes = rows[rows["phase"] == "change"]
     runs = rows["run"].nunique()

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import jsonargparse
 import lightning as L
 import torch
-from torch import nn
+from torch.nn import Module
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerFast
 
 # imported so that yaml can name their classes without module paths
@@ -61,7 +61,7 @@ class Subject:
     kind: Kind
     name: str
     says: str
-    module: nn.Module
+    module: Module
     model: Config | None = None
     configuration: Config = field(default_factory=dict)
     tokenizer: Any = None
@@ -169,7 +169,7 @@ def _read_with_model(path: Path) -> Config:
 
 def _configured(
     configuration: Mapping[str, Any], arguments: Sequence[str]
-) -> tuple[nn.Module, list[Observer], Config]:
+) -> tuple[Module, list[Observer], Config]:
     """Return model and observers of a configuration, and the model's entry with all given arguments."""
     callbacks = callback_entries(configuration) or callback_entries(configuration, "callbacks+")
     observers = [c for c in callbacks if _is_observer(class_path(c))]
@@ -219,12 +219,12 @@ def _of_class(path: str, arguments: Sequence[str]) -> Subject:
         cls: Any = dotted(path)
     except ValueError as error:
         there = vars(sys.modules[package]) if package in sys.modules else {}
-        models = [n for n, found in there.items() if isinstance(found, type) and issubclass(found, nn.Module)]
+        models = [n for n, found in there.items() if isinstance(found, type) and issubclass(found, Module)]
         raise ValueError(f"{error}{did_you_mean(name, models)}") from error
     if isinstance(cls, type) and issubclass(cls, L.LightningDataModule):
         raise ValueError(f"{path} is a LightningDataModule: give it as --data {path}, after a model")
-    if not isinstance(cls, type) or not issubclass(cls, nn.Module):
-        raise ValueError(f"{path} is not a model: expected a class of a LightningModule or another nn.Module")
+    if not isinstance(cls, type) or not issubclass(cls, Module):
+        raise ValueError(f"{path} is not a model: expected a class of a LightningModule or another Module")
     if not issubclass(cls, PreTrainedModel):
         check_arguments(path, cls, arguments, "model")
         entries, made = instantiate({"model": path}, arguments)
@@ -268,7 +268,7 @@ def instantiate(entries: Mapping[str, Any], arguments: Sequence[str] = ()) -> tu
         ValueError: if jsonargparse refuses them; the message is one line.
     """
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    types: Config = {"model": nn.Module, "data": L.LightningDataModule}
+    types: Config = {"model": Module, "data": L.LightningDataModule}
     words: list[str] = []
     for key, entry in entries.items():
         if key == "observers":

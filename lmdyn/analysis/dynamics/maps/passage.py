@@ -7,7 +7,8 @@ from functools import partial, update_wrapper
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 from torch.utils._pytree import tree_map_only
 
 from lmdyn.analysis.dynamics.maps.copies import with_first_tensor
@@ -67,7 +68,7 @@ class Recorded:
 
     batch: Mapping[str, Tensor]
     calls: list[Call] = field(default_factory=list)
-    outputs: list[tuple[nn.Module, Any]] = field(default_factory=list)
+    outputs: list[tuple[Module, Any]] = field(default_factory=list)
     output: Any = None
 
 
@@ -85,7 +86,7 @@ class _Place:
     handle: _Handler
     begin: Callable[[], None]
     path_of: Mapping[int, str]
-    m: nn.Module | None = None
+    m: Module | None = None
     path: str | None = None
     number: int = -1
     count: int = 0
@@ -97,7 +98,7 @@ class _Place:
         self.begin()
         return plain(*args, **kwargs)
 
-    def part(self, m: nn.Module, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def part(self, m: Module, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call an outermost module through the handler; modules within one that runs are called unchanged."""
         if self.running:
             return plain(*args, **kwargs)
@@ -127,8 +128,8 @@ class Passage:
 
     def __init__(
         self,
-        module: nn.Module,
-        layers: Mapping[str, nn.Module],
+        module: Module,
+        layers: Mapping[str, Module],
         forward: Forward | None,
         seed: int = 0,
     ) -> None:
@@ -185,7 +186,7 @@ class Passage:
         state: Tensor = found[0]
         return state
 
-    def entering(self, seen: Recorded, x: Tensor, unit: int) -> list[tuple[nn.Module, tuple[Any, ...]]]:
+    def entering(self, seen: Recorded, x: Tensor, unit: int) -> list[tuple[Module, tuple[Any, ...]]]:
         """Return the modules that are called before :meth:`through` meets a layer, and it, with their arguments.
 
         Args:
@@ -193,7 +194,7 @@ class Passage:
             x: the state at the end of the first iteration.
             unit: number of calls of layers in an iteration; 0 for the calls before the first iteration.
         """
-        calls: list[tuple[nn.Module, tuple[Any, ...]]] = []
+        calls: list[tuple[Module, tuple[Any, ...]]] = []
         with self._observed():
             self._run(seen.batch, partial(_between, seen, x, unit, [], calls))
         return calls
@@ -285,7 +286,7 @@ def _between(
 _OTHER_MODULES = "which modules the model runs depends on the state: let it run a fixed number of iterations"
 
 
-def _stand_in(stack: ExitStack, m: nn.Module, forward: Callable[..., Any]) -> None:
+def _stand_in(stack: ExitStack, m: Module, forward: Callable[..., Any]) -> None:
     """Set the forward of a module until the stack ends."""
     own = {name: m.__dict__[name] for name in ("forward",) if name in m.__dict__}
     stack.callback(m.__dict__.update, own)
@@ -293,14 +294,14 @@ def _stand_in(stack: ExitStack, m: nn.Module, forward: Callable[..., Any]) -> No
     m.__dict__["forward"] = update_wrapper(forward, m.forward)
 
 
-def _outermost(m: nn.Module, layers: set[int], done: set[int] | None = None) -> Iterator[nn.Module]:
+def _outermost(m: Module, layers: set[int], done: set[int] | None = None) -> Iterator[Module]:
     """Yield the layers, and the largest modules that contain none of them, each once."""
     done = set() if done is None else done
     if id(m) in done:
         return
     done.add(id(m))
     holds = id(m) not in layers and any(id(part) in layers for part in m.modules())
-    if not holds and type(m).forward is not nn.Module.forward:  # which is that of module lists
+    if not holds and type(m).forward is not Module.forward:  # which is that of module lists
         yield m
         return
     for child in m.children():
