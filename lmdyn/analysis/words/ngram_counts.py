@@ -153,9 +153,9 @@ class NgramCounts:
         """
         ids = np.asarray(text, np.int64)
         found = np.full((self.order, len(ids)), -1)
-        nodes = np.zeros(len(ids), np.int64)  # of the n-gram that begins at each position
-        for n, level in enumerate(self.levels[: len(ids)]):
         nodes: Ints = np.zeros(len(ids), np.int64)  # of the n-gram that begins at each position
+        for n, level in enumerate(self.levels[: len(ids)]):
+            nodes = level.find(nodes[: len(ids) - n], ids[n:])
             found[n, n:] = nodes
         return found
 
