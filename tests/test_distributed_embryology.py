@@ -92,6 +92,7 @@ def observers():
         ),
         C.Handwriting(starts=6, lengths=12, probe=tasks()),
         C.LoopConvergence(horizon=6, times=[0, 1, 3, 6], max_tokens=None),
+        C.Surprisals(least_contexts=1, least_context_tokens=2, most_contexts=2),
         C.MinimalPairs(probe=D.PairFiles("tests/golden/pairs.jsonl"), batch_tokens=100),
         C.NgramDivergence(order=3, drawn_tokens=100),
     ]  # fmt: skip

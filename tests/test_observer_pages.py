@@ -27,7 +27,7 @@ OBSERVERS = sorted(
     and not getattr(cls, "__abstractmethods__", None)
 )
 
-WITHOUT_CLAIMS = {"LearningCurves", "MinimalPairs", "NgramDivergence", "WeightSpectra"}
+WITHOUT_CLAIMS = {"LearningCurves", "MinimalPairs", "NgramDivergence", "Surprisals", "WeightSpectra"}
 """Observers by whose numbers no claim is judged: their pages quote none."""
 
 

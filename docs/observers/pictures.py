@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 from PIL import Image
 
+from lmdyn.analysis import word_acquisition
 from lmdyn.callbacks.observing.drawing import style
 
 DOCS = Path(__file__).resolve().parents[1]
@@ -262,6 +263,26 @@ def _ngram_divergence(p: Panels) -> None:
     steps(*p)
     said(p[0], "divergence from n-gram models", "D(n-gram ‖ model), bits")
     said(p[1], "of log-probabilities of the next word", "correlation")
+
+
+@picture
+def _surprisals(p: Panels) -> None:
+    table = records("../observers/surprisals")  # of docs/gallery/words/plot_acquisition.py
+    surprisal = table[table["quantity"] == "surprisal"]
+    lines(
+        p[0], surprisal, "word", {word: word or "mean of all words" for word in ("", "to", "bord", "comes")}
+    )
+    floor(p[0], table[(table["quantity"] == "unigram") & (table["word"] == "")], "by frequency, mean")
+    steps(p[0])
+    said(p[0], "surprisal of words", "bits")
+    ages = word_acquisition(table)
+    kinds = {"interval": "acquired", "right": "not acquired", "left": "from the start"}
+    for i, (kind, label) in enumerate(kinds.items()):
+        of = ages[ages["censored"] == kind]
+        p[1].plot(of["unigram"], of["age"], "o^v"[i], color=COLOURS[i], ms=3, alpha=0.6, label=label)
+    p[1].set_yscale("log")
+    p[1].set_xlabel("surprisal by frequency, bits")
+    said(p[1], "age of words", UPDATES)
 
 
 @picture

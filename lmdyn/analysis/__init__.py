@@ -143,6 +143,18 @@ from lmdyn.analysis.weights.alignment import TableAlignment, table_alignment
 from lmdyn.analysis.weights.distances import WeightDistance, weight_distance
 from lmdyn.analysis.weights.sparsity_of_entries import gini, hoyer
 from lmdyn.analysis.weights.spectra import MatrixSpectrum, matrix_spectrum, product_spectrum, singular_values
+from lmdyn.analysis.words.acquisition import (
+    Acquisition,
+    AcquisitionRegression,
+    Sigmoid,
+    acquisition_agreement,
+    acquisition_regression,
+    acquisition_step,
+    fit_sigmoid,
+    forgettability,
+    late_variability,
+    word_acquisition,
+)
 from lmdyn.analysis.words.concentration import (
     attention_entropy,
     concentration,
@@ -171,6 +183,8 @@ from lmdyn.analysis.words.ngram_models import NgramModels, NgramScores
 from lmdyn.analysis.words.surprisal import surprisals, word_surprisals
 
 __all__ = [
+    "Acquisition",
+    "AcquisitionRegression",
     "Agreement",
     "Attractors",
     "Capture",
@@ -230,6 +244,7 @@ __all__ = [
     "PrincipalCourse",
     "ProbeResult",
     "Recurrence",
+    "Sigmoid",
     "SpectralLines",
     "Spectrum",
     "SplitHalf",
@@ -250,6 +265,9 @@ __all__ = [
     "WeightDistance",
     "ZeroOne",
     "ablated_heads",
+    "acquisition_agreement",
+    "acquisition_regression",
+    "acquisition_step",
     "aligned_courses",
     "all_reduce_sum",
     "amari_ica",
@@ -291,7 +309,9 @@ __all__ = [
     "find_rectifiers",
     "find_sites",
     "first_token_attention",
+    "fit_sigmoid",
     "flips",
+    "forgettability",
     "frequency_correlation",
     "gini",
     "group_variance",
@@ -309,6 +329,7 @@ __all__ = [
     "kaplan_yorke_dimension",
     "kernel_cka",
     "kullback_leibler",
+    "late_variability",
     "leading_towers",
     "linear_cka",
     "linear_kernel",
@@ -386,6 +407,7 @@ __all__ = [
     "vocabulary_product",
     "weight_distance",
     "white_noise_rank",
+    "word_acquisition",
     "word_clusters",
     "word_surprisals",
     "word_tags",

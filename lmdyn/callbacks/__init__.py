@@ -45,6 +45,7 @@ from lmdyn.callbacks.words.learning_curves import LearningCurves
 from lmdyn.callbacks.words.minimal_pairs import MinimalPairs
 from lmdyn.callbacks.words.ngram_divergence import NgramDivergence
 from lmdyn.callbacks.words.sparsity import Sparsity
+from lmdyn.callbacks.words.surprisals import Surprisals
 from lmdyn.callbacks.words.token_learning import TokenLearning
 from lmdyn.callbacks.words.world_knowledge import WorldKnowledge
 from lmdyn.runs.schedule import Progress, Steps
@@ -98,6 +99,7 @@ __all__ = [
     "Sparsity",
     "Steps",
     "StreamingObserver",
+    "Surprisals",
     "TimeBudget",
     "TokenLearning",
     "TowerPreference",

@@ -85,12 +85,15 @@ _COMMANDS = {
     "prepare": "encode the data before a run            prepare --config FILE [--tokenizer DIR]",
     "analyze": "replay observers over checkpoints       analyze RUN [--observe NAME …] [--config FILE] [--shard i/n]",
     "report": "draw the figures of a run               report RUN",
-    "surprisal": "compute the surprisal of words          surprisal MODEL TEXT [--out DIR]",
     "phases": "find change points of curves, in order  phases RUN … [--select PATTERN …] [--page DIR] [--map]",
     "fork": "continue a run with other settings      fork RUN --step K [--set KEY=VALUE …] [--data-seed N]",
     "claims": "test a publication's claims on runs     claims STUDY RUN … [--markdown FILE] [--out DIR]",
     "configs": "list or copy shipped configurations     configs [STUDY] [--to DIR]",
     "records": "store what claims need from runs        records RUN … --out docs/records/STUDY/PROFILE",
+}
+_REMOVED = {
+    "surprisal": "attach the observer Surprisals, or call lmdyn.analysis.surprisals(module, tokenizer, texts) and "
+    "lmdyn.analysis.word_surprisals(pieces, texts)"
 }
 _OF_TRAINER = {"fit", "validate", "test", "predict"}
 _MEASURE_MEMORY = {"inspect", "check"}
@@ -126,6 +129,8 @@ def _run(args: list[str]) -> None:
         raise ValueError(
             f"the command comes first: lmdyn COMMAND {command} …; commands are {', '.join(_COMMANDS)}"
         )
+    elif command in _REMOVED:
+        raise ValueError(f"the command {command} was removed: {_REMOVED[command]}")
     else:
         from lmdyn.analysis.inspection.attributes import did_you_mean  # slow import
 

@@ -7,7 +7,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 log = logging.getLogger(__name__)
 
@@ -249,62 +248,6 @@ def configs(study: str | None = None, *, to: Path = Path("configs")) -> None:
         return
     copied = copy_shipped(study, to)
     log.info("%d files in %s", len(copied), to)
-
-
-def surprisal(
-    model: str,
-    text: str,
-    *,
-    of_classes: list[str],
-    out: Path | None = None,
-    tokenizer: str | None = None,
-    pseudo: Literal["piece", "rest_of_word"] = "piece",
-    start: str | None = None,
-    context: int | None = None,
-    objective: Literal["causal", "masked"] | None = None,
-    batch_tokens: int = 1024,
-    forward: str | None = None,
-    device: str | None = None,
-) -> None:
-    """Compute how surprising each word and each piece of a text is to a model.
-
-    Log-probability (nats), surprisal (bits), rank and entropy (nats), in words.parquet and pieces.parquet. Masked
-    models yield pseudo-log-likelihoods.
-
-    Args:
-        model: a run folder, one of its checkpoints, a folder written by save_pretrained, or a hub name; for a hub
-            model --model.revision step3000
-        text: UTF-8 file with one text per line; - reads standard input
-        of_classes: arguments of the model.
-        out: folder for the tables; default: <TEXT>.surprisal
-        tokenizer: folder, hub name or tokenizer.json; default: the model's own
-        pseudo: what is hidden from masked models: the scored piece (Salazar et al. 2020), or also the rest of its word
-            (Kauf & Ivanova 2023)
-        start: token before the first piece, for causal models; '' for none; default: bos, or eos without bos
-        context: maximum tokens per input; default: the model's limit
-        objective: default: measured on the model
-        batch_tokens: maximum tokens per batch; default: 1024
-        forward: package.function: a function (module, batch) -> logits
-        device: cpu, cuda, …; default: cuda if available
-    """
-    on = _device(device)
-    from lmdyn.cli.surprisal_tables import write_surprisals
-
-    folder = write_surprisals(
-        model,
-        text,
-        out,
-        arguments=of_classes,
-        tokenizer=tokenizer,
-        device=on,
-        objective=objective,
-        pseudo=pseudo,
-        start=start,
-        context=context,
-        batch_tokens=batch_tokens,
-        forward=forward,
-    )
-    log.info("written: %s", folder)
 
 
 def check(

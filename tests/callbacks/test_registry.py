@@ -316,7 +316,7 @@ def test_what_is_stored_is_declared_and_in_its_range(observed, name):
 WITHOUT_THE_MODEL = {
     "average_baseline", "baseline", "between_floor", "chance", "chi_gaussian", "chi_uniform", "coarse_floor",
     "converged", "depth", "drawn_entropy", "fine_floor", "horizon", "learning_rate", "majority", "separation_floor",
-    "shorter", "uniform_attention", "unigram_entropy",
+    "shorter", "uniform_attention", "unigram", "unigram_entropy",
 }  # fmt: skip
 
 

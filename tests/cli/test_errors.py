@@ -135,7 +135,11 @@ def test_a_mistake_of_configuration_is_one_line_with_the_nearest_name(config, ca
     ("args", "message"),
     [
         (["analyze", "x", "--chekpoints", "y"], "--chekpoints y, did you mean '--checkpoints'?"),
-        (["surprisal", "x", "y", "--context", "12.5"], "argument --context: invalid whole number value"),
+        (["analyze", "x", "--keep", "12.5"], "argument --keep: invalid whole number value"),
+        (
+            ["surprisal", "x", "y"],
+            "the command surprisal was removed: attach the observer Surprisals, or call",
+        ),
         (["fork", "x"], "expected either --step K or --epoch E"),
         (["report", "x", "--otu=y"], "--otu=y, did you mean '--out'?"),
         (["analyze", "x", "--device", "cuda:99"], "--device 'cuda:99' is unavailable ("),

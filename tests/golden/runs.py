@@ -91,6 +91,7 @@ OBSERVERS = {
         "max_samples": 50, "bootstrap": 4, "jackknife": 64,
     },
     "Sparsity": {"matched_size": 4, "matched_tolerance": 0.5, "class_min_count": 40, "min_count": 15},
+    "Surprisals": {"least_contexts": 2, "least_context_tokens": 3, "most_words": 20, "most_contexts": 6},
     "TokenLearning": {
         "max_words": 20, "bands": [[5, 20], [30, 90]], "probe": object_of("SpanCorpus", tasks=[], corpus=CORPUS),
     },
@@ -113,7 +114,7 @@ OF_FAMILY = {
 }
 COMMON = (
     "Curvature", "DiagnosticProbe", "Geometry", "Landscape", "LearningCurves", "LossChangeAllocation", "MinimalPairs",
-    "NgramDivergence", "Similarity", "Sparsity", "Trajectory", "WeightSpectra",
+    "NgramDivergence", "Similarity", "Sparsity", "Surprisals", "Trajectory", "WeightSpectra",
 )  # fmt: skip
 ENCODER = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
 WORDS = object_of("GrammarCorpus", **GRAMMAR, **ROWS)
@@ -159,7 +160,7 @@ FAMILIES = {
         "observers": (
             "AttentionPatterns", "Curvature", "DepthPerformance", "Downstream", "EdgeProbe", "EncoderDynamics",
             "Geometry", "Handwriting", "Landscape", "LearningCurves", "LoopConvergence", "LossChangeAllocation",
-            "MinimalPairs", "NgramDivergence", "Similarity", "Sparsity", "TokenLearning", "Trajectory",
+            "MinimalPairs", "NgramDivergence", "Similarity", "Sparsity", "Surprisals", "TokenLearning", "Trajectory",
             "WeightSpectra", "WorldKnowledge",
         ),
     },

@@ -68,6 +68,7 @@ OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
         "probe": D.SpanCorpus(pieces()),
     },
     "WorldKnowledge": lambda: {"probe": D.FactCorpus(D.GrammarFacts(pieces()))},
+    "Surprisals": lambda: {"least_contexts": 2, "least_context_tokens": 2},
     "MinimalPairs": lambda: {"probe": D.PairFiles("tests/golden/pairs.jsonl"), "most": 2},
     "NgramDivergence": lambda: {"order": 3, "max_tokens": 200, "drawn_tokens": 60},
     "AttentionPatterns": lambda: {"max_tokens": 200, "size": 8},

@@ -23,6 +23,7 @@ _WHY = {
         parameters.linear_weight.* parameters.loss_gradient.* weights.matrices.* weights.spectra.head_spectra
         inspection.label_convention.* inspection.token_effects.* words.surprisal.* words.minimal_pairs.*
         words.extrema.* words.ngram_counts.* words.ngram_models.*
+        words.acquisition.* words.words_in_pieces.*
         probing.depth_heads.{pooled_states,states_at}
         probing.state_decoder.{RetrainedDecoder,retrain_decoders} probing.tower_heads.*
         dynamics.horizon.ends""",

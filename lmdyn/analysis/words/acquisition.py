@@ -1,0 +1,534 @@
+"""Ages of acquisition: when the surprisal of a word has fallen, how steadily it stays, and on what that depends."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = [
+    "Acquisition",
+    "AcquisitionCriterion",
+    "AcquisitionRegression",
+    "Sigmoid",
+    "acquisition_agreement",
+    "acquisition_regression",
+    "acquisition_step",
+    "fit_sigmoid",
+    "forgettability",
+    "late_variability",
+    "word_acquisition",
+]
+
+AcquisitionCriterion = Literal["unigram", "2022", "2024"]
+"""One bit below the unigram's surprisal; or half-way to the least surprisal, by sigmoid (2022) or by spline (2024)."""
+
+Smoother = Literal["scipy", "pygam"]
+"""A smoothing spline by generalized cross-validation, or a GAM with 25 splines, as published."""
+
+Numbers = npt.NDArray[np.float64]
+
+_LEAST = 5  # observations of a sigmoid with four parameters, and of a smoothing spline
+_POINTS = 1000
+_GRID = 20
+_SLOPES = (-30.0, 30.0)  # logarithms: beyond, a sigmoid is a line or a step
+_FLAT = 1e-9  # variance of a sigmoid outside of which the run has all its change
+_SPLINES = 25
+_NORMAL = 1.959963984540054  # quantile of 97.5 %
+
+
+@dataclass(frozen=True)
+class Sigmoid:
+    """lower + (upper − lower) / (1 + exp((x − xmid) / scale)), x = log₁₀ step: from ``upper`` early to ``lower`` late.
+
+    Attributes:
+        lower: limit after training.
+        upper: limit before training; below ``lower`` for a curve that rises.
+        xmid: log₁₀ of the step half-way between.
+        scale: above 0; 4.4 of them are the way from a tenth to nine tenths.
+    """
+
+    lower: float
+    upper: float
+    xmid: float
+    scale: float
+
+    def at(self, steps: npt.ArrayLike) -> Numbers:
+        """Return its values at steps above 0."""
+        from scipy.special import expit
+
+        x = np.log10(np.asarray(steps, dtype=np.float64))
+        return np.asarray(self.lower + (self.upper - self.lower) * expit((self.xmid - x) / self.scale))
+
+    def step(self, value: float) -> float:
+        """Return the step at which it has a value; NaN if it has it nowhere.
+
+        Reference: Chang & Bergen 2022, there the age of acquisition.
+
+        Example:
+            >>> round(Sigmoid(2.0, 10.0, 3.0, 0.5).step(6.0), 6)
+            1000.0
+        """
+        ratio = (self.upper - self.lower) / (self.upper - value) - 1 if value != self.upper else np.inf
+        return float(10 ** (self.xmid - self.scale * np.log(ratio))) if 0 < ratio < np.inf else np.nan
+
+
+@dataclass(frozen=True)
+class Acquisition:
+    """Age of acquisition of a word.
+
+    Attributes:
+        age: step; the first or the last one of the run if it is censored.
+        low: the age is above this step: the last observation before it; 0 if censored on the left.
+        high: and at most this one; infinite if censored on the right.
+        censored: ``left`` if acquired at the first observation, ``right`` if not until the last, else ``interval``.
+        cutoff: surprisal at which the word counts as acquired.
+    """
+
+    age: float
+    low: float
+    high: float
+    censored: Literal["left", "right", "interval"]
+    cutoff: float
+
+
+def fit_sigmoid(steps: npt.ArrayLike, surprisals: npt.ArrayLike) -> Sigmoid:
+    """Fit a sigmoid in log₁₀ steps by least squares.
+
+    Observations at step 0, and those that are not finite, are left out.
+
+    Raises:
+        ValueError: with fewer than five observations.
+
+    Reference: Chang & Bergen 2022, section 5.
+    """
+    from scipy.optimize import least_squares
+    from scipy.special import expit
+
+    at, y = _observations(steps, surprisals)
+    x, span = np.log10(at), float(np.log10(at[-1] / at[0]))
+    # of given places and scales the best ends are linear: the best of a grid is where the search begins
+    middles = np.linspace(-0.5, 1.5, 2 * _GRID) * span + x[0]
+    xmid, scale = (of.ravel() for of in np.meshgrid(middles, span / np.geomspace(2, 200, _GRID)))
+    shapes = expit((xmid[:, None] - x) / scale[:, None])
+    shapes -= shapes.mean(1, keepdims=True)
+    spread = (shapes**2).sum(1)
+    explained = np.divide(
+        (shapes @ (y - y.mean())) ** 2, spread, out=np.zeros_like(spread), where=spread > _FLAT
+    )
+    best = int(explained.argmax())
+
+    def parts(p: Numbers) -> tuple[Numbers, Numbers, float]:
+        slope = float(np.exp(np.clip(-p[3], *_SLOPES)))
+        z = (p[2] - x) * slope
+        return expit(z), z, slope
+
+    def residuals(p: Numbers) -> Numbers:
+        return np.asarray(p[0] + (p[1] - p[0]) * parts(p)[0] - y)
+
+    def slopes(p: Numbers) -> Numbers:
+        share, z, slope = parts(p)
+        steep = (p[1] - p[0]) * share * (1 - share)
+        return np.column_stack(
+            [
+                1 - share,
+                share,
+                steep * slope,
+                -steep * z,
+            ]
+        )
+
+    share = expit((xmid[best] - x) / scale[best])
+    ends, *_ = np.linalg.lstsq(np.column_stack([1 - share, share]), y, rcond=None)
+    start = [
+        *ends,
+        xmid[best],
+        np.log(scale[best]),
+    ]
+    tight = {
+        "xtol": 1e-15,
+        "ftol": 1e-15,
+        "gtol": 1e-15,
+    }
+    lower, upper, middle, log_scale = least_squares(
+        residuals, start, slopes, method="lm", max_nfev=500, **tight
+    ).x
+    return Sigmoid(
+        float(lower),
+        float(upper),
+        float(middle),
+        float(np.exp(log_scale)),
+    )
+
+
+def acquisition_step(
+    steps: npt.ArrayLike,
+    surprisals: npt.ArrayLike,
+    criterion: AcquisitionCriterion = "unigram",
+    *,
+    unigram: float | None = None,
+    vocabulary: int | None = None,
+    gain: float = 1.0,
+    smoother: Smoother = "scipy",
+) -> Acquisition:
+    """Determine when a word is acquired.
+
+    - ``unigram``: the fitted sigmoid falls ``gain`` bits below the word's surprisal by frequency. This is the same
+      knowledge for each word: it needs more than frequency.
+    - ``2022``: it falls half-way from log₂ ``vocabulary`` to the word's own least surprisal. A word that is never
+      learned crosses its own half-way too. A rising curve, or a cutoff below the fit, is never; above the fit, at once.
+      The publication has 10² and 10⁶ steps for these; here it is the run's first and last step.
+    - ``2024``: the first of 1,000 points of a spline over log₁₀ steps at or below half-way from log₂ ``vocabulary`` to
+      the spline's minimum.
+
+    Args:
+        steps: (observations,) increasing; step 0 has no logarithm, and is left out.
+        surprisals: (observations,) of a word, in bits.
+        criterion: see above.
+        unigram: surprisal of the word by its frequency, −log₂ p, in bits.
+        vocabulary: number of tokens.
+        gain: in bits.
+        smoother: spline of ``2024``.
+
+    Raises:
+        ValueError: with fewer than five observations, or without what the criterion requires.
+
+    Reference: Chang & Bergen 2022, section 5; Chang, Tu & Bergen 2024.
+
+    Example:
+        >>> steps = 10 ** np.linspace(0, 5, 21)
+        >>> found = acquisition_step(steps, Sigmoid(4.0, 12.0, 3.0, 0.3).at(steps), unigram=9.0)
+        >>> round(found.age, 3), found.censored
+        (1000.0, 'interval')
+    """
+    at, y = _observations(steps, surprisals)
+    given = unigram if criterion == "unigram" else vocabulary
+    if given is None:
+        name = "unigram" if criterion == "unigram" else "vocabulary"
+        raise ValueError(f"the criterion {criterion!r} requires `{name}`: pass it")
+    if criterion == "2024":
+        points, smooth = _smooth(at, y, smoother)
+        cutoff = (np.log2(given) + smooth.min()) / 2
+        below = np.flatnonzero(smooth <= cutoff)
+        age = 10 ** points[below[0]] if len(below) else np.inf
+        return _censored(0.0 if len(below) and below[0] == 0 else float(age), at, float(cutoff))
+    cutoff = given - gain if criterion == "unigram" else (np.log2(given) + y.min()) / 2
+    fit = fit_sigmoid(at, y)
+    first = float(fit.at(at[:1])[0])
+    if fit.upper <= fit.lower:  # rises
+        age = 0.0 if first <= cutoff and criterion == "unigram" else np.inf
+    elif cutoff >= fit.upper:
+        age = 0.0
+    else:
+        age = fit.step(cutoff) if cutoff > fit.lower else np.inf
+    return _censored(float(age), at, float(cutoff))
+
+
+def _censored(age: float, at: Numbers, cutoff: float) -> Acquisition:
+    first, last = float(at[0]), float(at[-1])
+    if age <= first:
+        return Acquisition(
+            first,
+            0.0,
+            first,
+            "left",
+            cutoff,
+        )
+    if age > last:
+        return Acquisition(
+            last,
+            last,
+            np.inf,
+            "right",
+            cutoff,
+        )
+    after = int(np.searchsorted(at, age))
+    return Acquisition(
+        age,
+        float(at[after - 1]),
+        float(at[after]),
+        "interval",
+        cutoff,
+    )
+
+
+def _observations(steps: npt.ArrayLike, values: npt.ArrayLike) -> tuple[Numbers, Numbers]:
+    """Return steps and values of observations that have a logarithm and a value."""
+    at, y = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    if at.shape != y.shape or at.ndim != 1 or (np.diff(at) <= 0).any():
+        raise ValueError(f"expected increasing steps, one for each value, got {at.shape} and {y.shape}")
+    kept = (at > 0) & np.isfinite(y)
+    if kept.sum() < _LEAST:
+        raise ValueError(
+            f"expected at least {_LEAST} observations after step 0, got {kept.sum()}: observe more steps"
+        )
+    return at[kept], y[kept]
+
+
+def _smooth(at: Numbers, y: Numbers, smoother: Smoother) -> tuple[Numbers, Numbers]:
+    """Return 1,000 points, in log₁₀ steps, and the values of a spline there."""
+    from scipy.interpolate import make_smoothing_spline
+
+    x = np.log10(at)
+    points = np.linspace(x[0], x[-1], _POINTS)
+    if smoother == "scipy":
+        return points, np.asarray(make_smoothing_spline(x, y)(points))
+    try:
+        from pygam import LinearGAM, s
+    except ImportError as error:
+        raise ImportError("smoother='pygam' requires pygam: pip install pygam, or use 'scipy'") from error
+    fitted = LinearGAM(s(0, n_splines=_SPLINES)).fit(x[:, None], y)
+    return points, np.asarray(fitted.predict(points[:, None]))
+
+
+def late_variability(surprisals: npt.ArrayLike) -> float:
+    """Return the standard deviation of the last quarter of the observations, at least two, of a word.
+
+    Reference: Chang, Tu & Bergen 2024: of the last 11 checkpoints, a quarter of training.
+
+    Example:
+        >>> late_variability([9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 2.0, 4.0])
+        1.0
+    """
+    values = np.asarray(surprisals, dtype=np.float64)
+    return float(np.std(values[-max(2, round(len(values) / 4)) :]))
+
+
+def forgettability(steps: npt.ArrayLike, surprisals: npt.ArrayLike, smoother: Smoother = "scipy") -> float:
+    """Return the sum of all rises of a spline over log₁₀ steps, in bits: 0 for a word that is never forgotten.
+
+    Reference: Chang, Tu & Bergen 2024, with ``pygam``.
+
+    Example:
+        >>> steps = 10.0 ** np.arange(8)
+        >>> round(forgettability(steps, [9, 8, 7, 6, 5, 4, 3, 2]), 6)
+        0.0
+    """
+    _, smooth = _smooth(*_observations(steps, surprisals), smoother)
+    return float(np.diff(smooth).clip(min=0).sum())
+
+
+def word_acquisition(
+    observations: "pandas.DataFrame",
+    criterion: AcquisitionCriterion = "unigram",
+    *,
+    vocabulary: int | None = None,
+    smoother: Smoother = "scipy",
+) -> "pandas.DataFrame":
+    """Compute the age of each word from the rows of the observer ``Surprisals``.
+
+    Args:
+        observations: its table; with a column ``run`` for several.
+        criterion: see :func:`acquisition_step`, as for the other arguments.
+        vocabulary: number of tokens, for ``2022`` and ``2024``.
+        smoother: kind of spline.
+
+    Returns:
+        A row for each word, of each run: ``word``, those of :class:`Acquisition`, ``variability``
+        (:func:`late_variability`), ``forgettability``, ``unigram``; and ``run``. Words without ``unigram`` have no row
+        by this criterion.
+
+    Raises:
+        ValueError: without rows of words, or as in :func:`acquisition_step`.
+    """
+    import pandas as pd
+
+    of_words = observations[observations["word"].ne("")]
+    courses = of_words[of_words["quantity"].eq("surprisal")]
+    if courses.empty:
+        raise ValueError(
+            "expected rows of words with the quantity 'surprisal', got none: pass those of Surprisals"
+        )
+    by = [c for c in ("run", "word") if c in of_words]
+    unigrams = of_words[of_words["quantity"].eq("unigram")].groupby(by)["value"].last().to_dict()
+    rows: list[dict[str, Any]] = []
+    for key, course in courses.groupby(by, sort=False):
+        unigram = unigrams.get(key if len(by) > 1 else key[0])
+        if unigram is None and criterion == "unigram":
+            continue
+        course = course.sort_values("step")
+        steps, values = course["step"].to_numpy(dtype=float), course["value"].to_numpy(dtype=float)
+        found = acquisition_step(
+            steps, values, criterion, unigram=unigram, vocabulary=vocabulary, smoother=smoother
+        )
+        rows.append(
+            {
+                **dict(zip(by, key, strict=True)),
+                **vars(found),
+                "variability": late_variability(values),
+                "forgettability": forgettability(steps, values, smoother),
+                "unigram": np.nan if unigram is None else unigram,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def acquisition_agreement(ages: "pandas.DataFrame") -> float:
+    """Return Spearman's ρ of the ages of words, the mean over pairs of runs. Censored ages are ties.
+
+    Args:
+        ages: rows of :func:`word_acquisition` with ``run``.
+
+    Raises:
+        ValueError: with one run.
+    """
+    from scipy.stats import spearmanr
+
+    table = ages.pivot_table("age", "word", "run").dropna()
+    if table.shape[1] < 2 or len(table) < 3:
+        raise ValueError(
+            f"expected several runs with at least 3 words in common, got {table.shape[1]} with {len(table)}"
+        )
+    pairs = combinations(table.to_numpy(dtype=float).T, 2)
+    return float(np.mean([spearmanr(one, other).statistic for one, other in pairs]))
+
+
+@dataclass(frozen=True)
+class AcquisitionRegression:
+    """Linear regression of log₁₀ ages of words.
+
+    Attributes:
+        coefficients: a row for each predictor and ``intercept``: ``value`` in decades of steps for one unit of the
+            predictor; ``error``, ``low`` and ``high`` of its interval of 95 %, for other words; ``inflation``, the
+            factor by which correlations with other predictors increase its variance, from 1.
+        sigma: standard deviation of what is not explained, in decades.
+        words: number of words.
+        left_out: number of words without a value of a predictor.
+        censored: number of words with a censored age.
+    """
+
+    coefficients: "pandas.DataFrame"
+    sigma: float
+    words: int
+    left_out: int
+    censored: int
+
+
+def acquisition_regression(
+    ages: "pandas.DataFrame",
+    on: Sequence[str] = ("unigram", "length"),
+    norms: "pandas.DataFrame | None" = None,
+    censoring: Literal["tobit", "interval", "none"] = "tobit",
+) -> AcquisitionRegression:
+    """Regress log₁₀ ages of words on their frequency, length and norms, by maximum likelihood.
+
+    Args:
+        ages: rows of :func:`word_acquisition`.
+        on: predictors: columns of ``ages`` or ``norms``, such as ``unigram``, which is −log₂ of frequency; ``length``
+            is the number of characters.
+        norms: any table with a column ``word``, one row each, such as concreteness or the surprisal of an n-gram model.
+        censoring: ``tobit``: an age that is censored on the left or right is known to be below or above;
+            ``interval``: other ages are also only known to be between two observations; ``none`` takes all ages as they
+            are (least squares), which is biased if many are censored.
+
+    Raises:
+        ValueError: if norms match no word, a predictor does not exist or is the same for all words, or for too few
+            words.
+
+    Reference: Tobin 1958; Turnbull 1976, for intervals.
+    """
+    import pandas as pd
+
+    table = ages.assign(length=ages["word"].str.len())
+    if norms is not None:
+        table = table.merge(norms.drop_duplicates("word"), on="word", how="left", suffixes=("", " of norms"))
+        if not table["word"].isin(norms["word"]).any():
+            some = [", ".join(map(str, of["word"].head(3))) for of in (norms, ages)]
+            raise ValueError(
+                f"the norms match none of {len(ages)} words: they have {some[0]}, the ages {some[1]}: write them alike"
+            )
+    if missing := [name for name in on if name not in table]:
+        raise ValueError(
+            f"expected columns of ages or norms, got {missing}: they have {sorted(table.columns)}"
+        )
+    names = list(on)
+    kept = table.dropna(subset=[*names, "age"])
+    x = kept[names].to_numpy(dtype=np.float64)
+    if len(kept) < len(names) + 3 or (len(names) and np.ptp(x, axis=0).min() == 0):
+        raise ValueError(
+            f"expected predictors that differ between at least {len(names) + 3} words, got {len(kept)} words with all "
+            "of them: leave out predictors"
+        )
+    mean, spread = x.mean(0), x.std(0)
+    design = np.column_stack([np.ones(len(x)), (x - mean) / spread])
+    solved, sigma, covariance = _maximum_likelihood(design, kept, censoring)
+    back = np.eye(len(names) + 1) / np.array([1, *spread])[:, None]
+    back[0, 1:] = -mean / spread
+    values, errors = back @ solved, np.sqrt(np.diag(back @ covariance @ back.T))
+    inflation = np.diag(np.linalg.pinv(np.corrcoef(x.T).reshape(len(names), len(names))))
+    coefficients = pd.DataFrame(
+        {
+            "predictor": ["intercept", *names],
+            "value": values,
+            "error": errors,
+            "low": values - _NORMAL * errors,
+            "high": values + _NORMAL * errors,
+            "inflation": [np.nan, *inflation],
+        }
+    )
+    number = int(kept["censored"].isin(["left", "right"]).sum())
+    return AcquisitionRegression(
+        coefficients,
+        sigma,
+        len(kept),
+        len(table) - len(kept),
+        number,
+    )
+
+
+def _maximum_likelihood(
+    design: Numbers, ages: "pandas.DataFrame", censoring: str
+) -> tuple[Numbers, float, Numbers]:
+    """Return coefficients, the standard deviation, and the covariance of the coefficients."""
+    from scipy.optimize import minimize
+
+    kind = ages["censored"].to_numpy() if censoring != "none" else np.full(len(ages), "")
+    left, right = (torch.from_numpy(kind == side) for side in ("left", "right"))
+    between = torch.from_numpy(kind == "interval") & (censoring == "interval")
+    exact = ~(left | right | between)
+    known = [ages[name].to_numpy(dtype=np.float64) for name in ("age", "low", "high")]
+    age, low, high = (torch.from_numpy(np.log10(value.clip(min=1e-300))) for value in known)
+    rows = torch.from_numpy(design)
+
+    def loss(parameters: Tensor) -> Tensor:
+        mean, log_sigma = rows @ parameters[:-1], parameters[-1]
+
+        def z(value: Tensor, of: Tensor) -> Tensor:
+            return (value[of] - mean[of]) * torch.exp(-log_sigma)
+
+        log_ndtr = torch.special.log_ndtr
+        a, b = z(low, between), z(high, between)
+        flipped = a + b > 0  # both in the lower half, where differences are exact
+        a, b = torch.where(flipped, -b, a), torch.where(flipped, -a, b)
+        parts = (
+            -0.5 * z(age, exact) ** 2 - log_sigma,
+            log_ndtr(z(high, left)),
+            log_ndtr(-z(low, right)),
+            log_ndtr(b) + torch.log1p(-torch.exp(log_ndtr(a) - log_ndtr(b))),
+        )
+        return -torch.cat(parts).sum()
+
+    def value(p: Numbers) -> tuple[float, Numbers]:
+        parameters = torch.from_numpy(p).requires_grad_()
+        found = loss(parameters)
+        (slope,) = torch.autograd.grad(found, parameters)
+        return float(found.detach()), slope.numpy()
+
+    def curvature(p: Numbers) -> Numbers:
+        hessian = torch.autograd.functional.hessian(loss, torch.from_numpy(p))
+        return np.asarray(hessian.numpy())
+
+    start, *_ = np.linalg.lstsq(design, age.numpy(), rcond=None)
+    spread = np.std(age.numpy() - design @ start) + 1e-3
+    found = minimize(
+        value, np.append(start, np.log(spread)), jac=True, hess=curvature, method="trust-exact", tol=1e-9
+    ).x
+    covariance: Numbers = np.asarray(np.linalg.inv(curvature(found)), dtype=np.float64)
+    return found[:-1], float(np.exp(found[-1])), covariance[:-1, :-1]
