@@ -9,7 +9,12 @@ from torch import nn
 from transformers import BertConfig, BertModel
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
-from lmdyn.analysis.dynamics.synchronized_map import transverse_exponents
+from lmdyn.analysis.dynamics.long_run import long_run
+from lmdyn.analysis.dynamics.synchronization import deviation
+from lmdyn.analysis.dynamics.synchronized_map import synchronized_map, transverse_exponents
+from lmdyn.analysis.orbits.orbit_kind import orbit_kind
+from lmdyn.analysis.orbits.trajectories import iterate
+from lmdyn.analysis.orbits.transients import transient_length
 from lmdyn.callbacks import EncoderDynamics, Run, select
 from lmdyn.callbacks.dynamics.encoder_runs import zero_one_rows
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
@@ -81,6 +86,34 @@ def test_sentences_are_the_text(data, tmp_path):
     assert torch.equal(cut, torch.cat([whole[1::2, :5], whole[1::2, -1:]], 1))
 
 
+def test_short_term_is_what_the_functions_say(data, observed):
+    model, table = observed
+    whole = sentences(data)
+    for length in (6, 12, 20):
+        ids = torch.cat([whole[:, : length - 1], whole[:, -1:]], 1)
+        f = EncoderMap(model, {"input_ids": ids}, dtype=torch.float64)
+        x = f.start({"input_ids": ids})
+        d = iterate(f, x, 100, {"d": deviation}).observables["d"]
+        offset = (d < 1e-5).int().argmax(0)
+        assert bool((offset > 0).all())
+        np.testing.assert_array_equal(values(table, "sentence_offset", length=length), offset)
+        mean = pytest.approx(offset.double().mean().item())
+        assert values(table, "synchronization_offset", length=length) == mean
+        assert values(table, "synchronized_share", length=length) == [1.0]
+        if length == 12:
+            np.testing.assert_allclose(values(table, "deviation"), d.mean(1), rtol=1e-9, atol=1e-5)
+            states = [x]
+            for _ in range(60):
+                states.append(f(states[-1]))
+            for t in (0, 20, 60):
+                flat = states[t].detach().flatten(1).numpy()
+                centred = flat - flat.mean(0)
+                spectrum = np.linalg.eigvalsh(centred @ centred.T)
+                share = spectrum / spectrum.sum()
+                expected = pytest.approx(1 / (share**2).sum(), rel=1e-6)
+                assert values(table, "effective_dimension", t=t) == expected
+
+
 def test_dimension_of_more_sentences_than_are_followed(data, observed, tmp_path):
     model, whole = observed
     few = observer(data, tmp_path, short_sentences=3, dimension_sentences=7, long_steps=0).observe(model, 5)
@@ -128,6 +161,49 @@ def test_second_opinion_of_what_was_followed():
     assert abs(last[0]) < 0.2
     assert last[1] > 0.9
     assert not list(zero_one_rows(observed[:99, :2], ["cycle", "chaotic"], 10))  # too few values
+
+
+def test_long_term_is_what_the_functions_say(data, observed):
+    model, table = observed
+    ids = sentences(data)
+    ids = torch.cat([ids[:, :11], ids[:, -1:]], 1)
+    f = EncoderMap(model, {"input_ids": ids}, dtype=torch.float64)
+    reduced = synchronized_map(f)
+    run = long_run(f, f.start({"input_ids": ids}), 10, 400, reduced=reduced, end_recurrent=True, batch_size=3)
+    ends = transient_length(run.exponents, 10, 20, run.recurred_at)
+    np.testing.assert_array_equal(values(table, "sentence_transient_length"), ends.length)
+    np.testing.assert_allclose(values(table, "sentence_exponent"), ends.mean_exponent, rtol=1e-9)
+    for i, end in enumerate(run.ended_at.where(run.ended_at >= 0, 400).tolist()):
+        assert float(run.observed[end // 10 - 1, i]) == float(run.final[i, 0])
+        assert bool(run.observed[: end // 10, i].isfinite().all())
+        assert bool(run.observed[end // 10 :, i].isnan().all())
+    mean = run.exponents.nanmean(1)
+    followed = int(run.ended_at.where(run.ended_at >= 0, 400).min()) // 10
+    first = int(run.switched_at.max()) // 10
+    found = table[(table["quantity"] == "local_exponent") & (table["term"] == "long")].set_index("t")["value"]
+    there = [t for t in found.index if first <= t // 10 < followed]
+    assert there
+    np.testing.assert_allclose(found[there], mean[[t // 10 for t in there]], rtol=1e-9)
+    chaotic = (ends.length > 0).double().mean()
+    assert values(table, "chaotic_share") == [float(chaotic)]
+    assert values(table, "orbit_share").sum() == pytest.approx(1.0)
+    how = {"tau": 10, "earlier": run.exponents, "perturbation": run.delta}
+    kinds = orbit_kind(reduced, run.final, 0, tolerance=1e-5, max_period=8, **how)
+    np.testing.assert_allclose(values(table, "sentence_orbit_exponent"), kinds.exponent, rtol=1e-9)
+    assert table.loc[table["quantity"] == "sentence_orbit_exponent", "kind"].tolist() == kinds.kinds
+    apart = transverse_exponents(
+        EncoderMap(model, {"input_ids": ids}, dtype=torch.float64, attention="eager"), kinds.final, 10, 400
+    )[20:].mean(0)
+    np.testing.assert_allclose(values(table, "sentence_orbit_transverse_exponent"), apart, rtol=1e-6)
+    both = torch.maximum(kinds.exponent, apart)
+    assert values(table, "full_lyapunov_exponent") == [pytest.approx(float(both.mean()), rel=1e-6)]
+    shares = (kinds.length > 0, kinds.transient_undetermined)
+    for quantity, share in zip(("transient_share", "undetermined_transient_share"), shares, strict=True):
+        assert values(table, quantity) == [float(share.double().mean())]
+    for width in (10, 20, 40):
+        assert len(values(table, "transient_length", width=width)) == 1
+    assert values(table, "transverse_exponent") < 0
+    assert values(table, "full_map_exponent") == pytest.approx(values(table, "reduced_map_exponent"), abs=0.1)
 
 
 def test_example_sentence(observed):
