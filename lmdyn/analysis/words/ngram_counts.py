@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 __all__ = ["NgramCounts", "NgramLevel"]
@@ -222,7 +223,7 @@ def _count(
         vocab_size: number of token ids.
     """
     longer = np.full(len(tokens), -1, np.int32)
-    sizes = np.zeros(len(counts) + 1, np.int64)  # n-grams that begin with each context
+    _write(place, n, starts=[0])
     done = 0
     for first, last in _portions(counts):
         begins = nodes[: len(nodes) - n + 1]
@@ -241,25 +242,31 @@ def _count(
         occurrences = np.diff(np.append(np.flatnonzero(new), len(keys)))
         keys = keys[new]
         _write(place, n, words=keys % vocab_size, counts=occurrences)
-        sizes[first + 1 : last + 1] = np.bincount(keys // vocab_size, minlength=last - first)
+        sizes = np.bincount(keys // vocab_size, minlength=last - first)
+        _write(place, n, starts=done + sizes.cumsum())
         done += len(keys)
     suffixes = np.zeros(done, np.int32)
-    there = np.flatnonzero(longer >= 0)
-    suffixes[longer[there]] = nodes[there + 1]
-    _write(place, n, suffixes=suffixes, starts=sizes.cumsum())
-    _write(place, n - 1, preceding=np.bincount(suffixes, minlength=len(counts)))
+    preceding = np.zeros(len(counts), np.int32)
+    for begin in range(0, len(longer), _SORTED):
+        part = longer[begin : begin + _SORTED]
+        there = np.flatnonzero(part >= 0)
+        suffixes[part[there]] = nodes[there + begin + 1]
+    one = torch.ones((), dtype=torch.int32)
+    for part in torch.from_numpy(suffixes).split(_SORTED):
+        torch.from_numpy(preceding).index_add_(0, part, one.expand(len(part)))
+    _write(place, n, suffixes=suffixes)
+    _write(place, n - 1, preceding=preceding)
     return longer, _mapped(place / f"{n}_counts", np.int32)
 
 
 def _portions(counts: Ints) -> Iterator[tuple[int, int]]:
     """Divide contexts so that the text has few positions of each portion."""
-    ends = np.cumsum(counts, dtype=np.int64)
-    first, before = 0, 0
+    first = 0
     while first < len(counts):
-        last = int(ends.searchsorted(before + _SORTED, side="right"))
-        last = max(first + 1, last)
+        ends = np.cumsum(counts[first : first + _SORTED], dtype=np.int64)
+        last = first + max(1, int(ends.searchsorted(_SORTED, side="right")))
         yield first, last
-        first, before = last, int(ends[last - 1])
+        first = last
 
 
 def _write(place: Path, n: int, **fields: ArrayLike) -> None:

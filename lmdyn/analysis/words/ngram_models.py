@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-import scipy
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike, NDArray
@@ -55,8 +54,10 @@ class _Children:
 
     def sums(self, values: ArrayLike) -> Floats:
         """Return the sum of values by position."""
-        weights = np.asarray(values, np.float64)
-        return np.bincount(self.rows, weights, len(self.firsts) - 1).astype(np.float64)
+        begins = self.firsts[:-1]
+        weights = np.append(np.asarray(values, np.float64), 0.0)  # so that the last one may have none
+        totals = np.add.reduceat(weights, begins)
+        return np.where(np.diff(self.firsts) > 0, totals, 0.0)
 
 
 class NgramModels:
@@ -246,7 +247,8 @@ _SCORES = ("kl", "cross_entropy", "log_probability")
 
 def _plogp(p: ArrayLike) -> Floats:
     """Return p ln p; 0 at 0."""
-    return np.asarray(scipy.special.xlogy(p, p))
+    shares = np.asarray(p, np.float64)
+    return np.asarray(shares * np.log(np.maximum(shares, np.finfo(np.float64).tiny)))
 
 
 def _taken(values: NDArray[Any], at: Ints) -> Floats:
