@@ -161,10 +161,13 @@ class NgramCounts:
         return found
 
 
-def _mapped(path: Path, dtype: DTypeLike) -> NDArray[Any]:
-    if not path.stat().st_size:  # an empty file cannot be mapped
+def _mapped(path: Path, dtype: DTypeLike, size: int | None = None) -> NDArray[Any]:
+    """Map a file, or a new one of a size."""
+    if size == 0:
+        path.touch()
+    if size == 0 or (size is None and not path.stat().st_size):  # an empty file cannot be mapped
         return np.zeros(0, dtype)
-    return np.memmap(path, dtype, "r")
+    return np.memmap(path, dtype, "r" if size is None else "w+", shape=size)
 
 
 def _written(texts: Iterable[ArrayLike], vocab_size: int, path: Path) -> Ints:
@@ -245,7 +248,7 @@ def _count(
         sizes = np.bincount(keys // vocab_size, minlength=last - first)
         _write(place, n, starts=done + sizes.cumsum())
         done += len(keys)
-    suffixes = np.zeros(done, np.int32)
+    suffixes = _mapped(place / f"{n}_suffixes", np.int32, done)
     preceding = np.zeros(len(counts), np.int32)
     for begin in range(0, len(longer), _SORTED):
         part = longer[begin : begin + _SORTED]
@@ -254,7 +257,6 @@ def _count(
     one = torch.ones((), dtype=torch.int32)
     for part in torch.from_numpy(suffixes).split(_SORTED):
         torch.from_numpy(preceding).index_add_(0, part, one.expand(len(part)))
-    _write(place, n, suffixes=suffixes)
     _write(place, n - 1, preceding=preceding)
     return longer, _mapped(place / f"{n}_counts", np.int32)
 

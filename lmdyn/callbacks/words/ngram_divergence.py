@@ -36,6 +36,8 @@ from lmdyn.runs.schema import Quantity
 __all__ = ["NgramDivergence"]
 
 _TAGS = ("<smoothing>/order=<n>",)
+_SHOWN = (("smoothing", ("kneser_ney",)),)
+"""What is drawn: it is defined at all positions."""
 _LOGITS = 1 << 24
 """Logits whose rows are compared at once."""
 
@@ -53,6 +55,7 @@ def _correlation(name: str, kind: str) -> Quantity:
         tags=_TAGS,
         panel="correlation",
         lines="order",
+        where=_SHOWN,
     )
 
 
@@ -101,10 +104,10 @@ class NgramDivergence(StreamingObserver):
         _bits(
             "kl",
             "Mean divergence of the model from an n-gram model, D(n-gram ‖ model).",
-            better="lower",
             panel="divergence",
             headline=True,
             short="D(n-gram ‖ model)",
+            where=_SHOWN,
         ),
         _bits("cross_entropy", "Mean cross-entropy of the model with respect to an n-gram model."),
         _correlation("pearson", "Pearson's"),

@@ -1,6 +1,6 @@
 """The charts of an observer: a quantity by group is one chart, with a line for each group, named in words."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from lmdyn.callbacks.observing.drawing.words import column_words, site_label, va
 from lmdyn.runs.schema import ENDS, Quantity, declared, group_columns, is_number_column, select
 
 _SEPARATE = ("by", "reference")  # columns whose values have charts of their own
+_MOST_LINES = 8  # of a column of numbers; means over more
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,10 @@ def named_charts(scalars: DataFrame, recorded: Sequence[Quantity]) -> Iterator[N
         ...     print(chart.title, chart.rows["line"].tolist())
         loss ['']
         loss by part of speech ['nouns', 'determiners']
+        >>> rows = {"step": 1, "quantity": "kl", "site": "", "order": [1, 2], "value": [2.0, 3.0]}
+        >>> kl = Quantity("kl", "Divergence.", lines="order")  # without lines, the mean over orders
+        >>> [chart.rows["line"].tolist() for chart in named_charts(DataFrame(rows), [kl])]
+        [['order 1', 'order 2']]
     """
     texts = [c for c in ("quantity", "site", *group_columns(scalars)) if not is_number_column(scalars[c])]
     scalars = scalars.assign(**{c: scalars[c].astype(object).where(scalars[c].notna(), "") for c in texts})
@@ -79,10 +84,21 @@ def named_charts(scalars: DataFrame, recorded: Sequence[Quantity]) -> Iterator[N
         for column, value in of.where if of else ():
             if column in restricted:
                 restricted = select(restricted, **{column: value})
-        yield from _of_quantity(name, restricted if len(restricted) else rows)
+        lines = of.lines if of and not of.over else ""
+        shown = _spelled(restricted if len(restricted) else rows, lines)
+        yield from _of_quantity(name, shown, [column for column, _ in of.where] if of else ())
 
 
-def _of_quantity(name: str, rows: DataFrame) -> Iterator[NamedChart]:
+def _spelled(rows: DataFrame, column: str) -> DataFrame:
+    """Return rows with a column of numbers in words if a quantity has lines for it, so that it is not averaged."""
+    if column not in rows or not is_number_column(rows[column]) or rows[column].isna().any():
+        return rows
+    if not 1 < rows[column].nunique() <= _MOST_LINES:
+        return rows
+    return rows.assign(**{column: [value_words(column, number) for number in rows[column]]})
+
+
+def _of_quantity(name: str, rows: DataFrame, where: Collection[str]) -> Iterator[NamedChart]:
     groups = group_columns(rows)
     numbers = [c for c in groups if is_number_column(rows[c])]
     texts = ["site", *(c for c in groups if c not in numbers)]
@@ -107,6 +123,7 @@ def _of_quantity(name: str, rows: DataFrame) -> Iterator[NamedChart]:
         part = part[depth[part.index] == depth[part.index].min()]
         fixed = dict(zip(separate, map(str, values), strict=True))
         fixed |= {c: "" for c in texts if part[c].eq("").all()}
+        fixed |= {c: str(part[c].iloc[0]) for c in texts if c in where and len(set(part[c])) == 1}
         columns = tuple(c for c in texts if c not in fixed)
         by = fixed.get("by", "")
         known = list(part[[*columns]].drop_duplicates().itertuples(index=False, name=None))
