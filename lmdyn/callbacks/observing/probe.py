@@ -223,6 +223,13 @@ class ProbeSet:
                     report(
                         "probe set", "rows hold several documents (position_ids): each is observed as a row"
                     )
+                if _is_padded_on_the_left(rows):
+                    report(
+                        "probe set",
+                        "rows are padded on the left without position_ids: models that number positions themselves "
+                        "(GPT-2) count the padding, and read the text at other positions than in training; pad on the "
+                        "right, or add position_ids",
+                    )
                 yield tokens, rows
             tokens += _count_tokens(batch)
             if self.max_tokens is not None and tokens >= self.max_tokens:
@@ -336,6 +343,13 @@ def texts_of(train: ProbeSet, masked: bool) -> Iterator[Any]:
             ids = torch.cat([ids, labels[:, -1:]], 1)
         yield from (row[row >= 0] for row in ids.numpy())
     yield from map(np.concatenate, filter(None, streams))
+
+
+def _is_padded_on_the_left(batch: Batch) -> bool:
+    mask = batch.get("attention_mask")
+    if not isinstance(mask, Tensor) or mask.ndim != 2 or "position_ids" in batch:
+        return False
+    return bool((mask[:, :1] == 0).any())
 
 
 def _count_tokens(batch: Batch) -> int:

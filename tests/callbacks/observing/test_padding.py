@@ -24,6 +24,7 @@ from lmdyn.callbacks import (
     Trajectory,
     WeightSpectra,
 )
+from lmdyn.callbacks.observing.run import forget_reported
 from tests.helpers.architectures import ARCHITECTURES, VOCABULARY
 
 PAD = 0
@@ -72,6 +73,18 @@ def test_padding_on_the_left_gives_the_same_tokens(tmp_path):
     module = ARCHITECTURES["llama"]()
     table = observed(LearningCurves(bands=()), [{**left, "position_ids": position_ids}], tmp_path, module)
     assert value_of(table, "loss") == pytest.approx(float(loss_by_hand(module).mean()), abs=1e-5)
+
+
+@pytest.mark.parametrize("given", [{}, {"position_ids": left_padded(_STEPS.expand(4, -1))}])
+def test_padding_on_the_left_without_positions_is_reported(given, caplog):
+    """GPT-2 counts positions from the padding on: its numbers are those of other positions."""
+    batch = {name: left_padded(values) for name, values in MASKED.items()} | given
+    forget_reported("probe set")  # it is said once
+    with caplog.at_level(logging.INFO):
+        list(ProbeSet([batch]).batches())
+    assert any("padded on the left without position_ids" in r.getMessage() for r in caplog.records) == (
+        not given
+    )
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama"])
