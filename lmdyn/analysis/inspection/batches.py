@@ -304,10 +304,24 @@ def text_of(batch: Batch) -> Tensor:
 
 
 def whole_numbers(batch: Batch) -> dict[str, Any]:
-    """Convert ids and labels to int64, and labels below 0, such as nanoGPT's -1, to -100."""
+    """Convert ids and labels to int64, and labels below 0, such as nanoGPT's -1, to -100; lists and arrays to tensors.
+
+    Example:
+        >>> whole_numbers({"input_ids": [[1, 2]], "labels": np.array([[2, -1]])})
+        {'input_ids': tensor([[1, 2]]), 'labels': tensor([[   2, -100]])}
+    """
     found = dict(batch)
+    for name in ("input_ids", "labels", "attention_mask"):
+        if isinstance(found.get(name), (list, np.ndarray)):
+            try:
+                found[name] = torch.as_tensor(np.asarray(found[name]))
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"expected rows of equal length in `{name}`, got a list of others: pad them, or pass a DataLoader "
+                    "with a collator"
+                ) from error
     for name in ("input_ids", "labels"):
-        value = batch.get(name)
+        value = found.get(name)
         if isinstance(value, Tensor) and not value.is_floating_point() and value.dtype != torch.bool:
             found[name] = value.long()
             if name == "labels":

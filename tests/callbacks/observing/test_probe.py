@@ -102,3 +102,10 @@ def test_a_pass_gives_each_consumer_the_batches_of_its_own_probe_set():
         probe_pass(Counter(), ProbeSet(batches, max_tokens=most), [alone])
         assert watch.consumer.ids == alone.consumer.ids
     assert [len(watch.consumer.ids) for watch in together] == [42, 12, 12, 18, 18, 42]
+
+
+def test_lists_of_ids_are_batches_unless_rows_differ_in_length():
+    (batch,) = ProbeSet([{"input_ids": [[1, 2], [3, 4]]}]).batches()
+    assert torch.equal(batch["input_ids"], torch.tensor([[1, 2], [3, 4]]))
+    with pytest.raises(ValueError, match="rows of equal length in `input_ids`"):
+        list(ProbeSet([{"input_ids": [[1, 2], [3]]}]).batches())
