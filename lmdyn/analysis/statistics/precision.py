@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -82,6 +83,7 @@ def scatter_matrix(v: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
     """Compute vᵀv, symmetric to the bit."""
     if v.device.type == "cpu":  # numpy computes one half and copies it
         rows = v.numpy()
-        return torch.from_numpy(rows.T @ rows)
+        with np.errstate(all="ignore"):  # NaN and infinity are values, as in torch
+            return torch.from_numpy(rows.T @ rows)
     upper = (v.T @ v).triu()
     return upper + upper.triu(1).T
