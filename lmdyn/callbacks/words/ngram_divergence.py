@@ -4,6 +4,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import astuple
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -185,8 +186,10 @@ class NgramDivergence(StreamingObserver):
                 counts = NgramCounts.of(texts_of(self._train, self.masked), vocab_size, self.order, new)
                 total = int(counts.levels[0].counts.sum())
                 report(self.name, f"{total:,} training tokens are counted in {folder}")
-                shutil.rmtree(folder, ignore_errors=True)
-                new.rename(folder)
+                if not found:  # unknown whether the text is the same
+                    shutil.rmtree(folder, ignore_errors=True)
+                with suppress(OSError):  # another worker was first
+                    new.rename(folder)
         gather(None)  # wait for the files
         return NgramCounts.read(folder)
 
