@@ -262,30 +262,32 @@ def mean_entropies(weights: Float[Tensor, "batch heads time _"]) -> dict[str, Fl
 
 def sample_correlations(
     means: Float[Tensor, "types"],
-    lost: Bool[Tensor, "types"],
     samples: Mapping[str, Bool[Tensor, "types"]],
     counts: Int[Tensor, "types"],
-) -> Iterator[tuple[str, float, float]]:
-    """Yield ρ within each sample of words and its error, NaN if undefined or if a mean of a word is not finite.
+) -> Iterator[tuple[str, str, float | str]]:
+    """Yield ``""``, the name of each sample of words and ρ within it; ``"_error"``, the name and the error of ρ.
+
+    ρ is NaN if a mean of a word is infinite, and "" if it is undefined: for too few words, or for equal counts.
 
     A sample by frequency (:func:`~lmdyn.analysis.words.frequency_cells.frequency_samples`) of fewer than three words is
     left out.
 
     Args:
         means: (types,) per-word means; NaN leaves a word out.
-        lost: (types,) words whose mean is not finite.
         samples: words of each sample by name.
         counts: (types,) occurrences of each word.
     """
     frequency = counts.double()
     for name, sample in samples.items():
         of_sample = torch.where(sample, means, torch.nan)
-        if bool((sample & lost).any()):
-            yield name, math.nan, math.nan
+        if bool(of_sample.isinf().any()):
+            yield "", name, math.nan
         elif not _is_frequency_sample(name) or int((~of_sample.isnan()).sum()) >= 3:
             x, y = _of_words(of_sample, frequency)
             rho = _correlation(x, y)
-            yield name, rho, _jackknife_error(rho, x, y)
+            yield "", name, "" if math.isnan(rho) else rho
+            if not math.isnan(error := _jackknife_error(rho, x, y)):
+                yield "_error", name, error
 
 
 def unigram_entropy(counts: Int[Tensor, "types"]) -> float:

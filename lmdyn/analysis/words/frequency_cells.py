@@ -86,7 +86,7 @@ def word_rows(
     """Return a row for each word of each part, with its class if it has one.
 
     Args:
-        parts: quantity, site and role; ids of words; their values.
+        parts: quantity, site and role; ids of words; their values, of which infinite ones become NaN.
         words: text of each word.
         upos: Universal POS of each word, empty for none.
         samples: samples by name, of which ``open`` and ``closed`` are classes.
@@ -101,7 +101,8 @@ def word_rows(
     # taken from columns of text: creating these from lists of strings takes most of an observation
     for name, texts in (("pos_class", classes), ("word", words), ("upos", upos)):
         table[name] = pd.Series(texts).take(ids).array
-    return table.assign(value=torch.cat([values for *_, values in parts]).numpy())
+    values = torch.cat([values for *_, values in parts])
+    return table.assign(value=values.where(values.isfinite(), torch.nan).numpy())
 
 
 class FrequencyCells:

@@ -21,10 +21,9 @@ from lmdyn.analysis.words.concentration import (
     mean_entropies,
     sample_correlations,
     without_structure,
-    word_classes,
 )
 from lmdyn.analysis.words.frequency_cells import FrequencyCells, frequency_samples, word_rows
-from lmdyn.analysis.words.frequency_matching import matched_samples
+from lmdyn.analysis.words.frequency_matching import class_samples
 from lmdyn.callbacks.observing.amounts import count_types
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
@@ -196,42 +195,25 @@ class Sparsity(StreamingObserver):
         self.upos = [""] * size
         self.samples: dict[str, Bool[Tensor, vocabulary]] = {"": ~special}
         counts = self.run.token_counts
-        tags = [] if counts is None else [t for t in (*OPEN_CLASSES, *CLOSED_CLASSES) if t in counts]
-        if self.found("pos_classes", lambda: bool(tags)):
-            self.samples |= self._class_samples(special, tags)
+        tagged = counts is not None and not {*OPEN_CLASSES, *CLOSED_CLASSES}.isdisjoint(counts)
+        if self.found("pos_classes", lambda: tagged):
+            self.samples |= self._class_samples(special)
         elif self.pos_classes is None:
-            report(
-                self.name,
-                "the training data has no parts of speech (a layer `upos`): ρ within classes is left out",
-            )
+            report(self.name, "the training data has no layer `upos`: ρ within parts of speech is left out")
         self.samples |= frequency_samples(self.counts, self.samples)
 
-    def _class_samples(
-        self, special: Bool[Tensor, "vocabulary"], tags: list[str]
-    ) -> dict[str, Bool[Tensor, "vocabulary"]]:
-        table = self.token_counts
-        if not tags:
-            raise ValueError(
-                f"{self.name}: the training data has no parts of speech: add a layer `upos` to the datamodule "
-                "(gold, or by a `tagger`), or set `pos_classes: false`"
-            )
+    def _class_samples(self, special: Bool[Tensor, "vocabulary"]) -> dict[str, Bool[Tensor, "vocabulary"]]:
         check_counts(self, len(special))
-        table = table.iloc[: len(special)]  # ids beyond the tokenizer's do not occur
-        count, *of_tags = torch.from_numpy(table[["count", *tags]].to_numpy(dtype="int64").T.copy())
-        of_tag = dict(zip(tags, of_tags, strict=True))
-        self.upos, samples = word_classes(of_tag, count, special, min_count=self.class_min_count)
-        if self.matched_size is None:
-            return samples
+        least, tolerance = self.class_min_count, self.matched_tolerance
+        find = partial(class_samples, self.token_counts, special, min_count=least, tolerance=tolerance)
         try:
-            matched = matched_samples(
-                count, *samples.values(), size=self.matched_size, tolerance=self.matched_tolerance
-            )
+            self.upos, samples = find(matched_size=self.matched_size)
         except ValueError as error:
-            if self.pos_classes is None:  # not requested
-                report(self.name, f"the samples matched in frequency are left out: {error}")
-                return samples
-            raise ValueError(f"{self.name}: matched_size: {error}; `matched_size: null` omits them") from None
-        return samples | dict(zip(("open_matched", "closed_matched"), matched, strict=True))
+            if self.pos_classes is not None:  # requested
+                raise ValueError(f"{self.name}: {error}, or set `pos_classes: false`") from None
+            report(self.name, f"the samples matched in frequency are left out: {error}")
+            self.upos, samples = find(matched_size=None)
+        return samples
 
     def check_module(self, module: nn.Module) -> None:
         """Find the sites; raise an error for an encoder-decoder, whose sites read another text than it predicts."""
@@ -273,14 +255,16 @@ class Sparsity(StreamingObserver):
         values: dict[str, Tensor] = {}
         for name, activation in seen.activations.items():
             vectors = token_vectors(name, activation, seen.tokens)
-            chi, norm = concentration_and_norm(vectors)  # NaN leaves zero vectors out, infinity does not
-            values[f"chi_activation/{name}"] = torch.where(norm.isfinite(), chi, torch.inf)
             width = {name: vectors.new_full((1,), vectors.shape[-1])}
             sums["units"].update(vectors.new_zeros(1, dtype=torch.int64), width)
+            kinds = {"activation": vectors}
             if self.gradients:
-                chi, norm = concentration_and_norm(seen.gradients[name].flatten(2))
-                values[f"chi_gradient/{name}"] = torch.where(norm.isfinite(), chi, torch.inf)
-                # an unlabelled position has no loss of its own: χ is NaN if no other loss reaches it
+                kinds["gradient"] = seen.gradients[name].flatten(2)
+            for kind, of in kinds.items():
+                chi, norm = concentration_and_norm(of)  # NaN leaves zero vectors out, infinity does not
+                values[f"chi_{kind}/{name}"] = torch.where(norm.isfinite(), chi, torch.inf)
+            if self.gradients:
+                # a position without a label has no loss of its own: NaN if no other reaches it
                 norm = torch.where(norm.isnan(), torch.inf, norm)
                 values[f"l1_gradient/{name}"] = torch.where((labels == -100) & (norm == 0), torch.nan, norm)
         for name, weights in seen.attentions.items():
@@ -305,20 +289,13 @@ class Sparsity(StreamingObserver):
             summary: list[tuple[str, str, str, float | str]] = []
             for key in means.names:
                 quantity, site = key.split("/")
-                mean, count = means.mean(key), means.count(key)
-                overall = means.total_mean(key)
+                mean, count, overall = means.mean(key), means.count(key), means.total_mean(key)
                 summary.append((quantity, site, "", overall if math.isfinite(overall) else math.nan))
-                lost = mean.isinf() & (count >= self.min_count)
-                mean = mean.where(mean.isfinite(), torch.nan)
                 measured = mean.where(count >= self.min_count, torch.nan)
-                measured_words |= ~measured.isnan()
+                measured_words |= measured.isfinite()
                 rho = f"rho_{quantity.removeprefix('chi_')}"
-                for sample, value, error in sample_correlations(measured, lost, self.samples, self.counts):
-                    # too few words, or counts that are equal
-                    undefined = math.isnan(value) and math.isfinite(overall)
-                    summary.append((rho, site, sample, "" if undefined else value))
-                    if not math.isnan(error):
-                        summary.append((f"{rho}_error", site, sample, error))
+                for ending, sample, value in sample_correlations(measured, self.samples, self.counts):
+                    summary.append((rho + ending, site, sample, value))
                 there = (count > 0) & self.samples[""]
                 seen_words |= there
                 of_words.append(((quantity, site, role), there.nonzero()[:, 0], mean[there]))

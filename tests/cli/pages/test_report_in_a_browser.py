@@ -200,6 +200,7 @@ def test_runs_without_a_common_step_have_no_mean(visit, reports, tmp_path):
     table = read_csv(page)
     assert set(table["run"]) == {"lm, mean of 3 runs, here of 2"}
     assert (table["value"].tolist(), table["tokens"].tolist()) == ([1.5, 2.5], [15, 65])
+    assert (table["low"].tolist(), table["high"].tolist()) == ([1, 2], [2, 3])  # between the two runs
 
 
 @pytest.mark.parametrize("column", ["__proto__", 'x"]\\'])

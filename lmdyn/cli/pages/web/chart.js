@@ -112,15 +112,17 @@
   // quantiles of Student's t at 97.5 %, by degrees of freedom from 2
   const T = [4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131, 2.12, 2.11, 2.101, 2.093, 2.086];
 
-  // half the width of the 95 % interval of a mean of three or more values
+  // half the width of the 95 % interval of a mean; of two values, half of their distance
   const halfWidth = (values) => {
     const [n, middle] = [values.length, mean(values)];
+    if (n === 2) return Math.abs(values[0] - middle);
     const variance = values.reduce((sum, v) => sum + (v - middle) ** 2, 0) / (n - 1);
     return (T[n - 3] ?? 1.96 + 2.5 / (n - 1)) * Math.sqrt(variance / n);
   };
 
-  // lines of several runs of one condition as their mean: each run is a thin line, and three or more have a band, the
-  // interval of the mean. A single run, and runs without a common step, have their own names.
+  // lines of several runs of one condition as their mean: each run is a thin line, and the band is the interval of the
+  // mean, but of two runs what lies between them, since Student's t would make it 12.7 errors wide. A single run, and
+  // runs without a common step, have their own names.
   const averaged = (lines, data) => {
     const groups = new Map();
     for (const line of lines) {
@@ -134,9 +136,10 @@
       const all = steps.map((step) => at.map((values) => values.get(step)));
       const counted = group.map((line) => new Map(line.steps.map((step, i) => [step, line.tokens?.[i]])));
       const tokens = steps.map((step) => mean(counted.map((of) => of.get(step))));
-      const [what, half] = [`95 % interval of the mean of ${group.length} runs (Student's t)`, all.map(halfWidth)];
+      const half = all.map(halfWidth);
+      const what = group.length === 2 ? "between the two runs; an interval needs three" : `95 % interval of the mean of ${group.length} runs (Student's t)`;
       const moved = (sign) => all.map((v, i) => within(mean(v) + sign * half[i], group[0], data));
-      const band = group.length > 2 && group.every((line) => line.independent) ? { low: moved(-1), high: moved(1), what } : null;
+      const band = group.every((line) => line.independent) ? { low: moved(-1), high: moved(1), what } : null;
       const each = group.map((_, i) => all.map((v) => v[i]));
       const { condition } = group[0];
       const run = group.length < data.sizes.get(condition) ? `${condition}, here of ${group.length}` : condition;
