@@ -5,14 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from pandas import DataFrame
 from torch import Tensor
 
-from lmdyn.analysis.words.concentration import CLOSED_CLASSES, OPEN_CLASSES, word_classes
-
-__all__ = ["MatchedSamples", "class_samples", "match_frequency"]
+__all__ = ["MatchedSamples", "match_frequency"]
 
 
 @dataclass(frozen=True)
@@ -99,54 +96,3 @@ def _closest_ranges(ranked: Sequence[NDArray[np.float64]], size: int) -> tuple[f
     gap = gaps.min(0)
     i = int(gap.argmin())  # the first of equal gaps: the most frequent
     return float(gap[i]), i, int(candidates[gaps[:, i].argmin(), i])
-
-
-def _matched_samples(counts: Tensor, classes: Sequence[Tensor], size: int, tolerance: float) -> list[Tensor]:
-    """Return :func:`match_frequency` of two classes of a vocabulary, as the samples that are within each."""
-    ids = [words.nonzero()[:, 0] for words in classes]
-    matched = match_frequency(counts[ids[0]], counts[ids[1]], size=size, tolerance=tolerance)
-    chosen = zip(ids, (matched.first, matched.second), strict=True)
-    return [torch.zeros_like(classes[0]).index_fill(0, words[index], True) for words, index in chosen]
-
-
-def class_samples(
-    table: DataFrame,
-    special: Bool[Tensor, "vocabulary"],
-    *,
-    min_count: int = 100,
-    matched_size: int | None = 120,
-    tolerance: float = 0.05,
-) -> tuple[list[str], dict[str, Bool[Tensor, "vocabulary"]]]:
-    """Return the Universal POS tag of each word type, empty for none, and samples of open and closed classes.
-
-    Args:
-        table: a row for each token id: its ``count``, and its occurrences under each tag in columns ``NOUN`` …
-        special: (vocabulary,) which ids are no words; rows beyond them do not occur.
-        min_count: see :func:`~lmdyn.analysis.words.concentration.word_tags`.
-        matched_size: words in each of the samples ``open_matched`` and ``closed_matched``; None for none.
-        tolerance: see :func:`match_frequency`.
-
-    Raises:
-        ValueError: without tags; if there are no samples of this size with similar average frequencies.
-
-    Example:
-        >>> table = DataFrame({"count": [9, 7, 4], "NOUN": [9, 0, 3], "DET": [0, 7, 0]})
-        >>> names, samples = class_samples(table, torch.zeros(3, dtype=torch.bool), min_count=3, matched_size=None)
-        >>> names, samples["open"].tolist()
-        (['NOUN', 'DET', 'NOUN'], [True, False, True])
-    """
-    tags = [tag for tag in (*OPEN_CLASSES, *CLOSED_CLASSES) if tag in table]
-    if not tags:
-        raise ValueError(
-            "the training data has no parts of speech: add a layer `upos` to the datamodule (gold, or by a `tagger`)"
-        )
-    columns = table.iloc[: len(special)][["count", *tags]]
-    count, *of_tags = torch.from_numpy(columns.to_numpy(dtype="int64").T.copy())
-    upos, samples = word_classes(dict(zip(tags, of_tags, strict=True)), count, special, min_count=min_count)
-    if matched_size is not None:
-        try:
-            matched = _matched_samples(count, [*samples.values()], matched_size, tolerance)
-        except ValueError as error:
-            raise ValueError(f"matched_size: {error}; `matched_size: null` omits them") from None
-        samples |= dict(zip(("open_matched", "closed_matched"), matched, strict=True))
-    return upos, samples

@@ -22,8 +22,7 @@ from lmdyn.analysis.words.concentration import (
     sample_correlations,
     without_structure,
 )
-from lmdyn.analysis.words.frequency_cells import FrequencyCells, frequency_samples, word_rows
-from lmdyn.analysis.words.frequency_matching import class_samples
+from lmdyn.analysis.words.frequency_cells import FrequencyCells, class_samples, frequency_samples, word_rows
 from lmdyn.callbacks.observing.amounts import count_types
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
