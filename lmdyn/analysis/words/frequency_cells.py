@@ -109,9 +109,12 @@ def class_samples(
 
     Example:
         >>> table = DataFrame({"count": [9, 7, 4], "NOUN": [9, 0, 3], "DET": [0, 7, 0]})
-        >>> names, samples = class_samples(table, torch.zeros(3, dtype=torch.bool), min_count=3, matched_size=None)
+        >>> special = torch.zeros(3, dtype=torch.bool)
+        >>> names, samples = class_samples(table, special, min_count=3, matched_size=1, tolerance=0.3)
         >>> names, samples["open"].tolist()
         (['NOUN', 'DET', 'NOUN'], [True, False, True])
+        >>> samples["open_matched"].tolist(), samples["closed_matched"].tolist()
+        ([True, False, False], [False, True, False])
     """
     tags = [tag for tag in (*OPEN_CLASSES, *CLOSED_CLASSES) if tag in table]
     if not tags:
